@@ -1,0 +1,246 @@
+//! Whether a commit is well-formed: checked before any store sees it, so all refuse the same.
+
+use std::sync::Arc;
+
+use crate::body::Body;
+use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard};
+use crate::error::{Error, ErrorKind};
+use crate::ids::RunKey;
+use crate::ledger::Head;
+use crate::limits::{Limits, check_max, check_text};
+use crate::rows::{LogLine, Run, Step, Task};
+
+impl Commit {
+    /// Refuses a commit that no store could apply as meant.
+    pub fn validate(&self, limits: &Limits) -> Result<(), CommitError> {
+        self.check(limits).map_err(|error| CommitError::Invalid(Arc::new(error)))
+    }
+
+    fn check(&self, limits: &Limits) -> Result<(), Error> {
+        check_max("a commit", "ops", self.ops.len(), limits.commit_ops_max)?;
+        let mut ledgers = Ledgers::of(self);
+        let mut created = 0;
+        let mut set = 0;
+        for op in &self.ops {
+            match op {
+                Op::CreateRun(run) => {
+                    created += 1;
+                    check_run(run, limits)?;
+                    ledgers.begin(run);
+                }
+                Op::SetRun(change) => {
+                    set += 1;
+                    self.own(change.run_key, "SetRun")?;
+                    check_change(change, limits)?;
+                }
+                Op::AppendEvent { event, .. } => {
+                    let max = limits.event_payload_bytes_max;
+                    check_max("an event's payload", "bytes", event.payload.len(), max)?;
+                    ledgers.append(event.run_key, event.ordinal, event.event_id, event.hash)?;
+                }
+                Op::PutStep(step) => {
+                    self.own(step.run_key, "PutStep")?;
+                    check_step(step, limits)?;
+                }
+                Op::PutMessage(message) => {
+                    check_body("a message", &message.body, limits.message_bytes_max)?;
+                }
+                Op::ConsumeMessage { run_key, .. } => self.own(*run_key, "ConsumeMessage")?,
+                Op::Enqueue(task) => check_task(task, limits)?,
+                Op::Reschedule(change) => {
+                    if self.task.map(|guard| guard.task_id) != Some(change.task_id) {
+                        return Err(malformed("Reschedule names a task that is not guarded"));
+                    }
+                    check_body("a task's errors", &change.errors, limits.task_bytes_max)?;
+                }
+                Op::Settle { task_id } => {
+                    let guarded = self.task.map(|guard| guard.task_id) == Some(*task_id);
+                    if !guarded && !self.advances_run() {
+                        return Err(malformed("Settle names a task that is not guarded"));
+                    }
+                }
+                Op::DeadLetter(letter) => {
+                    check_body("a dead letter", &letter.body, limits.task_bytes_max)?;
+                    check_body("a dead letter's errors", &letter.errors, limits.task_bytes_max)?;
+                    check_text("a dead letter's reason", &letter.reason, 2_048)?;
+                }
+                Op::PutLog(line) => check_log(line, limits)?,
+                Op::UserSql(statements) => {
+                    let max = limits.user_sql_statements_max;
+                    check_max("user SQL", "statements", statements.len(), max)?;
+                }
+            }
+        }
+        self.check_guard(created, set)?;
+        ledgers.finish(self)
+    }
+
+    fn advances_run(&self) -> bool {
+        matches!(self.run, Some(RunGuard::Held { .. } | RunGuard::Free { .. }))
+    }
+
+    // What happened to a run is written by whoever holds its turn, in one commit with the guard.
+    fn own(&self, run_key: RunKey, op: &str) -> Result<(), Error> {
+        let created = |op: &Op| matches!(op, Op::CreateRun(run) if run.run_key == run_key);
+        let may_set = op != "SetRun";
+        if self.run_key() == Some(run_key) && (self.advances_run() || may_set)
+            || may_set && self.ops.iter().any(created)
+        {
+            return Ok(());
+        }
+        Err(malformed(&format!("{op} names run {run_key}, which the commit does not guard")))
+    }
+
+    fn check_guard(&self, created: usize, set: usize) -> Result<(), Error> {
+        match &self.run {
+            Some(RunGuard::Absent { run_key, .. }) => {
+                let own = |op: &Op| matches!(op, Op::CreateRun(run) if run.run_key == *run_key);
+                if !self.ops.iter().any(own) {
+                    return Err(malformed("the guard says Absent and no op creates the run"));
+                }
+            }
+            Some(_) if set != 1 => {
+                return Err(malformed("a commit of a turn has exactly one SetRun"));
+            }
+            Some(_) => {}
+            None if created > 0 => {
+                return Err(malformed("a run is created under a guard"));
+            }
+            None => {}
+        }
+        if let Some(guard) = &self.task {
+            let ends = |op: &Op| match op {
+                Op::Settle { task_id } => *task_id == guard.task_id,
+                Op::Reschedule(change) => change.task_id == guard.task_id,
+                _ => false,
+            };
+            // A guarded task that stays held keeps its hold: then nothing is to be done to it.
+            if self.ops.iter().filter(|op| ends(op)).count() > 1 {
+                return Err(malformed("the guarded task is settled or rescheduled twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+// The ledgers that a commit appends to: each must go on where it ended, and end where the row says.
+struct Ledgers(Vec<(RunKey, Head, Option<crate::ids::EventId>)>);
+
+impl Ledgers {
+    fn of(commit: &Commit) -> Self {
+        let guarded = commit.run.as_ref().and_then(|guard| {
+            guard.head().map(|head| (guard.run_key(), head, None))
+        });
+        Self(guarded.into_iter().collect())
+    }
+
+    fn begin(&mut self, run: &Run) {
+        self.0.push((run.run_key, crate::ledger::genesis(run), None));
+    }
+
+    fn append(
+        &mut self,
+        run_key: RunKey,
+        ordinal: u64,
+        event_id: crate::ids::EventId,
+        hash: crate::digest::Sha256Digest,
+    ) -> Result<(), Error> {
+        let ledger = self.0.iter_mut().find(|(key, ..)| *key == run_key).ok_or_else(|| {
+            malformed(&format!("an event is for run {run_key}, which the commit does not guard"))
+        })?;
+        if ledger.1.next_ordinal != ordinal {
+            let next = ledger.1.next_ordinal;
+            let message = format!("an event of run {run_key} has ordinal {ordinal}, not {next}");
+            return Err(malformed(&message));
+        }
+        ledger.1 = Head { next_ordinal: ordinal + 1, hash };
+        ledger.2 = Some(event_id);
+        Ok(())
+    }
+
+    fn finish(&self, commit: &Commit) -> Result<(), Error> {
+        for op in &commit.ops {
+            let (run_key, head, cursor) = match op {
+                Op::CreateRun(run) => (run.run_key, run.head, run.cursor),
+                Op::SetRun(change) => (change.run_key, change.head, change.cursor),
+                _ => continue,
+            };
+            let Some((_, end, last)) = self.0.iter().find(|(key, ..)| *key == run_key) else {
+                continue;
+            };
+            if *end != head || last.is_some_and(|last| last != cursor) {
+                let message = format!("the row of run {run_key} does not end where its ledger does");
+                return Err(malformed(&message));
+            }
+            if matches!(op, Op::CreateRun(_)) && last.is_none() {
+                return Err(malformed(&format!("run {run_key} is created without an event")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed(message: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "INVALID_COMMIT", format!("the commit is malformed: {message}"))
+}
+
+fn check_body(what: &str, body: &Option<Body>, max: usize) -> Result<(), Error> {
+    body.as_ref().map_or(Ok(()), |body| check_max(what, "bytes", body.len(), max))
+}
+
+fn check_run(run: &Run, limits: &Limits) -> Result<(), Error> {
+    check_max("the input", "bytes", run.input.len(), limits.input_bytes_max)?;
+    check_body("the output", &run.output, limits.output_bytes_max)?;
+    check_body("the error", &run.error, limits.output_bytes_max)?;
+    check_body("the state", &run.state, limits.state_bytes_max)?;
+    check_text("a fork's name", run.fork.as_deref().unwrap_or_default(), 256)?;
+    check_text("a trace context", run.trace.as_deref().unwrap_or_default(), 1_024)?;
+    check_max("a run", "labels", run.labels.len(), limits.labels_max)?;
+    for (key, value) in &run.labels {
+        check_text("a label's key", key, limits.label_key_chars_max)?;
+        check_text(&format!("the value of label {key:?}"), value, limits.label_value_chars_max)?;
+        if key.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_NAME", "a label's key is empty"));
+        }
+    }
+    if run.input_hash != run.input.digest() {
+        return Err(malformed("the input hash is not the hash of the input"));
+    }
+    if run.turn.worker.is_some() && run.turn.ready {
+        return Err(malformed("a turn is both held and ready"));
+    }
+    Ok(())
+}
+
+fn check_change(change: &RunChange, limits: &Limits) -> Result<(), Error> {
+    check_body("the output", &change.output, limits.output_bytes_max)?;
+    check_body("the error", &change.error, limits.output_bytes_max)?;
+    check_body("the state", &change.state, limits.state_bytes_max)
+}
+
+fn check_step(step: &Step, limits: &Limits) -> Result<(), Error> {
+    let max = limits.step_bytes_max;
+    check_text("a step's name", &step.name, limits.step_key_chars_max)?;
+    check_text("a step's kind", &step.kind, 64)?;
+    check_text("what a step waits for", step.wait_for.as_deref().unwrap_or_default(), 256)?;
+    check_body(&format!("the input of step {:?}", step.step_key), &step.input, max)?;
+    check_body(&format!("the result of step {:?}", step.step_key), &step.result, max)?;
+    check_body(&format!("the error of step {:?}", step.step_key), &step.error, max)
+}
+
+fn check_task(task: &Task, limits: &Limits) -> Result<(), Error> {
+    check_body("a task", &task.body, limits.task_bytes_max)?;
+    check_body("a task's errors", &task.errors, limits.task_bytes_max)?;
+    check_text("a task's kind", &task.kind, 64)?;
+    check_text("a trace context", task.trace.as_deref().unwrap_or_default(), 1_024)?;
+    if task.worker.is_some() && task.ready {
+        return Err(malformed("a task is both held and ready"));
+    }
+    Ok(())
+}
+
+fn check_log(line: &LogLine, limits: &Limits) -> Result<(), Error> {
+    check_text("a log line", &line.message, limits.log_message_chars_max)?;
+    check_text("a log line's category", &line.category, limits.log_category_chars_max)?;
+    check_body("a log line's data", &line.data, limits.log_data_bytes_max)
+}

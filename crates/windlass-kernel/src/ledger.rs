@@ -1,0 +1,13 @@
+//! The ledger: what happened to a run, in exact order, with causes, under a hash chain.
+
+mod chain;
+mod event;
+mod name;
+mod seal;
+mod writer;
+
+pub use chain::{Head, genesis};
+pub use event::{CausalRef, Event};
+pub use name::{EventType, RESERVED_PREFIXES};
+pub use seal::{Seal, SealOf, run_end_digest, seals_of, step_digest};
+pub use writer::{Ledger, Stamp};

@@ -1,0 +1,44 @@
+//! The kernel of Windlass: nouns, commit, ledger, limits, retry maths and the [`Store`] trait.
+//!
+//! It has no I/O, no clock, no randomness and no runtime: times, ids and seeds are arguments, so
+//! that the simulator can own them. Read [`commit`] first, then [`store`], then [`ledger`].
+
+pub mod body;
+pub mod canonical;
+pub mod commit;
+pub mod digest;
+pub mod error;
+pub mod ids;
+pub mod ledger;
+pub mod limits;
+pub mod query;
+pub mod rows;
+pub mod store;
+pub mod summary;
+pub mod time;
+
+pub use body::{Body, Encoding};
+pub use commit::{
+    CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
+    OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,
+    TurnChange,
+};
+pub use digest::Sha256Digest;
+pub use error::{Error, ErrorKind};
+pub use ids::{
+    EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
+    RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
+};
+pub use ledger::{CausalRef, Event, EventType, Head, Ledger, Seal, Stamp};
+pub use limits::Limits;
+pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
+pub use rows::{
+    Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run, RunStatus,
+    Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
+};
+pub use store::{
+    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, Health,
+    HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount, Store, WakeSink, Wakeup,
+    Want,
+};
+pub use time::Timestamp;

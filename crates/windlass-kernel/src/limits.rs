@@ -1,0 +1,139 @@
+//! A limit on everything that can grow, in one place, with the defaults that users meet.
+
+use crate::error::{Error, ErrorKind};
+
+const MIB: usize = 1024 * 1024;
+
+/// Every size, count and length that is checked before something is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Characters of a namespace. Default 64.
+    pub namespace_chars_max: usize,
+    /// Characters of a workflow's name, and of an activity or effect type. Default 64.
+    pub workflow_chars_max: usize,
+    /// Characters of a model's name. Default 32.
+    pub model_chars_max: usize,
+    /// Characters of a user's run id. Default 100.
+    pub run_id_chars_max: usize,
+    /// Characters of a run id that the engine composed. Default 400.
+    pub run_id_composed_chars_max: usize,
+    /// Characters of a step key, and of a step's name. Default 256.
+    pub step_key_chars_max: usize,
+    /// Characters of a queue's name. Default 100.
+    pub queue_chars_max: usize,
+    /// Characters of a message's id. Default 200.
+    pub message_id_chars_max: usize,
+    /// Characters of a message's name. Default 100.
+    pub message_name_chars_max: usize,
+    /// Characters of a limit's key. Default 200.
+    pub limit_key_chars_max: usize,
+    /// Characters of a ledger event's type. Default 100.
+    pub event_type_chars_max: usize,
+    /// Bytes of a ledger event's payload in canonical form. Default 32 KiB.
+    pub event_payload_bytes_max: usize,
+    /// Entries of a map's diff in an event's payload. Default 64.
+    pub diff_entries_max: usize,
+    /// Bytes of a run's input. Default 1 MiB.
+    pub input_bytes_max: usize,
+    /// Bytes of a run's output or error. Default 1 MiB.
+    pub output_bytes_max: usize,
+    /// Bytes of a model's snapshot of a run. Default 8 MiB.
+    pub state_bytes_max: usize,
+    /// Bytes of a step's input, result or error. Default 1 MiB.
+    pub step_bytes_max: usize,
+    /// Bytes of a message's body. Default 1 MiB.
+    pub message_bytes_max: usize,
+    /// Bytes of a task's body, and of its error history. Default 1 MiB.
+    pub task_bytes_max: usize,
+    /// Characters of a log line's message. Default 2,048.
+    pub log_message_chars_max: usize,
+    /// Characters of a log line's category. Default 64.
+    pub log_category_chars_max: usize,
+    /// Bytes of a log line's data. Default 1 MiB.
+    pub log_data_bytes_max: usize,
+    /// Labels of a run. Default 32.
+    pub labels_max: usize,
+    /// Characters of a label's key. Default 64.
+    pub label_key_chars_max: usize,
+    /// Characters of a label's value. Default 256.
+    pub label_value_chars_max: usize,
+    /// Steps of a run, sleeps and waits not counted. Default 1,024.
+    pub steps_per_run_max: usize,
+    /// Days of a sleep or a wait. Default 365.
+    pub sleep_days_max: u32,
+    /// Depth of a JSON body. Default 64.
+    pub json_depth_max: usize,
+    /// Ops of one commit. Default 10,000.
+    pub commit_ops_max: usize,
+    /// Statements of user SQL in one commit. Default 1,000.
+    pub user_sql_statements_max: usize,
+    /// Rows of one page of a listing. Default 1,000.
+    pub page_rows_max: u32,
+    /// Turns and tasks of one claim. Default 1,000.
+    pub claim_rows_max: u32,
+}
+
+impl Limits {
+    /// The defaults.
+    pub const DEFAULT: Limits = Limits {
+        namespace_chars_max: 64,
+        workflow_chars_max: 64,
+        model_chars_max: 32,
+        run_id_chars_max: 100,
+        run_id_composed_chars_max: 400,
+        step_key_chars_max: 256,
+        queue_chars_max: 100,
+        message_id_chars_max: 200,
+        message_name_chars_max: 100,
+        limit_key_chars_max: 200,
+        event_type_chars_max: 100,
+        event_payload_bytes_max: 32 * 1024,
+        diff_entries_max: 64,
+        input_bytes_max: MIB,
+        output_bytes_max: MIB,
+        state_bytes_max: 8 * MIB,
+        step_bytes_max: MIB,
+        message_bytes_max: MIB,
+        task_bytes_max: MIB,
+        log_message_chars_max: 2_048,
+        log_category_chars_max: 64,
+        log_data_bytes_max: MIB,
+        labels_max: 32,
+        label_key_chars_max: 64,
+        label_value_chars_max: 256,
+        steps_per_run_max: 1_024,
+        sleep_days_max: 365,
+        json_depth_max: 64,
+        commit_ops_max: 10_000,
+        user_sql_statements_max: 1_000,
+        page_rows_max: 1_000,
+        claim_rows_max: 1_000,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits::DEFAULT
+    }
+}
+
+/// Refuses what is larger than its limit, and says both.
+pub(crate) fn check_max(what: &str, unit: &str, found: usize, max: usize) -> Result<(), Error> {
+    if found <= max {
+        return Ok(());
+    }
+    let message = format!("{what} has {found} {unit}; at most {max} are allowed");
+    Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message))
+}
+
+/// Refuses text that is too long or that PostgreSQL could not hold.
+pub(crate) fn check_text(what: &str, text: &str, chars_max: usize) -> Result<(), Error> {
+    if text.len() > chars_max {
+        check_max(what, "characters", text.chars().count(), chars_max)?;
+    }
+    if text.contains('\0') {
+        let message = format!("{what} contains a NUL character, which only bodies may hold");
+        return Err(Error::new(ErrorKind::Invalid, "INVALID_TEXT", message));
+    }
+    Ok(())
+}

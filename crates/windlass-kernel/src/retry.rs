@@ -1,0 +1,440 @@
+//! Retry policies as arithmetic: which failure is tried again, and after how long.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration::format_duration;
+
+/// The longest delay between two attempts, whatever a policy or a server says: 365 days.
+pub const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// How many error names a policy may list.
+pub const NON_RETRYABLE_NAMES_MAX: usize = 64;
+
+/// How long an error name in a policy may be, in bytes.
+pub const NON_RETRYABLE_NAME_BYTES_MAX: usize = 256;
+
+const FACTOR_DEFAULT: f64 = 2.0;
+
+/// Why a policy makes no sense.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A delay is longer than [`DELAY_MAX`].
+    #[error("{field} is {}, the limit is 365 days; make it shorter", format_duration(*.value))]
+    TooLong {
+        /// `delay` or `max_delay`.
+        field: &'static str,
+        /// Its value.
+        value: Duration,
+    },
+    /// A delay cannot be written as whole milliseconds.
+    #[error("{field} is {value:?}; policies keep whole milliseconds, so round it")]
+    NotWholeMillis {
+        /// `delay` or `max_delay`.
+        field: &'static str,
+        /// Its value.
+        value: Duration,
+    },
+    /// The cap is below the delay it caps.
+    #[error(
+        "max_delay ({}) is below delay ({}); raise the one or lower the other",
+        format_duration(*.max_delay), format_duration(*.delay)
+    )]
+    MaxBelowDelay {
+        /// The delay before the first retry.
+        delay: Duration,
+        /// The cap.
+        max_delay: Duration,
+    },
+    /// The growth factor shrinks the delay, or is no number.
+    #[error("the backoff factor is {0}; use a finite number of at least 1, such as 2")]
+    Factor(f64),
+    /// A factor was given for a backoff that has none.
+    #[error("a factor ({0}) only belongs to exponential backoff; remove it or change the backoff")]
+    FactorUnused(f64),
+    /// The jitter is not a share.
+    #[error("jitter is {0}; use a share of the delay from 0 to 1, such as 0.1")]
+    Jitter(f64),
+    /// There are too many error names.
+    #[error("non_retryable lists {0} names, the limit is {NON_RETRYABLE_NAMES_MAX}; list fewer")]
+    TooManyNames(usize),
+    /// An error name is empty or too long.
+    #[error(
+        "non_retryable has a name of {0} bytes; names have 1 to {NON_RETRYABLE_NAME_BYTES_MAX}"
+    )]
+    NameLength(usize),
+}
+
+/// How many attempts may follow the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "LimitWire", into = "LimitWire")]
+pub enum RetryLimit {
+    /// That many retries; 0 means a single attempt.
+    Times(u32),
+    /// Retries without end.
+    Forever,
+}
+
+/// How the delay grows from one retry to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Backoff {
+    /// The same delay each time.
+    Constant,
+    /// The delay times the number of failed attempts.
+    Linear,
+    /// The delay times the factor once more for each failed attempt after the first.
+    Exponential {
+        /// At least 1; 2 doubles the delay each time.
+        factor: f64,
+    },
+}
+
+/// What to do about an attempt that failed.
+///
+/// As JSON, durations are whole milliseconds: `{"limit": 5, "delay_ms": 10000, "backoff":
+/// "exponential", "factor": 2, "max_delay_ms": 60000, "jitter": 0.1, "non_retryable": []}`. Only
+/// the first two are required, `limit` may be `"forever"`, and what is read is validated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "PolicyWire", into = "PolicyWire")]
+pub struct RetryPolicy {
+    /// How many retries may follow the first attempt.
+    pub limit: RetryLimit,
+    /// The delay before the first retry, and the least before any.
+    pub delay: Duration,
+    /// How the delay grows.
+    pub backoff: Backoff,
+    /// The most a delay may grow to, jitter included; [`DELAY_MAX`] if there is none.
+    pub max_delay: Option<Duration>,
+    /// Up to which share of itself, from 0 to 1, a delay is lengthened at random.
+    pub jitter: f64,
+    /// Names of errors that are not worth another attempt.
+    pub non_retryable: Vec<String>,
+}
+
+/// What a policy says about a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// Try again after this long.
+    RetryIn(Duration),
+    /// This was the last attempt.
+    GiveUp(GiveUpReason),
+}
+
+/// Why there is no further attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GiveUpReason {
+    /// The error itself said that a retry cannot help.
+    NotRetryable,
+    /// The policy lists the error's name.
+    NonRetryableName,
+    /// All attempts are spent.
+    Exhausted,
+}
+
+impl RetryPolicy {
+    /// A single attempt.
+    pub const fn none() -> Self {
+        Self::new(RetryLimit::Times(0), Duration::ZERO, Backoff::Constant)
+    }
+
+    /// The same delay before each retry.
+    pub const fn constant(limit: RetryLimit, delay: Duration) -> Self {
+        Self::new(limit, delay, Backoff::Constant)
+    }
+
+    /// A delay that grows by itself with each retry.
+    pub const fn linear(limit: RetryLimit, delay: Duration) -> Self {
+        Self::new(limit, delay, Backoff::Linear)
+    }
+
+    /// A delay that doubles with each retry.
+    pub const fn exponential(limit: RetryLimit, delay: Duration) -> Self {
+        let factor = FACTOR_DEFAULT;
+        Self::new(limit, delay, Backoff::Exponential { factor })
+    }
+
+    /// The default of steps: six attempts, 10 s doubling, neither cap nor jitter.
+    pub const fn steps() -> Self {
+        Self::exponential(RetryLimit::Times(5), Duration::from_secs(10))
+    }
+
+    /// The default of activities in machines: five attempts, 1 s doubling up to 60 s, 10 % jitter.
+    pub const fn machines() -> Self {
+        Self::exponential(RetryLimit::Times(4), Duration::from_secs(1))
+            .with_max_delay(Duration::from_secs(60))
+            .with_jitter(0.1)
+    }
+
+    /// The default of relays: three attempts, otherwise as machines.
+    pub const fn relays() -> Self {
+        Self::exponential(RetryLimit::Times(2), Duration::from_secs(1))
+            .with_max_delay(Duration::from_secs(60))
+            .with_jitter(0.1)
+    }
+
+    /// The same policy with a cap on its delays.
+    pub const fn with_max_delay(mut self, max_delay: Duration) -> Self {
+        self.max_delay = Some(max_delay);
+        self
+    }
+
+    /// The same policy with delays lengthened by up to this share of themselves.
+    pub const fn with_jitter(mut self, jitter: f64) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The same policy with error names that end it at once.
+    pub fn with_non_retryable<N: Into<String>>(
+        mut self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Self {
+        self.non_retryable = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many attempts there may be, the first included; none if there is no end.
+    pub const fn attempts_max(&self) -> Option<u32> {
+        match self.limit {
+            RetryLimit::Times(times) => Some(times.saturating_add(1)),
+            RetryLimit::Forever => None,
+        }
+    }
+
+    /// Checks that the fields make sense together. A policy read by serde has passed it.
+    pub fn validate(&self) -> Result<(), Error> {
+        let delays = [("delay", Some(self.delay)), ("max_delay", self.max_delay)];
+        for (field, value) in delays {
+            let Some(value) = value else { continue };
+            if value > DELAY_MAX {
+                return Err(Error::TooLong { field, value });
+            }
+            if !value.subsec_nanos().is_multiple_of(1_000_000) {
+                return Err(Error::NotWholeMillis { field, value });
+            }
+        }
+        let delay = self.delay;
+        if let Some(max_delay) = self.max_delay.filter(|max| *max < delay) {
+            return Err(Error::MaxBelowDelay { delay, max_delay });
+        }
+        if let Backoff::Exponential { factor } = self.backoff
+            && !(factor.is_finite() && factor >= 1.0)
+        {
+            return Err(Error::Factor(factor));
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(Error::Jitter(self.jitter));
+        }
+        if self.non_retryable.len() > NON_RETRYABLE_NAMES_MAX {
+            return Err(Error::TooManyNames(self.non_retryable.len()));
+        }
+        let lengths = 1..=NON_RETRYABLE_NAME_BYTES_MAX;
+        match self.non_retryable.iter().map(String::len).find(|n| !lengths.contains(n)) {
+            Some(length) => Err(Error::NameLength(length)),
+            None => Ok(()),
+        }
+    }
+
+    /// The delay after attempt number `attempt` (from 1) has failed, or none if it was the last.
+    ///
+    /// The same seed and attempt give the same delay; give each run or task a seed of its own.
+    /// Jitter only lengthens, and the cap holds with it: a delay that has grown to the cap is
+    /// exactly the cap. An invalid policy gives a useless delay, but no panic.
+    pub fn next_delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
+        let attempt = attempt.max(1);
+        match self.limit {
+            RetryLimit::Times(times) if attempt > times => return None,
+            RetryLimit::Times(_) | RetryLimit::Forever => {}
+        }
+        let delay = whole_micros(self.delay);
+        let grown = match self.backoff {
+            Backoff::Constant => delay,
+            Backoff::Linear => delay.saturating_mul(u64::from(attempt)),
+            // Rounded up, so that a fraction of a microsecond does not fall below the delay. A
+            // float beyond u64 becomes u64::MAX, and a NaN 0.
+            Backoff::Exponential { factor } => {
+                (delay as f64 * power(factor, attempt - 1)).ceil() as u64
+            }
+        };
+        let ceiling = whole_micros(self.max_delay.unwrap_or(DELAY_MAX).min(DELAY_MAX));
+        let base = grown.max(delay);
+        let extra = (base as f64 * self.jitter * unit(seed, attempt)) as u64;
+        let micros = base.saturating_add(extra).min(ceiling);
+        Some(Duration::from_micros(micros))
+    }
+
+    /// Tells whether the policy lists this error name. The names must be the same to the letter.
+    pub fn is_retryable(&self, error_name: &str) -> bool {
+        !self.non_retryable.iter().any(|name| name == error_name)
+    }
+
+    /// Decides about the failure of attempt number `attempt` (from 1).
+    ///
+    /// `retryable` is what the error says about itself. `retry_after` is what the other side asked
+    /// for: it can raise the delay, also above the policy's cap, since coming back earlier than
+    /// asked would waste the attempt; [`DELAY_MAX`] holds for it as well.
+    pub fn decide(
+        &self,
+        attempt: u32,
+        error_name: &str,
+        retryable: bool,
+        retry_after: Option<Duration>,
+        seed: u64,
+    ) -> Decision {
+        if !retryable {
+            return Decision::GiveUp(GiveUpReason::NotRetryable);
+        }
+        if !self.is_retryable(error_name) {
+            return Decision::GiveUp(GiveUpReason::NonRetryableName);
+        }
+        match self.next_delay(attempt, seed) {
+            Some(delay) => {
+                let asked = retry_after.unwrap_or_default().min(DELAY_MAX);
+                Decision::RetryIn(delay.max(asked))
+            }
+            None => Decision::GiveUp(GiveUpReason::Exhausted),
+        }
+    }
+
+    const fn new(limit: RetryLimit, delay: Duration, backoff: Backoff) -> Self {
+        Self { limit, delay, backoff, max_delay: None, jitter: 0.0, non_retryable: Vec::new() }
+    }
+}
+
+fn whole_micros(duration: Duration) -> u64 {
+    duration.as_micros().try_into().unwrap_or(u64::MAX)
+}
+
+/// `base` to the power `exponent` by squaring. The standard `powi` may differ from one platform
+/// to another in the last bits; products of doubles do not.
+fn power(mut base: f64, mut exponent: u32) -> f64 {
+    let mut product = 1.0;
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            product *= base;
+        }
+        base *= base;
+        exponent /= 2;
+    }
+    product
+}
+
+/// A number from 0 up to but not 1 that looks random: the output of splitmix64 (Steele, Lea and
+/// Flood 2014) that comes `attempt` steps after the seed, its upper 53 bits as a fraction.
+fn unit(seed: u64, attempt: u32) -> f64 {
+    let step = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(u64::from(attempt));
+    let mut z = seed.wrapping_add(step);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    (z >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "a limit is a whole number of retries or \"forever\"")]
+enum LimitWire {
+    Times(u32),
+    Word(LimitWord),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LimitWord {
+    Forever,
+}
+
+impl From<LimitWire> for RetryLimit {
+    fn from(wire: LimitWire) -> Self {
+        match wire {
+            LimitWire::Times(times) => Self::Times(times),
+            LimitWire::Word(LimitWord::Forever) => Self::Forever,
+        }
+    }
+}
+
+impl From<RetryLimit> for LimitWire {
+    fn from(limit: RetryLimit) -> Self {
+        match limit {
+            RetryLimit::Times(times) => Self::Times(times),
+            RetryLimit::Forever => Self::Word(LimitWord::Forever),
+        }
+    }
+}
+
+/// The policy as JSON has it. A field nobody knows is a typo, and a typo here is an outage later.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyWire {
+    limit: RetryLimit,
+    delay_ms: u64,
+    #[serde(default)]
+    backoff: BackoffWire,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    factor: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_delay_ms: Option<u64>,
+    #[serde(default)]
+    jitter: f64,
+    #[serde(default)]
+    non_retryable: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum BackoffWire {
+    Constant,
+    Linear,
+    #[default]
+    Exponential,
+}
+
+impl TryFrom<PolicyWire> for RetryPolicy {
+    type Error = Error;
+
+    fn try_from(wire: PolicyWire) -> Result<Self, Error> {
+        let backoff = match (wire.backoff, wire.factor) {
+            (BackoffWire::Exponential, factor) => {
+                Backoff::Exponential { factor: factor.unwrap_or(FACTOR_DEFAULT) }
+            }
+            (_, Some(factor)) => return Err(Error::FactorUnused(factor)),
+            (BackoffWire::Constant, None) => Backoff::Constant,
+            (BackoffWire::Linear, None) => Backoff::Linear,
+        };
+        let policy = Self {
+            limit: wire.limit,
+            delay: Duration::from_millis(wire.delay_ms),
+            backoff,
+            max_delay: wire.max_delay_ms.map(Duration::from_millis),
+            jitter: wire.jitter,
+            non_retryable: wire.non_retryable,
+        };
+        policy.validate()?;
+        Ok(policy)
+    }
+}
+
+impl From<RetryPolicy> for PolicyWire {
+    fn from(policy: RetryPolicy) -> Self {
+        let millis = |duration: Duration| duration.as_millis().try_into().unwrap_or(u64::MAX);
+        let (backoff, factor) = match policy.backoff {
+            Backoff::Constant => (BackoffWire::Constant, None),
+            Backoff::Linear => (BackoffWire::Linear, None),
+            Backoff::Exponential { factor } => (BackoffWire::Exponential, Some(factor)),
+        };
+        Self {
+            limit: policy.limit,
+            delay_ms: millis(policy.delay),
+            backoff,
+            factor,
+            max_delay_ms: policy.max_delay.map(millis),
+            jitter: policy.jitter,
+            non_retryable: policy.non_retryable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

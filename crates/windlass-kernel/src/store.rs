@@ -1,0 +1,310 @@
+//! The store: what the engine asks of a database.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::commit::{Commit, CommitError, Committed};
+use crate::error::Error;
+use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
+use crate::ledger::Head;
+use crate::query::{Query, Rows};
+use crate::rows::{Hold, Message, Route, Run, RunStatus, Step, Task, WorkerInfo};
+use crate::time::Timestamp;
+
+/// A boxed future: one allocation beside a database transaction is free.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What [`Store::commit`] answers: one result for each commit, in order.
+pub type CommitResults = Vec<Result<Committed, CommitError>>;
+
+/// Keeps runs, steps, events, messages and tasks, and decides who holds what and when it is due.
+///
+/// `commit` is the only write of what happened. The other writes change who holds a thing and
+/// when it is due. All times are the store's own.
+pub trait Store: Send + Sync + 'static {
+    /// Writes commits in one transaction where it can; each holds or fails alone, and as if they
+    /// had been written one after the other in the given order. An answer of `Ok` is durable.
+    fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults>;
+
+    /// The store's clock, which never runs backwards past a commit.
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>>;
+
+    /// Takes ready turns and tasks, in order: priority, resumed before first turns, oldest first.
+    fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>>;
+
+    /// Gives back holds without progress: what is still held under them becomes ready again.
+    /// Answers how many were.
+    fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>>;
+
+    /// Takes a turn from whoever holds it, for a commit that must not wait. The earlier holder's
+    /// commits conflict from now on. `None` if there is no such run or it has ended.
+    fn revoke(
+        &self,
+        run_key: RunKey,
+        worker: WorkerKey,
+    ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>>;
+
+    /// Readies what is due, at most `limit` turns and `limit` tasks, oldest first.
+    fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>>;
+
+    /// Registers a worker, or renews its lease.
+    fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>>;
+
+    /// Frees at most `limit` turns and `limit` tasks whose holder is not live, if `worker` may.
+    fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>>;
+
+    /// Everything that a worker's key holds, so that it can adopt or release what it forgot.
+    fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>>;
+
+    /// Runs with all their steps and unconsumed messages, each in one snapshot with its
+    /// `accepted` counter. Runs that do not exist are left out; the others keep their order.
+    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>>;
+
+    /// The newest generation of a run.
+    fn find(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Run>, Error>>;
+
+    /// One page of a listing.
+    fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
+
+    /// Counts and ages, at a cost that does not grow with what has ended or sleeps.
+    fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
+
+    /// Sets how many may hold under a key at once; `None` lifts the limit.
+    fn set_limit(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+        slots: Option<u32>,
+    ) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Looks for damage below the rows, as far as the database can tell: one sentence a finding.
+    fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
+
+    /// Calls `sink` after commits that made something ready, here or in another process. A hint:
+    /// it may come late, twice or not at all, and it must not block.
+    fn listen(&self, sink: WakeSink);
+
+    /// Stops taking calls, after those that were taken.
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+/// What is called with each wake-up.
+pub type WakeSink = Arc<dyn Fn(Wakeup) + Send + Sync>;
+
+/// Something became ready, or will.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Wakeup {
+    /// A turn of this route can be claimed.
+    Turn(Route),
+    /// A task of this route can be claimed.
+    Task(Route),
+    /// Something was scheduled for this time.
+    Due(Timestamp),
+    /// Wake-ups may have been missed: look at everything.
+    Missed,
+}
+
+/// What a worker asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// Who asks.
+    pub worker: WorkerKey,
+    /// The turns it takes.
+    pub turns: Want,
+    /// The tasks it takes.
+    pub tasks: Want,
+    /// What comes first.
+    pub order: ClaimOrder,
+}
+
+/// How many of what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Want {
+    /// Only these.
+    pub routes: Vec<Route>,
+    /// At most so many.
+    pub max: u32,
+}
+
+/// What comes first in a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClaimOrder {
+    /// Higher priority, then resumed turns, then the oldest.
+    Priority,
+    /// The oldest, whatever its priority, so that nothing starves.
+    Oldest,
+}
+
+/// What a worker got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// Turns, in the order of the claim.
+    pub turns: Vec<ClaimedTurn>,
+    /// Tasks, in the order of the claim.
+    pub tasks: Vec<Task>,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// A turn that a worker got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedTurn {
+    /// The run.
+    pub run_key: RunKey,
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The program.
+    pub workflow: WorkflowName,
+    /// The run's status.
+    pub status: RunStatus,
+    /// The hold.
+    pub hold: Hold,
+    /// The end of the ledger: a sticky run goes on only if it remembers this one.
+    pub head: Head,
+    /// The run's `accepted` counter.
+    pub accepted: u64,
+    /// How often it was reaped since its last commit.
+    pub reclaims: u32,
+}
+
+/// Something that a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HeldItem {
+    /// A turn.
+    Turn {
+        /// The run.
+        run_key: RunKey,
+        /// The holder.
+        worker: WorkerKey,
+        /// The claim.
+        claim_no: u64,
+    },
+    /// A task.
+    Task {
+        /// The task.
+        task_id: TaskId,
+        /// The holder.
+        worker: WorkerKey,
+        /// The claim.
+        claim_no: u64,
+    },
+}
+
+/// What became ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    /// How many turns.
+    pub turns: u32,
+    /// How many tasks.
+    pub tasks: u32,
+    /// When the next turn or task is due that is not ready; earlier than `now` if the limit cut
+    /// the promotion short.
+    pub next_due: Option<Timestamp>,
+    /// The store's clock.
+    pub now: Timestamp,
+}
+
+/// What a worker learns when it renews.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The store's clock.
+    pub now: Timestamp,
+    /// Whether its lease had run out before: what it held may be somebody else's.
+    pub lapsed: bool,
+    /// Whether it may reap.
+    pub may_reap: bool,
+    /// Runs whose turn it holds and that have unread control messages.
+    pub control: Vec<RunKey>,
+}
+
+/// What was freed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Whether the worker may reap at all.
+    pub permitted: bool,
+    /// Runs whose turn was freed.
+    pub turns: Vec<RunKey>,
+    /// Tasks that were freed.
+    pub tasks: Vec<TaskId>,
+}
+
+/// A run with what a turn needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The run.
+    pub run: Run,
+    /// Its steps, by position and key.
+    pub steps: Vec<Step>,
+    /// Its messages that were not consumed, by sequence number.
+    pub messages: Vec<Message>,
+}
+
+/// A count that stops at a bound, so that it costs no more than the bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Capped {
+    /// The count, or the bound.
+    pub count: u64,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+impl Capped {
+    /// The bound.
+    pub const MAX: u64 = 10_000;
+
+    /// From a count that was taken up to one more than the bound.
+    pub fn new(count: u64) -> Self {
+        Self { count: count.min(Self::MAX), more: count > Self::MAX }
+    }
+}
+
+/// Counts and ages of turns, or of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QueueHealth {
+    /// Those that can be claimed.
+    pub ready: Capped,
+    /// Since when the oldest of them has been due.
+    pub ready_oldest: Option<Timestamp>,
+    /// Those that are due later.
+    pub scheduled: Capped,
+    /// When the first of them is due.
+    pub scheduled_next: Option<Timestamp>,
+    /// Those that somebody holds.
+    pub held: Capped,
+}
+
+/// How many runs of a workflow are in a status.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunCount {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The program.
+    pub workflow: WorkflowName,
+    /// The status.
+    pub status: RunStatus,
+    /// How many; never zero.
+    pub count: u64,
+}
+
+/// How a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Runs by namespace, workflow and status, in that order.
+    pub runs: Vec<RunCount>,
+    /// Turns of all namespaces.
+    pub turns: QueueHealth,
+    /// Tasks of all namespaces.
+    pub tasks: QueueHealth,
+    /// Dead letters of all namespaces.
+    pub dead_letters: Capped,
+    /// Workers that are live.
+    pub workers_live: u64,
+    /// The store's clock.
+    pub now: Timestamp,
+}

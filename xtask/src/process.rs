@@ -1,0 +1,137 @@
+//! Runs other programs to their end, and ends them when we are asked to end.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt::{Interrupt, Interrupted};
+
+const POLL: Duration = Duration::from_millis(10);
+/// How long a program may take to end by itself once it was asked to.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs a program in a process group of its own, so that it ends with all it started.
+pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
+    let mut child = spawn(command.process_group(0))?;
+    let group = format!("-{}", child.id());
+    wait(&mut child, &group, || interrupt.requested())
+}
+
+/// Runs a program that owns the terminal: it stays in our process group and gets the
+/// keyboard's signals itself (Ctrl-C cancels a query in psql), so we leave those to it.
+pub(crate) fn run_in_terminal(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
+    let mut child = spawn(command)?;
+    let process = child.id().to_string();
+    wait(&mut child, &process, || interrupt.terminated())
+}
+
+/// Runs a short program out of the keyboard's reach and returns what it printed; an error
+/// shows that too.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let output = command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("could not start {command:?}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} failed ({}):\n{stdout}{stderr}", output.status);
+    }
+    Ok(stdout)
+}
+
+/// Sends a signal to a process, or to a group when the id begins with `-`.
+pub(crate) fn signal(name: &str, id: &str) -> Result<()> {
+    // Through the shell, because its `kill` is everywhere and a system call would be unsafe.
+    let script = "kill -s \"$0\" -- \"$1\"";
+    capture(Command::new("sh").args(["-c", script, name, id])).map(drop)
+}
+
+/// Our own exit code for a program's: its code, or 128 + signal as shells do it.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    command.spawn().with_context(|| format!("could not start {command:?}"))
+}
+
+fn wait(child: &mut Child, id: &str, stop: impl Fn() -> bool) -> Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop() {
+            end(child, id)?;
+            return Err(Interrupted.into());
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn end(child: &mut Child, id: &str) -> Result<()> {
+    // Both signals may come too late, and then there is nobody left to end.
+    signal("TERM", id).ok();
+    let asked = Instant::now();
+    while child.try_wait()?.is_none() && asked.elapsed() < GRACE {
+        thread::sleep(POLL);
+    }
+    signal("KILL", id).ok();
+    child.wait()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_program_runs_to_its_end() {
+        let status = run(&mut sh("exit 3"), &Interrupt::default()).unwrap();
+        assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_program_and_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid_file = dir.path().join("pid");
+        let mut command = sh("sleep 600 & echo $! > \"$PID_FILE\"; wait");
+        let interrupt = Interrupt::default();
+        let error = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !std::fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n')) {
+                    thread::sleep(POLL);
+                }
+                interrupt.raise();
+            });
+            run(command.env("PID_FILE", &pid_file), &interrupt).unwrap_err()
+        });
+        assert!(error.is::<Interrupted>(), "{error:#}");
+        let grandchild = std::fs::read_to_string(&pid_file).unwrap();
+        assert!(is_gone(grandchild.trim()), "process {grandchild} is still there");
+    }
+
+    /// A killed orphan is a zombie until init collects it, which is gone enough.
+    fn is_gone(pid: &str) -> bool {
+        let state = sh(&format!("ps -o stat= -p {pid}")).output().unwrap().stdout;
+        state.is_empty() || state.starts_with(b"Z")
+    }
+
+    #[test]
+    fn a_failure_shows_what_was_printed() {
+        let error = capture(&mut sh("echo out; echo err >&2; exit 1")).unwrap_err().to_string();
+        assert!(error.contains("out") && error.contains("err"), "{error}");
+    }
+}

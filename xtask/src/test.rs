@@ -1,0 +1,54 @@
+//! `cargo xtask test`: everything there is to test, beside a PostgreSQL of its own.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::Result;
+
+use crate::interrupt::Interrupt;
+use crate::postgres::Cluster;
+use crate::{process, workspace};
+
+/// Runs the tests and returns the exit code of `cargo test`.
+pub(crate) fn run(root: &Path, args: &[String], interrupt: &Interrupt) -> Result<ExitCode> {
+    let cluster = Cluster::start(&workspace::target_dir(root), interrupt)?;
+    let mut cargo = workspace::cargo(root);
+    cargo.args(arguments(args)).envs(cluster.environment()).stdin(Stdio::null());
+    Ok(process::exit_code(process::run(&mut cargo, interrupt)?))
+}
+
+/// Plain `cargo test`: it needs no tool beyond cargo, and it runs the doc tests.
+fn arguments(extra: &[String]) -> Vec<&str> {
+    let mut args = vec!["test", "--no-fail-fast"];
+    // Cargo ignores `-p` beside `--workspace`.
+    if !names_a_package(extra) {
+        args.push("--workspace");
+    }
+    args.extend(extra.iter().map(String::as_str));
+    args
+}
+
+fn names_a_package(args: &[String]) -> bool {
+    args.iter()
+        .take_while(|arg| *arg != "--")
+        .any(|arg| arg.starts_with("-p") || arg.starts_with("--package"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_crates_unless_one_is_named() {
+        for (extra, expect) in [
+            ("", "test --no-fail-fast --workspace"),
+            ("claim", "test --no-fail-fast --workspace claim"),
+            ("-p windlass-sqlite", "test --no-fail-fast -p windlass-sqlite"),
+            ("--package=xtask", "test --no-fail-fast --package=xtask"),
+            ("-- -p", "test --no-fail-fast --workspace -- -p"),
+        ] {
+            let extra: Vec<String> = extra.split_whitespace().map(String::from).collect();
+            assert_eq!(arguments(&extra).join(" "), expect);
+        }
+    }
+}

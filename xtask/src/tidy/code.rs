@@ -1,0 +1,170 @@
+//! Rust text without its comments and literals, and words looked up in what is left.
+
+/// The text with everything in comments, strings and characters blanked out; every line
+/// stays where it is.
+pub(super) fn code_only(text: &str) -> String {
+    let mut blanker = Blanker { rest: text, code: String::with_capacity(text.len()) };
+    while blanker.step() {}
+    blanker.code
+}
+
+/// Where a word stands as itself, not as a part of a longer one; as line numbers from 1.
+pub(super) fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
+    let has_word = |line: &str| line.match_indices(word).any(|(at, _)| is_whole(line, at, word));
+    (1..).zip(code.lines()).filter(|(_, line)| has_word(line)).map(|(number, _)| number).collect()
+}
+
+pub(super) fn is_word_character(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn is_whole(line: &str, at: usize, word: &str) -> bool {
+    let before = line[..at].chars().next_back();
+    let after = line[at + word.len()..].chars().next();
+    let joins = |outer: Option<char>, inner: Option<char>| {
+        outer.is_some_and(is_word_character) && inner.is_some_and(is_word_character)
+    };
+    !joins(before, word.chars().next()) && !joins(after, word.chars().next_back())
+}
+
+struct Blanker<'a> {
+    rest: &'a str,
+    code: String,
+}
+
+impl Blanker<'_> {
+    /// Takes one piece off the text; false at its end.
+    fn step(&mut self) -> bool {
+        let Some(first) = self.rest.chars().next() else { return false };
+        if self.rest.starts_with("//") {
+            self.blank(self.rest.find('\n').unwrap_or(self.rest.len()));
+        } else if self.rest.starts_with("/*") {
+            self.blank(block_comment_len(self.rest));
+        } else if let Some(length) = string_len(self.rest).filter(|_| !self.in_word(first)) {
+            self.blank(length);
+        } else if let Some(length) = character_len(self.rest) {
+            self.blank(length);
+        } else {
+            self.code.push(first);
+            self.rest = &self.rest[first.len_utf8()..];
+        }
+        true
+    }
+
+    /// The `r` of `r"…"` may also be the end of a name.
+    fn in_word(&self, first: char) -> bool {
+        is_word_character(first) && self.code.chars().next_back().is_some_and(is_word_character)
+    }
+
+    fn blank(&mut self, length: usize) {
+        let (gone, rest) = self.rest.split_at(length);
+        self.code.extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        self.rest = rest;
+    }
+}
+
+/// Block comments nest.
+fn block_comment_len(text: &str) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    while at < text.len() {
+        if text[at..].starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if text[at..].starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += text[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    text.len()
+}
+
+/// The length of the string literal that begins here, of any of the kinds there are.
+fn string_len(text: &str) -> Option<usize> {
+    let after_prefix = text.strip_prefix(['b', 'c']).unwrap_or(text);
+    if after_prefix.starts_with('"') {
+        return Some(text.len() - after_prefix.len() + quoted_len(after_prefix, '"'));
+    }
+    let hashes_on = after_prefix.strip_prefix('r')?;
+    let quote_on = hashes_on.trim_start_matches('#');
+    if !quote_on.starts_with('"') {
+        return None;
+    }
+    let end = format!("\"{}", &hashes_on[..hashes_on.len() - quote_on.len()]);
+    let opening = text.len() - quote_on.len() + 1;
+    let length = text[opening..].find(&end).map(|at| opening + at + end.len());
+    Some(length.unwrap_or(text.len()))
+}
+
+/// The length of a character literal; a lifetime is none.
+fn character_len(text: &str) -> Option<usize> {
+    let mut inner = text.strip_prefix('\'')?.chars();
+    let first = inner.next()?;
+    if first == '\\' || inner.next() == Some('\'') {
+        return Some(quoted_len(text, '\''));
+    }
+    None
+}
+
+/// The length up to and with the closing quote, over escaped ones.
+fn quoted_len(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + c.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_literals_are_blanked() {
+        for (text, expect) in [
+            ("a // b", "a"),
+            ("a /* b /* c */ d */ e", "a e"),
+            ("a \"b // c\" d", "a d"),
+            ("a \"b \\\" c\" d", "a d"),
+            ("a r#\"b \" c\"# d", "a d"),
+            ("a br\"b\" c\"d\" e", "a e"),
+            ("a '\"' b", "a b"),
+            ("a '\\'' b", "a b"),
+            ("a 'ü' b", "a b"),
+            ("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)"),
+            ("r#type", "r#type"),
+            ("bar(\"x\")", "bar( )"),
+            ("a \"never closed", "a"),
+            ("a /* never closed", "a"),
+        ] {
+            let code = code_only(text);
+            let words: Vec<&str> = code.split_whitespace().collect();
+            assert_eq!(words.join(" "), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_stay_where_they_are() {
+        let text = "a\n/* b\nc */ d\n\"e\nf\" g\n";
+        let code = code_only(text);
+        let lines: Vec<&str> = code.lines().map(str::trim).collect();
+        assert_eq!(lines, ["a", "", "d", "", "g"]);
+    }
+
+    #[test]
+    fn a_word_is_not_a_part_of_one() {
+        let code = "tokio\ntokio::spawn\ntokio_util\nmy_tokio\nuse tokio;";
+        assert_eq!(lines_with_word(code, "tokio"), [1, 2, 5]);
+        assert_eq!(lines_with_word("my_todo!()\ntodo!()", "todo!"), [2]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Paths that the docs name: each must be there.
+
+use super::Finding;
+use super::tree::Tree;
+
+/// What a word in code must begin with to be taken for a path of this repository.
+const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", ".ci/", ".cargo/"];
+/// A path with one of these is a pattern with a part to fill in.
+const HOLES: &[&str] = &["<", "{", "…", "...", "$"];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let is_doc =
+        |path: &str| path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'));
+    tree.files()
+        .filter(|(path, _)| is_doc(path))
+        .flat_map(|(path, text)| check_doc(tree, path, text))
+        .collect()
+}
+
+fn check_doc(tree: &Tree, doc: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut fenced = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+            continue;
+        }
+        let (prose, code) = if fenced { (String::new(), line.to_owned()) } else { split(line) };
+        let missing_in_code = code_paths(&code)
+            .filter(|path| !tree.has(path) && !tree.has(&resolve(doc, path)))
+            .map(|path| (path, "names"));
+        let missing_links = links(&prose)
+            .filter(|link| !tree.has(&resolve(doc, link)))
+            .map(|link| (link, "links to"));
+        for (path, verb) in missing_in_code.chain(missing_links) {
+            let what = format!("{verb} `{path}`, which is not there");
+            findings.push(Finding::new(doc, number, what, "name what is there, or nothing"));
+        }
+    }
+    findings
+}
+
+/// A line's prose and what stands between its backticks, each without the other.
+fn split(line: &str) -> (String, String) {
+    let mut halves = (String::new(), String::new());
+    for (index, piece) in line.split('`').enumerate() {
+        let half = if index % 2 == 0 { &mut halves.0 } else { &mut halves.1 };
+        half.push_str(piece);
+        // Words on both sides of a piece must not grow together; a link's text may.
+        half.push(' ');
+    }
+    halves
+}
+
+/// The words that look like paths of this repository.
+fn code_paths(code: &str) -> impl Iterator<Item = &str> {
+    code.split_whitespace().map(bare).filter(|word| looks_like_path(word))
+}
+
+/// The word without what is around a path: quotes, commas, an anchor, a line number.
+fn bare(word: &str) -> &str {
+    let word = word.trim_start_matches("./");
+    let word = word.trim_matches(|c| matches!(c, '"' | '\'' | '(' | ')' | ',' | ';' | ':' | '!'));
+    let word = word.split(['#', ':']).next().unwrap_or_default();
+    word.trim_end_matches('.')
+}
+
+fn looks_like_path(word: &str) -> bool {
+    let page = word.len() > ".md".len() && word.ends_with(".md") && !word.contains('/');
+    (page || ROOTS.iter().any(|root| word.starts_with(root)))
+        && !HOLES.iter().any(|hole| word.contains(hole))
+}
+
+/// The targets of links to files: `[text](target)` and `[name]: target`.
+fn links(prose: &str) -> impl Iterator<Item = &str> {
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let named = prose.strip_prefix('[').and_then(|rest| Some(rest.split_once("]: ")?.1.trim()));
+    inline
+        .chain(named)
+        .map(|target| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains(':'))
+}
+
+/// A link's target as a path from the root of the repository.
+fn resolve(doc: &str, link: &str) -> String {
+    let directory =
+        if link.starts_with('/') { "" } else { doc.rsplit_once('/').map_or("", |(dir, _)| dir) };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in directory.split('/').chain(link.split('/')) {
+        match part {
+            "" | "." => {}
+            // Out of the repository: a name that no file has.
+            ".." if parts.is_empty() => parts.push(".."),
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::found;
+    use super::*;
+
+    const FILES: &[(&str, &str)] = &[
+        ("LICENSE", ""),
+        ("docs/guide.md", ""),
+        ("docs/decisions/0001-a.md", ""),
+        ("crates/a/src/lib.rs", ""),
+    ];
+
+    fn findings(doc: &str, text: &str) -> Vec<String> {
+        found(check, &[FILES, &[(doc, text)]].concat())
+    }
+
+    #[test]
+    fn what_is_not_there_is_found() {
+        for (text, missing) in [
+            ("see `crates/b/src/lib.rs`", "names `crates/b/src/lib.rs`"),
+            ("see `crates/b/src/lib.rs:12`.", "names `crates/b/src/lib.rs`"),
+            ("run `cat crates/a/gone.rs` now", "names `crates/a/gone.rs`"),
+            ("see `docs/decisions/*-b.md`", "names `docs/decisions/*-b.md`"),
+            ("see `GONE.md`", "names `GONE.md`"),
+            ("[a page](docs/gone.md)", "links to `docs/gone.md`"),
+            ("[`code`](docs/gone.md#part)", "links to `docs/gone.md`"),
+            ("[page]: docs/gone.md", "links to `docs/gone.md`"),
+            ("[out](../guide.md)", "links to `../guide.md`"),
+            ("[one](LICENSE) [two](gone)", "links to `gone`"),
+            ("```\ncat crates/gone\n```", "names `crates/gone`"),
+        ] {
+            let line = if text.starts_with("```") { 2 } else { 1 };
+            let expect = format!("PAGE.md:{line}: {missing}, which is not there");
+            assert_eq!(findings("PAGE.md", text), [expect], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_or_no_path_is_free() {
+        for text in [
+            "see `crates/a/src/lib.rs`, `crates/a/`, `crates/*/src/lib.rs:3` and `docs/guide.md#x`",
+            "`PAGE.md` and `cargo run -p crates` and `docs/decisions/<number>-<name>.md`",
+            "[a](LICENSE) [b](docs/guide.md#part) [c](#here) [d](https://example.org/docs/gone.md)",
+            "[page]: docs/guide.md",
+            "crates/gone in prose is no path",
+            "`[not a link](docs/gone)` but code",
+            "```\nls crates/a\n```\n[a](LICENSE)",
+        ] {
+            assert_eq!(findings("PAGE.md", text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn links_start_where_the_page_is() {
+        for (link, there) in [
+            ("../LICENSE", true),
+            ("/LICENSE", true),
+            ("decisions/0001-a.md", true),
+            ("./decisions/", true),
+            ("LICENSE", false),
+            ("../../LICENSE", false),
+        ] {
+            let text = format!("[text]({link})");
+            assert_eq!(findings("docs/page.md", &text).is_empty(), there, "{link}");
+        }
+    }
+
+    #[test]
+    fn only_pages_for_readers_are_checked() {
+        assert_eq!(findings("crates/a/notes.md", "`crates/gone`"), [""; 0]);
+        assert_eq!(findings("docs/deep/page.md", "`crates/gone`").len(), 1);
+    }
+}

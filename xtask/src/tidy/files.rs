@@ -1,0 +1,114 @@
+//! What every file must be like: opened by a sentence, short, and at home on any machine.
+
+use super::Finding;
+use super::tree::Tree;
+
+const LINES_MAX: usize = 800;
+/// `//! TBD` says nothing.
+const OPENING_WORDS_MIN: usize = 3;
+/// Directories at the root of a machine in which people and tools keep their own.
+const PRIVATE: &[&str] = &["home", "root", "Users", "work"];
+
+/// Every source file opens with a sentence that says what it is for.
+pub(super) fn openings(tree: &Tree) -> Vec<Finding> {
+    let opens = |text: &str| {
+        let sentence = text.lines().next().and_then(|line| line.strip_prefix("//!"));
+        sentence.is_some_and(|words| words.split_whitespace().count() >= OPENING_WORDS_MIN)
+    };
+    tree.sources()
+        .filter(|(_, text)| !opens(text))
+        .map(|(path, _)| {
+            let mend = "say in its first line what the file is for: `//! …`";
+            Finding::new(path, 1, "does not open with a sentence", mend)
+        })
+        .collect()
+}
+
+/// No source file is too long.
+pub(super) fn lengths(tree: &Tree) -> Vec<Finding> {
+    tree.sources()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > LINES_MAX)
+        .map(|(path, lines)| {
+            let what = format!("has {lines} lines, more than {LINES_MAX}");
+            Finding::new(path, None, what, "split it by meaning")
+        })
+        .collect()
+}
+
+/// No file names a directory that only one machine has.
+pub(super) fn private_paths(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.files() {
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(directory) = PRIVATE.iter().find(|directory| names(line, directory)) {
+                let what = format!("names a path below /{directory} of one machine");
+                findings.push(Finding::new(path, number, what, "make it relative, or take it out"));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether a path from the root of the file system into this directory begins in the line.
+fn names(line: &str, directory: &str) -> bool {
+    let start = format!("/{directory}/");
+    let before_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '}');
+    line.match_indices(&start).any(|(at, _)| {
+        let is_start = !line[..at].chars().next_back().is_some_and(before_path);
+        let goes_on =
+            line[at + start.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '.');
+        is_start && goes_on
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::found;
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_opening_is_found() {
+        for (text, expect) in [
+            ("//! What the file is for.\n", true),
+            ("//! TBD\n", false),
+            ("fn f() {}\n", false),
+            ("\n//! What the file is for.\n", false),
+            ("// What the file is for.\n", false),
+            ("", false),
+        ] {
+            assert_eq!(found(openings, &[("a.rs", text)]).is_empty(), expect, "{text:?}");
+        }
+        assert_eq!(found(openings, &[("a.rs", "")]), ["a.rs:1: does not open with a sentence"]);
+        assert_eq!(found(openings, &[("a.md", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn a_long_file_is_found() {
+        let long = "\n".repeat(801);
+        assert_eq!(found(lengths, &[("a.rs", &long)]), ["a.rs: has 801 lines, more than 800"]);
+        assert_eq!(found(lengths, &[("a.rs", &long[1..]), ("a.md", &long)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_path_of_one_machine_is_found() {
+        for directory in PRIVATE {
+            for (line, expect) in [
+                ("open(\"/{}/me/file\")", true),
+                ("/{}/me", true),
+                ("see `/{}/.cache`", true),
+                ("docs/{}/me", false),
+                ("../{}/me", false),
+                ("https://host/{}/me", false),
+                ("format!(\"{root}/{}/me\")", false),
+                ("/{}", false),
+                ("/{}/", false),
+                ("the /{}/ directory", false),
+            ] {
+                // Filled in here, because a test that spelled the path out would be found.
+                let text = line.replace("{}", directory);
+                assert_eq!(!found(private_paths, &[("a.md", &text)]).is_empty(), expect, "{text}");
+            }
+        }
+    }
+}

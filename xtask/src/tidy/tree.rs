@@ -1,0 +1,137 @@
+//! The repository as the checks see it: paths from its root, and the text of each file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Directories with a dot that are ours; all others belong to tools.
+const DOT_DIRECTORIES: &[&str] = &[".cargo", ".ci", ".github"];
+/// Larger files are data, not text to check.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// All files by path; the text is empty where a file is none.
+pub(super) struct Tree {
+    files: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// Reads the working tree, committed or not, without what builds and tools leave in it.
+    pub(super) fn read(root: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        read_directory(root, "", &mut files)?;
+        Ok(Self { files })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+        let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Self { files: files.iter().map(own).collect() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// All files: path and text.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// All files of Rust.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// All files below a directory, whose name ends in `/`; the paths are from there.
+    pub(super) fn below<'a>(
+        &'a self,
+        directory: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.files().filter_map(move |(path, text)| Some((path.strip_prefix(directory)?, text)))
+    }
+
+    /// Whether there is a file, or a directory with a file in it, of this path; `*` stands
+    /// for any part of one name.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+        self.files.keys().any(|file| {
+            let given: Vec<&str> = file.split('/').collect();
+            given.len() >= wanted.len() && wanted.iter().zip(given).all(|(w, g)| name_fits(w, g))
+        })
+    }
+}
+
+fn name_fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => {
+            let Some(rest) = name.strip_prefix(before) else { return false };
+            (0..=rest.len()).filter_map(|at| rest.get(at..)).any(|rest| name_fits(after, rest))
+        }
+    }
+}
+
+fn read_directory(
+    directory: &Path,
+    prefix: &str,
+    files: &mut BTreeMap<String, String>,
+) -> Result<()> {
+    let entries = fs::read_dir(directory)
+        .with_context(|| format!("could not read {}", directory.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{prefix}{name}");
+        let kind = entry.file_type()?;
+        if kind.is_dir() && is_ours(&name) {
+            read_directory(&entry.path(), &format!("{path}/"), files)?;
+        } else if kind.is_file() {
+            let small = entry.metadata()?.len() <= TEXT_BYTES_MAX;
+            let text = if small { fs::read(entry.path())? } else { Vec::new() };
+            files.insert(path, String::from_utf8(text).unwrap_or_default());
+        }
+    }
+    Ok(())
+}
+
+fn is_ours(directory: &str) -> bool {
+    DOT_DIRECTORIES.contains(&directory) || !(directory.starts_with('.') || directory == "target")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_ours() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["a/b.rs", "target/c.rs", ".git/d", ".ci/run", "a/target/e.rs"] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "text").unwrap();
+        }
+        fs::write(root.path().join("binary"), [0xff, 0x00]).unwrap();
+        let tree = Tree::read(root.path()).unwrap();
+        let files: Vec<_> = tree.files().collect();
+        assert_eq!(files, [(".ci/run", "text"), ("a/b.rs", "text"), ("binary", "")]);
+    }
+
+    #[test]
+    fn files_directories_and_stars_are_found() {
+        let tree = Tree::of(&[("crates/a/src/lib.rs", "")]);
+        for (path, expect) in [
+            ("crates/a/src/lib.rs", true),
+            ("crates/a/", true),
+            ("crates/a", true),
+            ("crates/*/src/*.rs", true),
+            ("crates/b", false),
+            ("crates/a/src/lib", false),
+            ("crates/*/tests", false),
+            ("crates/a/src/lib.rs/x", false),
+        ] {
+            assert_eq!(tree.has(path), expect, "{path}");
+        }
+    }
+}
