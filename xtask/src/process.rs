@@ -35,11 +35,11 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         .process_group(0)
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("could not start {command:?}"))?;
+        .with_context(|| format!("could not start `{}`", shown(command)))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?} failed ({}):\n{stdout}{stderr}", output.status);
+        bail!("`{}` failed ({}):\n{stdout}{stderr}", shown(command), output.status);
     }
     Ok(stdout)
 }
@@ -59,7 +59,13 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
-    command.spawn().with_context(|| format!("could not start {command:?}"))
+    command.spawn().with_context(|| format!("could not start `{}`", shown(command)))
+}
+
+/// The program and its arguments; what `Debug` prints has the whole environment in it.
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn wait(child: &mut Child, id: &str, stop: impl Fn() -> bool) -> Result<ExitStatus> {
@@ -89,6 +95,8 @@ fn end(child: &mut Child, id: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use super::*;
 
     fn sh(script: &str) -> Command {
@@ -103,35 +111,36 @@ mod tests {
         assert_eq!(status.code(), Some(3));
     }
 
+    /// The pipe is at its end when nobody is left who could write into it.
     #[test]
     fn an_interrupt_ends_a_program_and_what_it_started() {
-        let dir = tempfile::tempdir().unwrap();
-        let pid_file = dir.path().join("pid");
-        let mut command = sh("sleep 600 & echo $! > \"$PID_FILE\"; wait");
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut lines = BufReader::new(reader).lines();
         let interrupt = Interrupt::default();
+        let mut command = sh("(sleep 5; echo survived) & echo started; wait");
+        command.stdout(writer);
         let error = thread::scope(|scope| {
             scope.spawn(|| {
-                while !std::fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n')) {
-                    thread::sleep(POLL);
-                }
+                assert_eq!(lines.next().unwrap().unwrap(), "started");
                 interrupt.raise();
             });
-            run(command.env("PID_FILE", &pid_file), &interrupt).unwrap_err()
+            run(&mut command, &interrupt).unwrap_err()
         });
         assert!(error.is::<Interrupted>(), "{error:#}");
-        let grandchild = std::fs::read_to_string(&pid_file).unwrap();
-        assert!(is_gone(grandchild.trim()), "process {grandchild} is still there");
-    }
-
-    /// A killed orphan is a zombie until init collects it, which is gone enough.
-    fn is_gone(pid: &str) -> bool {
-        let state = sh(&format!("ps -o stat= -p {pid}")).output().unwrap().stdout;
-        state.is_empty() || state.starts_with(b"Z")
+        drop(command);
+        assert!(lines.next().is_none());
     }
 
     #[test]
     fn a_failure_shows_what_was_printed() {
         let error = capture(&mut sh("echo out; echo err >&2; exit 1")).unwrap_err().to_string();
         assert!(error.contains("out") && error.contains("err"), "{error}");
+    }
+
+    #[test]
+    fn a_program_is_shown_as_it_is_typed() {
+        let mut command = Command::new("cargo");
+        command.args(["test", "-p", "xtask"]).env("SECRET", "1").env_remove("HOME");
+        assert_eq!(shown(&command), "cargo test -p xtask");
     }
 }

@@ -28,7 +28,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("no source file is too long to read", files::lengths),
     ("no file names a directory of one machine", files::private_paths),
     ("what is banned is absent", bans::check),
-    ("every path in the docs is there", docs::check),
+    ("every path that docs and comments name is there", docs::check),
 ];
 
 /// One thing to mend: where, what, and what to do about it.

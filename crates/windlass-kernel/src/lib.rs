@@ -7,15 +7,21 @@ pub mod body;
 pub mod canonical;
 pub mod commit;
 pub mod digest;
+pub mod draft;
+pub mod duration;
 pub mod error;
 pub mod ids;
 pub mod ledger;
 pub mod limits;
 pub mod query;
+pub mod retry;
 pub mod rows;
 pub mod store;
+pub mod stores;
 pub mod summary;
 pub mod time;
+mod turn;
+pub mod verify;
 
 pub use body::{Body, Encoding};
 pub use commit::{
@@ -23,7 +29,9 @@ pub use commit::{
     OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,
     TurnChange,
 };
-pub use digest::Sha256Digest;
+pub use digest::{SetsumDigest, Sha256Digest};
+pub use draft::{Draft, End, NewRun};
+pub use duration::{IntoDuration, format_duration, parse_duration};
 pub use error::{Error, ErrorKind};
 pub use ids::{
     EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
@@ -32,6 +40,7 @@ pub use ids::{
 pub use ledger::{CausalRef, Event, EventType, Head, Ledger, Seal, Stamp};
 pub use limits::Limits;
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
+pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
     Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run, RunStatus,
     Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
@@ -41,4 +50,6 @@ pub use store::{
     HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount, Store, WakeSink, Wakeup,
     Want,
 };
+pub use stores::memory::{Clock, MemoryStore};
+pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};
 pub use time::Timestamp;

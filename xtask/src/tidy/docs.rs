@@ -1,4 +1,4 @@
-//! Paths that the docs name: each must be there.
+//! Paths that the docs, or comments in the sources, name: each must be there.
 
 use super::Finding;
 use super::tree::Tree;
@@ -9,15 +9,14 @@ const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", ".ci/", ".cargo/"];
 const HOLES: &[&str] = &["<", "{", "…", "...", "$"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_doc =
+    let is_page =
         |path: &str| path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'));
-    tree.files()
-        .filter(|(path, _)| is_doc(path))
-        .flat_map(|(path, text)| check_doc(tree, path, text))
-        .collect()
+    let pages = tree.files().filter(|(path, _)| is_page(path));
+    let in_pages = pages.flat_map(|(path, text)| check_page(tree, path, text));
+    in_pages.chain(tree.sources().flat_map(|(path, text)| check_source(tree, path, text))).collect()
 }
 
-fn check_doc(tree: &Tree, doc: &str, text: &str) -> Vec<Finding> {
+fn check_page(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut fenced = false;
     for (number, line) in (1..).zip(text.lines()) {
@@ -27,17 +26,30 @@ fn check_doc(tree: &Tree, doc: &str, text: &str) -> Vec<Finding> {
         }
         let (prose, code) = if fenced { (String::new(), line.to_owned()) } else { split(line) };
         let missing_in_code = code_paths(&code)
-            .filter(|path| !tree.has(path) && !tree.has(&resolve(doc, path)))
-            .map(|path| (path, "names"));
+            .filter(|path| !tree.has(path) && !tree.has(&resolve(page, path)))
+            .map(|path| missing(page, number, "names", path));
         let missing_links = links(&prose)
-            .filter(|link| !tree.has(&resolve(doc, link)))
-            .map(|link| (link, "links to"));
-        for (path, verb) in missing_in_code.chain(missing_links) {
-            let what = format!("{verb} `{path}`, which is not there");
-            findings.push(Finding::new(doc, number, what, "name what is there, or nothing"));
-        }
+            .filter(|link| !tree.has(&resolve(page, link)))
+            .map(|link| missing(page, number, "links to", link));
+        findings.extend(missing_in_code.chain(missing_links));
     }
     findings
+}
+
+fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+        let comment = comment.replace('`', " ");
+        let named = code_paths(&comment).filter(|named| !tree.has(named));
+        findings.extend(named.map(|named| missing(path, number, "names", named)));
+    }
+    findings
+}
+
+fn missing(file: &str, line: usize, verb: &str, path: &str) -> Finding {
+    let what = format!("{verb} `{path}`, which is not there");
+    Finding::new(file, line, what, "name what is there, or nothing")
 }
 
 /// A line's prose and what stands between its backticks, each without the other.
@@ -163,6 +175,15 @@ mod tests {
             let text = format!("[text]({link})");
             assert_eq!(findings("docs/page.md", &text).is_empty(), there, "{link}");
         }
+    }
+
+    #[test]
+    fn comments_are_checked_and_code_is_not() {
+        let text = "//! See docs/gone.md.\n/// As `docs/guide.md` says.\nf(\"docs/gone.md\");";
+        assert_eq!(
+            findings("crates/a/src/a.rs", text),
+            ["crates/a/src/a.rs:1: names `docs/gone.md`, which is not there"]
+        );
     }
 
     #[test]

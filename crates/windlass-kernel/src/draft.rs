@@ -1,0 +1,437 @@
+//! A commit in the making: events, seals and rows that belong together are written together.
+//!
+//! Models and tests build commits only through drafts, so an event can never be without its seal,
+//! and a row can never end where its ledger does not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::body::Body;
+use crate::commit::{
+    Commit, NewMessage, OnExisting, Op, RunChange, RunGuard, Statement, TaskGuard, TurnChange,
+};
+use crate::digest::Sha256Digest;
+use crate::error::Error;
+use crate::ids::{
+    EventId, ModelName, Namespace, RunId, RunKey, StepKey, WorkerKey, WorkflowName,
+};
+use crate::ledger::{CausalRef, Head, Ledger, Seal, Stamp};
+use crate::limits::Limits;
+use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
+use crate::time::Timestamp;
+
+/// What is known of a run before it exists.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    /// Names this generation.
+    pub run_key: RunKey,
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The program.
+    pub workflow: WorkflowName,
+    /// The model that runs it.
+    pub model: ModelName,
+    /// The user's name for the run.
+    pub id: RunId,
+    /// Which generation it is.
+    pub generation: u32,
+    /// What it is started with.
+    pub input: Body,
+    /// The root and the parent, if it is a child.
+    pub parent: Option<(RunKey, RunKey)>,
+    /// The branch of its parent's fork that it is.
+    pub fork: Option<Arc<str>>,
+    /// Small strings to find it by.
+    pub labels: BTreeMap<String, String>,
+    /// The trace context it is started in.
+    pub trace: Option<Arc<str>>,
+    /// When it must have ended.
+    pub deadline_at: Option<Timestamp>,
+    /// Its turn: ready, due later, or held by its creator.
+    pub turn: Turn,
+    /// What caused it; nothing but itself if there is nothing.
+    pub caused_by: Option<CausalRef>,
+}
+
+impl NewRun {
+    /// The row before its first event.
+    fn row(self, at: Timestamp) -> Run {
+        let (root, parent) = match self.parent {
+            Some((root, parent)) => (root, Some(parent)),
+            None => (self.run_key, None),
+        };
+        Run {
+            run_key: self.run_key,
+            namespace: self.namespace,
+            workflow: self.workflow,
+            model: self.model,
+            id: self.id,
+            generation: self.generation,
+            status: RunStatus::Active,
+            input_hash: self.input.digest(),
+            input: self.input,
+            output: None,
+            error: None,
+            state: None,
+            head: Head { next_ordinal: 0, hash: Sha256Digest::from_bytes([0; 32]) },
+            cursor: EventId(uuid::Uuid::nil()),
+            root,
+            parent,
+            fork: self.fork,
+            labels: self.labels,
+            trace: self.trace,
+            deadline_at: self.deadline_at,
+            created_at: at,
+            started_at: None,
+            updated_at: at,
+            ended_at: None,
+            retention_until: None,
+            turn: self.turn,
+            accepted: 0,
+            seen: 0,
+        }
+    }
+}
+
+/// A commit in the making.
+#[derive(Debug)]
+pub struct Draft {
+    guard: RunGuard,
+    task: Option<TaskGuard>,
+    subject: Subject,
+    ledger: Ledger,
+    ops: Vec<Op>,
+}
+
+#[derive(Debug)]
+enum Subject {
+    New(Box<Run>),
+    Old(Box<RunChange>),
+}
+
+impl Draft {
+    /// A commit that creates a run, with its `workflow.enqueued` event.
+    pub fn create(new: NewRun, on_existing: OnExisting, stamp: Stamp) -> Result<Self, Error> {
+        let guard = RunGuard::Absent { run_key: new.run_key, on_existing };
+        let (run, ledger) = enqueued(new, stamp)?;
+        let subject = Subject::New(Box::new(run));
+        Ok(Self { guard, task: None, subject, ledger, ops: Vec::new() })
+    }
+
+    /// A commit under a hold of the run's turn.
+    pub fn held(run: &Run, hold: Hold, at: Timestamp) -> Self {
+        let guard = RunGuard::Held { run_key: run.run_key, head: run.head, hold };
+        Self::advancing(run, guard, at)
+    }
+
+    /// A commit that takes a turn that nobody holds.
+    pub fn free(run: &Run, worker: WorkerKey, at: Timestamp) -> Self {
+        let guard = RunGuard::Free { run_key: run.run_key, head: run.head, worker };
+        Self::advancing(run, guard, at)
+    }
+
+    fn advancing(run: &Run, guard: RunGuard, at: Timestamp) -> Self {
+        let mut change = RunChange::new(run.run_key, run.head, run.cursor, at);
+        // The commit of the first turn is what makes a run a started one.
+        change.started_at = run.started_at.is_none().then_some(at);
+        let subject = Subject::Old(Box::new(change));
+        let ledger = Ledger::of(run);
+        Self { guard, task: None, subject, ledger, ops: Vec::new() }
+    }
+
+    /// Also requires that this task is held.
+    pub fn guard_task(&mut self, guard: TaskGuard) -> &mut Self {
+        self.task = Some(guard);
+        self
+    }
+
+    /// The head after what was drafted so far.
+    pub fn head(&self) -> Head {
+        self.ledger.head()
+    }
+
+    /// The cause of the next automatic event.
+    pub fn cursor(&self) -> CausalRef {
+        self.ledger.cursor()
+    }
+
+    /// Appends a first-party event.
+    pub fn event<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        self.sealed(event_type, payload, &[], stamp)
+    }
+
+    /// Appends a user's event.
+    pub fn record_event<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        version: u16,
+        payload: &T,
+        stamp: Stamp,
+        limits: &Limits,
+    ) -> Result<EventId, Error> {
+        let id = self.ledger.record_event(event_type, version, payload, stamp, limits)?;
+        self.ops.extend(self.ledger.take_ops());
+        Ok(id)
+    }
+
+    /// Appends a user's event with a cause that the user names.
+    pub fn record_event_caused_by<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        version: u16,
+        payload: &T,
+        caused_by: CausalRef,
+        stamp: Stamp,
+        limits: &Limits,
+    ) -> Result<EventId, Error> {
+        let ledger = &mut self.ledger;
+        let id =
+            ledger.record_event_caused_by(event_type, version, payload, caused_by, stamp, limits)?;
+        self.ops.extend(self.ledger.take_ops());
+        Ok(id)
+    }
+
+    /// Writes a step and the event that says so; the event seals the step.
+    pub fn step<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        step: Step,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let seal = Seal::step(&step);
+        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        self.ops.push(Op::PutStep(Box::new(step)));
+        Ok(id)
+    }
+
+    /// Writes a step that has no result yet, without an event.
+    pub fn open_step(&mut self, step: Step) -> &mut Self {
+        debug_assert!(!step.status.is_settled(), "a settled step needs the event that seals it");
+        self.ops.push(Op::PutStep(Box::new(step)));
+        self
+    }
+
+    /// Consumes a message and appends the event that says so; the event seals its body.
+    pub fn consume<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        message: &Message,
+        by: StepKey,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let seal = Seal::message(message.seq, message.body.as_ref());
+        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        let (run_key, seq) = (message.run_key, message.seq);
+        self.ops.push(Op::ConsumeMessage { run_key, seq, by, at: stamp.at });
+        Ok(id)
+    }
+
+    /// Creates another run in the same commit: a child, or the next generation.
+    pub fn also_create(&mut self, new: NewRun, stamp: Stamp) -> Result<RunKey, Error> {
+        let (mut run, mut ledger) = enqueued(new, stamp)?;
+        let run_key = run.run_key;
+        let events = ledger.take_ops();
+        end_row(&mut run, &ledger);
+        self.ops.push(Op::CreateRun(Box::new(run)));
+        self.ops.extend(events);
+        Ok(run_key)
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, message: NewMessage) -> &mut Self {
+        self.ops.push(Op::PutMessage(Box::new(message)));
+        self
+    }
+
+    /// Enqueues a task.
+    pub fn enqueue(&mut self, task: Task) -> &mut Self {
+        self.ops.push(Op::Enqueue(Box::new(task)));
+        self
+    }
+
+    /// Adds a log line.
+    pub fn log(&mut self, line: LogLine) -> &mut Self {
+        self.ops.push(Op::PutLog(Box::new(line)));
+        self
+    }
+
+    /// Runs the user's statements with this commit.
+    pub fn user_sql(&mut self, statements: Vec<Statement>) -> &mut Self {
+        self.ops.push(Op::UserSql(statements));
+        self
+    }
+
+    /// Adds any other op.
+    pub fn op(&mut self, op: Op) -> &mut Self {
+        self.ops.push(op);
+        self
+    }
+
+    /// Sets the model's snapshot.
+    pub fn state(&mut self, state: Body) -> &mut Self {
+        match &mut self.subject {
+            Subject::New(run) => run.state = Some(state),
+            Subject::Old(change) => change.state = Some(state),
+        }
+        self
+    }
+
+    /// Sets a status that does not end the run.
+    pub fn status(&mut self, status: RunStatus) -> &mut Self {
+        debug_assert!(!status.is_ended(), "a run ends with the event that seals its end");
+        self.set_status(status);
+        self
+    }
+
+    /// Gives the turn back.
+    pub fn release(&mut self, wake: Wake, seen: u64) -> &mut Self {
+        if let Subject::Old(change) = &mut self.subject {
+            change.turn = TurnChange::Release { wake, seen };
+        }
+        self
+    }
+
+    /// Ends the run with the event that says so; the event seals status, output and error.
+    pub fn end<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        end: End,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let (status, output, error) = match end {
+            End::Complete(output) => (RunStatus::Complete, Some(output), None),
+            End::Errored(error) => (RunStatus::Errored, None, Some(error)),
+            End::Terminated(error) => (RunStatus::Terminated, None, error),
+        };
+        let seal = Seal::run_end(status, output.as_ref(), error.as_ref());
+        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        self.set_status(status);
+        match &mut self.subject {
+            Subject::New(run) => {
+                (run.output, run.error, run.ended_at) = (output, error, Some(stamp.at));
+            }
+            Subject::Old(change) => {
+                (change.output, change.error) = (output, error);
+                change.ended_at = Some(stamp.at);
+            }
+        }
+        Ok(id)
+    }
+
+    /// The commit.
+    pub fn finish(mut self) -> Commit {
+        self.ops.extend(self.ledger.take_ops());
+        let own = match self.subject {
+            Subject::New(mut run) => {
+                end_row(&mut run, &self.ledger);
+                Op::CreateRun(run)
+            }
+            Subject::Old(mut change) => {
+                change.head = self.ledger.head();
+                if let CausalRef::EventId { event_id } = self.ledger.cursor() {
+                    change.cursor = event_id;
+                }
+                Op::SetRun(change)
+            }
+        };
+        self.ops.insert(0, own);
+        Commit::new(Some(self.guard), self.task, self.ops)
+    }
+
+    fn sealed<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        seals: &[Seal],
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let id = self.ledger.append(event_type, payload, seals, stamp)?;
+        self.ops.extend(self.ledger.take_ops());
+        Ok(id)
+    }
+
+    fn set_status(&mut self, status: RunStatus) {
+        match &mut self.subject {
+            Subject::New(run) => run.status = status,
+            Subject::Old(change) => change.status = Some(status),
+        }
+    }
+}
+
+/// How a run ends.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// With an output.
+    Complete(Body),
+    /// With an error.
+    Errored(Body),
+    /// By somebody's hand, perhaps with a reason.
+    Terminated(Option<Body>),
+}
+
+impl RunChange {
+    /// Changes a run's row as a store does, except for the turn, which depends on the store's
+    /// clock. A holder that chains commits keeps its own row up to date with this.
+    pub fn apply_to(&self, run: &mut Run) {
+        fn set<T: Clone>(field: &mut Option<T>, value: &Option<T>) {
+            if value.is_some() {
+                field.clone_from(value);
+            }
+        }
+        run.head = self.head;
+        run.cursor = self.cursor;
+        run.status = self.status.unwrap_or(run.status);
+        set(&mut run.output, &self.output);
+        set(&mut run.error, &self.error);
+        set(&mut run.state, &self.state);
+        set(&mut run.deadline_at, &self.deadline_at);
+        set(&mut run.started_at, &self.started_at);
+        set(&mut run.ended_at, &self.ended_at);
+        set(&mut run.retention_until, &self.retention_until);
+        run.updated_at = self.updated_at;
+        if let TurnChange::Release { seen, .. } = self.turn {
+            run.seen = seen;
+        }
+    }
+}
+
+fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Run, Ledger), Error> {
+    let caused_by = new.caused_by.unwrap_or(CausalRef::run(new.run_key));
+    let run = new.row(stamp.at);
+    let mut ledger = Ledger::starting(&run, caused_by);
+    ledger.append("workflow.enqueued", &enqueued_payload(&run), &[], stamp)?;
+    Ok((run, ledger))
+}
+
+// The input itself is covered by the genesis hash; what stands here is for people.
+fn enqueued_payload(run: &Run) -> Value {
+    json!({
+        "workflow": run.workflow,
+        "model": run.model,
+        "id": run.id,
+        "generation": run.generation,
+        "input": {
+            "encoding": run.input.encoding.as_str(),
+            "bytes": run.input.len(),
+            "digest": run.input_hash,
+        },
+    })
+}
+
+fn end_row(run: &mut Run, ledger: &Ledger) {
+    run.head = ledger.head();
+    if let CausalRef::EventId { event_id } = ledger.cursor() {
+        run.cursor = event_id;
+    }
+}

@@ -1,0 +1,3 @@
+//! Stores that need nothing but the kernel.
+
+pub mod memory;

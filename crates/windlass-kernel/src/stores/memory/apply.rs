@@ -1,0 +1,372 @@
+//! Commits: decide everything first, then write, so that a failure leaves nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::commit::{
+    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage, OnExisting, Op,
+    Refusal, RunChange, RunGuard,
+};
+use crate::error::{Error, ErrorKind};
+use crate::ids::{RunKey, StepKey};
+use crate::ledger::CausalRef;
+use crate::limits::Limits;
+use crate::rows::{Consumed, Hold, Message, Run, Step};
+
+use super::state::State;
+
+impl State {
+    /// Applies one commit, or says why not.
+    pub(super) fn commit(
+        &mut self,
+        commit: &Commit,
+        limits: &Limits,
+    ) -> Result<Committed, CommitError> {
+        commit.validate(limits)?;
+        if let Err(conflict) = self.check_guards(commit) {
+            return self.known(commit, conflict).ok_or(CommitError::Conflict(conflict));
+        }
+        self.check_refusals(commit).map_err(CommitError::Refused)?;
+        if commit.user_sql().next().is_some() {
+            let message = "the memory store runs no SQL; use SQLite or PostgreSQL".to_owned();
+            return Err(CommitError::UserSql { unique: false, message });
+        }
+        self.check_keys(commit)?;
+        Ok(self.write(commit))
+    }
+
+    fn check_guards(&self, commit: &Commit) -> Result<(), Conflict> {
+        match &commit.run {
+            Some(RunGuard::Held { run_key, head, hold }) => {
+                let run = self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
+                let found = run.turn.hold();
+                if found != Some(*hold) {
+                    return Err(Conflict::RunHold { run_key: *run_key, found });
+                }
+                if run.head != *head {
+                    return Err(Conflict::RunHead { run_key: *run_key, found: run.head });
+                }
+            }
+            Some(RunGuard::Free { run_key, head, .. }) => {
+                let run = self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
+                let found = run.turn.hold();
+                if found.is_some() {
+                    return Err(Conflict::RunHold { run_key: *run_key, found });
+                }
+                if run.head != *head {
+                    return Err(Conflict::RunHead { run_key: *run_key, found: run.head });
+                }
+            }
+            Some(RunGuard::Absent { .. }) | None => {}
+        }
+        for op in &commit.ops {
+            if let Op::CreateRun(run) = op
+                && let Some(existing) = self.existing(run)
+            {
+                let same_input = existing.input_hash == run.input_hash;
+                return Err(Conflict::RunExists { run_key: existing.run_key, same_input });
+            }
+        }
+        if let Some(guard) = &commit.task {
+            let task_id = guard.task_id;
+            let task = self.tasks.get(&task_id).ok_or(Conflict::TaskMissing { task_id })?;
+            let found = task.hold();
+            if found != Some(guard.hold) {
+                return Err(Conflict::TaskHold { task_id, found });
+            }
+        }
+        Ok(())
+    }
+
+    fn existing(&self, run: &Run) -> Option<&Run> {
+        let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
+        let named = || self.names.get(&name)?.get(&run.generation);
+        let run_key = self.runs.get(&run.run_key).map(|run| &run.run_key).or_else(named)?;
+        self.runs.get(run_key)
+    }
+
+    // A guard failed: is it because this very commit was written before?
+    fn known(&self, commit: &Commit, conflict: Conflict) -> Option<Committed> {
+        let mut run_key = commit.run_key();
+        let found = match &commit.key {
+            CommitKey::Run(run_key) => self.runs.contains_key(run_key),
+            CommitKey::Event { run_key, ordinal, event_id } => {
+                self.event_ids.get(event_id) == Some(&(*run_key, *ordinal))
+            }
+            CommitKey::Message { run_key, message_id } => {
+                self.message_ids.contains_key(&(*run_key, message_id.clone()))
+            }
+            CommitKey::DeadLetter(task_id) => self.dead_letters.contains_key(task_id),
+            CommitKey::Task(task_id) => self.tasks.contains_key(task_id),
+            CommitKey::Nothing => false,
+        };
+        if !found {
+            let Some(RunGuard::Absent { on_existing: OnExisting::Return, run_key: own }) = commit.run
+            else {
+                return None;
+            };
+            match conflict {
+                Conflict::RunExists { run_key: existing, same_input: true } if existing != own => {
+                    run_key = Some(existing);
+                }
+                _ => return None,
+            }
+        }
+        let run = run_key.and_then(|run_key| self.runs.get(&run_key));
+        let hold = run.and_then(|run| run.turn.hold()).filter(|hold| found && sent_by(commit, hold));
+        let delivery = |message: &NewMessage| {
+            let key = (message.run_key, message.message_id.clone());
+            self.message_ids.get(&key).map_or(Delivery::Dropped, |seq| Delivery::Duplicate { seq: *seq })
+        };
+        Some(Committed {
+            run_key,
+            repeated: true,
+            accepted: run.map_or(0, |run| run.accepted),
+            hold,
+            messages: commit.messages().map(delivery).collect(),
+            now: self.now,
+        })
+    }
+
+    fn check_refusals(&self, commit: &Commit) -> Result<(), Refusal> {
+        let created: BTreeSet<RunKey> = created(commit).map(|run| run.run_key).collect();
+        for message in commit.messages().filter(|message| message.required) {
+            let run_key = message.run_key;
+            let id = (run_key, message.message_id.clone());
+            if created.contains(&run_key) || self.message_ids.contains_key(&id) {
+                continue;
+            }
+            let run = self.runs.get(&run_key).ok_or(Refusal::RunMissing { run_key })?;
+            if run.status.is_ended() {
+                return Err(Refusal::RunEnded { run_key, status: run.status });
+            }
+        }
+        for (run_key, cause) in commit.causes_to_look_up() {
+            let namespace = |run_key: &RunKey| {
+                let new = || created_run(commit, *run_key);
+                self.runs.get(run_key).or_else(new).map(|run| &run.namespace)
+            };
+            let at = match cause {
+                CausalRef::RunId { run_id } => Some(run_id),
+                CausalRef::EventId { event_id } => {
+                    self.event_ids.get(&event_id).map(|(run_key, _)| *run_key)
+                }
+            };
+            if at.and_then(|at| namespace(&at)) != namespace(&run_key) || at.is_none() {
+                return Err(Refusal::CauseMissing { cause });
+            }
+        }
+        self.check_steps(commit)?;
+        self.check_consumed(commit)
+    }
+
+    fn check_steps(&self, commit: &Commit) -> Result<(), Refusal> {
+        let mut settled: BTreeSet<(RunKey, &StepKey)> = BTreeSet::new();
+        for op in &commit.ops {
+            if let Op::PutStep(step) = op {
+                let stored = self.steps.get(&step.run_key).and_then(|steps| steps.get(&step.step_key));
+                let key = (step.run_key, &step.step_key);
+                if stored.is_some_and(|step| step.status.is_settled()) || settled.contains(&key) {
+                    return Err(Refusal::StepSettled { step_key: step.step_key.clone() });
+                }
+                if step.status.is_settled() {
+                    settled.insert(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_consumed(&self, commit: &Commit) -> Result<(), Refusal> {
+        let mut consumed = BTreeSet::new();
+        for op in &commit.ops {
+            if let Op::ConsumeMessage { run_key, seq, .. } = op {
+                let index = (*seq as usize).wrapping_sub(1);
+                let message = self.messages.get(run_key).and_then(|messages| messages.get(index));
+                let open = message.is_some_and(|message| message.consumed.is_none());
+                if !open || !consumed.insert((*run_key, *seq)) {
+                    return Err(Refusal::MessageConsumed { seq: *seq });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // What the databases enforce with keys.
+    fn check_keys(&self, commit: &Commit) -> Result<(), CommitError> {
+        let mut tasks = BTreeSet::new();
+        let mut logs = BTreeSet::new();
+        let mut letters = BTreeSet::new();
+        let mut runs = BTreeSet::new();
+        for op in &commit.ops {
+            let (what, free) = match op {
+                Op::Enqueue(task) => {
+                    let id = task.task_id;
+                    ("task", !self.tasks.contains_key(&id) && tasks.insert(id))
+                }
+                Op::PutLog(line) => {
+                    let id = (line.run_key, line.log_id);
+                    ("log line", !self.logs.contains_key(&id) && logs.insert(id))
+                }
+                Op::DeadLetter(letter) => {
+                    let id = letter.task_id;
+                    ("dead letter", !self.dead_letters.contains_key(&id) && letters.insert(id))
+                }
+                Op::CreateRun(run) => {
+                    let name = (&run.namespace, &run.workflow, &run.id, run.generation);
+                    ("run", runs.insert(name))
+                }
+                _ => continue,
+            };
+            if !free {
+                let message = format!("the commit adds a {what} whose key exists already");
+                let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
+                return Err(CommitError::Invalid(Arc::new(error)));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, commit: &Commit) -> Committed {
+        let now = self.now;
+        if let Some(RunGuard::Free { run_key, worker, .. }) = commit.run
+            && let Some(mut run) = self.runs.get(&run_key).cloned()
+        {
+            let hold = Hold { worker, claim_no: run.turn.claim_no + 1 };
+            run.turn = run.turn.taken(hold, now);
+            self.put_run(run);
+        }
+        if let Some(guard) = &commit.task
+            && let Some(mut task) = self.tasks.get(&guard.task_id).cloned()
+        {
+            task.reclaims = 0;
+            self.put_task(task);
+        }
+        // Runs come first: whatever else is written may refer to them.
+        for run in created(commit) {
+            let mut run = run.clone();
+            run.turn = run.turn.normalised(now);
+            self.put_run(run);
+        }
+        // Messages come before the run's own change, so a release sees those it did not read.
+        let messages = commit.messages().map(|message| self.accept(message)).collect();
+        for op in &commit.ops {
+            self.write_op(op);
+        }
+        let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
+        Committed {
+            run_key: commit.run_key(),
+            repeated: false,
+            accepted: run.map_or(0, |run| run.accepted),
+            hold: run.and_then(|run| run.turn.hold()),
+            messages,
+            now,
+        }
+    }
+
+    fn write_op(&mut self, op: &Op) {
+        match op {
+            Op::CreateRun(_) | Op::PutMessage(_) | Op::UserSql(_) => {}
+            Op::SetRun(change) => self.set_run(change),
+            Op::AppendEvent { event, .. } => {
+                self.event_ids.insert(event.event_id, (event.run_key, event.ordinal));
+                self.events.entry(event.run_key).or_default().push(event.clone());
+            }
+            Op::PutStep(step) => self.put_step(step),
+            Op::ConsumeMessage { run_key, seq, by, at } => {
+                let messages = self.messages.entry(*run_key).or_default();
+                if let Some(message) = messages.get_mut(*seq as usize - 1) {
+                    message.consumed = Some(Consumed { by: by.clone(), at: *at });
+                }
+            }
+            Op::Enqueue(task) => {
+                let task = task.as_ref().clone().normalised(self.now);
+                self.put_task(task);
+            }
+            Op::Reschedule(change) => {
+                if let Some(task) = self.tasks.get(&change.task_id).cloned() {
+                    self.put_task(task.rescheduled(change, self.now));
+                }
+            }
+            Op::Settle { task_id } => self.remove_task(*task_id),
+            Op::DeadLetter(letter) => {
+                self.dead_letters.insert(letter.task_id, letter.as_ref().clone());
+            }
+            Op::PutLog(line) => {
+                self.logs.insert((line.run_key, line.log_id), line.as_ref().clone());
+            }
+        }
+    }
+
+    fn set_run(&mut self, change: &RunChange) {
+        let Some(mut run) = self.runs.get(&change.run_key).cloned() else { return };
+        change.apply_to(&mut run);
+        run.turn = run.turn.after_commit(change.turn, run.status, run.accepted, self.now);
+        self.put_run(run);
+    }
+
+    fn put_step(&mut self, step: &Step) {
+        let steps: &mut BTreeMap<StepKey, Step> = self.steps.entry(step.run_key).or_default();
+        let mut row = step.clone();
+        if let Some(old) = steps.get(&step.step_key) {
+            // What a step is never changes; only what became of it does.
+            row.name = old.name.clone();
+            row.kind = old.kind.clone();
+            row.position = old.position;
+            row.created_at = old.created_at;
+        }
+        steps.insert(step.step_key.clone(), row);
+    }
+
+    fn accept(&mut self, message: &NewMessage) -> Delivery {
+        let id = (message.run_key, message.message_id.clone());
+        if let Some(seq) = self.message_ids.get(&id) {
+            return Delivery::Duplicate { seq: *seq };
+        }
+        let Some(mut run) = self.runs.get(&message.run_key).cloned() else {
+            return Delivery::Dropped;
+        };
+        if run.status.is_ended() {
+            return Delivery::Dropped;
+        }
+        run.accepted += 1;
+        let seq = run.accepted;
+        run.turn = run.turn.poked(run.status, self.now);
+        self.put_run(run);
+        self.message_ids.insert(id, seq);
+        self.messages.entry(message.run_key).or_default().push(Message {
+            run_key: message.run_key,
+            seq,
+            message_id: message.message_id.clone(),
+            kind: message.kind,
+            name: message.name.clone(),
+            body: message.body.clone(),
+            caused_by: message.caused_by,
+            sent_at: message.sent_at,
+            consumed: None,
+        });
+        Delivery::Accepted { seq }
+    }
+}
+
+fn created(commit: &Commit) -> impl Iterator<Item = &Run> {
+    commit.ops.iter().filter_map(|op| match op {
+        Op::CreateRun(run) => Some(&**run),
+        _ => None,
+    })
+}
+
+fn created_run(commit: &Commit, run_key: RunKey) -> Option<&Run> {
+    created(commit).find(|run| run.run_key == run_key)
+}
+
+// Whether a hold is the one that the sender of this commit has.
+fn sent_by(commit: &Commit, hold: &Hold) -> bool {
+    match &commit.run {
+        Some(RunGuard::Held { hold: sent, .. }) => sent == hold,
+        Some(RunGuard::Free { worker, .. }) => *worker == hold.worker,
+        Some(RunGuard::Absent { run_key, .. }) => created_run(commit, *run_key)
+            .is_some_and(|run| run.turn.hold() == Some(*hold)),
+        None => false,
+    }
+}

@@ -1,0 +1,271 @@
+//! Who holds what: claims, releases, revocations, promotions, leases and reaping.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
+use crate::limits::Limits;
+use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
+use crate::store::{
+    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Want,
+};
+use crate::time::Timestamp;
+
+use super::state::{Index, Rank, State};
+
+/// How long the row of a worker that is gone stays for people to see.
+const WORKER_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl State {
+    pub(super) fn claim(
+        &mut self,
+        request: &ClaimRequest,
+        limits: &Limits,
+    ) -> Result<Claims, Error> {
+        let max = limits.claim_rows_max;
+        if request.turns.max > max || request.tasks.max > max {
+            let asked = request.turns.max.max(request.tasks.max);
+            let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
+        }
+        let mut turns = Vec::new();
+        for key in in_order(&self.turn_index, &request.turns.routes, request.order) {
+            if turns.len() >= request.turns.max as usize {
+                break;
+            }
+            let Some(run) = self.runs.get(&key).cloned() else { continue };
+            if self.has_room(&run.namespace, run.turn.limit_key.as_ref()) {
+                turns.push(self.take_turn(run, request.worker));
+            }
+        }
+        let tasks = self.claim_tasks(request.worker, &request.tasks, request.order);
+        Ok(Claims { turns, tasks, now: self.now })
+    }
+
+    fn claim_tasks(&mut self, worker: WorkerKey, want: &Want, order: ClaimOrder) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for key in in_order(&self.task_index, &want.routes, order) {
+            if tasks.len() >= want.max as usize {
+                break;
+            }
+            let Some(task) = self.tasks.get(&key).cloned() else { continue };
+            if self.has_room(&task.namespace, task.limit_key.as_ref()) {
+                let hold = Hold { worker, claim_no: task.claim_no + 1 };
+                let task = task.taken(hold, self.now);
+                self.put_task(task.clone());
+                tasks.push(task);
+            }
+        }
+        tasks
+    }
+
+    fn has_room(&self, namespace: &Namespace, key: Option<&LimitKey>) -> bool {
+        let Some(key) = key else { return true };
+        let slots = self.limits.get(&(namespace.clone(), key.clone()));
+        slots.is_none_or(|slots| self.held_under(namespace, key) < *slots)
+    }
+
+    fn take_turn(&mut self, mut run: Run, worker: WorkerKey) -> ClaimedTurn {
+        let hold = Hold { worker, claim_no: run.turn.claim_no + 1 };
+        run.turn = run.turn.taken(hold, self.now);
+        let turn = ClaimedTurn {
+            run_key: run.run_key,
+            namespace: run.namespace.clone(),
+            workflow: run.workflow.clone(),
+            status: run.status,
+            hold,
+            head: run.head,
+            accepted: run.accepted,
+            reclaims: run.turn.reclaims,
+        };
+        self.put_run(run);
+        turn
+    }
+
+    pub(super) fn release(&mut self, holds: &[HeldItem]) -> u32 {
+        let mut released = 0;
+        for item in holds {
+            let freed = match *item {
+                HeldItem::Turn { run_key, worker, claim_no } => {
+                    self.free_turn(run_key, Hold { worker, claim_no }, 0)
+                }
+                HeldItem::Task { task_id, worker, claim_no } => {
+                    self.free_task(task_id, Hold { worker, claim_no }, 0)
+                }
+            };
+            released += u32::from(freed);
+        }
+        released
+    }
+
+    fn free_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
+        match self.runs.get(&run_key).cloned() {
+            Some(mut run) if run.turn.hold() == Some(hold) => {
+                run.turn = run.turn.freed(run.status, self.now);
+                run.turn.reclaims += reclaims;
+                self.put_run(run);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn free_task(&mut self, task_id: TaskId, hold: Hold, reclaims: u32) -> bool {
+        match self.tasks.get(&task_id).cloned() {
+            Some(task) if task.hold() == Some(hold) => {
+                let mut task = task.freed(self.now);
+                task.reclaims += reclaims;
+                self.put_task(task);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn revoke(&mut self, run_key: RunKey, worker: WorkerKey) -> Option<ClaimedTurn> {
+        let run = self.runs.get(&run_key).filter(|run| !run.status.is_ended())?.clone();
+        Some(self.take_turn(run, worker))
+    }
+
+    pub(super) fn promote(&mut self, limit: u32) -> Promoted {
+        let now = self.now;
+        let limit = limit as usize;
+        fn due<K: Copy>(index: &Index<K>, now: Timestamp, limit: usize) -> Vec<K> {
+            let due = index.scheduled.iter().take_while(|(at, _)| *at <= now);
+            due.take(limit).map(|(_, key)| *key).collect()
+        }
+        let turns = due(&self.turn_index, now, limit);
+        for run_key in &turns {
+            if let Some(mut run) = self.runs.get(run_key).cloned() {
+                run.turn.ready = true;
+                self.put_run(run);
+            }
+        }
+        let tasks = due(&self.task_index, now, limit);
+        for task_id in &tasks {
+            if let Some(mut task) = self.tasks.get(task_id).cloned() {
+                task.ready = true;
+                self.put_task(task);
+            }
+        }
+        let next_turn = self.turn_index.scheduled.first().map(|(at, _)| *at);
+        let next_task = self.task_index.scheduled.first().map(|(at, _)| *at);
+        Promoted {
+            turns: turns.len() as u32,
+            tasks: tasks.len() as u32,
+            next_due: [next_turn, next_task].into_iter().flatten().min(),
+            now,
+        }
+    }
+
+    pub(super) fn renew(&mut self, info: WorkerInfo) -> Renewed {
+        let now = self.now;
+        let key = info.worker;
+        let old = self.workers.get(&key);
+        let lapsed = old.is_some_and(|old| now > old.renewed_at.plus(old.info.lease));
+        let worker = Worker {
+            info,
+            started_at: old.map_or(now, |old| old.started_at),
+            renewed_at: now,
+            steady_since: old.filter(|_| !lapsed).map_or(now, |old| old.steady_since),
+        };
+        let may_reap = worker.may_reap(now);
+        self.workers.insert(key, worker);
+        let control = held_by(&self.turn_index, key).into_iter();
+        let control = control.filter(|run_key| self.has_unread_control(run_key)).collect();
+        Renewed { now, lapsed, may_reap, control }
+    }
+
+    fn has_unread_control(&self, run_key: &RunKey) -> bool {
+        self.messages.get(run_key).is_some_and(|messages| {
+            let unread = |message: &&crate::rows::Message| message.consumed.is_none();
+            messages.iter().filter(unread).any(|message| message.kind == MessageKind::Control)
+        })
+    }
+
+    pub(super) fn reap(&mut self, worker: WorkerKey, limit: u32) -> Reaped {
+        let now = self.now;
+        if !self.workers.get(&worker).is_some_and(|worker| worker.may_reap(now)) {
+            return Reaped::default();
+        }
+        let holders: BTreeSet<WorkerKey> =
+            self.turn_index.held.keys().chain(self.task_index.held.keys()).copied().collect();
+        let live = |worker: &WorkerKey| self.workers.get(worker).is_some_and(|row| row.is_live(now));
+        let dead: Vec<WorkerKey> = holders.into_iter().filter(|worker| !live(worker)).collect();
+        let mut reaped = Reaped { permitted: true, ..Reaped::default() };
+        for (run_key, hold) in self.held_turns(&dead, limit) {
+            self.free_turn(run_key, hold, 1);
+            reaped.turns.push(run_key);
+        }
+        for (task_id, hold) in self.held_tasks(&dead, limit) {
+            self.free_task(task_id, hold, 1);
+            reaped.tasks.push(task_id);
+        }
+        self.workers.retain(|_, row| row.is_live(now) || now <= row.renewed_at.plus(WORKER_KEPT));
+        reaped
+    }
+
+    fn held_turns(&self, workers: &[WorkerKey], limit: u32) -> Vec<(RunKey, Hold)> {
+        let keys = workers.iter().flat_map(|worker| held_by(&self.turn_index, *worker));
+        let turn = |key: RunKey| {
+            let turn = &self.runs.get(&key)?.turn;
+            Some((turn.claimed_at, key, turn.hold()?))
+        };
+        oldest(keys.filter_map(turn), limit)
+    }
+
+    fn held_tasks(&self, workers: &[WorkerKey], limit: u32) -> Vec<(TaskId, Hold)> {
+        let keys = workers.iter().flat_map(|worker| held_by(&self.task_index, *worker));
+        let task = |key: TaskId| {
+            let task = self.tasks.get(&key)?;
+            Some((task.claimed_at, key, task.hold()?))
+        };
+        oldest(keys.filter_map(task), limit)
+    }
+
+    pub(super) fn held(&self, worker: WorkerKey) -> Vec<HeldItem> {
+        let turn = |run_key| {
+            let hold = self.runs.get(&run_key)?.turn.hold()?;
+            Some(HeldItem::Turn { run_key, worker, claim_no: hold.claim_no })
+        };
+        let task = |task_id| {
+            let hold = self.tasks.get(&task_id)?.hold()?;
+            Some(HeldItem::Task { task_id, worker, claim_no: hold.claim_no })
+        };
+        let turns = held_by(&self.turn_index, worker).into_iter().filter_map(turn);
+        turns.chain(held_by(&self.task_index, worker).into_iter().filter_map(task)).collect()
+    }
+
+    pub(super) fn set_limit(&mut self, namespace: Namespace, key: LimitKey, slots: Option<u32>) {
+        match slots {
+            Some(slots) => self.limits.insert((namespace, key), slots),
+            None => self.limits.remove(&(namespace, key)),
+        };
+    }
+}
+
+// The ready keys of the asked routes in the order of a claim.
+fn in_order<K: Copy + Ord>(index: &Index<K>, routes: &[Route], order: ClaimOrder) -> Vec<K> {
+    let asked: BTreeSet<&Route> = routes.iter().collect();
+    let ready = asked.into_iter().filter_map(|route| index.ready.get(route));
+    let mut ranks: Vec<Rank<K>> = ready.flatten().copied().collect();
+    match order {
+        ClaimOrder::Priority => ranks.sort_unstable(),
+        ClaimOrder::Oldest => ranks.sort_unstable_by_key(|(_, _, due_at, key)| (*due_at, *key)),
+    }
+    ranks.into_iter().map(|(_, _, _, key)| key).collect()
+}
+
+fn held_by<K: Copy + Ord>(index: &Index<K>, worker: WorkerKey) -> Vec<K> {
+    index.held.get(&worker).into_iter().flatten().copied().collect()
+}
+
+fn oldest<K: Copy + Ord>(
+    held: impl Iterator<Item = (Option<Timestamp>, K, Hold)>,
+    limit: u32,
+) -> Vec<(K, Hold)> {
+    let mut held: Vec<_> = held.collect();
+    held.sort_unstable_by_key(|(claimed_at, key, _)| (*claimed_at, *key));
+    held.into_iter().take(limit as usize).map(|(_, key, hold)| (key, hold)).collect()
+}
