@@ -1,2 +1,69 @@
-//! TBD
-fn main() {}
+//! Workloads of Windlass, each measured against a calibration of the same run.
+//!
+//! docs/benchmarks.md says how each is run and what its figures mean.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark lives in the real world: it reads clocks, starts tasks and waits"
+)]
+
+mod backend;
+mod calibrate;
+mod claim;
+mod flips;
+mod idle;
+mod load;
+mod report;
+mod script;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use crate::report::Report;
+
+/// Measures Windlass's stores.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    workload: Workload,
+    /// Print one JSON object as the last line.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Workload {
+    /// Runs of a few steps, committed step by step by many callers at once.
+    Store(load::Args),
+    /// Claims from an empty, a full and a crowded store, and whether they drift.
+    Claim(claim::Args),
+    /// What an open store does when there is nothing to do.
+    Idle(idle::Args),
+    /// Flipped bits and cut files: each is noticed, or changes nothing.
+    Flips(flips::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the runtime does not start")?;
+    let report = runtime.block_on(run(cli.workload))?;
+    report.print(cli.json);
+    if report.failed() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+async fn run(workload: Workload) -> anyhow::Result<Report> {
+    match workload {
+        Workload::Store(args) => load::run(&args).await,
+        Workload::Claim(args) => claim::run(&args).await,
+        Workload::Idle(args) => idle::run(&args).await,
+        Workload::Flips(args) => flips::run(&args).await,
+    }
+}

@@ -6,8 +6,10 @@ mod name;
 mod seal;
 mod writer;
 
+pub(crate) use chain::hash_event;
 pub use chain::{Head, genesis};
 pub use event::{CausalRef, Event};
 pub use name::{EventType, RESERVED_PREFIXES};
+pub(crate) use seal::message_digest;
 pub use seal::{Seal, SealOf, run_end_digest, seals_of, step_digest};
 pub use writer::{Ledger, Stamp};

@@ -10,6 +10,7 @@ pub mod digest;
 pub mod draft;
 pub mod duration;
 pub mod error;
+pub mod fold;
 pub mod ids;
 pub mod ledger;
 pub mod limits;

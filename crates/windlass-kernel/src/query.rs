@@ -19,6 +19,13 @@ use crate::time::Timestamp;
 pub enum Query {
     /// Runs of a namespace by run key, which is by creation.
     Runs(RunsQuery),
+    /// The runs of all namespaces by run key, oldest first: for verification and export.
+    EveryRun {
+        /// List those after this one.
+        after: Option<RunKey>,
+        /// How many at most.
+        limit: u32,
+    },
     /// All generations of a run, newest first.
     Generations {
         /// The namespace.
@@ -232,7 +239,8 @@ impl Query {
             Query::Runs(query) => query.limit,
             Query::Tasks(query) => query.limit,
             Query::Event { .. } => 1,
-            Query::Generations { limit, .. }
+            Query::EveryRun { limit, .. }
+            | Query::Generations { limit, .. }
             | Query::Tree { limit, .. }
             | Query::Steps { limit, .. }
             | Query::Events { limit, .. }
@@ -259,7 +267,7 @@ impl Query {
 /// The rows of one page. A page with fewer rows than asked for is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Answers `Runs`, `Generations` and `Tree`.
+    /// Answers `Runs`, `EveryRun`, `Generations` and `Tree`.
     Runs(Vec<Run>),
     /// Answers `Steps`.
     Steps(Vec<Step>),

@@ -1,1 +1,415 @@
-//! x
+//! Verification: recomputes a run's chain, the digests that its events hold, and its status.
+//!
+//! A hash chain shows that nothing inside it was changed. It cannot show that its end was cut
+//! off, or that a whole run is gone: for that, heads are kept elsewhere as [`Anchor`]s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::canonical::is_canonical;
+use crate::digest::Sha256Digest;
+use crate::error::{Error, ErrorKind};
+use crate::ids::RunKey;
+use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
+use crate::ledger::{hash_event, message_digest, run_end_digest, step_digest};
+use crate::query::Query;
+use crate::rows::{Message, Run, RunStatus, Step};
+use crate::store::Store;
+
+/// A head that was kept elsewhere. As text: run key, next ordinal and hash, with spaces between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Anchor {
+    /// The run.
+    pub run_key: RunKey,
+    /// The ordinal after the last event that is anchored.
+    pub next_ordinal: u64,
+    /// The hash of that event.
+    pub hash: Sha256Digest,
+}
+
+/// The first thing that is wrong with a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flaw {
+    /// The run.
+    pub run_key: RunKey,
+    /// The first ordinal that does not hold, or whose seal does not; none if the run's rows
+    /// could not be read, or the flaw is not in its ledger.
+    pub ordinal: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many runs were looked at.
+    pub runs: u64,
+    /// How many events their ledgers have.
+    pub events: u64,
+    /// At most one flaw a run.
+    pub flaws: Vec<Flaw>,
+    /// Why not every run could be looked at, if so.
+    pub unreadable: Vec<String>,
+    /// The heads of all runs without a flaw, to be kept elsewhere.
+    pub anchors: Vec<Anchor>,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.flaws.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+/// Verifies every run of a store, and that each anchor lies on its run's chain.
+pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Report, Error> {
+    let mut kept: BTreeMap<RunKey, Vec<Anchor>> = BTreeMap::new();
+    for anchor in anchors {
+        kept.entry(anchor.run_key).or_default().push(*anchor);
+    }
+    let mut report = Report::default();
+    let mut after = None;
+    loop {
+        let query = Query::EveryRun { after, limit: PAGE };
+        let page = match store.list(query).await {
+            Ok(rows) => rows.runs()?,
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                report.unreadable.push(format!("runs cannot be listed: {error}"));
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        for run in &page {
+            let anchors = kept.remove(&run.run_key).unwrap_or_default();
+            verify_into(store, run.run_key, &anchors, &mut report).await?;
+        }
+        after = page.last().map(|run| run.run_key);
+        if page.len() < PAGE as usize {
+            break;
+        }
+    }
+    for run_key in kept.into_keys() {
+        let what = "the run is anchored and not there".to_owned();
+        report.flaws.push(Flaw { run_key, ordinal: None, what });
+    }
+    Ok(report)
+}
+
+/// Verifies one run of a store.
+pub async fn verify_one(
+    store: &dyn Store,
+    run_key: RunKey,
+    anchors: &[Anchor],
+) -> Result<Report, Error> {
+    let mut report = Report::default();
+    verify_into(store, run_key, anchors, &mut report).await?;
+    Ok(report)
+}
+
+const PAGE: u32 = 200;
+
+async fn verify_into(
+    store: &dyn Store,
+    run_key: RunKey,
+    anchors: &[Anchor],
+    report: &mut Report,
+) -> Result<(), Error> {
+    report.runs += 1;
+    let whole = match read_whole(store, run_key).await {
+        Ok(whole) => whole,
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            report.flaws.push(Flaw { run_key, ordinal: None, what: error.to_string() });
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let Some(whole) = whole else {
+        let what = "the run is listed and cannot be loaded".to_owned();
+        report.flaws.push(Flaw { run_key, ordinal: None, what });
+        return Ok(());
+    };
+    report.events += whole.events.len() as u64;
+    match whole.verify(anchors) {
+        Ok(()) => {
+            let Head { next_ordinal, hash } = whole.run.head;
+            report.anchors.push(Anchor { run_key, next_ordinal, hash });
+        }
+        Err(flaw) => report.flaws.push(flaw),
+    }
+    Ok(())
+}
+
+/// A run with everything that its ledger vouches for.
+#[derive(Clone, Debug)]
+pub struct WholeRun {
+    /// The run.
+    pub run: Run,
+    /// All its steps.
+    pub steps: Vec<Step>,
+    /// All its messages, consumed ones too.
+    pub messages: Vec<Message>,
+    /// Its ledger.
+    pub events: Vec<Event>,
+}
+
+async fn read_whole(store: &dyn Store, run_key: RunKey) -> Result<Option<WholeRun>, Error> {
+    let Some(loaded) = store.load(vec![run_key]).await?.pop() else { return Ok(None) };
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        let from = events.last().map_or(0, |event| event.ordinal + 1);
+        let page = store.list(Query::Events { run_key, from, limit: PAGE }).await?.events()?;
+        let short = page.len() < PAGE as usize;
+        events.extend(page);
+        if short {
+            break;
+        }
+    }
+    let mut messages: Vec<Message> = Vec::new();
+    loop {
+        let after = messages.last().map_or(0, |message| message.seq);
+        let page = store.list(Query::Messages { run_key, after, limit: PAGE }).await?.messages()?;
+        let short = page.len() < PAGE as usize;
+        messages.extend(page);
+        if short {
+            break;
+        }
+    }
+    // Whatever was appended while this was read is for the next verification.
+    events.retain(|event| event.ordinal < loaded.run.head.next_ordinal);
+    messages.retain(|message| message.seq <= loaded.run.accepted);
+    Ok(Some(WholeRun { run: loaded.run, steps: loaded.steps, messages, events }))
+}
+
+impl WholeRun {
+    /// Says what is wrong first, if anything is.
+    pub fn verify(&self, anchors: &[Anchor]) -> Result<(), Flaw> {
+        self.verify_chain()?;
+        for anchor in anchors {
+            self.verify_anchor(anchor)?;
+        }
+        self.verify_status()?;
+        self.verify_seals()?;
+        let gapless = self.messages.iter().zip(1..).all(|(message, seq)| message.seq == seq);
+        if !gapless || self.messages.len() as u64 != self.run.accepted {
+            let found = self.messages.len();
+            let what = format!("{} messages were accepted and {found} are there", self.run.accepted);
+            return Err(self.flaw(None, what));
+        }
+        Ok(())
+    }
+
+    fn flaw(&self, ordinal: Option<u64>, what: impl Into<String>) -> Flaw {
+        Flaw { run_key: self.run.run_key, ordinal, what: what.into() }
+    }
+
+    fn verify_chain(&self) -> Result<(), Flaw> {
+        if self.run.input.digest() != self.run.input_hash {
+            return Err(self.flaw(Some(0), "the input is not the one the run was started with"));
+        }
+        let mut head = genesis(&self.run);
+        for event in &self.events {
+            let ordinal = head.next_ordinal;
+            if event.ordinal != ordinal {
+                return Err(self.flaw(Some(ordinal), "the event is missing"));
+            }
+            if !is_canonical(&event.payload) {
+                return Err(self.flaw(Some(ordinal), "the payload is not canonical JSON"));
+            }
+            let hash = hash_event(&head.hash, event);
+            if hash != event.hash {
+                let what = match ordinal {
+                    0 => "the first event does not belong to this run and input, or was changed",
+                    _ => "the event was changed",
+                };
+                return Err(self.flaw(Some(ordinal), what));
+            }
+            head = Head { next_ordinal: ordinal + 1, hash };
+        }
+        if head != self.run.head {
+            let (found, told) = (head.next_ordinal, self.run.head.next_ordinal);
+            let what = format!("the ledger ends at {found} and the run says {told}, or another hash");
+            return Err(self.flaw(Some(found), what));
+        }
+        let last = self.events.last().map(|event| event.event_id);
+        if last.map(CausalRef::event) != Some(CausalRef::event(self.run.cursor)) {
+            let ordinal = head.next_ordinal.checked_sub(1);
+            return Err(self.flaw(ordinal, "the run's cursor is not its last event"));
+        }
+        Ok(())
+    }
+
+    fn verify_anchor(&self, anchor: &Anchor) -> Result<(), Flaw> {
+        let last = anchor.next_ordinal.checked_sub(1);
+        let event = last.and_then(|ordinal| self.events.get(usize::try_from(ordinal).ok()?));
+        match event {
+            Some(event) if event.hash == anchor.hash => Ok(()),
+            Some(_) => Err(self.flaw(last, "the ledger is not the one that was anchored")),
+            None => {
+                let next = self.run.head.next_ordinal;
+                let what = format!("the ledger was anchored at {} and ends at {next}", anchor.next_ordinal);
+                Err(self.flaw(Some(next), what))
+            }
+        }
+    }
+
+    // The status that the ledger tells, as far as it tells one: waiting and active look alike.
+    fn verify_status(&self) -> Result<(), Flaw> {
+        let mut told = (None, None);
+        for event in &self.events {
+            told = match event.event_type.as_str() {
+                "workflow.completed" | "workflow.halted" => {
+                    (Some(RunStatus::Complete), Some(event.ordinal))
+                }
+                "workflow.failed" => (Some(RunStatus::Errored), Some(event.ordinal)),
+                "workflow.terminated" => (Some(RunStatus::Terminated), Some(event.ordinal)),
+                "workflow.paused" => (Some(RunStatus::Paused), Some(event.ordinal)),
+                "workflow.resumed" => (None, Some(event.ordinal)),
+                _ => continue,
+            };
+        }
+        let status = self.run.status;
+        let open = matches!(status, RunStatus::Active | RunStatus::Waiting);
+        match told {
+            (Some(told), _) if told == status => Ok(()),
+            (None, _) if open => Ok(()),
+            (Some(told), ordinal) => {
+                Err(self.flaw(ordinal, format!("the run is {status} and its ledger says {told}")))
+            }
+            (None, ordinal) => {
+                let what = format!("the run is {status} and its ledger does not say so");
+                Err(self.flaw(ordinal.or(Some(self.run.head.next_ordinal)), what))
+            }
+        }
+    }
+
+    fn verify_seals(&self) -> Result<(), Flaw> {
+        let mut steps: BTreeMap<String, (u64, Seal)> = BTreeMap::new();
+        let mut end = None;
+        for event in &self.events {
+            let seals = seals_of(event);
+            let seals = seals.map_err(|error| self.flaw(Some(event.ordinal), error.to_string()))?;
+            for seal in seals {
+                match &seal.of {
+                    SealOf::RunEnd { .. } => end = Some((event.ordinal, seal)),
+                    SealOf::Step { key } => drop(steps.insert(key.clone(), (event.ordinal, seal))),
+                    SealOf::Message { seq } => self.verify_message(event.ordinal, *seq, &seal)?,
+                }
+            }
+        }
+        self.verify_end(end)?;
+        self.verify_steps(steps)
+    }
+
+    fn verify_message(&self, ordinal: u64, seq: u64, seal: &Seal) -> Result<(), Flaw> {
+        let at = usize::try_from(seq).ok().and_then(|seq| seq.checked_sub(1));
+        let message = at.and_then(|at| self.messages.get(at));
+        if message.is_some_and(|message| message_digest(message.body.as_ref()) == seal.digest) {
+            return Ok(());
+        }
+        Err(self.flaw(Some(ordinal), format!("message {seq} is not the one that was consumed")))
+    }
+
+    fn verify_end(&self, end: Option<(u64, Seal)>) -> Result<(), Flaw> {
+        let run = &self.run;
+        let digest = run_end_digest(run.status, run.output.as_ref(), run.error.as_ref());
+        match end {
+            Some((_, seal)) if run.status.is_ended() && seal.digest == digest => Ok(()),
+            Some((ordinal, _)) => {
+                Err(self.flaw(Some(ordinal), "output, error or status is not the recorded one"))
+            }
+            None if run.status.is_ended() => {
+                let last = run.head.next_ordinal.checked_sub(1);
+                Err(self.flaw(last, "the run has ended and no event seals its end"))
+            }
+            None if run.output.is_some() || run.error.is_some() => {
+                Err(self.flaw(None, "the run has an output or an error and has not ended"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn verify_steps(&self, mut seals: BTreeMap<String, (u64, Seal)>) -> Result<(), Flaw> {
+        let mut first: Option<Flaw> = None;
+        let mut note = |flaw: Flaw| {
+            let earlier = first.as_ref().is_none_or(|first| flaw.ordinal < first.ordinal);
+            if earlier {
+                first = Some(flaw);
+            }
+        };
+        for step in &self.steps {
+            let key = &step.step_key;
+            match seals.remove(key.as_str()) {
+                Some((ordinal, seal)) if step.status.is_settled() => {
+                    if seal.digest != step_digest(step) {
+                        let what = format!("step {key:?} is not the one that was recorded");
+                        note(self.flaw(Some(ordinal), what));
+                    }
+                }
+                None if step.status.is_settled() => {
+                    let what = format!("step {key:?} has a result that no event seals");
+                    note(self.flaw(Some(step.position), what));
+                }
+                _ => {}
+            }
+        }
+        if let Some((key, (ordinal, _))) = seals.into_iter().min_by_key(|(_, (at, _))| *at) {
+            note(self.flaw(Some(ordinal), format!("step {key:?} is missing")));
+        }
+        first.map_or(Ok(()), Err)
+    }
+}
+
+impl fmt::Display for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.run_key, self.next_ordinal, self.hash)
+    }
+}
+
+impl FromStr for Anchor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let invalid = || {
+            let shown: String = text.chars().take(120).collect();
+            let message = format!(
+                "{shown:?} is not an anchor; write a run key, a next ordinal and a hash with spaces between"
+            );
+            Error::new(ErrorKind::Invalid, "INVALID_ANCHOR", message)
+        };
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        let [run_key, next_ordinal, hash] = parts[..] else { return Err(invalid()) };
+        Ok(Self {
+            run_key: run_key.parse().map_err(|_| invalid())?,
+            next_ordinal: next_ordinal.parse().map_err(|_| invalid())?,
+            hash: hash.parse().map_err(|_| invalid())?,
+        })
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ordinal {
+            Some(ordinal) => write!(f, "run {} at ordinal {ordinal}: {}", self.run_key, self.what),
+            None => write!(f, "run {}: {}", self.run_key, self.what),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anchors_are_lines_of_text() {
+        let anchor = Anchor {
+            run_key: RunKey(uuid::Uuid::from_u128(7)),
+            next_ordinal: 12,
+            hash: Sha256Digest::of(b"x"),
+        };
+        assert_eq!(anchor.to_string().parse::<Anchor>().unwrap(), anchor);
+        for bad in ["", "a b c", "00000000-0000-0000-0000-000000000007 12"] {
+            assert!(bad.parse::<Anchor>().unwrap_err().to_string().contains("not an anchor"));
+        }
+    }
+}

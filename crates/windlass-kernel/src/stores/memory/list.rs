@@ -44,6 +44,10 @@ impl State {
         let limit = query.limit() as usize;
         match query {
             Query::Runs(query) => Rows::Runs(self.list_runs(query)),
+            Query::EveryRun { after, .. } => {
+                let runs = self.runs.values().filter(|run| Some(run.run_key) > *after);
+                Rows::Runs(runs.take(limit).cloned().collect())
+            }
             Query::Generations { namespace, workflow, id, before, .. } => {
                 let name = (namespace.clone(), workflow.clone(), id.clone());
                 let keys = self.names.get(&name).into_iter().flatten().rev();

@@ -1,0 +1,152 @@
+//! The load of `store`: many callers, each a run's commits one after the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use windlass_kernel::{Commit, Store};
+
+use crate::backend::{Opened, Place, Target};
+use crate::calibrate;
+use crate::report::{Report, Times};
+use crate::script::Author;
+
+/// Options of `store`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// How many runs.
+    #[arg(long, default_value_t = 20_000)]
+    runs: u64,
+    /// Steps a run.
+    #[arg(long, default_value_t = 3)]
+    steps: usize,
+    /// How many callers at once.
+    #[arg(long, default_value_t = 2_000)]
+    in_flight: usize,
+    /// Leave out the calibration.
+    #[arg(long)]
+    uncalibrated: bool,
+}
+
+/// One load that went through.
+struct Driven {
+    runs_per_s: f64,
+    times: Times,
+    batch_avg: f64,
+}
+
+/// A short load first, to warm up and to learn the size of the batches; then calibration, load,
+/// calibration, so that a machine that slows down meanwhile slows both.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+    let place = Place::new(&args.target)?;
+    let author = Arc::new(Author::new(args.steps)?);
+    let result = measure(args, &place, &author).await;
+    place.remove().await?;
+    result
+}
+
+async fn measure(args: &Args, place: &Place, author: &Arc<Author>) -> anyhow::Result<Report> {
+    let opened = place.open("load").await?;
+    let warm_up = (args.runs / 10).clamp(1, 5_000);
+    let pilot = drive(&opened, author, args.in_flight, 0, warm_up).await?;
+    let calibrated = async |batch_avg: f64, name: &str| -> anyhow::Result<Option<f64>> {
+        if args.uncalibrated {
+            return Ok(None);
+        }
+        let batch = (batch_avg.round() as usize).max(1);
+        calibrate::runs_per_s(place, name, author, args.runs, batch).await.map(Some)
+    };
+    let before = calibrated(pilot.batch_avg, "before").await?;
+    let driven = drive(&opened, author, args.in_flight, warm_up, args.runs).await?;
+    let after = calibrated(driven.batch_avg, "after").await?;
+    opened.store().close().await?;
+
+    let mut report = Report::default();
+    report
+        .put("store", args.target.name())
+        .put("runs", args.runs)
+        .put("steps", args.steps)
+        .put("in_flight", args.in_flight)
+        .put("runs_per_s", driven.runs_per_s)
+        .put("steps_per_s", driven.runs_per_s * args.steps as f64)
+        .put("commits_per_s", driven.runs_per_s * (args.steps + 2) as f64)
+        .put("p50_ms", driven.times.percentile_ms(0.5))
+        .put("p99_ms", driven.times.percentile_ms(0.99))
+        .put("batch_avg", driven.batch_avg);
+    if let (Some(before), Some(after)) = (before, after) {
+        let mean = (before + after) / 2.0;
+        report
+            .put("calibration_before_runs_per_s", before)
+            .put("calibration_after_runs_per_s", after)
+            .put("calibration_runs_per_s", mean)
+            .put("ratio", driven.runs_per_s / mean);
+    }
+    Ok(report)
+}
+
+async fn drive(
+    opened: &Opened,
+    author: &Arc<Author>,
+    in_flight: usize,
+    first: u64,
+    runs: u64,
+) -> anyhow::Result<Driven> {
+    let before = opened.batches();
+    let next = Arc::new(AtomicU64::new(first));
+    let callers = u64::try_from(in_flight).unwrap_or(u64::MAX).min(runs);
+    let started = Instant::now();
+    let handles: Vec<_> = (0..callers)
+        .map(|_| {
+            let (store, author, next) = (opened.store(), author.clone(), next.clone());
+            tokio::spawn(async move { call(&*store, &author, &next, first + runs).await })
+        })
+        .collect();
+    let mut times = Times::default();
+    for handle in handles {
+        times.extend(handle.await.context("a caller panicked")??);
+    }
+    let elapsed = started.elapsed();
+    let after = opened.batches();
+    let commits = runs * (author.steps() as u64 + 2);
+    let batches = after.saturating_sub(before).max(1);
+    Ok(Driven {
+        runs_per_s: runs as f64 / elapsed.as_secs_f64(),
+        times,
+        batch_avg: commits as f64 / batches as f64,
+    })
+}
+
+// One caller: takes the next run until there is none.
+async fn call(
+    store: &dyn Store,
+    author: &Author,
+    next: &AtomicU64,
+    end: u64,
+) -> anyhow::Result<Times> {
+    let mut times = Times::default();
+    loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        if n >= end {
+            return Ok(times);
+        }
+        let (mut script, commit) = author.create(n)?;
+        times.add(send(store, commit).await?);
+        for step in 0..author.steps() {
+            times.add(send(store, author.step(&mut script, step)?).await?);
+        }
+        times.add(send(store, author.complete(&mut script)?).await?);
+    }
+}
+
+async fn send(store: &dyn Store, commit: Commit) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    let mut results = store.commit(vec![commit]).await;
+    let elapsed = started.elapsed();
+    let result = results.pop().ok_or_else(|| anyhow!("a commit without an answer"))?;
+    let committed = result.context("a commit of the load failed")?;
+    anyhow::ensure!(!committed.repeated, "a commit of the load was written before");
+    Ok(elapsed)
+}

@@ -1,0 +1,1 @@
+//! Folded and not folded must come to the same.

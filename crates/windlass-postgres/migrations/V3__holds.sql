@@ -1,0 +1,592 @@
+-- Who holds what and when it is due: claims, promotions, leases and reaping. Turns and tasks have
+-- the same functions over their own tables; each states its own plain SQL.
+
+-- A candidate of a claim.
+CREATE TYPE @schema@.candidate AS (key uuid, namespace text, limit_key text, ord int8);
+
+-- A limit that a claim has locked, and how many more may hold under it; NULL: there is no limit.
+CREATE TYPE @schema@.limit_slots AS (namespace text, limit_key text, slots int8);
+
+-- Locks the limits that the candidates fall under, in order, and counts their holders. The first
+-- time it waits; later ones are out of order and could deadlock, so a limit that somebody else has
+-- locked then counts as full.
+CREATE FUNCTION @schema@.lock_limits(
+    p_seen @schema@.candidate[], p_known @schema@.limit_slots[], p_wait bool
+) RETURNS @schema@.limit_slots[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_new    @schema@.limit_slots[];
+    v_locked @schema@.limit_slots[];
+BEGIN
+    v_new := ARRAY(SELECT DISTINCT ROW(c.namespace, c.limit_key, NULL)::@schema@.limit_slots
+        FROM unnest(p_seen) c
+        WHERE c.limit_key IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(p_known) k
+            WHERE k.namespace = c.namespace AND k.limit_key = c.limit_key));
+    IF cardinality(v_new) = 0 THEN
+        RETURN v_new;
+    END IF;
+    IF p_wait THEN
+        v_locked := ARRAY(SELECT ROW(l.namespace, l.limit_key, l.slots)::@schema@.limit_slots
+            FROM unnest(v_new) n JOIN @schema@.limits l
+                ON l.namespace = n.namespace AND l.limit_key = n.limit_key
+            ORDER BY l.namespace, l.limit_key FOR NO KEY UPDATE OF l);
+    ELSE
+        v_locked := ARRAY(SELECT ROW(l.namespace, l.limit_key, l.slots)::@schema@.limit_slots
+            FROM unnest(v_new) n JOIN @schema@.limits l
+                ON l.namespace = n.namespace AND l.limit_key = n.limit_key
+            ORDER BY l.namespace, l.limit_key FOR NO KEY UPDATE OF l SKIP LOCKED);
+    END IF;
+    -- This statement has a snapshot of its own, taken after the lock: it sees every holder that an
+    -- earlier owner of the lock has let in.
+    RETURN ARRAY(SELECT ROW(n.namespace, n.limit_key, CASE
+            WHEN l.limit_key IS NOT NULL THEN l.slots
+                - (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL
+                    AND r.namespace = n.namespace AND r.limit_key = n.limit_key)
+                - (SELECT count(*) FROM @schema@.tasks t WHERE t.worker IS NOT NULL
+                    AND t.namespace = n.namespace AND t.limit_key = n.limit_key)
+            WHEN EXISTS (SELECT FROM @schema@.limits x
+                WHERE x.namespace = n.namespace AND x.limit_key = n.limit_key) THEN 0
+            END)::@schema@.limit_slots
+        FROM unnest(v_new) n LEFT JOIN unnest(v_locked) l
+            ON l.namespace = n.namespace AND l.limit_key = n.limit_key);
+END $$;
+
+-- What is left of the limits after some were taken.
+CREATE FUNCTION @schema@.use_slots(
+    p_known @schema@.limit_slots[], p_taken @schema@.candidate[]
+) RETURNS @schema@.limit_slots[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN ARRAY(SELECT ROW(k.namespace, k.limit_key, k.slots - (SELECT count(*)
+            FROM unnest(p_taken) t WHERE t.namespace = k.namespace AND t.limit_key = k.limit_key))
+            ::@schema@.limit_slots
+        FROM unnest(p_known) k);
+END $$;
+
+-- The distinct (route, priority, first turn) among ready turns, found by probing the index: what
+-- `oldest` claims and health need is the head of each.
+CREATE FUNCTION @schema@.turn_segments(p_queues text[], p_names text[])
+    RETURNS TABLE (queue text, name text, priority int2, first_turn bool) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_priority int2;
+    v_first    bool;
+BEGIN
+    FOR i IN 1..coalesce(cardinality(p_queues), 0) LOOP
+        v_priority := NULL;
+        LOOP
+            IF v_priority IS NULL THEN
+                SELECT t.priority INTO v_priority FROM @schema@.runs t
+                WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
+                ORDER BY t.priority DESC LIMIT 1;
+            ELSE
+                SELECT t.priority INTO v_priority FROM @schema@.runs t
+                WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
+                    AND t.priority < v_priority
+                ORDER BY t.priority DESC LIMIT 1;
+            END IF;
+            EXIT WHEN v_priority IS NULL;
+            FOREACH v_first IN ARRAY ARRAY[false, true] LOOP
+                IF EXISTS (SELECT FROM @schema@.runs t WHERE t.turn_ready AND t.queue = p_queues[i]
+                        AND t.workflow = p_names[i] AND t.priority = v_priority
+                        AND (t.started_at IS NULL) = v_first) THEN
+                    queue := p_queues[i];
+                    name := p_names[i];
+                    priority := v_priority;
+                    first_turn := v_first;
+                    RETURN NEXT;
+                END IF;
+            END LOOP;
+        END LOOP;
+    END LOOP;
+END $$;
+
+-- The routes that have ready turns.
+CREATE FUNCTION @schema@.turn_routes() RETURNS TABLE (queue text, name text)
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_queue text;
+    v_name  text;
+BEGIN
+    SELECT t.queue, t.workflow INTO v_queue, v_name FROM @schema@.runs t WHERE t.turn_ready
+    ORDER BY t.queue, t.workflow LIMIT 1;
+    WHILE v_queue IS NOT NULL LOOP
+        queue := v_queue;
+        name := v_name;
+        RETURN NEXT;
+        SELECT t.queue, t.workflow INTO v_queue, v_name FROM @schema@.runs t
+        WHERE t.turn_ready AND (t.queue, t.workflow) > (v_queue, v_name)
+        ORDER BY t.queue, t.workflow LIMIT 1;
+    END LOOP;
+END $$;
+
+-- The first ready turns of several routes, without a lock. Holders of a full limit are passed
+-- over, and so is what somebody else was seen to have locked.
+CREATE FUNCTION @schema@.peek_turns(
+    p_queues text[], p_names text[], p_max int4, p_oldest bool,
+    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[]
+) RETURNS SETOF @schema@.candidate LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF p_oldest THEN
+        RETURN QUERY
+        SELECT c.key, c.namespace, c.limit_key, row_number() OVER (ORDER BY c.due, c.key)
+        FROM @schema@.turn_segments(p_queues, p_names) s CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.namespace, t.limit_key, t.turn_due_at AS due
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.priority = s.priority AND (t.started_at IS NULL) = s.first_turn
+                AND NOT t.run_key = ANY (p_skipped)
+                AND (t.limit_key IS NULL OR NOT EXISTS (
+                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
+                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
+            ORDER BY t.turn_due_at, t.run_key LIMIT p_max) c
+        ORDER BY c.due, c.key LIMIT p_max;
+    ELSE
+        RETURN QUERY
+        SELECT c.key, c.namespace, c.limit_key,
+            row_number() OVER (ORDER BY c.priority DESC, c.first_turn, c.due, c.key)
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.namespace, t.limit_key, t.priority,
+                t.started_at IS NULL AS first_turn, t.turn_due_at AS due
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND NOT t.run_key = ANY (p_skipped)
+                AND (t.limit_key IS NULL OR NOT EXISTS (
+                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
+                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
+            ORDER BY t.priority DESC, (t.started_at IS NULL), t.turn_due_at, t.run_key LIMIT p_max) c
+        ORDER BY c.priority DESC, c.first_turn, c.due, c.key LIMIT p_max;
+    END IF;
+END $$;
+
+-- Takes what is still ready and nobody has locked.
+CREATE FUNCTION @schema@.take_turns(p_worker uuid, p_keys uuid[])
+    RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now int8 := @schema@.clock_us();
+BEGIN
+    RETURN QUERY WITH picked AS MATERIALIZED (
+        SELECT t.run_key AS key FROM unnest(p_keys) k (key)
+        JOIN @schema@.runs t ON t.run_key = k.key WHERE t.turn_ready
+        ORDER BY t.run_key FOR NO KEY UPDATE OF t SKIP LOCKED)
+    UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
+        turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
+    FROM picked WHERE t.run_key = picked.key RETURNING t.*;
+END $$;
+
+CREATE FUNCTION @schema@.claim_turns(
+    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool
+) RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now      int8 := @schema@.clock_us();
+    v_left     int4 := p_max;
+    v_seen     @schema@.candidate[];
+    v_known    @schema@.limit_slots[] := '{}';
+    v_spaces   text[] := '{}';
+    v_full     text[] := '{}';
+    v_skipped  uuid[] := '{}';
+    v_keys     uuid[];
+    v_taken    @schema@.runs[];
+BEGIN
+    IF cardinality(p_queues) = 1 AND NOT p_oldest
+            AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
+        -- The usual case: one walk along the index that locks what it takes and steps over what
+        -- others have locked.
+        RETURN QUERY WITH picked AS MATERIALIZED (
+            SELECT t.run_key AS key FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = p_queues[1] AND t.workflow = p_names[1]
+            ORDER BY t.priority DESC, (t.started_at IS NULL), t.turn_due_at, t.run_key
+            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED)
+        UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
+            turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
+        FROM picked WHERE t.run_key = picked.key RETURNING t.*;
+        RETURN;
+    END IF;
+    -- Several routes, or limits: look, decide, take; and again while something was in the way.
+    FOR v_round IN 1..1000 LOOP
+        v_seen := ARRAY(SELECT c FROM @schema@.peek_turns(p_queues, p_names, v_left, p_oldest,
+            v_spaces, v_full, v_skipped) c);
+        EXIT WHEN cardinality(v_seen) = 0;
+        v_known := v_known || @schema@.lock_limits(v_seen, v_known, v_round = 1);
+        v_keys := ARRAY(SELECT c.key FROM (
+                SELECT c.key, c.ord, l.slots, l.limit_key,
+                    row_number() OVER (PARTITION BY l.namespace, l.limit_key ORDER BY c.ord) AS place
+                FROM unnest(v_seen) c LEFT JOIN unnest(v_known) l
+                    ON l.namespace = c.namespace AND l.limit_key = c.limit_key) c
+            WHERE c.slots IS NULL OR c.place <= c.slots ORDER BY c.ord);
+        v_taken := ARRAY(SELECT t FROM @schema@.take_turns(p_worker, v_keys) t);
+        RETURN QUERY SELECT * FROM unnest(v_taken);
+        v_left := v_left - cardinality(v_taken);
+        EXIT WHEN v_left = 0;
+        v_skipped := v_skipped || ARRAY(SELECT k FROM unnest(v_keys) k
+            EXCEPT SELECT t.run_key FROM unnest(v_taken) t);
+        v_known := @schema@.use_slots(v_known, ARRAY(SELECT
+            ROW(t.run_key, t.namespace, t.limit_key, 0)::@schema@.candidate
+            FROM unnest(v_taken) t WHERE t.limit_key IS NOT NULL));
+        SELECT coalesce(array_agg(l.namespace), '{}'), coalesce(array_agg(l.limit_key), '{}')
+        INTO v_spaces, v_full FROM unnest(v_known) l WHERE l.slots <= 0;
+        -- A row that was seen and neither taken nor passed over for a reason would come back.
+        EXIT WHEN cardinality(v_keys) = cardinality(v_seen)
+            AND cardinality(v_taken) = cardinality(v_keys);
+    END LOOP;
+END $$;
+
+-- The distinct (route, priority) among ready tasks, found by probing the index: what
+-- `oldest` claims and health need is the head of each.
+CREATE FUNCTION @schema@.task_segments(p_queues text[], p_names text[])
+    RETURNS TABLE (queue text, name text, priority int2) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_priority int2;
+BEGIN
+    FOR i IN 1..coalesce(cardinality(p_queues), 0) LOOP
+        v_priority := NULL;
+        LOOP
+            IF v_priority IS NULL THEN
+                SELECT t.priority INTO v_priority FROM @schema@.tasks t
+                WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
+                ORDER BY t.priority DESC LIMIT 1;
+            ELSE
+                SELECT t.priority INTO v_priority FROM @schema@.tasks t
+                WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
+                    AND t.priority < v_priority
+                ORDER BY t.priority DESC LIMIT 1;
+            END IF;
+            EXIT WHEN v_priority IS NULL;
+            queue := p_queues[i];
+            name := p_names[i];
+            priority := v_priority;
+            RETURN NEXT;
+        END LOOP;
+    END LOOP;
+END $$;
+
+-- The routes that have ready tasks.
+CREATE FUNCTION @schema@.task_routes() RETURNS TABLE (queue text, name text)
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_queue text;
+    v_name  text;
+BEGIN
+    SELECT t.queue, t.name INTO v_queue, v_name FROM @schema@.tasks t WHERE t.ready
+    ORDER BY t.queue, t.name LIMIT 1;
+    WHILE v_queue IS NOT NULL LOOP
+        queue := v_queue;
+        name := v_name;
+        RETURN NEXT;
+        SELECT t.queue, t.name INTO v_queue, v_name FROM @schema@.tasks t
+        WHERE t.ready AND (t.queue, t.name) > (v_queue, v_name)
+        ORDER BY t.queue, t.name LIMIT 1;
+    END LOOP;
+END $$;
+
+-- The first ready tasks of several routes, without a lock. Holders of a full limit are passed
+-- over, and so is what somebody else was seen to have locked.
+CREATE FUNCTION @schema@.peek_tasks(
+    p_queues text[], p_names text[], p_max int4, p_oldest bool,
+    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[]
+) RETURNS SETOF @schema@.candidate LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF p_oldest THEN
+        RETURN QUERY
+        SELECT c.key, c.namespace, c.limit_key, row_number() OVER (ORDER BY c.due, c.key)
+        FROM @schema@.task_segments(p_queues, p_names) s CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.namespace, t.limit_key, t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.priority = s.priority
+                AND NOT t.task_id = ANY (p_skipped)
+                AND (t.limit_key IS NULL OR NOT EXISTS (
+                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
+                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
+            ORDER BY t.due_at, t.task_id LIMIT p_max) c
+        ORDER BY c.due, c.key LIMIT p_max;
+    ELSE
+        RETURN QUERY
+        SELECT c.key, c.namespace, c.limit_key,
+            row_number() OVER (ORDER BY c.priority DESC, c.due, c.key)
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.namespace, t.limit_key, t.priority,
+                t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND NOT t.task_id = ANY (p_skipped)
+                AND (t.limit_key IS NULL OR NOT EXISTS (
+                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
+                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
+            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT p_max) c
+        ORDER BY c.priority DESC, c.due, c.key LIMIT p_max;
+    END IF;
+END $$;
+
+-- Takes what is still ready and nobody has locked.
+CREATE FUNCTION @schema@.take_tasks(p_worker uuid, p_keys uuid[])
+    RETURNS SETOF @schema@.tasks LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now int8 := @schema@.clock_us();
+BEGIN
+    RETURN QUERY WITH picked AS MATERIALIZED (
+        SELECT t.task_id AS key FROM unnest(p_keys) k (key)
+        JOIN @schema@.tasks t ON t.task_id = k.key WHERE t.ready
+        ORDER BY t.task_id FOR NO KEY UPDATE OF t SKIP LOCKED)
+    UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
+        claim_no = t.claim_no + 1, claimed_at = v_now
+    FROM picked WHERE t.task_id = picked.key RETURNING t.*;
+END $$;
+
+CREATE FUNCTION @schema@.claim_tasks(
+    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool
+) RETURNS SETOF @schema@.tasks LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now      int8 := @schema@.clock_us();
+    v_left     int4 := p_max;
+    v_seen     @schema@.candidate[];
+    v_known    @schema@.limit_slots[] := '{}';
+    v_spaces   text[] := '{}';
+    v_full     text[] := '{}';
+    v_skipped  uuid[] := '{}';
+    v_keys     uuid[];
+    v_taken    @schema@.tasks[];
+BEGIN
+    IF cardinality(p_queues) = 1 AND NOT p_oldest
+            AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
+        -- The usual case: one walk along the index that locks what it takes and steps over what
+        -- others have locked.
+        RETURN QUERY WITH picked AS MATERIALIZED (
+            SELECT t.task_id AS key FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = p_queues[1] AND t.name = p_names[1]
+            ORDER BY t.priority DESC, t.due_at, t.task_id
+            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED)
+        UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
+            claim_no = t.claim_no + 1, claimed_at = v_now
+        FROM picked WHERE t.task_id = picked.key RETURNING t.*;
+        RETURN;
+    END IF;
+    -- Several routes, or limits: look, decide, take; and again while something was in the way.
+    FOR v_round IN 1..1000 LOOP
+        v_seen := ARRAY(SELECT c FROM @schema@.peek_tasks(p_queues, p_names, v_left, p_oldest,
+            v_spaces, v_full, v_skipped) c);
+        EXIT WHEN cardinality(v_seen) = 0;
+        v_known := v_known || @schema@.lock_limits(v_seen, v_known, v_round = 1);
+        v_keys := ARRAY(SELECT c.key FROM (
+                SELECT c.key, c.ord, l.slots, l.limit_key,
+                    row_number() OVER (PARTITION BY l.namespace, l.limit_key ORDER BY c.ord) AS place
+                FROM unnest(v_seen) c LEFT JOIN unnest(v_known) l
+                    ON l.namespace = c.namespace AND l.limit_key = c.limit_key) c
+            WHERE c.slots IS NULL OR c.place <= c.slots ORDER BY c.ord);
+        v_taken := ARRAY(SELECT t FROM @schema@.take_tasks(p_worker, v_keys) t);
+        RETURN QUERY SELECT * FROM unnest(v_taken);
+        v_left := v_left - cardinality(v_taken);
+        EXIT WHEN v_left = 0;
+        v_skipped := v_skipped || ARRAY(SELECT k FROM unnest(v_keys) k
+            EXCEPT SELECT t.task_id FROM unnest(v_taken) t);
+        v_known := @schema@.use_slots(v_known, ARRAY(SELECT
+            ROW(t.task_id, t.namespace, t.limit_key, 0)::@schema@.candidate
+            FROM unnest(v_taken) t WHERE t.limit_key IS NOT NULL));
+        SELECT coalesce(array_agg(l.namespace), '{}'), coalesce(array_agg(l.limit_key), '{}')
+        INTO v_spaces, v_full FROM unnest(v_known) l WHERE l.slots <= 0;
+        -- A row that was seen and neither taken nor passed over for a reason would come back.
+        EXIT WHEN cardinality(v_keys) = cardinality(v_seen)
+            AND cardinality(v_taken) = cardinality(v_keys);
+    END LOOP;
+END $$;
+
+-------------------------------------------------------------------------- promotion and leases --
+
+-- Readies what is due. Codes: 0 the clock; 4 a turn, 5 a task (queue, name); 6 the next due time.
+CREATE FUNCTION @schema@.promote(p_limit int4) RETURNS SETOF @schema@.batch_result
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now int8 := @schema@.clock_us();
+BEGIN
+    RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, v_now, NULL, NULL, NULL, NULL, NULL, NULL)
+        ::@schema@.batch_result;
+    RETURN QUERY WITH due AS MATERIALIZED (
+        SELECT r.run_key FROM @schema@.runs r
+        WHERE NOT r.turn_ready AND r.turn_worker IS NULL AND r.turn_due_at IS NOT NULL
+            AND r.status <> 'paused' AND r.turn_due_at <= v_now
+        ORDER BY r.turn_due_at, r.run_key LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED)
+    UPDATE @schema@.runs r SET turn_ready = true FROM due WHERE r.run_key = due.run_key
+    RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,
+        NULL::bytea, r.queue, r.workflow, true, r.turn_due_at;
+    RETURN QUERY WITH due AS MATERIALIZED (
+        SELECT t.task_id FROM @schema@.tasks t
+        WHERE NOT t.ready AND t.worker IS NULL AND t.due_at IS NOT NULL AND t.due_at <= v_now
+        ORDER BY t.due_at, t.task_id LIMIT p_limit FOR NO KEY UPDATE OF t SKIP LOCKED)
+    UPDATE @schema@.tasks t SET ready = true FROM due WHERE t.task_id = due.task_id
+    RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, NULL::int8, NULL::int8,
+        NULL::bytea, t.queue, t.name, true, t.due_at;
+    RETURN QUERY SELECT 6::int2, NULL::int4, NULL::int4, NULL::uuid, NULL::uuid, NULL::int8,
+        NULL::int8, NULL::bytea, NULL, NULL, NULL::bool, least(
+        (SELECT r.turn_due_at FROM @schema@.runs r
+            WHERE NOT r.turn_ready AND r.turn_worker IS NULL AND r.turn_due_at IS NOT NULL
+                AND r.status <> 'paused' ORDER BY r.turn_due_at LIMIT 1),
+        (SELECT t.due_at FROM @schema@.tasks t
+            WHERE NOT t.ready AND t.worker IS NULL AND t.due_at IS NOT NULL
+            ORDER BY t.due_at LIMIT 1));
+END $$;
+
+-- Registers or renews a worker. Answers one row: n the clock, flag whether it had lapsed, and the
+-- row as it is now is what the caller decides from (op 1: it may reap).
+CREATE FUNCTION @schema@.renew(
+    p_worker uuid, p_name text, p_version text, p_status text, p_lease_us int8, p_turns text,
+    p_tasks text, p_slots int8, p_note text
+) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now    int8;
+    v_lapsed bool := false;
+    v_old    @schema@.workers;
+    v_row    @schema@.workers;
+BEGIN
+    SELECT * INTO v_old FROM @schema@.workers w WHERE w.worker = p_worker FOR NO KEY UPDATE;
+    v_now := @schema@.clock_us();
+    IF v_old.worker IS NOT NULL THEN
+        v_lapsed := v_now > v_old.renewed_at + v_old.lease_us;
+    END IF;
+    INSERT INTO @schema@.workers AS w VALUES (p_worker, p_name, p_version, p_status, p_lease_us,
+        p_turns, p_tasks, p_slots, p_note, v_now, v_now, v_now)
+    ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version,
+        status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns,
+        tasks = excluded.tasks, slots = excluded.slots, note = excluded.note,
+        renewed_at = excluded.renewed_at,
+        steady_since = CASE WHEN v_now > w.renewed_at + w.lease_us THEN v_now
+            ELSE w.steady_since END
+    RETURNING * INTO v_row;
+    RETURN NEXT ROW(0, NULL, CASE WHEN v_row.status <> 'stopped'
+            AND v_now >= v_row.steady_since + v_row.lease_us THEN 1 ELSE 0 END, NULL, NULL, v_now,
+        NULL, NULL, NULL, NULL, v_lapsed, NULL)::@schema@.batch_result;
+    RETURN QUERY SELECT 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8,
+        NULL::int8, NULL::bytea, NULL, NULL, NULL::bool, NULL::int8
+    FROM @schema@.runs r
+    WHERE r.turn_worker = p_worker AND EXISTS (SELECT FROM @schema@.messages m
+        WHERE m.run_key = r.run_key AND m.kind = 'control' AND m.consumed_by IS NULL)
+    ORDER BY r.run_key;
+END $$;
+
+-- Those among the holders that are not live. The distinct holders are found by probing the index
+-- of held rows, so that many holds of few workers cost few steps.
+CREATE FUNCTION @schema@.dead_holders(p_now int8) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY WITH RECURSIVE turns AS (
+        (SELECT r.turn_worker AS w FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL
+            ORDER BY r.turn_worker LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.turn_worker FROM @schema@.runs r
+            WHERE r.turn_worker IS NOT NULL AND r.turn_worker > turns.w
+            ORDER BY r.turn_worker LIMIT 1) FROM turns WHERE turns.w IS NOT NULL
+    ), tasks AS (
+        (SELECT t.worker AS w FROM @schema@.tasks t WHERE t.worker IS NOT NULL
+            ORDER BY t.worker LIMIT 1)
+        UNION ALL
+        SELECT (SELECT t.worker FROM @schema@.tasks t
+            WHERE t.worker IS NOT NULL AND t.worker > tasks.w
+            ORDER BY t.worker LIMIT 1) FROM tasks WHERE tasks.w IS NOT NULL
+    )
+    SELECT h.w FROM (SELECT w FROM turns UNION SELECT w FROM tasks) h
+    WHERE h.w IS NOT NULL AND NOT EXISTS (SELECT FROM @schema@.workers k WHERE k.worker = h.w
+        AND k.status <> 'stopped' AND p_now <= k.renewed_at + k.lease_us);
+END $$;
+
+-- Frees what dead workers hold. Codes: 0 flag whether the worker may; 4 a turn, 5 a task (key, n
+-- when it was claimed, queue, name, flag: it is ready).
+CREATE FUNCTION @schema@.reap(p_worker uuid, p_limit int4) RETURNS SETOF @schema@.batch_result
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now  int8 := @schema@.clock_us();
+    v_may  bool;
+    v_dead uuid[];
+BEGIN
+    SELECT w.status <> 'stopped' AND v_now <= w.renewed_at + w.lease_us
+        AND v_now >= w.steady_since + w.lease_us
+    INTO v_may FROM @schema@.workers w WHERE w.worker = p_worker;
+    v_may := coalesce(v_may, false);
+    RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, v_now, NULL, NULL, NULL, NULL, v_may, NULL)
+        ::@schema@.batch_result;
+    IF NOT v_may THEN
+        RETURN;
+    END IF;
+    v_dead := ARRAY(SELECT @schema@.dead_holders(v_now));
+    IF cardinality(v_dead) > 0 THEN
+        RETURN QUERY WITH oldest AS MATERIALIZED (
+            SELECT c.run_key, c.turn_claim_no
+            FROM unnest(v_dead) d (worker) CROSS JOIN LATERAL (
+                SELECT r.run_key, r.turn_claim_no, r.turn_claimed_at FROM @schema@.runs r
+                WHERE r.turn_worker = d.worker
+                ORDER BY r.turn_claimed_at, r.run_key LIMIT p_limit) c
+            ORDER BY c.turn_claimed_at, c.run_key LIMIT p_limit
+        ), picked AS MATERIALIZED (
+            SELECT r.run_key, r.turn_claimed_at AS at FROM oldest o JOIN @schema@.runs r ON r.run_key = o.run_key
+            WHERE r.turn_claim_no = o.turn_claim_no AND r.turn_worker IS NOT NULL
+            ORDER BY r.run_key FOR NO KEY UPDATE OF r SKIP LOCKED)
+        UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
+            turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
+            turn_ready = r.status <> 'paused',
+            turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
+                ELSE coalesce(r.turn_due_at, v_now) END
+        FROM picked WHERE r.run_key = picked.run_key
+        RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, picked.at, NULL::int8,
+            NULL::bytea, r.queue, r.workflow, r.turn_ready, NULL::int8;
+        RETURN QUERY WITH oldest AS MATERIALIZED (
+            SELECT c.task_id, c.claim_no FROM unnest(v_dead) d (worker) CROSS JOIN LATERAL (
+                SELECT t.task_id, t.claim_no, t.claimed_at FROM @schema@.tasks t
+                WHERE t.worker = d.worker ORDER BY t.claimed_at, t.task_id LIMIT p_limit) c
+            ORDER BY c.claimed_at, c.task_id LIMIT p_limit
+        ), picked AS MATERIALIZED (
+            SELECT t.task_id, t.claimed_at AS at FROM oldest o JOIN @schema@.tasks t ON t.task_id = o.task_id
+            WHERE t.claim_no = o.claim_no AND t.worker IS NOT NULL
+            ORDER BY t.task_id FOR NO KEY UPDATE OF t SKIP LOCKED)
+        UPDATE @schema@.tasks t SET worker = NULL, claimed_at = NULL, claim_no = t.claim_no + 1,
+            reclaims = t.reclaims + 1, ready = true, due_at = coalesce(t.due_at, v_now)
+        FROM picked WHERE t.task_id = picked.task_id
+        RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, picked.at, NULL::int8,
+            NULL::bytea, t.queue, t.name, true, NULL::int8;
+    END IF;
+    DELETE FROM @schema@.workers w WHERE w.renewed_at < v_now - 86400000000
+        AND (w.status = 'stopped' OR w.renewed_at + w.lease_us < v_now);
+END $$;
+
+-- Gives back holds without progress. Codes as for `reap`.
+CREATE FUNCTION @schema@.release(
+    p_runs uuid[], p_run_workers uuid[], p_run_claims int8[],
+    p_tasks uuid[], p_task_workers uuid[], p_task_claims int8[]
+) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now int8 := @schema@.clock_us();
+BEGIN
+    RETURN QUERY WITH held AS MATERIALIZED (
+        SELECT r.run_key FROM unnest(p_runs, p_run_workers, p_run_claims)
+            h (run_key, worker, claim_no)
+        JOIN @schema@.runs r ON r.run_key = h.run_key
+        WHERE r.turn_worker = h.worker AND r.turn_claim_no = h.claim_no
+        ORDER BY r.run_key FOR NO KEY UPDATE OF r)
+    UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
+        turn_claim_no = r.turn_claim_no + 1, turn_ready = r.status <> 'paused',
+        turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
+            ELSE coalesce(r.turn_due_at, v_now) END
+    FROM held WHERE r.run_key = held.run_key
+    RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,
+        NULL::bytea, r.queue, r.workflow, r.turn_ready, NULL::int8;
+    RETURN QUERY WITH held AS MATERIALIZED (
+        SELECT t.task_id FROM unnest(p_tasks, p_task_workers, p_task_claims)
+            h (task_id, worker, claim_no)
+        JOIN @schema@.tasks t ON t.task_id = h.task_id
+        WHERE t.worker = h.worker AND t.claim_no = h.claim_no
+        ORDER BY t.task_id FOR NO KEY UPDATE OF t)
+    UPDATE @schema@.tasks t SET worker = NULL, claimed_at = NULL, claim_no = t.claim_no + 1,
+        ready = true, due_at = coalesce(t.due_at, v_now)
+    FROM held WHERE t.task_id = held.task_id
+    RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, NULL::int8, NULL::int8,
+        NULL::bytea, t.queue, t.name, true, NULL::int8;
+END $$;

@@ -1,0 +1,293 @@
+//! One commit: guards, then refusals, then the user's SQL, then the rows.
+//!
+//! Everything is decided by reading before anything of a commit is written, so that no savepoint
+//! is needed while all goes well. The one exception is a settled step: its upsert simply does not
+//! take, which is noticed when the batch's steps are written; then the batch is undone and every
+//! commit is written by itself, with that check made first ([`Writer::careful`]).
+
+mod guards;
+mod ops;
+mod refusals;
+mod runs;
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, OptionalExtension, Statement, params};
+use windlass_kernel::{
+    Commit, Committed, Event, LimitKey, Namespace, Op, RunGuard, RunStatus, Step, Timestamp,
+    Wakeup, WorkflowName,
+};
+
+use crate::error::Fail;
+use crate::rows::{Blob, body, micros, number, span};
+use crate::user_sql::{Fence, run_statements};
+
+pub(crate) use runs::{HotRun, RunCache};
+
+// Rows of one INSERT. More did not help, fewer cost up to a tenth.
+const ROWS: usize = 32;
+const EVENT_COLUMNS: usize = 9;
+const STEP_COLUMNS: usize = 19;
+
+/// The one who writes: the connection, its statements, and what it knows of the rows.
+pub(crate) struct Writer<'c> {
+    pub(crate) conn: &'c Connection,
+    pub(crate) fence: &'c Fence,
+    /// The store's clock for this batch.
+    pub(crate) now: Timestamp,
+    pub(crate) runs: RunCache,
+    /// Whether steps are checked by reading, because each commit stands in a savepoint of its own.
+    pub(crate) careful: bool,
+    /// Whether anybody listens for wake-ups.
+    pub(crate) heard: bool,
+    /// Wake-ups of this batch.
+    pub(crate) wakeups: HashSet<Wakeup>,
+    counts: HashMap<(Namespace, WorkflowName, RunStatus), i64>,
+    updates: HashMap<u16, Statement<'c>>,
+    event_one: Statement<'c>,
+    event_many: Statement<'c>,
+    step_one: Statement<'c>,
+    step_many: Statement<'c>,
+}
+
+/// Rows of a batch that wait to be written together.
+#[derive(Default)]
+pub(crate) struct Buffers<'b> {
+    events: Vec<&'b Event>,
+    steps: Vec<&'b Step>,
+}
+
+impl<'c> Writer<'c> {
+    /// Prepares what every batch needs.
+    pub(crate) fn new(conn: &'c Connection, fence: &'c Fence) -> rusqlite::Result<Self> {
+        Ok(Self {
+            conn,
+            fence,
+            now: Timestamp::ZERO,
+            runs: RunCache::default(),
+            careful: false,
+            heard: false,
+            wakeups: HashSet::new(),
+            counts: HashMap::new(),
+            updates: HashMap::new(),
+            event_one: conn.prepare(&insert_events(1))?,
+            event_many: conn.prepare(&insert_events(ROWS))?,
+            step_one: conn.prepare(&upsert_steps(1))?,
+            step_many: conn.prepare(&upsert_steps(ROWS))?,
+        })
+    }
+
+    /// Writes one commit, or says why not; then nothing of it was written.
+    pub(crate) fn apply<'b>(
+        &mut self,
+        buffers: &mut Buffers<'b>,
+        commit: &'b Commit,
+    ) -> Result<Committed, Fail> {
+        if let Some(conflict) = guards::check(self, commit)? {
+            return guards::repeated(self, buffers, commit, conflict);
+        }
+        let deliveries = refusals::check(self, buffers, commit)?;
+        run_statements(self.conn, self.fence, commit.user_sql())?;
+        ops::write(self, buffers, commit, &deliveries)?;
+
+        let run_key = commit.run_key();
+        let (mut accepted, mut hold) = (0, None);
+        if let Some(key) = run_key {
+            // An ended run has left the cache, and with it nobody's hold.
+            if let Some(run) = self.run(key)? {
+                accepted = run.accepted;
+                hold = run.hold();
+            }
+            if let Some(RunGuard::Absent { .. }) = commit.run {
+                hold = hold.filter(|_| created(commit, key).is_some_and(|run| run.turn.worker.is_some()));
+            }
+        }
+        Ok(Committed { run_key, repeated: false, accepted, hold, messages: deliveries, now: self.now })
+    }
+
+    /// A run's row as far as commits need it.
+    pub(crate) fn run(
+        &mut self,
+        key: windlass_kernel::RunKey,
+    ) -> Result<Option<&mut HotRun>, Fail> {
+        self.runs.find(self.conn, key)
+    }
+
+    /// Forgets what it believed of rows that a rollback has undone.
+    pub(crate) fn forget(&mut self) {
+        self.runs.clear();
+        self.counts.clear();
+        self.wakeups.clear();
+    }
+
+    /// Counts runs that came to a status, or left it.
+    pub(crate) fn count(&mut self, run: (&Namespace, &WorkflowName), status: RunStatus, by: i64) {
+        *self.counts.entry((run.0.clone(), run.1.clone(), status)).or_default() += by;
+    }
+
+    /// Notes something that listeners want to know.
+    pub(crate) fn wake(&mut self, wakeup: impl FnOnce() -> Wakeup) {
+        if self.heard {
+            self.wakeups.insert(wakeup());
+        }
+    }
+
+    /// A slot of a limit may have come free for something that is ready already. Nobody knows
+    /// what, so listeners look at everything.
+    pub(crate) fn freed(&mut self, namespace: &Namespace, key: Option<&LimitKey>) -> Result<(), Fail> {
+        let Some(key) = key.filter(|_| self.heard) else { return Ok(()) };
+        let sql = "SELECT 1 FROM limits WHERE namespace = ?1 AND limit_key = ?2";
+        let mut limited = self.conn.prepare_cached(sql)?;
+        if limited.exists(params![namespace.as_str(), key.as_str()])? {
+            self.wakeups.insert(Wakeup::Missed);
+        }
+        Ok(())
+    }
+
+    /// Writes what waits, and the counters.
+    pub(crate) fn finish(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
+        self.flush_events(buffers)?;
+        self.flush_steps(buffers)?;
+        self.flush_counts()
+    }
+
+    fn flush_counts(&mut self) -> Result<(), Fail> {
+        let sql = "INSERT INTO counters (name, namespace, workflow, status, shard, value) \
+                   VALUES ('runs', ?1, ?2, ?3, 0, ?4) \
+                   ON CONFLICT DO UPDATE SET value = value + excluded.value";
+        for ((namespace, workflow, status), by) in self.counts.drain() {
+            if by != 0 {
+                let mut add = self.conn.prepare_cached(sql)?;
+                add.execute(params![namespace.as_str(), workflow.as_str(), status.as_str(), by])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_events(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
+        // Neighbours in the index are written one after the other.
+        buffers.events.sort_by_key(|event| (event.run_key, event.ordinal));
+        let mut chunks = buffers.events.chunks_exact(ROWS);
+        for chunk in &mut chunks {
+            insert(&mut self.event_many, EVENT_COLUMNS, chunk, bind_event)?;
+        }
+        for one in chunks.remainder() {
+            insert(&mut self.event_one, EVENT_COLUMNS, &[one], bind_event)?;
+        }
+        buffers.events.clear();
+        Ok(())
+    }
+
+    fn flush_steps(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
+        // A stable sort: of two writes of one step the later one stays the later one.
+        buffers.steps.sort_by(|a, b| (a.run_key, &a.step_key).cmp(&(b.run_key, &b.step_key)));
+        let mut chunks = buffers.steps.chunks_exact(ROWS);
+        let mut written = 0;
+        for chunk in &mut chunks {
+            written += insert(&mut self.step_many, STEP_COLUMNS, chunk, bind_step)?;
+        }
+        for one in chunks.remainder() {
+            written += insert(&mut self.step_one, STEP_COLUMNS, &[one], bind_step)?;
+        }
+        if written != buffers.steps.len() {
+            return Err(Fail::Redo);
+        }
+        buffers.steps.clear();
+        Ok(())
+    }
+}
+
+/// The run that a commit creates under a key.
+fn created(commit: &Commit, key: windlass_kernel::RunKey) -> Option<&windlass_kernel::Run> {
+    commit.ops.iter().find_map(|op| match op {
+        Op::CreateRun(run) if run.run_key == key => Some(&**run),
+        _ => None,
+    })
+}
+
+/// The sequence number of a message that is in a mailbox.
+fn message_seq(
+    conn: &Connection,
+    run_key: windlass_kernel::RunKey,
+    message_id: &windlass_kernel::MessageId,
+) -> Result<Option<u64>, Fail> {
+    let sql = "SELECT seq FROM messages WHERE run_key = ?1 AND message_id = ?2";
+    let mut find = conn.prepare_cached(sql)?;
+    let key = Blob(run_key.as_bytes());
+    let seq = find.query_row(params![key, message_id.as_str()], |row| row.get::<_, u64>(0));
+    Ok(seq.optional()?)
+}
+
+// On an error the caller rolls back, so a statement need not be able to undo itself: OR FAIL saves
+// SQLite the journal for that.
+fn insert_events(rows: usize) -> String {
+    let columns = crate::rows::EVENT;
+    format!("INSERT OR FAIL INTO events ({columns}) VALUES {}", places(EVENT_COLUMNS, rows))
+}
+
+fn upsert_steps(rows: usize) -> String {
+    let columns = crate::rows::STEP;
+    let places = places(STEP_COLUMNS, rows);
+    format!(
+        "INSERT OR FAIL INTO steps ({columns}) VALUES {places} \
+         ON CONFLICT (run_key, step_key) DO UPDATE SET status = excluded.status, \
+         attempt = excluded.attempt, attempts_max = excluded.attempts_max, \
+         timeout_us = excluded.timeout_us, due_at = excluded.due_at, \
+         wait_for = excluded.wait_for, updated_at = excluded.updated_at, \
+         input_encoding = excluded.input_encoding, input = excluded.input, \
+         result_encoding = excluded.result_encoding, result = excluded.result, \
+         error_encoding = excluded.error_encoding, error = excluded.error \
+         WHERE steps.status NOT IN ('completed', 'errored', 'skipped', 'cancelled')"
+    )
+}
+
+fn places(columns: usize, rows: usize) -> String {
+    let row = format!("({})", vec!["?"; columns].join(", "));
+    vec![row; rows].join(", ")
+}
+
+fn insert<T>(
+    statement: &mut Statement<'_>,
+    columns: usize,
+    rows: &[&T],
+    bind: fn(&mut Statement<'_>, usize, &T) -> rusqlite::Result<()>,
+) -> rusqlite::Result<usize> {
+    for (index, row) in rows.iter().enumerate() {
+        bind(statement, index * columns, row)?;
+    }
+    statement.raw_execute()
+}
+
+fn bind_event(to: &mut Statement<'_>, before: usize, event: &Event) -> rusqlite::Result<()> {
+    to.raw_bind_parameter(before + 1, Blob(event.run_key.as_bytes()))?;
+    to.raw_bind_parameter(before + 2, number(event.ordinal))?;
+    to.raw_bind_parameter(before + 3, Blob(event.event_id.as_bytes()))?;
+    to.raw_bind_parameter(before + 4, event.event_type.as_str())?;
+    to.raw_bind_parameter(before + 5, event.version)?;
+    to.raw_bind_parameter(before + 6, event.caused_by.canonical())?;
+    to.raw_bind_parameter(before + 7, Blob(&event.payload))?;
+    to.raw_bind_parameter(before + 8, event.created_at.as_micros())?;
+    to.raw_bind_parameter(before + 9, Blob(event.hash.as_bytes()))
+}
+
+fn bind_step(to: &mut Statement<'_>, before: usize, step: &Step) -> rusqlite::Result<()> {
+    to.raw_bind_parameter(before + 1, Blob(step.run_key.as_bytes()))?;
+    to.raw_bind_parameter(before + 2, step.step_key.as_str())?;
+    to.raw_bind_parameter(before + 3, &*step.name)?;
+    to.raw_bind_parameter(before + 4, &*step.kind)?;
+    to.raw_bind_parameter(before + 5, step.status.as_str())?;
+    to.raw_bind_parameter(before + 6, number(step.position))?;
+    to.raw_bind_parameter(before + 7, step.attempt)?;
+    to.raw_bind_parameter(before + 8, step.attempts_max)?;
+    to.raw_bind_parameter(before + 9, step.timeout.map(span))?;
+    to.raw_bind_parameter(before + 10, micros(step.due_at))?;
+    to.raw_bind_parameter(before + 11, step.wait_for.as_deref())?;
+    to.raw_bind_parameter(before + 12, step.created_at.as_micros())?;
+    to.raw_bind_parameter(before + 13, step.updated_at.as_micros())?;
+    for (index, one) in [&step.input, &step.result, &step.error].into_iter().enumerate() {
+        let (encoding, bytes) = body(one);
+        to.raw_bind_parameter(before + 14 + 2 * index, encoding)?;
+        to.raw_bind_parameter(before + 15 + 2 * index, bytes)?;
+    }
+    Ok(())
+}

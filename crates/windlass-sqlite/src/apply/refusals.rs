@@ -1,0 +1,169 @@
+//! Refusals: what a commit names and what does not take it. Decided by reading, before any write.
+
+use std::collections::HashSet;
+
+use rusqlite::{OptionalExtension, params};
+use windlass_kernel::{
+    CausalRef, CauseCheck, Commit, CommitError, Delivery, Error, ErrorKind, NewMessage, Op, Refusal,
+    RunGuard, RunKey, RunStatus, StepStatus,
+};
+
+use super::{Buffers, Writer, created, message_seq};
+use crate::error::{Fail, commit_error};
+use crate::rows::{Blob, number};
+
+/// What becomes of each message, if nothing refuses the commit.
+pub(super) fn check(
+    w: &mut Writer<'_>,
+    buffers: &mut Buffers<'_>,
+    commit: &Commit,
+) -> Result<Vec<Delivery>, Fail> {
+    let deliveries = deliveries(w, commit)?;
+    causes(w, buffers, commit)?;
+    if w.careful {
+        settled_steps(w, commit)?;
+    }
+    consumed_messages(w, commit)?;
+    ended_run(w, commit)?;
+    Ok(deliveries)
+}
+
+fn refuse<T>(refusal: Refusal) -> Result<T, Fail> {
+    Err(Fail::Answer(CommitError::Refused(refusal)))
+}
+
+fn deliveries(w: &mut Writer<'_>, commit: &Commit) -> Result<Vec<Delivery>, Fail> {
+    let mut planned: Vec<(&NewMessage, Delivery)> = Vec::new();
+    for message in commit.messages() {
+        let run_key = message.run_key;
+        let earlier = planned.iter().find_map(|(other, delivery)| match delivery {
+            Delivery::Accepted { seq } | Delivery::Duplicate { seq }
+                if other.run_key == run_key && other.message_id == message.message_id =>
+            {
+                Some(*seq)
+            }
+            _ => None,
+        });
+        let known = match earlier {
+            Some(seq) => Some(seq),
+            None => message_seq(w.conn, run_key, &message.message_id)?,
+        };
+        let delivery = match known {
+            Some(seq) => Delivery::Duplicate { seq },
+            None => fresh(w, commit, message, &planned)?,
+        };
+        planned.push((message, delivery));
+    }
+    Ok(planned.into_iter().map(|(_, delivery)| delivery).collect())
+}
+
+fn fresh(
+    w: &mut Writer<'_>,
+    commit: &Commit,
+    message: &NewMessage,
+    planned: &[(&NewMessage, Delivery)],
+) -> Result<Delivery, Fail> {
+    let run_key = message.run_key;
+    let found: Option<(RunStatus, u64)> = match created(commit, run_key) {
+        Some(run) => Some((run.status, run.accepted)),
+        None => w.run(run_key)?.map(|run| (run.status, run.accepted)),
+    };
+    match found {
+        None if message.required => refuse(Refusal::RunMissing { run_key }),
+        Some((status, _)) if status.is_ended() && message.required => {
+            refuse(Refusal::RunEnded { run_key, status })
+        }
+        Some((status, accepted)) if !status.is_ended() => {
+            let last = planned.iter().rev().find_map(|(other, delivery)| match delivery {
+                Delivery::Accepted { seq } if other.run_key == run_key => Some(*seq),
+                _ => None,
+            });
+            Ok(Delivery::Accepted { seq: last.unwrap_or(accepted) + 1 })
+        }
+        _ => Ok(Delivery::Dropped),
+    }
+}
+
+fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Result<(), Fail> {
+    let look = |op: &Op| matches!(op, Op::AppendEvent { cause: CauseCheck::Look, .. });
+    if !commit.ops.iter().any(look) {
+        return Ok(());
+    }
+    w.flush_events(buffers)?;
+    for (run_key, cause) in commit.causes_to_look_up() {
+        let namespace = match created(commit, run_key) {
+            Some(run) => Some(run.namespace.clone()),
+            None => w.run(run_key)?.map(|run| run.namespace.clone()),
+        };
+        let sql = match cause {
+            CausalRef::EventId { .. } => {
+                "SELECT 1 FROM events JOIN runs USING (run_key) \
+                 WHERE event_id = ?1 AND namespace = ?2"
+            }
+            CausalRef::RunId { .. } => "SELECT 1 FROM runs WHERE run_key = ?1 AND namespace = ?2",
+        };
+        let key = match &cause {
+            CausalRef::EventId { event_id } => Blob(event_id.as_bytes()),
+            CausalRef::RunId { run_id } => Blob(run_id.as_bytes()),
+        };
+        let namespace = namespace.as_ref().map(|namespace| namespace.as_str());
+        if !w.conn.prepare_cached(sql)?.exists(params![key, namespace])? {
+            return refuse(Refusal::CauseMissing { cause });
+        }
+    }
+    Ok(())
+}
+
+fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+    let mut settled_here = HashSet::new();
+    for op in &commit.ops {
+        let Op::PutStep(step) = op else { continue };
+        let step_key = &step.step_key;
+        let sql = "SELECT status FROM steps WHERE run_key = ?1 AND step_key = ?2";
+        let mut find = w.conn.prepare_cached(sql)?;
+        let key = Blob(step.run_key.as_bytes());
+        let status: Option<String> =
+            find.query_row(params![key, step_key.as_str()], |row| row.get(0)).optional()?;
+        let settled = match status {
+            Some(word) => StepStatus::parse(&word)?.is_settled(),
+            None => false,
+        };
+        if settled || settled_here.contains(&(step.run_key, step_key)) {
+            return refuse(Refusal::StepSettled { step_key: step_key.clone() });
+        }
+        if step.status.is_settled() {
+            settled_here.insert((step.run_key, step_key));
+        }
+    }
+    Ok(())
+}
+
+fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+    let mut consumed_here: HashSet<(RunKey, u64)> = HashSet::new();
+    for op in &commit.ops {
+        let Op::ConsumeMessage { run_key, seq, .. } = op else { continue };
+        let sql = "SELECT 1 FROM messages WHERE run_key = ?1 AND seq = ?2 AND consumed_at IS NULL";
+        let mut find = w.conn.prepare_cached(sql)?;
+        let unread = find.exists(params![Blob(run_key.as_bytes()), number(*seq)])?;
+        if !unread || !consumed_here.insert((*run_key, *seq)) {
+            return refuse(Refusal::MessageConsumed { seq: *seq });
+        }
+    }
+    Ok(())
+}
+
+// What a trigger would refuse anyhow, said before the batch has to be undone for it.
+fn ended_run(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+    let Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) = &commit.run else {
+        return Ok(());
+    };
+    let run_key = guard.run_key();
+    match w.run(run_key)? {
+        Some(run) if run.status.is_ended() => {
+            let message = format!("run {run_key} is {} and never changes", run.status);
+            let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
+            Err(Fail::Answer(commit_error(error)))
+        }
+        _ => Ok(()),
+    }
+}

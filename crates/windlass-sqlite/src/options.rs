@@ -1,0 +1,101 @@
+//! What can be set when a store is opened.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use windlass_kernel::{Error, ErrorKind, Limits, Timestamp};
+
+/// Where a store reads the time.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Makes a COMMIT fail as if SQLite had returned this extended result code.
+pub type Fault = Arc<dyn Fn() -> Option<i32> + Send + Sync>;
+
+/// Options of a [`SqliteStore`](crate::SqliteStore).
+#[derive(Clone)]
+pub struct Options {
+    /// Read-only connections, each with a thread. Default 4.
+    pub readers: usize,
+    /// Commits that are written in one transaction at most. Default 2,000.
+    pub batch_commits_max: usize,
+    /// The limits that commits and listings are checked against.
+    pub limits: Limits,
+    /// The clock. The store's own never runs behind its last commit. Default: the system's.
+    pub clock: Clock,
+    /// The size of a page of a new database, a power of two from 512 to 65,536. Default 4,096.
+    pub page_bytes: u32,
+    /// The page cache of the connection that writes. Default 64 MiB.
+    pub cache_bytes: u64,
+    /// Size of the write-ahead log at which its pages are copied into the database, beside the
+    /// commits. Default 32 MiB.
+    pub wal_bytes_soft: u64,
+    /// Size at which commits wait for that. Default 512 MiB.
+    pub wal_bytes_hard: u64,
+    /// How long one statement list of user SQL may run. Default 10 seconds.
+    pub user_sql_max: Duration,
+    /// Pages that the database may have at most, for tests of a full disk. Default: no bound.
+    #[doc(hidden)]
+    pub pages_max: Option<u32>,
+    /// Failures of COMMIT, for tests.
+    #[doc(hidden)]
+    pub commit_fault: Option<Fault>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            readers: 4,
+            batch_commits_max: 2_000,
+            limits: Limits::DEFAULT,
+            clock: Arc::new(system_time),
+            page_bytes: 4_096,
+            cache_bytes: 64 << 20,
+            wal_bytes_soft: 32 << 20,
+            wal_bytes_hard: 512 << 20,
+            user_sql_max: Duration::from_secs(10),
+            pages_max: None,
+            commit_fault: None,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses options that cannot work.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let refuse = |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message));
+        if self.readers == 0 || self.readers > 64 {
+            return refuse("readers must be 1 to 64");
+        }
+        if self.batch_commits_max == 0 {
+            return refuse("batch_commits_max must be at least 1");
+        }
+        if !self.page_bytes.is_power_of_two() || !(512..=65_536).contains(&self.page_bytes) {
+            return refuse("page_bytes must be a power of two from 512 to 65,536");
+        }
+        if self.wal_bytes_hard < self.wal_bytes_soft {
+            return refuse("wal_bytes_hard must not be less than wal_bytes_soft");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("readers", &self.readers)
+            .field("batch_commits_max", &self.batch_commits_max)
+            .field("page_bytes", &self.page_bytes)
+            .field("cache_bytes", &self.cache_bytes)
+            .field("wal_bytes_soft", &self.wal_bytes_soft)
+            .field("wal_bytes_hard", &self.wal_bytes_hard)
+            .field("user_sql_max", &self.user_sql_max)
+            .finish_non_exhaustive()
+    }
+}
+
+// The one place where this crate asks the machine for the time.
+fn system_time() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::ZERO.plus(since)
+}

@@ -1,0 +1,455 @@
+//! Columns to kernel rows and back. What does not read is damage, and is said to be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::types::{FromSql, ToSqlOutput, ValueRef};
+use rusqlite::{Row, ToSql};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use windlass_kernel::{
+    Body, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind, Event, EventId, EventType,
+    Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName,
+    ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Sha256Digest,
+    Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey,
+    WorkerStatus, WorkflowName,
+};
+
+use crate::error;
+
+/// The columns of a run, in the order in which [`run`] reads them.
+pub(crate) const RUN: &str = "run_key, namespace, workflow, queue, status, head, next_ordinal, \
+     cursor, priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
+     turn_reclaims, limit_key, accepted, seen, created_at, started_at, updated_at, ended_at, \
+     deadline_at, retention_until, model, id, generation, root, parent, fork, labels, trace, \
+     input_hash, input_encoding, input, state_encoding, state, output_encoding, output, \
+     error_encoding, error";
+/// The columns of a step.
+pub(crate) const STEP: &str = "run_key, step_key, name, kind, status, position, attempt, \
+     attempts_max, timeout_us, due_at, wait_for, created_at, updated_at, input_encoding, input, \
+     result_encoding, result, error_encoding, error";
+/// The columns of an event.
+pub(crate) const EVENT: &str =
+    "run_key, ordinal, event_id, event_type, version, caused_by, payload, created_at, hash";
+/// The columns of a message.
+pub(crate) const MESSAGE: &str = "run_key, seq, message_id, kind, name, caused_by, sent_at, \
+     consumed_by, consumed_at, body_encoding, body";
+/// The columns of a task.
+pub(crate) const TASK: &str = "task_id, namespace, run_key, step_key, kind, queue, name, priority, \
+     ready, due_at, worker, claim_no, claimed_at, attempt, reclaims, limit_key, trace, created_at, \
+     body_encoding, body, errors_encoding, errors";
+/// The columns of a dead letter.
+pub(crate) const DEAD_LETTER: &str = "task_id, namespace, run_key, step_key, kind, queue, name, \
+     attempt, reason, dead_at, body_encoding, body, errors_encoding, errors";
+/// The columns of a log line.
+pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, category, message, \
+     replay, created_at, data_encoding, data";
+/// The columns of a worker.
+pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
+     note, started_at, renewed_at, steady_since";
+
+/// Reads the columns of a row one after the other.
+pub(crate) struct Cols<'r> {
+    row: &'r Row<'r>,
+    next: usize,
+}
+
+impl<'r> Cols<'r> {
+    /// From the first column on.
+    pub(crate) fn new(row: &'r Row<'r>) -> Self {
+        Self { row, next: 0 }
+    }
+
+    /// The next column.
+    pub(crate) fn get<T: FromSql>(&mut self) -> Result<T, Error> {
+        let index = self.next;
+        self.next += 1;
+        self.row.get(index).map_err(error::sql)
+    }
+
+    /// A number that is never negative.
+    pub(crate) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
+        let found: i64 = self.get()?;
+        T::try_from(found).map_err(|_| Error::corrupt(format!("the number {found} is out of range")))
+    }
+
+    fn number_opt<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, Error> {
+        let Some(found) = self.get::<Option<i64>>()? else { return Ok(None) };
+        let read = T::try_from(found);
+        read.map(Some).map_err(|_| Error::corrupt(format!("the number {found} is out of range")))
+    }
+
+    /// A truth value.
+    pub(crate) fn flag(&mut self) -> Result<bool, Error> {
+        match self.get::<i64>()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(Error::corrupt(format!("{other} is not a truth value"))),
+        }
+    }
+
+    /// A time.
+    pub(crate) fn time(&mut self) -> Result<Timestamp, Error> {
+        self.get().map(Timestamp::from_micros)
+    }
+
+    /// A time, if there is one.
+    pub(crate) fn time_opt(&mut self) -> Result<Option<Timestamp>, Error> {
+        Ok(self.get::<Option<i64>>()?.map(Timestamp::from_micros))
+    }
+
+    /// A key.
+    pub(crate) fn key<K: Key>(&mut self) -> Result<K, Error> {
+        self.get::<Uuid>().map(K::from_uuid)
+    }
+
+    /// A key, if there is one.
+    pub(crate) fn key_opt<K: Key>(&mut self) -> Result<Option<K>, Error> {
+        Ok(self.get::<Option<Uuid>>()?.map(K::from_uuid))
+    }
+
+    /// A text.
+    pub(crate) fn text(&mut self) -> Result<Arc<str>, Error> {
+        self.get()
+    }
+
+    /// A text, if there is one.
+    pub(crate) fn text_opt(&mut self) -> Result<Option<Arc<str>>, Error> {
+        self.get()
+    }
+
+    /// A word of a closed list.
+    pub(crate) fn word<T>(&mut self, parse: fn(&str) -> Result<T, Error>) -> Result<T, Error> {
+        let index = self.next;
+        self.next += 1;
+        match self.row.get_ref(index).map_err(error::sql)? {
+            ValueRef::Text(bytes) => parse(&String::from_utf8_lossy(bytes)),
+            _ => Err(Error::corrupt("a word of a closed list is not text")),
+        }
+    }
+
+    /// A digest.
+    pub(crate) fn digest(&mut self) -> Result<Sha256Digest, Error> {
+        self.get::<[u8; 32]>().map(Sha256Digest::from_bytes)
+    }
+
+    /// The end of a ledger: hash, then the next ordinal.
+    pub(crate) fn head(&mut self) -> Result<Head, Error> {
+        let hash = self.digest()?;
+        Ok(Head { next_ordinal: self.number()?, hash })
+    }
+
+    fn bytes(&mut self) -> Result<Bytes, Error> {
+        self.get::<Vec<u8>>().map(Bytes::from)
+    }
+
+    /// A body, if its encoding says that there is one.
+    fn body_opt(&mut self) -> Result<Option<Body>, Error> {
+        let encoding = self.text_opt()?;
+        let bytes = self.get::<Option<Vec<u8>>>()?;
+        match (encoding, bytes) {
+            (None, None) => Ok(None),
+            (Some(encoding), Some(bytes)) => {
+                Ok(Some(Body { encoding: Encoding::parse(&encoding)?, bytes: bytes.into() }))
+            }
+            _ => Err(Error::corrupt("a body and its encoding do not fit together")),
+        }
+    }
+
+    fn body(&mut self) -> Result<Body, Error> {
+        self.body_opt()?.ok_or_else(|| Error::corrupt("a run has no input"))
+    }
+}
+
+/// A key that is stored as sixteen bytes.
+pub(crate) trait Key {
+    fn from_uuid(uuid: Uuid) -> Self;
+}
+
+macro_rules! keys {
+    ($($key:ident),+) => {
+        $(impl Key for $key {
+            fn from_uuid(uuid: Uuid) -> Self {
+                $key(uuid)
+            }
+        })+
+    };
+}
+
+keys!(RunKey, EventId, TaskId, WorkerKey, LogId);
+
+/// A time as it is bound.
+pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::as_micros)
+}
+
+/// A counter as it is bound. The kernel counts by ones, so the end is never reached.
+pub(crate) fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A span as it is bound.
+pub(crate) fn span(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Bytes as they are bound, without a copy.
+pub(crate) struct Blob<'b>(pub(crate) &'b [u8]);
+
+impl ToSql for Blob<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Blob(self.0)))
+    }
+}
+
+/// The two columns of a body.
+pub(crate) fn body(body: &Option<Body>) -> (Option<&'static str>, Option<Blob<'_>>) {
+    match body {
+        Some(body) => (Some(body.encoding.as_str()), Some(Blob(&body.bytes))),
+        None => (None, None),
+    }
+}
+
+/// The labels' column: canonical JSON, nothing when there are none.
+pub(crate) fn labels_text(labels: &BTreeMap<String, String>) -> Result<Option<String>, Error> {
+    if labels.is_empty() {
+        return Ok(None);
+    }
+    let broken = |what: String| Error::new(ErrorKind::Invalid, "INVALID_BODY", what);
+    let bytes = windlass_kernel::canonical::to_canonical(labels).map_err(|e| broken(e.to_string()))?;
+    String::from_utf8(bytes).map(Some).map_err(|e| broken(e.to_string()))
+}
+
+fn labels(text: Option<Arc<str>>) -> Result<BTreeMap<String, String>, Error> {
+    let Some(text) = text else { return Ok(BTreeMap::new()) };
+    serde_json::from_str(&text)
+        .map_err(|source| Error::corrupt("the labels of a run do not read").with_source(source))
+}
+
+/// Reads [`RUN`].
+pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
+    let c = &mut Cols::new(row);
+    // The fields are read in the order of the columns.
+    let run_key = c.key()?;
+    let namespace = Namespace::from_stored(c.text()?);
+    let workflow = WorkflowName::from_stored(c.text()?);
+    let queue = QueueName::from_stored(c.text()?);
+    let status = c.word(RunStatus::parse)?;
+    let head = c.head()?;
+    let cursor = c.key()?;
+    let turn = Turn {
+        queue,
+        priority: c.number()?,
+        ready: c.flag()?,
+        due_at: c.time_opt()?,
+        worker: c.key_opt()?,
+        claim_no: c.number()?,
+        claimed_at: c.time_opt()?,
+        reclaims: c.number()?,
+        limit_key: c.text_opt()?.map(LimitKey::from_stored),
+    };
+    Ok(Run {
+        run_key,
+        namespace,
+        workflow,
+        status,
+        head,
+        cursor,
+        turn,
+        accepted: c.number()?,
+        seen: c.number()?,
+        created_at: c.time()?,
+        started_at: c.time_opt()?,
+        updated_at: c.time()?,
+        ended_at: c.time_opt()?,
+        deadline_at: c.time_opt()?,
+        retention_until: c.time_opt()?,
+        model: ModelName::from_stored(c.text()?),
+        id: RunId::from_stored(c.text()?),
+        generation: c.number()?,
+        root: c.key()?,
+        parent: c.key_opt()?,
+        fork: c.text_opt()?,
+        labels: labels(c.text_opt()?)?,
+        trace: c.text_opt()?,
+        input_hash: c.digest()?,
+        input: c.body()?,
+        state: c.body_opt()?,
+        output: c.body_opt()?,
+        error: c.body_opt()?,
+    })
+}
+
+/// Reads [`STEP`].
+pub(crate) fn step(row: &Row<'_>) -> Result<Step, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Step {
+        run_key: c.key()?,
+        step_key: StepKey::from_stored(c.text()?),
+        name: c.text()?,
+        kind: c.text()?,
+        status: c.word(StepStatus::parse)?,
+        position: c.number()?,
+        attempt: c.number()?,
+        attempts_max: c.number_opt()?,
+        timeout: c.number_opt::<u64>()?.map(Duration::from_micros),
+        due_at: c.time_opt()?,
+        wait_for: c.text_opt()?,
+        created_at: c.time()?,
+        updated_at: c.time()?,
+        input: c.body_opt()?,
+        result: c.body_opt()?,
+        error: c.body_opt()?,
+    })
+}
+
+/// Reads [`EVENT`].
+pub(crate) fn event(row: &Row<'_>) -> Result<Event, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Event {
+        run_key: c.key()?,
+        ordinal: c.number()?,
+        event_id: c.key()?,
+        event_type: EventType::from_stored(c.text()?),
+        version: c.number()?,
+        caused_by: CausalRef::parse(c.text()?.as_bytes())?,
+        payload: c.bytes()?,
+        created_at: c.time()?,
+        hash: c.digest()?,
+    })
+}
+
+/// Reads [`MESSAGE`].
+pub(crate) fn message(row: &Row<'_>) -> Result<Message, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Message {
+        run_key: c.key()?,
+        seq: c.number()?,
+        message_id: MessageId::from_stored(c.text()?),
+        kind: c.word(MessageKind::parse)?,
+        name: MessageName::from_stored(c.text()?),
+        caused_by: c.text_opt()?.map(|text| CausalRef::parse(text.as_bytes())).transpose()?,
+        sent_at: c.time()?,
+        consumed: match (c.text_opt()?, c.time_opt()?) {
+            (Some(by), Some(at)) => Some(Consumed { by: StepKey::from_stored(by), at }),
+            (None, None) => None,
+            _ => return Err(Error::corrupt("a message is half consumed")),
+        },
+        body: c.body_opt()?,
+    })
+}
+
+/// Reads [`TASK`].
+pub(crate) fn task(row: &Row<'_>) -> Result<Task, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Task {
+        task_id: c.key()?,
+        namespace: Namespace::from_stored(c.text()?),
+        run_key: c.key_opt()?,
+        step_key: c.text_opt()?.map(StepKey::from_stored),
+        kind: c.text()?,
+        queue: QueueName::from_stored(c.text()?),
+        name: RouteName::from_stored(c.text()?),
+        priority: c.number()?,
+        ready: c.flag()?,
+        due_at: c.time_opt()?,
+        worker: c.key_opt()?,
+        claim_no: c.number()?,
+        claimed_at: c.time_opt()?,
+        attempt: c.number()?,
+        reclaims: c.number()?,
+        limit_key: c.text_opt()?.map(LimitKey::from_stored),
+        trace: c.text_opt()?,
+        created_at: c.time()?,
+        body: c.body_opt()?,
+        errors: c.body_opt()?,
+    })
+}
+
+/// Reads [`DEAD_LETTER`].
+pub(crate) fn dead_letter(row: &Row<'_>) -> Result<DeadLetter, Error> {
+    let c = &mut Cols::new(row);
+    Ok(DeadLetter {
+        task_id: c.key()?,
+        namespace: Namespace::from_stored(c.text()?),
+        run_key: c.key_opt()?,
+        step_key: c.text_opt()?.map(StepKey::from_stored),
+        kind: c.text()?,
+        queue: QueueName::from_stored(c.text()?),
+        name: RouteName::from_stored(c.text()?),
+        attempt: c.number()?,
+        reason: c.text()?,
+        dead_at: c.time()?,
+        body: c.body_opt()?,
+        errors: c.body_opt()?,
+    })
+}
+
+/// Reads [`LOG`].
+pub(crate) fn log(row: &Row<'_>) -> Result<LogLine, Error> {
+    let c = &mut Cols::new(row);
+    Ok(LogLine {
+        run_key: c.key()?,
+        log_id: c.key()?,
+        step_key: c.text_opt()?.map(StepKey::from_stored),
+        attempt: c.number_opt()?,
+        level: c.word(LogLevel::parse)?,
+        category: c.text()?,
+        message: c.text()?,
+        replay: c.flag()?,
+        created_at: c.time()?,
+        data: c.body_opt()?,
+    })
+}
+
+/// Reads [`WORKER`].
+pub(crate) fn worker(row: &Row<'_>) -> Result<Worker, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Worker {
+        info: WorkerInfo {
+            worker: c.key()?,
+            name: c.text()?,
+            version: c.text()?,
+            status: c.word(WorkerStatus::parse)?,
+            lease: Duration::from_micros(c.number()?),
+            turns: routes(&c.text()?)?,
+            tasks: routes(&c.text()?)?,
+            slots: c.number()?,
+            note: c.text_opt()?,
+        },
+        started_at: c.time()?,
+        renewed_at: c.time()?,
+        steady_since: c.time()?,
+    })
+}
+
+/// Routes as JSON, for the eyes of people.
+pub(crate) fn routes_text(routes: &[Route]) -> String {
+    let one = |route: &Route| json!({"queue": route.queue, "name": route.name});
+    Value::Array(routes.iter().map(one).collect()).to_string()
+}
+
+fn routes(text: &str) -> Result<Vec<Route>, Error> {
+    let broken = || Error::corrupt("the routes of a worker do not read");
+    let list: Vec<BTreeMap<String, String>> = serde_json::from_str(text).map_err(|_| broken())?;
+    let one = |mut fields: BTreeMap<String, String>| {
+        let queue = QueueName::from_stored(fields.remove("queue").ok_or_else(broken)?);
+        let name = RouteName::from_stored(fields.remove("name").ok_or_else(broken)?);
+        Ok(Route { queue, name })
+    };
+    list.into_iter().map(one).collect()
+}
+
+/// All rows of a statement.
+pub(crate) fn collect<T>(
+    mut rows: rusqlite::Rows<'_>,
+    read: impl Fn(&Row<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let mut all = Vec::new();
+    while let Some(row) = rows.next().map_err(error::sql)? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,217 @@
+//! The suite that every store passes: one macro call a store, one test a rule.
+//!
+//! Each check gets a fresh [`World`](crate::world::World). What it holds a store to is written
+//! down in docs/store-contract.md.
+
+pub mod batches;
+pub mod bodies;
+pub mod claims;
+pub mod create;
+pub mod fences;
+pub mod guards;
+pub mod health;
+pub mod ledger;
+pub mod limits;
+pub mod listings;
+pub mod messages;
+pub mod namespaces;
+pub mod resend;
+pub mod tampering;
+pub mod timers;
+pub mod triggers;
+pub mod user_sql;
+pub mod wakeups;
+pub mod workers;
+
+/// Runs the whole suite against the stores that `$open` gives: an `async fn() -> Box<dyn Subject>`.
+///
+/// The calling crate needs `tokio` with `macros` and `rt-multi-thread`.
+#[macro_export]
+macro_rules! conformance {
+    ($open:path) => {
+        $crate::conformance_checks! { $open;
+            batches: [
+                applies_exactly_what_holds,
+                two_commits_of_one_run,
+                a_chain_of_commits,
+                a_commit_on_a_head_that_never_was_fails_alone,
+                a_broken_key_fails_alone,
+                a_malformed_commit_fails_alone,
+                messages_and_releases_in_order,
+                a_message_after_the_end_is_refused,
+                two_creates_of_one_name,
+                many_messages_to_one_run,
+                a_thousand_commits_with_planted_conflicts,
+            ],
+            bodies: [
+                come_back_byte_for_byte,
+                empty_and_absent_differ,
+                maximal_ones_are_taken,
+                one_byte_too_many_is_refused,
+                text_limits_hold,
+            ],
+            claims: [
+                by_priority_then_resumed_then_age,
+                oldest_whatever_its_priority,
+                only_what_is_asked_for,
+                never_a_future_task,
+                never_one_task_twice,
+                tasks_by_priority_and_age,
+                too_many_at_once_are_refused,
+                nothing_of_a_paused_run,
+            ],
+            create: [
+                writes_run_event_and_labels,
+                is_idempotent_on_id_and_input,
+                refuses_another_input,
+                that_must_not_exist,
+                of_children_and_generations,
+                of_a_child_that_exists_writes_nothing,
+                with_a_later_due_time,
+            ],
+            fences: [
+                after_release,
+                after_reaping,
+                after_revocation,
+                after_claiming_again,
+                of_tasks_after_reaping_and_release,
+                of_tasks_after_reschedule,
+                revoke_of_ended_and_unknown_runs,
+            ],
+            guards: [
+                a_run_from_start_to_end,
+                a_stale_head_writes_nothing,
+                a_foreign_hold_writes_nothing,
+                a_missing_run_and_task,
+                a_free_turn_can_be_taken,
+                a_held_turn_is_not_free,
+                a_task_and_its_message_settle_together,
+                a_settled_step_is_final,
+                an_open_step_is_replaced,
+                an_ended_run_takes_nothing,
+                retries_of_a_task,
+                dead_letters,
+            ],
+            health: [
+                counts_runs_by_status,
+                counts_and_ages_of_queues,
+                counts_after_many_changes,
+            ],
+            ledger: [
+                events_only,
+                events_by_run_by_id_and_by_root,
+                causes_that_are_there,
+                causes_that_are_not_there,
+                custom_events,
+                the_chain_verifies,
+            ],
+            limits: [
+                hold_back_claims,
+                come_back_after_settling_and_reaping,
+                are_shared_by_turns_and_tasks,
+                are_listed_with_their_holders,
+                never_exceeded_by_concurrent_claims,
+            ],
+            listings: [
+                runs_page_in_both_directions,
+                runs_by_workflow_status_and_label,
+                runs_by_time,
+                steps_in_order_of_record,
+                messages_tasks_logs_workers_and_letters,
+                tasks_by_filter,
+                generations_and_trees,
+                page_sizes_are_checked,
+            ],
+            messages: [
+                are_numbered_and_read_in_order,
+                are_idempotent_by_id,
+                are_refused_by_ended_runs,
+                are_dropped_unless_required,
+                wake_an_unheld_turn,
+                are_not_lost_while_the_turn_is_held,
+                do_not_wake_a_paused_run,
+                are_consumed_once,
+                of_many_senders_at_once,
+                between_load_and_release_never_lost,
+            ],
+            namespaces: [
+                never_mix,
+            ],
+            resend: [
+                of_a_create,
+                of_a_turn_commit,
+                of_a_turn_commit_after_others,
+                of_a_message,
+                of_a_settlement,
+                of_an_end_that_frees_the_turn,
+                of_another_commit_is_a_conflict,
+            ],
+            timers: [
+                become_ready_when_due_and_not_before,
+                past_times_are_ready_at_once,
+                the_next_due_time_is_told,
+                of_paused_runs_wait,
+                a_limit_cuts_a_promotion_short,
+                of_tasks,
+            ],
+            wakeups: [
+                tell_of_what_became_ready,
+                a_closed_store_refuses_calls,
+            ],
+            workers: [
+                register_and_renew,
+                a_lapse_is_told,
+                only_a_steady_worker_reaps,
+                reaping_frees_and_counts,
+                progress_resets_reclaims,
+                holds_are_listed_and_released,
+                control_messages_reach_the_holder,
+                stopped_workers_hold_nothing,
+            ],
+        }
+    };
+}
+
+/// Runs the checks that need a database behind the store: triggers, user SQL, tampering.
+#[macro_export]
+macro_rules! conformance_sql {
+    ($open:path) => {
+        $crate::conformance_checks! { $open;
+            tampering: [
+                is_named_by_verification,
+            ],
+            triggers: [
+                keep_events_immutable,
+                keep_ended_runs_final,
+                keep_settled_steps_final,
+                keep_identities,
+            ],
+            user_sql: [
+                commits_with_the_step,
+                rolls_back_with_a_failed_guard,
+                unique_violations_are_named,
+                other_errors_fail_alone,
+                in_a_batch_with_others,
+            ],
+        }
+    };
+}
+
+/// Expands to one test a check; used by [`conformance!`] and [`conformance_sql!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_checks {
+    ($open:path; $($module:ident: [$($check:ident),+ $(,)?]),+ $(,)?) => {
+        $(
+            mod $module {
+                $(
+                    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                    async fn $check() {
+                        let world = $crate::world::World::new($open().await).await;
+                        $crate::conformance::$module::$check(world).await;
+                    }
+                )+
+            }
+        )+
+    };
+}

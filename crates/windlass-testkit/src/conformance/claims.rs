@@ -1,0 +1,212 @@
+//! Claims: in order, only what is asked for, nothing twice.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_kernel::{
+    ClaimOrder, ClaimRequest, Hold, QueueName, RouteName, RunStatus, Task, Turn, Wake, Want,
+    WorkflowName,
+};
+
+use super::batches::idle_run;
+use crate::world::{World, route};
+
+fn prioritised(world: &World, priority: i16) -> Task {
+    Task { priority, ..world.task(None) }
+}
+
+/// Turns come by priority, then resumed before first ones, then by age.
+pub async fn by_priority_then_resumed_then_age(world: World) {
+    let mut expect = Vec::new();
+    let mut make = Vec::new();
+    for (rank, id, priority) in [(3, "first-old", 0), (4, "first-new", 0), (0, "high", 5)] {
+        let turn = Turn { priority, ..Turn::ready() };
+        let run = world.create(world.new_run(id, turn)).await;
+        make.push((rank, run.run_key));
+        world.advance_ms(5).await;
+    }
+    for (rank, id) in [(1, "resumed-old"), (2, "resumed-new")] {
+        let run = idle_run(&world, id, Wake::Now).await;
+        make.push((rank, run.run_key));
+        world.advance_ms(5).await;
+    }
+    let low = Turn { priority: -1, ..Turn::ready() };
+    make.push((5, world.create(world.new_run("low", low)).await.run_key));
+    make.sort_unstable();
+    expect.extend(make.into_iter().map(|(_, key)| key));
+
+    let worker = world.worker();
+    let mut found = Vec::new();
+    for max in [1, 3, 10] {
+        let turns = world.claim_turns(worker, max).await;
+        assert!(turns.len() <= max as usize);
+        for turn in &turns {
+            let run = world.run(turn.run_key).await;
+            assert_eq!(run.turn.hold(), Some(turn.hold));
+            assert_eq!((turn.head, turn.accepted, turn.reclaims), (run.head, 0, 0));
+            assert_eq!((&turn.workflow, turn.status), (&run.workflow, run.status));
+            assert!(run.turn.claimed_at.is_some() && !run.turn.ready);
+        }
+        found.extend(turns.into_iter().map(|turn| turn.run_key));
+    }
+    assert_eq!(found, expect);
+}
+
+/// A claim for the oldest passes over priorities.
+pub async fn oldest_whatever_its_priority(world: World) {
+    let mut expect = Vec::new();
+    for priority in [-5, 9, 0, 9, -5] {
+        let task = prioritised(&world, priority);
+        expect.push(task.task_id);
+        world.enqueue(vec![task]).await;
+        world.advance_ms(5).await;
+    }
+    let routes = [route("q", "t")];
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let tasks = world.claim_tasks_of(world.worker(), &routes, 2, ClaimOrder::Oldest).await;
+        found.extend(tasks.into_iter().map(|task| task.task_id));
+    }
+    assert_eq!(found, expect);
+
+    let mut runs = Vec::new();
+    for (id, priority) in [("a", 0), ("b", 7)] {
+        let turn = Turn { priority, ..Turn::ready() };
+        runs.push(world.create(world.new_run(id, turn)).await.run_key);
+        world.advance_ms(5).await;
+    }
+    let request = ClaimRequest {
+        worker: world.worker(),
+        turns: Want { routes: vec![route("default", "w")], max: 1 },
+        tasks: Want::default(),
+        order: ClaimOrder::Oldest,
+    };
+    let turns = world.store.claim(request).await.unwrap().turns;
+    assert_eq!(turns[0].run_key, runs[0]);
+}
+
+/// Only the asked queues and names are claimed.
+pub async fn only_what_is_asked_for(world: World) {
+    let place = |queue: &str, name: &str| Task {
+        queue: QueueName::new(queue).unwrap(),
+        name: RouteName::new(name).unwrap(),
+        ..world.task(None)
+    };
+    let tasks = vec![place("q", "t"), place("q", "u"), place("p", "t"), place("p", "u")];
+    let wanted: BTreeSet<_> = [tasks[1].task_id, tasks[2].task_id].into();
+    world.enqueue(tasks).await;
+    let routes = [route("q", "u"), route("p", "t"), route("p", "nobody"), route("q", "u")];
+    let order = ClaimOrder::Priority;
+    let found = world.claim_tasks_of(world.worker(), &routes, 10, order).await;
+    assert_eq!(found.iter().map(|task| task.task_id).collect::<BTreeSet<_>>(), wanted);
+    assert!(world.claim_tasks_of(world.worker(), &[], 10, order).await.is_empty());
+
+    let mut other = world.new_run("other", Turn::ready());
+    other.workflow = WorkflowName::new("w2").unwrap();
+    world.create(other).await;
+    let queue = Turn { queue: QueueName::new("special").unwrap(), ..Turn::ready() };
+    world.create(world.new_run("queued", queue)).await;
+    assert!(world.claim_turns(world.worker(), 10).await.is_empty());
+}
+
+/// What is due later is not claimed.
+pub async fn never_a_future_task(world: World) {
+    let now = world.now().await;
+    let due_at = Some(now.plus(Duration::from_secs(3_600)));
+    let task = Task { due_at, ready: false, ..world.task(None) };
+    // A task that claims to be ready before its time is not believed.
+    let liar = Task { due_at, ready: true, ..world.task(None) };
+    world.enqueue(vec![task, liar]).await;
+    idle_run(&world, "sleeps", Wake::At(due_at.unwrap())).await;
+    world.store.promote(100).await.unwrap();
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+    assert!(world.claim_turns(world.worker(), 10).await.is_empty());
+}
+
+/// Claims at the same time never give one task to two workers, and leave none behind.
+pub async fn never_one_task_twice(world: World) {
+    world.enqueue((0..300).map(|n| prioritised(&world, n % 3)).collect()).await;
+    for n in 0..100 {
+        world.create(world.new_run(&format!("r{n}"), Turn::ready())).await;
+    }
+    let claimer = || async {
+        let worker = world.worker();
+        let mut tasks = Vec::new();
+        let mut turns = Vec::new();
+        let mut empty = 0;
+        while empty < 3 {
+            let request = ClaimRequest {
+                worker,
+                turns: Want { routes: vec![route("default", "w")], max: 5 },
+                tasks: Want { routes: vec![route("q", "t")], max: 7 },
+                order: ClaimOrder::Priority,
+            };
+            let claims = world.store.claim(request).await.unwrap();
+            assert!(claims.tasks.len() <= 7 && claims.turns.len() <= 5);
+            empty = if claims.tasks.is_empty() && claims.turns.is_empty() { empty + 1 } else { 0 };
+            for task in &claims.tasks {
+                assert_eq!(task.hold(), Some(Hold { worker, claim_no: 1 }));
+            }
+            tasks.extend(claims.tasks.into_iter().map(|task| task.task_id));
+            turns.extend(claims.turns.into_iter().map(|turn| turn.run_key));
+        }
+        (tasks, turns)
+    };
+    let claims = futures::join!(claimer(), claimer(), claimer(), claimer());
+    let mut tasks = [claims.0.0, claims.1.0, claims.2.0, claims.3.0].concat();
+    let mut turns = [claims.0.1, claims.1.1, claims.2.1, claims.3.1].concat();
+    assert_eq!((tasks.len(), turns.len()), (300, 100));
+    tasks.sort_unstable();
+    tasks.dedup();
+    turns.sort_unstable();
+    turns.dedup();
+    assert_eq!((tasks.len(), turns.len()), (300, 100));
+}
+
+/// Tasks come by priority, then by age.
+pub async fn tasks_by_priority_and_age(world: World) {
+    let mut tasks = Vec::new();
+    for priority in [0, 3, 0, 3, i16::MIN, i16::MAX] {
+        let task = prioritised(&world, priority);
+        world.enqueue(vec![task.clone()]).await;
+        world.advance_ms(5).await;
+        tasks.push(task);
+    }
+    let found = world.claim_tasks(world.worker(), 10).await;
+    let found: Vec<_> = found.iter().map(|task| task.task_id).collect();
+    let expect: Vec<_> = [5, 1, 3, 0, 2, 4].map(|n: usize| tasks[n].task_id).into();
+    assert_eq!(found, expect);
+}
+
+/// A claim has a limit, and the error names it.
+pub async fn too_many_at_once_are_refused(world: World) {
+    let request = ClaimRequest {
+        worker: world.worker(),
+        turns: Want { routes: vec![route("default", "w")], max: 1_001 },
+        tasks: Want::default(),
+        order: ClaimOrder::Priority,
+    };
+    let error = world.store.claim(request).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID_CLAIM");
+    assert!(error.to_string().contains("1000"), "{error}");
+}
+
+/// A paused run has no turn to claim, even if it was paused while ready.
+pub async fn nothing_of_a_paused_run(world: World) {
+    let run = world.create(world.new_run("paused", Turn::ready())).await;
+    let worker = world.worker();
+    let mut draft = windlass_kernel::Draft::free(&run, worker, run.created_at);
+    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Paused).release(Wake::Now, 0);
+    world.ok(draft.finish()).await;
+    world.store.promote(100).await.unwrap();
+    assert!(world.claim_turns(worker, 10).await.is_empty());
+    // A holder that pauses, keeps the turn and then dies must not make it ready either.
+    let paused = world.run(run.run_key).await;
+    let taken = world.store.revoke(run.run_key, worker).await.unwrap().unwrap();
+    assert_eq!(taken.hold.claim_no, paused.turn.claim_no + 1);
+    let held = world.store.held(worker).await.unwrap();
+    assert_eq!(world.store.release(held).await.unwrap(), 1);
+    assert!(world.claim_turns(worker, 10).await.is_empty());
+}

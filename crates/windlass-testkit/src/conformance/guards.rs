@@ -1,0 +1,275 @@
+//! Commits of a turn, and the guards that refuse them.
+
+use serde_json::json;
+use windlass_kernel::{
+    Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
+    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, TaskGuard, Timestamp, Turn,
+    Wake,
+};
+
+use crate::world::World;
+
+/// The life of a run: created held, three steps, an end.
+pub async fn a_run_from_start_to_end(world: World) {
+    let (mut run, hold) = world.create_held("life").await;
+    for key in ["one", "two", "three"] {
+        let commit = world.step_commit(&run, hold, key, "1");
+        let change = commit.run_change().unwrap().clone();
+        let answer = world.ok(commit).await;
+        assert_eq!((answer.hold, answer.repeated), (Some(hold), false));
+        change.apply_to(&mut run);
+    }
+    let mut draft = world.draft(&run, hold);
+    draft.log(LogLine {
+        log_id: LogId(world.key()),
+        run_key: run.run_key,
+        step_key: None,
+        attempt: Some(1),
+        level: LogLevel::Info,
+        category: "workflow".into(),
+        message: "almost done".into(),
+        data: Some(Body::json("{\"n\":3}")),
+        replay: false,
+        created_at: run.created_at,
+    });
+    draft.state(Body::bytes("snapshot"));
+    let end = End::Complete(Body::json("\"done\""));
+    draft.end("workflow.completed", &json!({}), end, world.stamp()).unwrap();
+    assert_eq!(world.ok(draft.finish()).await.hold, None, "an ended run is held by nobody");
+
+    let loaded = world.load(run.run_key).await;
+    let stored = loaded.run;
+    assert_eq!((stored.status, stored.output), (RunStatus::Complete, Some(Body::json("\"done\""))));
+    assert_eq!(stored.state, Some(Body::bytes("snapshot")));
+    assert!(stored.started_at.is_some() && stored.ended_at.is_some());
+    assert_eq!((stored.turn.ready, stored.turn.due_at, stored.turn.worker), (false, None, None));
+    assert_eq!(stored.turn.claim_no, hold.claim_no + 1);
+    let keys: Vec<_> = loaded.steps.iter().map(|step| step.step_key.as_str()).collect();
+    assert_eq!(keys, ["one", "two", "three"]);
+    assert!(loaded.steps.iter().all(|step| step.result == Some(Body::json("1"))));
+    let types: Vec<_> = world.events(run.run_key).await;
+    let types: Vec<_> = types.iter().map(|event| event.event_type.as_str()).collect();
+    let step = "step.completed";
+    assert_eq!(types, ["workflow.enqueued", step, step, step, "workflow.completed"]);
+}
+
+/// A commit decided from an old head conflicts, names the head, and leaves nothing.
+pub async fn a_stale_head_writes_nothing(world: World) {
+    let (run, hold) = world.create_held("stale").await;
+    world.ok(world.step_commit(&run, hold, "one", "1")).await;
+    let before = world.load(run.run_key).await;
+
+    let mut draft = world.draft(&run, hold);
+    let step = world.step(&run, "two", StepStatus::Completed, Some("2"));
+    draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+    draft.enqueue(world.task(Some(&run)));
+    let (other, _) = world.create_held("other").await;
+    draft.send(world.message(other.run_key, "m"));
+    let answer = world.commit(draft.finish()).await;
+    let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+    assert_eq!(conflict, Conflict::RunHead { run_key: run.run_key, found: before.run.head });
+
+    assert_eq!(world.load(run.run_key).await, before);
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+    assert!(world.messages(other.run_key).await.is_empty());
+    assert_eq!(world.run(other.run_key).await.accepted, 0);
+}
+
+/// A commit under a hold that is not the current one conflicts and names who holds.
+pub async fn a_foreign_hold_writes_nothing(world: World) {
+    let (run, hold) = world.create_held("held").await;
+    let foreign = Hold { worker: world.worker(), claim_no: hold.claim_no };
+    let stale = Hold { claim_no: hold.claim_no + 1, ..hold };
+    for wrong in [foreign, stale] {
+        let answer = world.commit(world.step_commit(&run, wrong, "one", "1")).await;
+        let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+        assert_eq!(conflict, Conflict::RunHold { run_key: run.run_key, found: Some(hold) });
+    }
+    assert!(world.load(run.run_key).await.steps.is_empty());
+}
+
+/// Runs and tasks that do not exist are named as such.
+pub async fn a_missing_run_and_task(world: World) {
+    let (run, hold) = world.create_held("there").await;
+    let mut ghost = run.clone();
+    ghost.run_key = windlass_kernel::RunKey(world.key());
+    let answer = world.commit(world.step_commit(&ghost, hold, "one", "1")).await;
+    let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+    assert_eq!(conflict, Conflict::RunMissing { run_key: ghost.run_key });
+
+    let task_id = world.task(None).task_id;
+    let guard = TaskGuard { task_id, hold };
+    let answer = world.commit(Commit::new(None, Some(guard), vec![Op::Settle { task_id }])).await;
+    let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+    assert_eq!(conflict, Conflict::TaskMissing { task_id });
+}
+
+/// A turn that nobody holds can be taken by the commit itself, to keep it or to give it back.
+pub async fn a_free_turn_can_be_taken(world: World) {
+    let run = world.create(world.new_run("free", Turn::ready())).await;
+    let worker = world.worker();
+    let mut draft = Draft::free(&run, worker, run.created_at);
+    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Paused).release(Wake::Now, 0);
+    let answer = world.ok(draft.finish()).await;
+    assert_eq!(answer.hold, None);
+    let paused = world.run(run.run_key).await;
+    assert_eq!((paused.status, paused.turn.ready), (RunStatus::Paused, false));
+    assert_eq!(paused.turn.claim_no, 2, "taking and giving back are two changes of hands");
+
+    let mut draft = Draft::free(&paused, worker, run.created_at);
+    draft.event("workflow.resumed", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Active);
+    let answer = world.ok(draft.finish()).await;
+    let hold = Hold { worker, claim_no: 3 };
+    assert_eq!(answer.hold, Some(hold));
+    let taken = world.run(run.run_key).await;
+    assert_eq!(taken.turn.hold(), Some(hold));
+    assert!(!taken.turn.ready && taken.turn.claimed_at.is_some());
+    world.ok(world.complete_commit(&taken, hold)).await;
+}
+
+/// A turn that somebody holds cannot be taken by a commit.
+pub async fn a_held_turn_is_not_free(world: World) {
+    let (run, hold) = world.create_held("held").await;
+    let mut draft = Draft::free(&run, world.worker(), run.created_at);
+    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    let answer = world.commit(draft.finish()).await;
+    let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+    assert_eq!(conflict, Conflict::RunHold { run_key: run.run_key, found: Some(hold) });
+    assert_eq!(world.run(run.run_key).await, run);
+}
+
+/// An activity's settlement and its message are one commit; a second settlement conflicts.
+pub async fn a_task_and_its_message_settle_together(world: World) {
+    let (run, hold) = world.create_held("activity").await;
+    let mut draft = world.draft(&run, hold);
+    draft.event("activity.scheduled", &json!({}), world.stamp()).unwrap();
+    let task = world.task(Some(&run));
+    draft.enqueue(task.clone()).release(Wake::OnMessage, 0);
+    world.ok(draft.finish()).await;
+
+    let worker = world.worker();
+    let claimed = world.claim_tasks(worker, 10).await;
+    assert_eq!(claimed.len(), 1);
+    let claimed = &claimed[0];
+    assert_eq!((claimed.task_id, &claimed.body), (task.task_id, &task.body));
+    assert_eq!(claimed.hold(), Some(Hold { worker, claim_no: 1 }));
+    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let settle = |id: &str| {
+        let mut message = world.message(run.run_key, id);
+        message.kind = MessageKind::ActivityResult;
+        let ops = vec![Op::Settle { task_id: task.task_id }, Op::PutMessage(Box::new(message))];
+        Commit::new(None, Some(guard), ops)
+    };
+    let answer = world.ok(settle("first")).await;
+    assert_eq!(answer.messages, [Delivery::Accepted { seq: 1 }]);
+    assert_eq!(world.code(settle("second")).await, "TASK_NOT_FOUND");
+    let loaded = world.load(run.run_key).await;
+    assert_eq!((loaded.messages.len(), loaded.run.accepted), (1, 1));
+    assert!(loaded.run.turn.ready, "the result wakes the run");
+}
+
+/// A step with a result is never written again.
+pub async fn a_settled_step_is_final(world: World) {
+    let (mut run, hold) = world.create_held("final").await;
+    let commit = world.step_commit(&run, hold, "one", "1");
+    commit.run_change().unwrap().apply_to(&mut run);
+    world.ok(commit).await;
+    assert_eq!(world.code(world.step_commit(&run, hold, "one", "2")).await, "STEP_SETTLED");
+    let loaded = world.load(run.run_key).await;
+    assert_eq!(loaded.steps[0].result, Some(Body::json("1")));
+    assert_eq!(loaded.run.head, run.head);
+}
+
+/// A step without a result is replaced, but stays the step that it was.
+pub async fn an_open_step_is_replaced(world: World) {
+    let (mut run, hold) = world.create_held("open").await;
+    let mut step = world.step(&run, "one", StepStatus::Waiting, None);
+    step.due_at = Some(Timestamp::from_micros(5));
+    step.wait_for = Some("approved".into());
+    step.error = Some(Body::json("\"first try\""));
+    let mut draft = world.draft(&run, hold);
+    draft.step("step.retried", &json!({}), step.clone(), world.stamp()).unwrap();
+    let commit = draft.finish();
+    commit.run_change().unwrap().apply_to(&mut run);
+    world.ok(commit).await;
+    assert_eq!(world.load(run.run_key).await.steps, [step.clone()]);
+
+    let mut done = world.step(&run, "one", StepStatus::Completed, Some("1"));
+    (done.attempt, done.updated_at) = (2, Timestamp::from_micros(7));
+    (done.name, done.kind, done.position) = ("renamed".into(), "sleep".into(), 99);
+    let mut draft = world.draft(&run, hold);
+    draft.step("step.completed", &json!({}), done.clone(), world.stamp()).unwrap();
+    world.ok(draft.finish()).await;
+    (done.name, done.kind, done.position) = (step.name, step.kind, step.position);
+    assert_eq!(world.load(run.run_key).await.steps, [done]);
+}
+
+/// Nothing is written to a run that has ended.
+pub async fn an_ended_run_takes_nothing(world: World) {
+    let (run, hold) = world.create_held("ended").await;
+    world.ok(world.complete_commit(&run, hold)).await;
+    let ended = world.load(run.run_key).await;
+    assert_eq!(world.code(world.step_commit(&ended.run, hold, "x", "1")).await, "RUN_HOLD_CONFLICT");
+    assert_eq!(world.store.revoke(run.run_key, world.worker()).await.unwrap(), None);
+    assert!(world.claim_turns(world.worker(), 10).await.is_empty());
+    assert_eq!(world.load(run.run_key).await, ended);
+}
+
+/// A task that failed is given back with its history, to be tried later.
+pub async fn retries_of_a_task(world: World) {
+    let task = world.task(None);
+    world.enqueue(vec![task.clone()]).await;
+    let worker = world.worker();
+    let claimed = world.claim_tasks(worker, 1).await.remove(0);
+    let due = world.now().await.plus(std::time::Duration::from_secs(10));
+    let change = Reschedule {
+        task_id: task.task_id,
+        wake: Wake::At(due),
+        attempt: 1,
+        errors: Some(Body::json("[\"boom\"]")),
+    };
+    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let commit = Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))]);
+    world.ok(commit.clone()).await;
+    assert!(world.claim_tasks(worker, 1).await.is_empty(), "it is not due yet");
+    assert_eq!(world.code(commit).await, "TASK_HOLD_CONFLICT");
+
+    world.advance_ms(10_001).await;
+    world.store.promote(100).await.unwrap();
+    let again = world.claim_tasks(worker, 1).await.remove(0);
+    assert_eq!((again.attempt, again.errors), (1, Some(Body::json("[\"boom\"]"))));
+    assert_eq!(again.claim_no, claimed.claim_no + 2);
+}
+
+/// A task that is given up becomes a dead letter in the commit that removes it.
+pub async fn dead_letters(world: World) {
+    let task = world.task(None);
+    world.enqueue(vec![task.clone()]).await;
+    let claimed = world.claim_tasks(world.worker(), 1).await.remove(0);
+    let letter = DeadLetter {
+        task_id: task.task_id,
+        namespace: task.namespace.clone(),
+        run_key: None,
+        step_key: None,
+        kind: task.kind.clone(),
+        queue: task.queue.clone(),
+        name: task.name.clone(),
+        attempt: 5,
+        body: task.body.clone(),
+        errors: Some(Body::json("[\"a\",\"b\"]")),
+        reason: "retries exhausted".into(),
+        dead_at: task.created_at,
+    };
+    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let letter_op = Op::DeadLetter(Box::new(letter.clone()));
+    let ops = vec![Op::Settle { task_id: task.task_id }, letter_op];
+    let commit = Commit::new(None, Some(guard), ops);
+    world.ok(commit.clone()).await;
+    assert!(world.ok(commit).await.repeated, "the letter tells that it was written");
+    let namespace = task.namespace.clone();
+    let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
+    let letters = world.store.list(query).await.unwrap().dead_letters().unwrap();
+    assert_eq!(letters, [letter]);
+}

@@ -1,0 +1,111 @@
+//! Limits: how many may hold under a key at once.
+
+use windlass_kernel::{
+    ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op, Query, Task, TaskGuard,
+    Turn, Wake, Want,
+};
+
+use super::batches::idle_run;
+use crate::world::{World, route};
+
+fn key(text: &str) -> LimitKey {
+    LimitKey::new(text).unwrap()
+}
+
+fn limited(world: &World, text: &str) -> Task {
+    Task { limit_key: Some(key(text)), ..world.task(None) }
+}
+
+async fn set(world: &World, text: &str, slots: Option<u32>) {
+    let namespace = Namespace::default_namespace();
+    world.store.set_limit(namespace, key(text), slots).await.unwrap();
+}
+
+/// A claim takes no more under a key than it has slots, and passes over what is full.
+pub async fn hold_back_claims(world: World) {
+    set(&world, "api", Some(2)).await;
+    let mut tasks: Vec<Task> = (0..5).map(|_| limited(&world, "api")).collect();
+    tasks.push(limited(&world, "unlimited"));
+    tasks.push(world.task(None));
+    world.enqueue(tasks).await;
+    let first = world.claim_tasks(world.worker(), 10).await;
+    assert_eq!(first.len(), 4, "two under the limit, and the two that have none");
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+    set(&world, "api", Some(3)).await;
+    assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 1);
+    set(&world, "api", Some(0)).await;
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+    set(&world, "api", None).await;
+    assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 2);
+}
+
+/// Slots come back when a holder settles, gives back or is reaped.
+pub async fn come_back_after_settling_and_reaping(world: World) {
+    set(&world, "api", Some(1)).await;
+    world.enqueue((0..3).map(|_| limited(&world, "api")).collect()).await;
+    let first = world.claim_tasks(world.worker(), 10).await.remove(0);
+    let guard = TaskGuard { task_id: first.task_id, hold: first.hold().unwrap() };
+    world.ok(Commit::new(None, Some(guard), vec![Op::Settle { task_id: first.task_id }])).await;
+
+    let second = world.claim_tasks(world.worker(), 10).await;
+    assert_eq!(second.len(), 1);
+    let held = world.store.held(second[0].worker.unwrap()).await.unwrap();
+    world.store.release(held).await.unwrap();
+
+    assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 1);
+    let reaper = world.steady_worker().await;
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty(), "the dead still hold");
+    assert_eq!(world.store.reap(reaper, 10).await.unwrap().tasks.len(), 1);
+    assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 1);
+}
+
+/// Turns and tasks under one key share its slots.
+pub async fn are_shared_by_turns_and_tasks(world: World) {
+    set(&world, "tenant", Some(2)).await;
+    for n in 0..2 {
+        let turn = Turn { limit_key: Some(key("tenant")), ..Turn::ready() };
+        world.create(world.new_run(&format!("r{n}"), turn)).await;
+    }
+    world.enqueue((0..2).map(|_| limited(&world, "tenant")).collect()).await;
+    assert_eq!(world.claim_turns(world.worker(), 1).await.len(), 1);
+    let request = ClaimRequest {
+        worker: world.worker(),
+        turns: Want { routes: vec![route("default", "w")], max: 10 },
+        tasks: Want { routes: vec![route("q", "t")], max: 10 },
+        order: ClaimOrder::Priority,
+    };
+    let claims = world.store.claim(request).await.unwrap();
+    assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "turns are taken first");
+    assert_eq!(idle_run(&world, "free", Wake::Now).await.turn.limit_key, None);
+    assert_eq!(world.claim_turns(world.worker(), 10).await.len(), 1);
+}
+
+/// Limits list with how many hold under them, each in its own namespace.
+pub async fn are_listed_with_their_holders(world: World) {
+    for (text, slots) in [("b", 5), ("a", 2), ("c", 1)] {
+        set(&world, text, Some(slots)).await;
+    }
+    let other = Namespace::new("other").unwrap();
+    world.store.set_limit(other, key("a"), Some(9)).await.unwrap();
+    world.enqueue((0..3).map(|_| limited(&world, "b")).collect()).await;
+    world.claim_tasks(world.worker(), 10).await;
+    let page = |after: Option<&str>| Query::Limits {
+        namespace: Namespace::default_namespace(),
+        after: after.map(key),
+        limit: 2,
+    };
+    let state = |text: &str, slots, held| LimitState { key: key(text), slots, held };
+    let first = world.store.list(page(None)).await.unwrap().limits().unwrap();
+    assert_eq!(first, [state("a", 2, 0), state("b", 5, 3)]);
+    let second = world.store.list(page(Some("b"))).await.unwrap().limits().unwrap();
+    assert_eq!(second, [state("c", 1, 0)]);
+}
+
+/// Claims at the same time never exceed a limit.
+pub async fn never_exceeded_by_concurrent_claims(world: World) {
+    set(&world, "api", Some(7)).await;
+    world.enqueue((0..60).map(|_| limited(&world, "api")).collect()).await;
+    let claims = (0..8).map(|_| world.claim_tasks(world.worker(), 5));
+    let claims: Vec<Vec<Task>> = futures::future::join_all(claims).await;
+    assert_eq!(claims.iter().map(Vec::len).sum::<usize>(), 7);
+}

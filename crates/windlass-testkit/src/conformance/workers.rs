@@ -1,0 +1,183 @@
+//! Workers: leases, who may reap, and what reaping does.
+
+use std::time::Duration;
+
+use windlass_kernel::{
+    MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus,
+};
+
+use super::batches::idle_run;
+use crate::world::World;
+
+async fn listed(world: &World) -> Vec<windlass_kernel::Worker> {
+    let query = Query::Workers { after: None, limit: 100 };
+    world.store.list(query).await.unwrap().workers().unwrap()
+}
+
+/// A worker's row is what it last said of itself.
+pub async fn register_and_renew(world: World) {
+    let worker = world.worker();
+    let first = world.renew(worker).await;
+    assert!(!first.lapsed && !first.may_reap && first.control.is_empty());
+    world.advance_ms(1_000).await;
+    let info = WorkerInfo {
+        status: WorkerStatus::Draining,
+        note: Some("memory".into()),
+        slots: 3,
+        ..world.info(worker)
+    };
+    let second = world.store.renew(info.clone()).await.unwrap();
+    let rows = listed(&world).await;
+    assert_eq!((rows.len(), &rows[0].info), (1, &info));
+    assert!(rows[0].started_at <= first.now && rows[0].renewed_at > rows[0].started_at);
+    assert!(rows[0].renewed_at <= second.now);
+    assert_eq!(rows[0].steady_since, rows[0].started_at);
+}
+
+/// A worker that renews too late is told, and has to be steady anew.
+pub async fn a_lapse_is_told(world: World) {
+    let worker = world.steady_worker().await;
+    assert!(world.renew(worker).await.may_reap);
+    world.advance_ms(30_001).await;
+    assert!(!world.store.reap(worker, 10).await.unwrap().permitted, "its own lease has run out");
+    let renewed = world.renew(worker).await;
+    assert!(renewed.lapsed && !renewed.may_reap);
+    world.advance_ms(20_000).await;
+    assert!(!world.renew(worker).await.may_reap);
+    world.advance_ms(20_000).await;
+    assert!(world.renew(worker).await.may_reap);
+}
+
+/// Only a worker that has renewed without a gap for a lease may reap.
+pub async fn only_a_steady_worker_reaps(world: World) {
+    let (run, _) = world.create_held("orphan").await;
+    let worker = world.worker();
+    assert!(!world.store.reap(worker, 10).await.unwrap().permitted, "it is not even registered");
+    world.renew(worker).await;
+    world.advance_ms(20_000).await;
+    world.renew(worker).await;
+    let reaped = world.store.reap(worker, 10).await.unwrap();
+    assert!(!reaped.permitted && reaped.turns.is_empty());
+    assert!(world.run(run.run_key).await.turn.worker.is_some());
+    world.advance_ms(10_000).await;
+    world.renew(worker).await;
+    let reaped = world.store.reap(worker, 10).await.unwrap();
+    assert!(reaped.permitted);
+    assert_eq!(reaped.turns, [run.run_key]);
+}
+
+/// Reaping frees what dead and unknown workers hold, no more than asked, and nothing of the live.
+pub async fn reaping_frees_and_counts(world: World) {
+    let (dying, unknown, live) = (world.worker(), world.worker(), world.worker());
+    world.renew(dying).await;
+    let mut tasks = Vec::new();
+    for worker in [dying, unknown, live] {
+        let run = idle_run(&world, &format!("r{}", tasks.len()), windlass_kernel::Wake::Now).await;
+        world.enqueue(vec![world.task(None)]).await;
+        let turn = world.claim_turns(worker, 1).await.remove(0);
+        assert_eq!(turn.run_key, run.run_key);
+        tasks.push((world.claim_tasks(worker, 1).await.remove(0), run));
+        world.advance_ms(5).await;
+    }
+    let reaper = world.worker();
+    for _ in 0..4 {
+        world.renew(reaper).await;
+        world.renew(live).await;
+        world.advance_ms(10_001).await;
+    }
+    world.renew(reaper).await;
+    world.renew(live).await;
+    let first = world.store.reap(reaper, 1).await.unwrap();
+    assert_eq!((first.turns.len(), first.tasks.len()), (1, 1));
+    assert_eq!(first.turns, [tasks[0].1.run_key], "the oldest claim is freed first");
+    let second = world.store.reap(reaper, 10).await.unwrap();
+    assert_eq!(second.turns, [tasks[1].1.run_key]);
+    assert_eq!(second.tasks, [tasks[1].0.task_id]);
+    let third = world.store.reap(reaper, 10).await.unwrap();
+    assert_eq!((third.permitted, third.turns.len(), third.tasks.len()), (true, 0, 0));
+    let freed = world.run(tasks[0].1.run_key).await.turn;
+    assert_eq!((freed.ready, freed.reclaims, freed.worker), (true, 1, None));
+    assert!(freed.due_at.is_some());
+    assert!(world.run(tasks[2].1.run_key).await.turn.worker == Some(live));
+
+    world.advance_ms(25 * 3_600_000).await;
+    let reaper = world.steady_worker().await;
+    world.store.reap(reaper, 10).await.unwrap();
+    let left: Vec<WorkerKey> = listed(&world).await.iter().map(|row| row.info.worker).collect();
+    assert_eq!(left, [reaper], "rows of workers gone for a day are removed");
+}
+
+/// Reclaims count up without progress and start anew with it.
+pub async fn progress_resets_reclaims(world: World) {
+    let (run, _) = world.create_held("run").await;
+    world.enqueue(vec![world.task(None)]).await;
+    world.claim_tasks(world.worker(), 1).await;
+    let reaper = world.steady_worker().await;
+    for expect in 1..=2 {
+        world.store.reap(reaper, 10).await.unwrap();
+        let ghost = world.worker();
+        assert_eq!(world.claim_turns(ghost, 1).await[0].reclaims, expect);
+        assert_eq!(world.claim_tasks(ghost, 1).await[0].reclaims, expect);
+    }
+    world.store.reap(reaper, 10).await.unwrap();
+    let turn = world.claim_turns(reaper, 1).await.remove(0);
+    assert_eq!(turn.reclaims, 3);
+    world.ok(world.step_commit(&run, turn.hold, "one", "1")).await;
+    assert_eq!(world.run(run.run_key).await.turn.reclaims, 0);
+}
+
+/// A worker finds what its key holds, and gives back what it does not know.
+pub async fn holds_are_listed_and_released(world: World) {
+    let worker = world.worker();
+    let due_at = Some(world.now().await.minus(Duration::from_secs(60)));
+    for n in 0..3 {
+        idle_run(&world, &format!("r{n}"), windlass_kernel::Wake::Now).await;
+        world.enqueue(vec![Task { due_at, ..world.task(None) }]).await;
+    }
+    let turns = world.claim_turns(worker, 3).await;
+    world.claim_tasks(worker, 3).await;
+    let held = world.store.held(worker).await.unwrap();
+    assert_eq!(held.len(), 6);
+    let mut sorted = held.clone();
+    sorted.sort_unstable();
+    assert_eq!(held, sorted, "turns by run key, then tasks by id");
+    assert_eq!(world.store.release(held[1..].to_vec()).await.unwrap(), 5);
+    assert_eq!(world.store.held(worker).await.unwrap(), held[..1]);
+    let again = world.claim_tasks(world.worker(), 3).await;
+    assert!(again.iter().all(|task| task.due_at == due_at), "what is given back keeps its age");
+    assert_eq!(turns.len(), 3);
+}
+
+/// Renewal tells a holder of unread control messages, until they are consumed.
+pub async fn control_messages_reach_the_holder(world: World) {
+    let (run, hold) = world.create_held("run").await;
+    let (other, _) = world.create_held("other").await;
+    assert!(world.renew(hold.worker).await.control.is_empty());
+    let mut control = world.message(run.run_key, "stop");
+    control.kind = MessageKind::Control;
+    world.ok(world.send_commit(control)).await;
+    world.ok(world.send_commit(world.message(run.run_key, "event"))).await;
+    let mut elsewhere = world.message(other.run_key, "stop");
+    elsewhere.kind = MessageKind::Control;
+    world.ok(world.send_commit(elsewhere)).await;
+    assert_eq!(world.renew(hold.worker).await.control, [run.run_key]);
+
+    let message = world.load(run.run_key).await.messages.remove(0);
+    let mut draft = world.draft(&run, hold);
+    let by = windlass_kernel::StepKey::new("control").unwrap();
+    let none = serde_json::json!({});
+    draft.consume("message.received", &none, &message, by, world.stamp()).unwrap();
+    world.ok(draft.finish()).await;
+    assert!(world.renew(hold.worker).await.control.is_empty());
+}
+
+/// What a worker that said goodbye still holds is freed at once.
+pub async fn stopped_workers_hold_nothing(world: World) {
+    let reaper = world.steady_worker().await;
+    let (run, hold) = world.create_held("run").await;
+    world.renew(hold.worker).await;
+    assert!(world.store.reap(reaper, 10).await.unwrap().turns.is_empty());
+    let goodbye = WorkerInfo { status: WorkerStatus::Stopped, ..world.info(hold.worker) };
+    world.store.renew(goodbye).await.unwrap();
+    assert_eq!(world.store.reap(reaper, 10).await.unwrap().turns, [run.run_key]);
+}

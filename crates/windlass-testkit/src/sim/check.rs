@@ -1,0 +1,414 @@
+//! What must hold at every call: watches the store at the moment a call takes effect, and trusts
+//! neither the store's answer nor the driver.
+//!
+//! The numbers in the names of invariants are those of the project's list of invariants. What can
+//! only be judged at the end is in `audit`.
+
+mod audit;
+mod commits;
+mod idle;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use futures::FutureExt as _;
+use uuid::Uuid;
+use windlass_kernel::{
+    ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, Hold, LimitKey, Loaded,
+    MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId, RunKey,
+    RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState, TasksQuery, Timestamp, Worker,
+    WorkerKey,
+};
+
+use super::executor::{Handle, locked};
+use super::store::short;
+
+pub use idle::Rest;
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Its name.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Turn(RunKey),
+    Task(TaskId),
+}
+
+// The row by which a commit is known again, in a form that sorts.
+type Trace = (u8, Uuid, String);
+
+fn trace_of(key: &CommitKey) -> Option<Trace> {
+    Some(match key {
+        CommitKey::Run(run_key) => (0, run_key.0, String::new()),
+        CommitKey::Event { event_id, .. } => (1, event_id.0, String::new()),
+        CommitKey::Message { run_key, message_id } => (2, run_key.0, message_id.to_string()),
+        CommitKey::DeadLetter(task_id) => (3, task_id.0, String::new()),
+        CommitKey::Task(task_id) => (4, task_id.0, String::new()),
+        CommitKey::Nothing => return None,
+    })
+}
+
+struct Settled {
+    claim_no: u64,
+    digest: Sha256Digest,
+}
+
+struct Enqueued {
+    effect: bool,
+    namespace: Namespace,
+}
+
+/// How a create was answered, for the log of what clients were told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The user's id.
+    pub id: RunId,
+    /// The hash of the input it was asked with.
+    pub input: Sha256Digest,
+    /// The run it was told; nothing if it was told of a conflict.
+    pub run_key: Option<RunKey>,
+}
+
+#[derive(Default)]
+struct State {
+    failure: Option<Violation>,
+    now: Timestamp,
+    granted: BTreeMap<Item, Hold>,
+    reaped: BTreeSet<(Item, Uuid, u64)>,
+    written: BTreeSet<Trace>,
+    refused: BTreeSet<Trace>,
+    events: BTreeMap<EventId, (RunKey, u64)>,
+    settled: BTreeMap<(RunKey, StepKey), Settled>,
+    ended: BTreeMap<RunKey, Sha256Digest>,
+    tasks_done: BTreeMap<TaskId, u64>,
+    enqueued: BTreeMap<TaskId, Enqueued>,
+    dead_letters: BTreeSet<TaskId>,
+    limits: BTreeMap<(Namespace, LimitKey), u32>,
+    control: BTreeSet<WorkerKey>,
+    accepted: BTreeMap<(RunKey, MessageId), u64>,
+    effects: BTreeMap<TaskId, u64>,
+    told: Vec<Told>,
+}
+
+/// The rows that a commit names, as they were at one moment.
+pub struct Snapshot {
+    runs: BTreeMap<RunKey, Loaded>,
+    tasks: BTreeMap<TaskId, Task>,
+}
+
+/// Watches one run of the simulation.
+pub struct Checker {
+    sim: Handle,
+    namespaces: Vec<Namespace>,
+    state: Mutex<State>,
+}
+
+impl Checker {
+    /// A checker of a world with these namespaces.
+    pub fn new(sim: Handle, namespaces: Vec<Namespace>) -> Self {
+        Self { sim, namespaces, state: Mutex::new(State::default()) }
+    }
+
+    /// The first invariant that did not hold.
+    pub fn failure(&self) -> Option<Violation> {
+        self.state().failure.clone()
+    }
+
+    /// Says that an invariant does not hold, and ends the run. The first one counts: the others
+    /// mostly follow from it.
+    pub fn fail(&self, invariant: &'static str, detail: String) {
+        self.sim.trace(format_args!("VIOLATION {invariant}: {detail}"));
+        let mut state = self.state();
+        if state.failure.is_none() {
+            state.failure = Some(Violation { invariant, detail });
+        }
+        drop(state);
+        self.sim.stop();
+    }
+
+    /// Says that a worker key is a client's: it takes turns from whoever holds them, past limits.
+    pub fn control_worker(&self, worker: WorkerKey) {
+        self.state().control.insert(worker);
+    }
+
+    /// Logs what a client was told about a create.
+    pub fn told(&self, told: Told) {
+        self.state().told.push(told);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    /// The rows that a commit names.
+    pub fn snapshot(&self, store: &MemoryStore, commit: &Commit) -> Snapshot {
+        let mut keys: BTreeSet<RunKey> = commit.run_key().into_iter().collect();
+        keys.extend(commit.messages().map(|message| message.run_key));
+        let mut tasks = commit.task.is_some();
+        for op in &commit.ops {
+            match op {
+                Op::CreateRun(run) => {
+                    keys.insert(run.run_key);
+                }
+                Op::Enqueue(_) | Op::Settle { .. } | Op::Reschedule(_) => tasks = true,
+                _ => {}
+            }
+        }
+        let rows = load(store, keys.into_iter().collect());
+        let runs = rows.into_iter().map(|row| (row.run.run_key, row)).collect();
+        let tasks = if tasks { self.tasks(store, None) } else { Vec::new() };
+        Snapshot { runs, tasks: tasks.into_iter().map(|task| (task.task_id, task)).collect() }
+    }
+
+    /// Who holds a run's turn.
+    pub fn holder(&self, store: &MemoryStore, run_key: RunKey) -> Option<Hold> {
+        load(store, vec![run_key]).pop().and_then(|row| row.run.turn.hold())
+    }
+
+    /// All runs, by namespace and key.
+    pub fn runs(&self, store: &MemoryStore) -> Vec<Run> {
+        let page = |namespace: &Namespace| {
+            let mut query = RunsQuery::all(namespace.clone(), 1_000);
+            query.order = Order::Ascending;
+            store.list(Query::Runs(query)).now_or_never()?.ok()?.runs().ok()
+        };
+        self.namespaces.iter().filter_map(page).flatten().collect()
+    }
+
+    /// All tasks, or those in one state.
+    pub fn tasks(&self, store: &MemoryStore, state: Option<TaskState>) -> Vec<Task> {
+        let page = |namespace: &Namespace| {
+            let query = TasksQuery {
+                namespace: namespace.clone(),
+                run_key: None,
+                queue: None,
+                name: None,
+                state,
+                after: None,
+                limit: 1_000,
+            };
+            store.list(Query::Tasks(query)).now_or_never()?.ok()?.tasks().ok()
+        };
+        self.namespaces.iter().filter_map(page).flatten().collect()
+    }
+
+    fn saw_time(&self, now: Timestamp) {
+        let last = std::mem::replace(&mut self.state().now, now);
+        if now < last {
+            self.fail("14 the store's clock never runs backwards", format!("{last} then {now}"));
+        }
+    }
+
+    /// A claim took effect.
+    pub fn claim(&self, store: &MemoryStore, request: &ClaimRequest, claims: &Claims) {
+        self.saw_time(claims.now);
+        for turn in &claims.turns {
+            self.grant(Item::Turn(turn.run_key), turn.hold, request.worker);
+        }
+        for task in &claims.tasks {
+            let hold = Hold { worker: request.worker, claim_no: task.claim_no };
+            self.grant(Item::Task(task.task_id), hold, request.worker);
+            if task.due_at.is_some_and(|due_at| due_at > claims.now) {
+                let detail = format!("task {:x} was claimed before it was due", short(task.task_id.0));
+                self.fail("13 timers are never early on the store's clock", detail);
+            }
+        }
+        self.check_limits(store, request, claims);
+    }
+
+    /// A client took a turn.
+    pub fn revoked(&self, run_key: RunKey, worker: WorkerKey, turn: Option<&ClaimedTurn>) {
+        if let Some(turn) = turn {
+            self.grant(Item::Turn(run_key), turn.hold, worker);
+        }
+    }
+
+    fn grant(&self, item: Item, hold: Hold, to: WorkerKey) {
+        let before = self.state().granted.insert(item, hold);
+        let rises = before.is_none_or(|before| hold.claim_no > before.claim_no);
+        if !rises || hold.worker != to {
+            let detail = format!("{item:?}: {before:?} and then {hold:?}");
+            self.fail("3 the claim number rises at every claim, and one worker holds", detail);
+        }
+    }
+
+    // Counts holders from the rows, not from what the store says it counted.
+    fn check_limits(&self, store: &MemoryStore, request: &ClaimRequest, claims: &Claims) {
+        let limits = self.state().limits.clone();
+        if limits.is_empty() {
+            return;
+        }
+        let control = self.state().control.clone();
+        let mut held: BTreeMap<(Namespace, LimitKey), u32> = BTreeMap::new();
+        let mut count = |namespace: Namespace, key: Option<LimitKey>, worker: Option<WorkerKey>| {
+            if let (Some(key), Some(worker)) = (key, worker)
+                && !control.contains(&worker)
+            {
+                *held.entry((namespace, key)).or_default() += 1;
+            }
+        };
+        let (runs, tasks) = (self.runs(store), self.tasks(store, None));
+        let blocked = tasks.iter().any(|task| task.ready && task.limit_key.is_some());
+        if blocked && claims.tasks.len() < request.tasks.max as usize {
+            self.sim.sometimes("claim was blocked by a limit");
+        }
+        for run in runs {
+            count(run.namespace, run.turn.limit_key, run.turn.worker);
+        }
+        for task in tasks {
+            count(task.namespace, task.limit_key, task.worker);
+        }
+        for (key, slots) in limits {
+            let held = held.get(&key).copied().unwrap_or(0);
+            if held > slots {
+                let detail = format!("{key:?} has {slots} slots and {held} holders");
+                self.fail("22 concurrency limits hold at every moment", detail);
+            }
+        }
+    }
+
+    /// A limit was set.
+    pub fn limit_set(&self, namespace: &Namespace, key: &LimitKey, slots: Option<u32>) {
+        let key = (namespace.clone(), key.clone());
+        match slots {
+            Some(slots) => self.state().limits.insert(key, slots),
+            None => self.state().limits.remove(&key),
+        };
+    }
+
+    /// A promotion took effect: nothing that is due is left behind it.
+    pub fn promoted(&self, store: &MemoryStore, promoted: &Promoted) {
+        self.saw_time(promoted.now);
+        for run in self.runs(store) {
+            self.check_idle(store, &run, promoted.now);
+        }
+    }
+
+    /// The holders before a pass of the reaper, and the workers as they are.
+    pub fn before_reap(&self, store: &MemoryStore) -> (Timestamp, Vec<Worker>, Snapshot) {
+        let now = store.now().now_or_never().and_then(Result::ok).unwrap_or_default();
+        let query = Query::Workers { after: None, limit: 1_000 };
+        let workers = store.list(query).now_or_never().and_then(|rows| rows.ok()?.workers().ok());
+        let rows = self.runs(store).into_iter().filter(|run| run.turn.worker.is_some());
+        let loaded = |run: Run| (run.run_key, Loaded { run, steps: vec![], messages: vec![] });
+        let tasks = self.tasks(store, Some(TaskState::Held));
+        let tasks = tasks.into_iter().map(|task| (task.task_id, task)).collect();
+        (now, workers.unwrap_or_default(), Snapshot { runs: rows.map(loaded).collect(), tasks })
+    }
+
+    /// A pass of the reaper took effect.
+    pub fn reap(
+        &self,
+        worker: WorkerKey,
+        (now, workers, before): &(Timestamp, Vec<Worker>, Snapshot),
+        reaped: &Reaped,
+    ) {
+        let row = |key: WorkerKey| workers.iter().find(|row| row.info.worker == key);
+        let may = row(worker).is_some_and(|row| row.may_reap(*now));
+        if !may {
+            self.sim.sometimes("reap was refused to a worker without a steady lease");
+            if !reaped.turns.is_empty() || !reaped.tasks.is_empty() {
+                let detail = format!("worker {:x} may not reap and did", short(worker.0));
+                self.fail("3 who reaps has been live for a whole lease", detail);
+            }
+        }
+        let turns = reaped.turns.iter().map(|key| {
+            (Item::Turn(*key), before.runs.get(key).and_then(|row| row.run.turn.hold()))
+        });
+        let tasks = reaped.tasks.iter().map(|key| {
+            (Item::Task(*key), before.tasks.get(key).and_then(Task::hold))
+        });
+        for (item, hold) in turns.chain(tasks) {
+            self.sim.sometimes(match item {
+                Item::Turn(_) => "reaped a turn",
+                Item::Task(_) => "reaped a task",
+            });
+            let live = |hold: Hold| row(hold.worker).is_some_and(|row| row.is_live(*now));
+            if hold.is_none_or(live) {
+                let detail = format!("{item:?} was taken from {hold:?}, which is live");
+                self.fail("3 only what a dead worker holds is reaped", detail);
+            }
+            if let Some(hold) = hold {
+                self.state().reaped.insert((item, hold.worker.0, hold.claim_no));
+            }
+        }
+    }
+
+    /// A run was looked up by name.
+    pub fn found(&self, namespace: &Namespace, id: &RunId, run: Option<&Run>) {
+        if let Some(run) = run
+            && (run.namespace != *namespace || run.id != *id)
+        {
+            let detail = format!("asked for {id} of {namespace}, got one of {}", run.namespace);
+            self.fail("27 nothing crosses namespaces", detail);
+        }
+    }
+
+    /// A step's body begins. It may be a zombie's: then it has lost its claim, or will.
+    pub fn executing(&self, store: &MemoryStore, run_key: RunKey, step_key: &StepKey, hold: Hold) {
+        let settled = self.state().settled.get(&(run_key, step_key.clone())).map(|s| s.claim_no);
+        if let Some(claim_no) = settled {
+            if hold.claim_no >= claim_no {
+                let run = short(run_key.0);
+                let detail = format!("step {step_key} of r{run:x} was settled under claim {claim_no} and runs under {}", hold.claim_no);
+                self.fail("1 a completed step never executes again", detail);
+            } else {
+                self.sim.sometimes("zombie executed a step that was completed meanwhile");
+            }
+            return;
+        }
+        let Some(row) = load(store, vec![run_key]).pop() else { return };
+        let now = store.now().now_or_never().and_then(Result::ok).unwrap_or_default();
+        let current = row.run.turn.hold() == Some(hold);
+        let step = row.steps.iter().find(|step| step.step_key == *step_key);
+        if let Some(due_at) = step.and_then(|step| step.due_at)
+            && current
+            && due_at > now
+        {
+            let detail = format!("step {step_key} is due at {due_at} and ran at {now}");
+            self.fail("18 a backoff is not cut short", detail);
+        }
+    }
+
+    /// A task's body begins.
+    pub fn executing_task(&self, task: &Task, hold: Hold) {
+        let id = short(task.task_id.0);
+        let done = self.state().tasks_done.get(&task.task_id).copied();
+        if done.is_some_and(|claim_no| hold.claim_no >= claim_no) {
+            let detail = format!("task t{id:x} was settled and runs under claim {}", hold.claim_no);
+            self.fail("3 a settled task never executes again", detail);
+        }
+        if &*task.kind == "effect" {
+            self.effect(task.task_id);
+        }
+    }
+
+    /// An effect reaches the outside world.
+    pub fn effect(&self, task_id: TaskId) {
+        let mut state = self.state();
+        let count = state.effects.entry(task_id).or_default();
+        *count += 1;
+        let (again, known) = (*count > 1, state.enqueued.contains_key(&task_id));
+        drop(state);
+        if again {
+            self.sim.sometimes("stale effect ran again under its id");
+        }
+        if !known {
+            let detail = format!("effect t{:x} was delivered and never committed", short(task_id.0));
+            self.fail("24 an effect exists if and only if its commit did", detail);
+        }
+    }
+}
+
+/// Reads runs from the reference store, which answers at once.
+pub(crate) fn load(store: &MemoryStore, keys: Vec<RunKey>) -> Vec<Loaded> {
+    store.load(keys).now_or_never().and_then(Result::ok).unwrap_or_default()
+}
