@@ -111,7 +111,10 @@ async fn drive(
     let elapsed = started.elapsed();
     let after = opened.batches();
     let commits = runs * (author.steps() as u64 + 2);
-    let batches = after.saturating_sub(before).max(1);
+    let batches = match (before, after) {
+        (Some(before), Some(after)) => (after - before).max(1),
+        _ => commits,
+    };
     Ok(Driven {
         runs_per_s: runs as f64 / elapsed.as_secs_f64(),
         times,

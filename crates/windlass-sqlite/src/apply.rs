@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, Committed, Event, LimitKey, Namespace, Op, RunGuard, RunStatus, Step, Timestamp,
+    Commit, Committed, Event, LimitKey, Namespace, Op, RunStatus, Step, Timestamp,
     Wakeup, WorkflowName,
 };
 
@@ -92,15 +92,11 @@ impl<'c> Writer<'c> {
 
         let run_key = commit.run_key();
         let (mut accepted, mut hold) = (0, None);
-        if let Some(key) = run_key {
-            // An ended run has left the cache, and with it nobody's hold.
-            if let Some(run) = self.run(key)? {
-                accepted = run.accepted;
-                hold = run.hold();
-            }
-            if let Some(RunGuard::Absent { .. }) = commit.run {
-                hold = hold.filter(|_| created(commit, key).is_some_and(|run| run.turn.worker.is_some()));
-            }
+        if let Some(key) = run_key
+            && let Some(run) = self.run(key)?
+        {
+            accepted = run.accepted;
+            hold = run.hold();
         }
         Ok(Committed { run_key, repeated: false, accepted, hold, messages: deliveries, now: self.now })
     }

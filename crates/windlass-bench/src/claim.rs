@@ -1,0 +1,215 @@
+//! Claims: what they cost when there is nothing, much, and much beside it, and whether they drift.
+
+mod pages;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use windlass_kernel::{
+    Body, ClaimOrder, ClaimRequest, Commit, Namespace, Op, QueueName, Route, RouteName, Store, Task,
+    TaskGuard, TaskId, Want, WorkerKey,
+};
+
+use crate::backend::{Opened, Place, Target};
+use crate::report::{Report, Times};
+use crate::script::{Author, now};
+
+/// Options of `claim`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Tasks that are ready.
+    #[arg(long, default_value_t = 10_000)]
+    ready: usize,
+    /// Tasks that are scheduled beside them.
+    #[arg(long, default_value_t = 1_000_000)]
+    scheduled: usize,
+    /// Tasks a claim.
+    #[arg(long, default_value_t = 100)]
+    batch: usize,
+    /// Claims whose time is taken, in each state of the store.
+    #[arg(long, default_value_t = 200)]
+    claims: usize,
+    /// Tasks that are claimed and settled to see whether claims drift.
+    #[arg(long, default_value_t = 200_000)]
+    drift: usize,
+}
+
+/// Tasks that one commit of the preparation enqueues.
+const ENQUEUED_AT_ONCE: usize = 1_000;
+
+/// Measures one state after the other.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+    let place = Place::new(&args.target)?;
+    let result = measure(args, &place).await;
+    place.remove().await?;
+    result
+}
+
+async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    report.put("store", args.target.name()).put("batch", args.batch);
+    let mut bench = Bench::open(place, args.batch).await?;
+
+    let mut times = Times::default();
+    for _ in 0..args.claims {
+        times.add(bench.claim().await?.1);
+    }
+    put_times(&mut report, "empty", &times);
+
+    bench.enqueue(args.ready, None).await?;
+    let without = bench.pages(&mut report, "ready").await?;
+    put_times(&mut report, "ready", &bench.cycle(args.claims).await?);
+
+    let day = Duration::from_secs(24 * 60 * 60);
+    bench.enqueue(args.scheduled, Some(day)).await?;
+    let with = bench.pages(&mut report, "crowded").await?;
+    put_times(&mut report, "crowded", &bench.cycle(args.claims).await?);
+    if let (Some(without), Some(with)) = (without, with) {
+        report.put("pages_ratio", with / without);
+    }
+
+    let drift = bench.cycle(args.drift / args.batch.max(1)).await?;
+    if drift.len() >= 10 {
+        let (first, last) = (drift.part(0.0, 0.1), drift.part(0.9, 1.0));
+        let (first, last) = (first.percentile_ms(0.5), last.percentile_ms(0.5));
+        report
+            .put("drift_claimed", drift.len() * args.batch)
+            .put("drift_first_p50_ms", first)
+            .put("drift_last_p50_ms", last)
+            .put("drift_ratio", last / first);
+    }
+    bench.opened.store().close().await?;
+    Ok(report)
+}
+
+fn put_times(report: &mut Report, state: &str, times: &Times) {
+    report
+        .put(&format!("{state}_p50_ms"), times.percentile_ms(0.5))
+        .put(&format!("{state}_p99_ms"), times.percentile_ms(0.99));
+}
+
+/// A store, a worker that claims, and an author of tasks.
+struct Bench<'a> {
+    place: &'a Place,
+    opened: Opened,
+    author: Author,
+    worker: WorkerKey,
+    batch: usize,
+}
+
+impl<'a> Bench<'a> {
+    async fn open(place: &'a Place, batch: usize) -> anyhow::Result<Self> {
+        let opened = place.open("claim").await?;
+        let author = Author::new(0)?;
+        let worker = WorkerKey(author.key(now()));
+        Ok(Self { place, opened, author, worker, batch })
+    }
+
+    /// One claim, and how long it took.
+    async fn claim(&self) -> anyhow::Result<(Vec<Task>, Duration)> {
+        let request = claim_request(self.worker, "work", self.batch);
+        let store = self.opened.store();
+        let started = Instant::now();
+        let claims = store.claim(request).await.context("a claim failed")?;
+        Ok((claims.tasks, started.elapsed()))
+    }
+
+    /// Claims, settles what was claimed, and enqueues as much again, so that as many stay ready.
+    async fn cycle(&self, claims: usize) -> anyhow::Result<Times> {
+        let mut times = Times::default();
+        for _ in 0..claims {
+            let (tasks, time) = self.claim().await?;
+            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            times.add(time);
+            self.settle(tasks).await?;
+            self.enqueue(self.batch, None).await?;
+        }
+        Ok(times)
+    }
+
+    async fn settle(&self, tasks: Vec<Task>) -> anyhow::Result<()> {
+        let commits = tasks.iter().filter_map(|task| {
+            let guard = TaskGuard { task_id: task.task_id, hold: task.hold()? };
+            Some(Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }]))
+        });
+        commit_all(&*self.opened.store(), commits.collect()).await
+    }
+
+    /// Enqueues tasks: ready at once, or due after this span, a millisecond apart.
+    async fn enqueue(&self, count: usize, after: Option<Duration>) -> anyhow::Result<()> {
+        let store = self.opened.store();
+        let mut done = 0;
+        while done < count {
+            let part = ENQUEUED_AT_ONCE.min(count - done);
+            let ops = (done..done + part).map(|n| {
+                let spread = Duration::from_millis(n as u64);
+                Ok(Op::Enqueue(Box::new(self.task(after.map(|after| after + spread))?)))
+            });
+            let ops = ops.collect::<anyhow::Result<Vec<_>>>()?;
+            commit_all(&*store, vec![Commit::new(None, None, ops)]).await?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn task(&self, after: Option<Duration>) -> anyhow::Result<Task> {
+        let at = now();
+        Ok(Task {
+            task_id: TaskId(self.author.key(at)),
+            namespace: Namespace::default_namespace(),
+            run_key: None,
+            step_key: None,
+            kind: "activity".into(),
+            queue: QueueName::default_queue(),
+            name: RouteName::new("work")?,
+            priority: 0,
+            ready: after.is_none(),
+            due_at: after.map(|after| at.plus(after)),
+            worker: None,
+            claim_no: 0,
+            claimed_at: None,
+            attempt: 0,
+            reclaims: 0,
+            body: Some(Body::json(&br#"{"charge":{"amount":4250,"currency":"EUR"}}"#[..])),
+            errors: None,
+            limit_key: None,
+            trace: None,
+            created_at: at,
+        })
+    }
+
+    /// Pages that a claim reads, if the database can tell. What was claimed for it is settled and
+    /// enqueued again.
+    async fn pages(&mut self, report: &mut Report, state: &str) -> anyhow::Result<Option<f64>> {
+        let pages = match self.place {
+            Place::Sqlite(_) => Some(self.pages_sqlite().await?),
+            Place::Postgres { .. } => Some(self.pages_postgres().await?),
+            Place::Memory => None,
+        };
+        if let Some(pages) = pages {
+            report.put(&format!("{state}_pages"), pages);
+        }
+        Ok(pages)
+    }
+}
+
+/// A request for ready tasks of one name.
+fn claim_request(worker: WorkerKey, name: &str, max: usize) -> ClaimRequest {
+    let route =
+        Route { queue: QueueName::default_queue(), name: RouteName::from_stored(name.to_owned()) };
+    ClaimRequest {
+        worker,
+        turns: Want::default(),
+        tasks: Want { routes: vec![route], max: u32::try_from(max).unwrap_or(u32::MAX) },
+        order: ClaimOrder::Priority,
+    }
+}
+
+async fn commit_all(store: &dyn Store, commits: Vec<Commit>) -> anyhow::Result<()> {
+    for result in store.commit(commits).await {
+        result.context("a commit failed")?;
+    }
+    Ok(())
+}

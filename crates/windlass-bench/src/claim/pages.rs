@@ -1,0 +1,79 @@
+//! How many pages a claim reads, as the database or the kernel of the system counts them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+
+use super::{Bench, claim_request};
+
+/// Claims of one count on PostgreSQL.
+const CLAIMS: usize = 20;
+/// Cold claims of one count on SQLite.
+const OPENINGS: usize = 5;
+/// PostgreSQL's backends tell what they counted at most this late.
+const TOLD_AFTER: Duration = Duration::from_secs(12);
+
+impl Bench<'_> {
+    /// SQLite reads each page of its file once and keeps it. So the store is opened afresh, and the
+    /// bytes that this process reads during its first claim are the pages which that claim touches.
+    /// The median of several.
+    pub(super) async fn pages_sqlite(&mut self) -> anyhow::Result<f64> {
+        let page_bytes = f64::from(windlass_sqlite::Options::default().page_bytes);
+        let mut counts = Vec::new();
+        for _ in 0..OPENINGS {
+            self.opened.store().close().await?;
+            self.opened = self.place.open("claim").await?;
+            let store = self.opened.store();
+            // The schema, the statements and the first transaction are not what is measured.
+            store.claim(claim_request(self.worker, "nothing", self.batch)).await?;
+            let before = bytes_read()?;
+            let (tasks, _) = self.claim().await?;
+            let after = bytes_read()?;
+            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            counts.push((after - before) as f64 / page_bytes);
+            self.settle(tasks).await?;
+            self.enqueue(self.batch, None).await?;
+        }
+        counts.sort_by(f64::total_cmp);
+        Ok(counts[OPENINGS / 2])
+    }
+
+    /// PostgreSQL counts each access to a page of a table or an index, found in memory or read: the
+    /// mean of several claims.
+    pub(super) async fn pages_postgres(&mut self) -> anyhow::Result<f64> {
+        let monitor = self.place.connect().await?;
+        let schema = self.place.schema("claim")?;
+        // What the preparation left behind is swept up first, as autovacuum would in a while.
+        monitor.batch_execute(&format!("VACUUM (ANALYZE) \"{schema}\".tasks")).await?;
+        let before = accesses(&monitor, &schema).await?;
+        let mut claimed = Vec::new();
+        for _ in 0..CLAIMS {
+            let (tasks, _) = self.claim().await?;
+            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            claimed.extend(tasks);
+        }
+        let after = accesses(&monitor, &schema).await?;
+        let count = claimed.len();
+        self.settle(claimed).await?;
+        self.enqueue(count, None).await?;
+        Ok((after - before) as f64 / CLAIMS as f64)
+    }
+}
+
+async fn accesses(monitor: &tokio_postgres::Client, schema: &str) -> anyhow::Result<i64> {
+    tokio::time::sleep(TOLD_AFTER).await;
+    let sql = "SELECT coalesce(sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit, 0) \
+               + coalesce(idx_blks_read, 0)), 0)::int8 \
+               FROM pg_statio_user_tables WHERE schemaname = $1";
+    let row = monitor.query_one(sql, &[&schema]).await.context("the counts cannot be read")?;
+    Ok(row.get(0))
+}
+
+/// Bytes that this process has read with system calls, from files and everything else.
+fn bytes_read() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/io")
+        .context("this system does not tell what a process reads")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    let count = line.ok_or_else(|| anyhow!("/proc/self/io has no rchar"))?;
+    Ok(count.trim().parse()?)
+}

@@ -1,0 +1,128 @@
+//! What an open store with a listener does while nothing is due.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::backend::{Place, Target};
+use crate::report::Report;
+
+/// Options of `idle`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// For how long to watch.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+/// What an open store may still do because it was just opened.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How often the monitor looks at PostgreSQL's backends.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a store, listens, waits, and says what it did.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+    let place = Place::new(&args.target)?;
+    let result = watch(args, &place).await;
+    place.remove().await?;
+    result
+}
+
+async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
+    let before = threads()?;
+    let opened = place.open("idle").await?;
+    let wakeups = Arc::new(AtomicU64::new(0));
+    let heard = wakeups.clone();
+    opened.store().listen(Arc::new(move |_| {
+        heard.fetch_add(1, Ordering::Relaxed);
+    }));
+    tokio::time::sleep(SETTLE).await;
+
+    let span = Duration::from_secs(args.seconds);
+    let mut report = Report::default();
+    report.put("store", args.target.name()).put("seconds", args.seconds);
+    let minutes = span.as_secs_f64() / 60.0;
+    match place {
+        Place::Postgres { .. } => {
+            let seen = watch_backends(place, span).await?;
+            report
+                .put("queries_per_min", seen.queries as f64 / minutes)
+                .put("backends", seen.backends);
+        }
+        _ => {
+            // A thread that never wakes runs no statement: its wake-ups bound them from above.
+            let own: BTreeSet<u64> =
+                threads()?.into_keys().filter(|id| !before.contains_key(id)).collect();
+            let start = switches(&own)?;
+            tokio::time::sleep(span).await;
+            let end = switches(&own)?;
+            report
+                .put("queries_per_min", (end - start) as f64 / minutes)
+                .put("threads", own.len());
+        }
+    }
+    report.put("wakeups", wakeups.load(Ordering::Relaxed));
+    opened.store().close().await?;
+    Ok(report)
+}
+
+struct Seen {
+    queries: u64,
+    backends: usize,
+}
+
+/// Looks again and again at when each other backend began its last statement: every change is a
+/// statement. The monitor itself, and whoever is no client, is left out.
+async fn watch_backends(place: &Place, span: Duration) -> anyhow::Result<Seen> {
+    let monitor = place.connect().await?;
+    let sql = "SELECT pid, query_start::text FROM pg_stat_activity \
+               WHERE datname = current_database() AND backend_type = 'client backend' \
+               AND pid <> pg_backend_pid()";
+    let statement = monitor.prepare(sql).await?;
+    let mut last: BTreeMap<i32, Option<String>> = BTreeMap::new();
+    let (mut queries, mut first) = (0, true);
+    let started = Instant::now();
+    while started.elapsed() < span {
+        for row in monitor.query(&statement, &[]).await? {
+            let (pid, began): (i32, Option<String>) = (row.get(0), row.get(1));
+            let changed = last.get(&pid) != Some(&began);
+            if changed && !first {
+                queries += 1;
+            }
+            last.insert(pid, began);
+        }
+        first = false;
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(Seen { queries, backends: last.len() })
+}
+
+/// The threads of this process, by id, with their names.
+fn threads() -> anyhow::Result<BTreeMap<u64, String>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/task").context("this system does not list threads")? {
+        let entry = entry?;
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if let Ok(id) = entry.file_name().to_string_lossy().parse() {
+            found.insert(id, name.trim().to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// How often these threads went to sleep of their own accord, which is how often they woke.
+fn switches(ids: &BTreeSet<u64>) -> anyhow::Result<u64> {
+    let mut count = 0;
+    for id in ids {
+        let status = fs::read_to_string(format!("/proc/self/task/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count += line.context("no count of switches")?.trim().parse::<u64>()?;
+    }
+    Ok(count)
+}

@@ -1,0 +1,181 @@
+//! How a store is opened: where the database is, how it is trusted, and how much of it is used.
+
+mod dsn;
+mod tls;
+
+use std::time::Duration;
+
+use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use windlass_kernel::{Error, ErrorKind, Limits};
+
+use crate::error::{said, unavailable};
+
+pub use dsn::TlsMode;
+pub(crate) use dsn::Dsn;
+
+/// How a store is opened. Validated once, by [`PostgresStore::open`](crate::PostgresStore::open).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The schema of all tables: letters, digits and `_`, at most 40 characters. Default `windlass`.
+    pub schema: String,
+    /// Connections for everything but commits, at most. Default 8.
+    pub pool_size_max: usize,
+    /// Committers, each with a connection of its own. Default 2.
+    pub committers: usize,
+    /// Commits of one batch, at most. Default 1,000.
+    pub batch_max: usize,
+    /// Threads of the store's own runtime. Default 2.
+    pub threads: usize,
+    /// How long a caller waits for a connection. Default 10 seconds.
+    pub connect_timeout: Duration,
+    /// How long a committer tries to reach the database again before it answers `Unknown`.
+    /// Default 30 seconds.
+    pub reconnect_for: Duration,
+    /// How long a statement may run. Default 60 seconds.
+    pub statement_timeout: Duration,
+    /// How long a statement waits for a row that somebody else has locked. Default 10 seconds.
+    pub lock_timeout: Duration,
+    /// How long a step's own SQL may take. Default 30 seconds.
+    pub user_sql_timeout: Duration,
+    /// Whether other processes are told of wake-ups (NOTIFY). Default yes.
+    pub notify: bool,
+    /// The least time between two NOTIFYs. Default 5 milliseconds.
+    pub notify_every: Duration,
+    /// How many months ahead partitions are attached. Default 3.
+    pub partition_months: u32,
+    /// What is checked before something is written.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            schema: "windlass".to_owned(),
+            pool_size_max: 8,
+            committers: 2,
+            batch_max: 1_000,
+            threads: 2,
+            connect_timeout: Duration::from_secs(10),
+            reconnect_for: Duration::from_secs(30),
+            statement_timeout: Duration::from_secs(60),
+            lock_timeout: Duration::from_secs(10),
+            user_sql_timeout: Duration::from_secs(30),
+            notify: true,
+            notify_every: Duration::from_millis(5),
+            partition_months: 3,
+            limits: Limits::DEFAULT,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot work.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let schema = &self.schema;
+        let letter = schema.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !letter || !schema.chars().all(word) || schema.len() > 40 || schema.starts_with("pg_") {
+            let message = format!(
+                "the schema name {schema:?} is not allowed: use letters, digits and '_', not a digit first, not 'pg_', at most 40"
+            );
+            return Err(invalid(message));
+        }
+        let counts = [
+            ("pool_size_max", self.pool_size_max, 1_000),
+            ("committers", self.committers, 64),
+            ("batch_max", self.batch_max, 10_000),
+            ("threads", self.threads, 64),
+        ];
+        for (name, value, max) in counts {
+            if value == 0 || value > max {
+                return Err(invalid(format!("{name} is {value}; use 1 to {max}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The schema as it stands in SQL.
+    pub(crate) fn schema_quoted(&self) -> String {
+        format!("\"{}\"", self.schema)
+    }
+}
+
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, "STORE_OPTIONS", message)
+}
+
+/// What comes over a connection without being asked for.
+pub(crate) type Messages =
+    futures::stream::BoxStream<'static, Result<AsyncMessage, tokio_postgres::Error>>;
+
+/// Makes connections.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub(crate) config: tokio_postgres::Config,
+    pub(crate) tls: MakeRustlsConnect,
+    settings: String,
+    timeout: Duration,
+}
+
+impl Connector {
+    pub(crate) fn new(dsn: &str, options: &Options) -> Result<Self, Error> {
+        let dsn = Dsn::parse(dsn)?;
+        let tls = MakeRustlsConnect::new(tls::client_config(&dsn)?);
+        let mut config = dsn.config;
+        if config.get_application_name().is_none() {
+            config.application_name("windlass");
+        }
+        config.connect_timeout(options.connect_timeout);
+        // A peer that vanished without a word is noticed while an answer is waited for.
+        config.keepalives_idle(Duration::from_secs(15));
+        config.keepalives_interval(Duration::from_secs(5));
+        config.keepalives_retries(3);
+        config.tcp_user_timeout(Duration::from_secs(30));
+        let settings = settings(options);
+        Ok(Self { config, tls, settings, timeout: options.connect_timeout })
+    }
+
+    /// What every session of the store is set to.
+    pub(crate) fn settings(&self) -> &str {
+        &self.settings
+    }
+
+    /// A client and what else comes over its connection; the stream must be polled.
+    pub(crate) async fn connect(&self) -> Result<(Client, Messages), Error> {
+        let connecting = self.config.connect(self.tls.clone());
+        let (client, mut connection) = tokio::time::timeout(self.timeout, connecting)
+            .await
+            .map_err(|_| unavailable("PostgreSQL does not answer"))?
+            .map_err(|error| {
+                unavailable(format!("PostgreSQL cannot be reached: {}", said(&error)))
+                    .with_source(error)
+            })?;
+        let messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
+        Ok((client, Box::pin(messages)))
+    }
+
+    /// A client whose connection is driven in the background, with the store's settings.
+    pub(crate) async fn client(&self) -> Result<Client, Error> {
+        let (client, mut messages) = self.connect().await?;
+        tokio::spawn(async move {
+            while let Some(Ok(_)) = futures::StreamExt::next(&mut messages).await {}
+        });
+        let set = client.batch_execute(&self.settings);
+        set.await.map_err(|error| unavailable(said(&error)).with_source(error))?;
+        Ok(client)
+    }
+}
+
+// A plan that was made while the tables were empty would scan them for ever: sequential scans are
+// off and plans are generic. An answer of `Ok` must be durable whatever the server's default is.
+fn settings(options: &Options) -> String {
+    format!(
+        "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off; \
+         SET synchronous_commit = on; SET default_transaction_isolation = 'read committed'; \
+         SET statement_timeout = {}; SET lock_timeout = {}; \
+         SET idle_in_transaction_session_timeout = 60000",
+        options.statement_timeout.as_millis(),
+        options.lock_timeout.as_millis(),
+    )
+}

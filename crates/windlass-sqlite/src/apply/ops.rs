@@ -1,0 +1,563 @@
+//! The rows of a commit whose guards held and that nothing refused.
+
+use std::sync::LazyLock;
+
+use rusqlite::{OptionalExtension, Statement, params};
+use windlass_kernel::{
+    Commit, DeadLetter, Delivery, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
+    RunGuard, RunKey, RunStatus, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
+    WorkerKey,
+};
+
+use super::{Buffers, HotRun, Writer};
+use crate::error::Fail;
+use crate::rows::{Blob, DEAD_LETTER, LOG, MESSAGE, RUN, TASK, body, labels_text, micros, number};
+
+// Bits of the parts of a run's row that one UPDATE sets beside those that every commit sets.
+// Columns of an index stand in no statement that does not change them, because SQLite writes an
+// index again whenever one of its columns is named.
+const STATUS: u16 = 1;
+const TURN: u16 = 1 << 1;
+const SEEN: u16 = 1 << 2;
+const OUTPUT: u16 = 1 << 3;
+const ERROR: u16 = 1 << 4;
+const STATE: u16 = 1 << 5;
+const DEADLINE: u16 = 1 << 6;
+const STARTED: u16 = 1 << 7;
+const ENDED: u16 = 1 << 8;
+const RETENTION: u16 = 1 << 9;
+
+const PARTS: [(u16, &str); 10] = [
+    (STATUS, ", status = ?"),
+    (
+        TURN,
+        ", turn_ready = ?, turn_due_at = ?, turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?",
+    ),
+    (SEEN, ", seen = ?"),
+    (OUTPUT, ", output_encoding = ?, output = ?"),
+    (ERROR, ", error_encoding = ?, error = ?"),
+    (STATE, ", state_encoding = ?, state = ?"),
+    (DEADLINE, ", deadline_at = ?"),
+    (STARTED, ", started_at = ?"),
+    (ENDED, ", ended_at = ?"),
+    (RETENTION, ", retention_until = ?"),
+];
+
+static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_into("runs", RUN));
+static INSERT_MESSAGE: LazyLock<String> = LazyLock::new(|| insert_into("messages", MESSAGE));
+static INSERT_TASK: LazyLock<String> = LazyLock::new(|| insert_into("tasks", TASK));
+static INSERT_DEAD_LETTER: LazyLock<String> =
+    LazyLock::new(|| insert_into("dead_letters", DEAD_LETTER));
+static INSERT_LOG: LazyLock<String> = LazyLock::new(|| insert_into("logs", LOG));
+
+fn insert_into(table: &str, columns: &str) -> String {
+    let places = super::places(columns.split(',').count(), 1);
+    format!("INSERT INTO {table} ({columns}) VALUES {places}")
+}
+
+/// Writes all ops of a commit.
+pub(super) fn write<'b>(
+    w: &mut Writer<'_>,
+    buffers: &mut Buffers<'b>,
+    commit: &'b Commit,
+    deliveries: &[Delivery],
+) -> Result<(), Fail> {
+    // Runs first: a message of the same commit may be for one of them.
+    for op in &commit.ops {
+        if let Op::CreateRun(run) = op {
+            create_run(w, run)?;
+        }
+    }
+    let advanced = match &commit.run {
+        Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) => Some(guard.run_key()),
+        _ => None,
+    };
+    let mut deliveries = deliveries.iter();
+    let mut task_moved = false;
+    for op in &commit.ops {
+        match op {
+            Op::CreateRun(_) | Op::SetRun(_) | Op::UserSql(_) => {}
+            Op::AppendEvent { event, .. } => buffers.events.push(event),
+            Op::PutStep(step) => buffers.steps.push(step),
+            Op::PutMessage(message) => {
+                if let Some(Delivery::Accepted { seq }) = deliveries.next() {
+                    put_message(w, message, *seq, advanced)?;
+                }
+            }
+            Op::ConsumeMessage { run_key, seq, by, at } => {
+                let sql = "UPDATE messages SET consumed_by = ?3, consumed_at = ?4 \
+                           WHERE run_key = ?1 AND seq = ?2";
+                let key = Blob(run_key.as_bytes());
+                let mut consume = w.conn.prepare_cached(sql)?;
+                consume.execute(params![key, number(*seq), by.as_str(), at.as_micros()])?;
+            }
+            Op::Enqueue(task) => enqueue(w, task)?,
+            Op::Reschedule(change) => {
+                task_moved = true;
+                reschedule(w, change)?;
+            }
+            Op::Settle { task_id } => {
+                let guarded = commit.task.is_some_and(|guard| guard.task_id == *task_id);
+                task_moved |= guarded;
+                settle(w, *task_id, if guarded { None } else { advanced })?;
+            }
+            Op::DeadLetter(letter) => dead_letter(w, letter)?,
+            Op::PutLog(line) => put_log(w, line)?,
+        }
+    }
+    // Last, because messages of this very commit count for the turn.
+    if let (Some(guard), Some(change)) = (&commit.run, commit.run_change()) {
+        set_run(w, guard, change)?;
+    }
+    match &commit.task {
+        Some(guard) if !task_moved => keep_task(w, guard),
+        _ => Ok(()),
+    }
+}
+
+/// When a row without a holder is due, and whether it is ready.
+fn normalised(ready: bool, due_at: Option<Timestamp>, now: Timestamp) -> (bool, Option<Timestamp>) {
+    match due_at {
+        None if ready => (true, Some(now)),
+        None => (false, None),
+        Some(at) => (at <= now, Some(at)),
+    }
+}
+
+fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
+    let turn = &run.turn;
+    let (ready, due_at) = match turn.worker {
+        Some(_) => (false, turn.due_at),
+        None => normalised(turn.ready, turn.due_at, w.now),
+    };
+    let claimed_at = turn.worker.map(|_| w.now);
+    let labels = labels_text(&run.labels)?;
+    let mut insert = w.conn.prepare_cached(&INSERT_RUN)?;
+    let (state_encoding, state) = body(&run.state);
+    let (output_encoding, output) = body(&run.output);
+    let (error_encoding, error) = body(&run.error);
+    let rowid = insert.insert(params![
+        Blob(run.run_key.as_bytes()),
+        run.namespace.as_str(),
+        run.workflow.as_str(),
+        turn.queue.as_str(),
+        run.status.as_str(),
+        Blob(run.head.hash.as_bytes()),
+        number(run.head.next_ordinal),
+        Blob(run.cursor.as_bytes()),
+        turn.priority,
+        ready,
+        micros(due_at),
+        turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())),
+        number(turn.claim_no),
+        micros(claimed_at),
+        turn.reclaims,
+        turn.limit_key.as_ref().map(|key| key.as_str()),
+        number(run.accepted),
+        number(run.seen),
+        run.created_at.as_micros(),
+        micros(run.started_at),
+        run.updated_at.as_micros(),
+        micros(run.ended_at),
+        micros(run.deadline_at),
+        micros(run.retention_until),
+        run.model.as_str(),
+        run.id.as_str(),
+        run.generation,
+        Blob(run.root.as_bytes()),
+        run.parent.as_ref().map(|key| Blob(key.as_bytes())),
+        run.fork.as_deref(),
+        labels,
+        run.trace.as_deref(),
+        Blob(run.input_hash.as_bytes()),
+        run.input.encoding.as_str(),
+        Blob(&run.input.bytes),
+        state_encoding,
+        state,
+        output_encoding,
+        output,
+        error_encoding,
+        error,
+    ])?;
+    put_labels(w, run)?;
+    w.count((&run.namespace, &run.workflow), run.status, 1);
+    let hot = HotRun {
+        rowid,
+        namespace: run.namespace.clone(),
+        workflow: run.workflow.clone(),
+        queue: turn.queue.clone(),
+        status: run.status,
+        head: run.head,
+        ready,
+        due_at,
+        worker: turn.worker,
+        claim_no: turn.claim_no,
+        limit_key: turn.limit_key.clone(),
+        accepted: run.accepted,
+    };
+    wake_turn(w, &hot);
+    w.runs.put(run.run_key, hot);
+    Ok(())
+}
+
+fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
+    let sql = "INSERT INTO labels (namespace, key, value, run_key) VALUES (?1, ?2, ?3, ?4)";
+    for (key, value) in &run.labels {
+        let mut insert = w.conn.prepare_cached(sql)?;
+        let run_key = Blob(run.run_key.as_bytes());
+        insert.execute(params![run.namespace.as_str(), key, value, run_key])?;
+    }
+    Ok(())
+}
+
+// Tells listeners of a turn that nobody holds.
+fn wake_turn(w: &mut Writer<'_>, run: &HotRun) {
+    match run.due_at {
+        _ if run.ready => w.wake(|| Wakeup::Turn(run.route())),
+        Some(at) if run.worker.is_none() && run.status != RunStatus::Paused => {
+            w.wake(|| Wakeup::Due(at));
+        }
+        _ => {}
+    }
+}
+
+fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(), Fail> {
+    let now = w.now;
+    let Some(run) = w.run(change.run_key)? else { return Ok(()) };
+    let before = run.status;
+    let status = change.status.unwrap_or(before);
+    let mut parts = 0;
+    let mut set = |part: u16, is: bool| parts |= if is { part } else { 0 };
+    set(STATUS, status != before);
+    set(OUTPUT, change.output.is_some());
+    set(ERROR, change.error.is_some());
+    set(STATE, change.state.is_some());
+    set(DEADLINE, change.deadline_at.is_some());
+    set(STARTED, change.started_at.is_some());
+    set(ENDED, change.ended_at.is_some());
+    set(RETENTION, change.retention_until.is_some());
+    set(SEEN, matches!(change.turn, TurnChange::Release { .. }));
+
+    let mut claimed_at = None;
+    if let RunGuard::Free { worker, .. } = guard {
+        (run.worker, run.ready) = (Some(*worker), false);
+        run.claim_no += 1;
+        claimed_at = Some(now);
+        set(TURN, true);
+    }
+    let lets_go = release_turn(run, status, &change.turn, now);
+    if lets_go {
+        claimed_at = None;
+        set(TURN, true);
+    }
+    run.status = status;
+    run.head = change.head;
+    let run = run.clone();
+    update_run(w, parts, &run, change, claimed_at)?;
+
+    if status != before {
+        w.count((&run.namespace, &run.workflow), before, -1);
+        w.count((&run.namespace, &run.workflow), status, 1);
+    }
+    if lets_go {
+        wake_turn(w, &run);
+        w.freed(&run.namespace, run.limit_key.as_ref())?;
+    }
+    Ok(())
+}
+
+// The table "The turn after a commit" of docs/store-contract.md. Answers whether the turn is let go.
+fn release_turn(run: &mut HotRun, status: RunStatus, turn: &TurnChange, now: Timestamp) -> bool {
+    let (ready, due_at) = match turn {
+        _ if status.is_ended() => (false, None),
+        TurnChange::Keep => return false,
+        TurnChange::Release { wake, .. } if status == RunStatus::Paused => match wake {
+            Wake::Now => (false, Some(now)),
+            Wake::At(at) => (false, Some(*at)),
+            Wake::OnMessage => (false, None),
+        },
+        TurnChange::Release { seen, .. } if run.accepted > *seen => (true, Some(now)),
+        TurnChange::Release { wake, .. } => match wake {
+            Wake::Now => (true, Some(now)),
+            Wake::At(at) => (*at <= now, Some(*at)),
+            Wake::OnMessage => (false, None),
+        },
+    };
+    (run.ready, run.due_at, run.worker) = (ready, due_at, None);
+    run.claim_no += 1;
+    true
+}
+
+fn update_run(
+    w: &mut Writer<'_>,
+    parts: u16,
+    run: &HotRun,
+    change: &RunChange,
+    claimed_at: Option<Timestamp>,
+) -> Result<(), Fail> {
+    let statement = match w.updates.entry(parts) {
+        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+        std::collections::hash_map::Entry::Vacant(entry) => {
+            entry.insert(w.conn.prepare(&update_sql(parts))?)
+        }
+    };
+    let mut at = Binder { statement, next: 1 };
+    at.bind(Blob(change.head.hash.as_bytes()))?;
+    at.bind(number(change.head.next_ordinal))?;
+    at.bind(Blob(change.cursor.as_bytes()))?;
+    at.bind(change.updated_at.as_micros())?;
+    at.bind(number(run.accepted))?;
+    for (part, _) in PARTS {
+        if parts & part == 0 {
+            continue;
+        }
+        match part {
+            STATUS => at.bind(run.status.as_str())?,
+            TURN => {
+                at.bind(run.ready)?;
+                at.bind(micros(run.due_at))?;
+                at.bind(run.worker.as_ref().map(|worker| Blob(worker.as_bytes())))?;
+                at.bind(number(run.claim_no))?;
+                at.bind(micros(claimed_at))?;
+            }
+            SEEN => {
+                let TurnChange::Release { seen, .. } = change.turn else { continue };
+                at.bind(number(seen))?;
+            }
+            OUTPUT => at.bind_body(&change.output)?,
+            ERROR => at.bind_body(&change.error)?,
+            STATE => at.bind_body(&change.state)?,
+            DEADLINE => at.bind(micros(change.deadline_at))?,
+            STARTED => at.bind(micros(change.started_at))?,
+            ENDED => at.bind(micros(change.ended_at))?,
+            _ => at.bind(micros(change.retention_until))?,
+        }
+    }
+    at.bind(run.rowid)?;
+    at.statement.raw_execute()?;
+    Ok(())
+}
+
+fn update_sql(parts: u16) -> String {
+    let mut sql = String::from(
+        "UPDATE runs SET turn_reclaims = 0, head = ?, next_ordinal = ?, cursor = ?, \
+         updated_at = ?, accepted = ?",
+    );
+    for (part, text) in PARTS {
+        if parts & part != 0 {
+            sql.push_str(text);
+        }
+    }
+    sql.push_str(" WHERE rowid = ?");
+    sql
+}
+
+struct Binder<'s, 'c> {
+    statement: &'s mut Statement<'c>,
+    next: usize,
+}
+
+impl Binder<'_, '_> {
+    fn bind(&mut self, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
+        self.statement.raw_bind_parameter(self.next, value)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    fn bind_body(&mut self, value: &Option<windlass_kernel::Body>) -> rusqlite::Result<()> {
+        let (encoding, bytes) = body(value);
+        self.bind(encoding)?;
+        self.bind(bytes)
+    }
+}
+
+fn put_message(
+    w: &mut Writer<'_>,
+    message: &NewMessage,
+    seq: u64,
+    advanced: Option<RunKey>,
+) -> Result<(), Fail> {
+    let (encoding, bytes) = body(&message.body);
+    let cause = message.caused_by.as_ref().map(windlass_kernel::CausalRef::canonical);
+    w.conn.prepare_cached(&INSERT_MESSAGE)?.execute(params![
+        Blob(message.run_key.as_bytes()),
+        number(seq),
+        message.message_id.as_str(),
+        message.kind.as_str(),
+        message.name.as_str(),
+        cause,
+        message.sent_at.as_micros(),
+        None::<&str>,
+        None::<i64>,
+        encoding,
+        bytes,
+    ])?;
+    let now = w.now;
+    let Some(run) = w.run(message.run_key)? else { return Ok(()) };
+    run.accepted = seq;
+    if advanced == Some(message.run_key) {
+        // The commit's own change of this row is still to come, and carries the counter.
+        return Ok(());
+    }
+    let readies = run.worker.is_none() && !run.ready && run.status != RunStatus::Paused;
+    if readies {
+        (run.ready, run.due_at) = (true, Some(now));
+    }
+    let run = run.clone();
+    if readies {
+        let sql = "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
+        let mut update = w.conn.prepare_cached(sql)?;
+        update.execute(params![number(seq), now.as_micros(), run.rowid])?;
+        wake_turn(w, &run);
+    } else {
+        let sql = "UPDATE runs SET accepted = ?1 WHERE rowid = ?2";
+        w.conn.prepare_cached(sql)?.execute(params![number(seq), run.rowid])?;
+    }
+    Ok(())
+}
+
+fn enqueue(w: &mut Writer<'_>, task: &Task) -> Result<(), Fail> {
+    let (ready, due_at) = match task.worker {
+        Some(_) => (false, task.due_at),
+        None => normalised(task.ready, task.due_at, w.now),
+    };
+    let (body_encoding, bytes) = body(&task.body);
+    let (errors_encoding, errors) = body(&task.errors);
+    w.conn.prepare_cached(&INSERT_TASK)?.execute(params![
+        Blob(task.task_id.as_bytes()),
+        task.namespace.as_str(),
+        task.run_key.as_ref().map(|key| Blob(key.as_bytes())),
+        task.step_key.as_ref().map(|key| key.as_str()),
+        &*task.kind,
+        task.queue.as_str(),
+        task.name.as_str(),
+        task.priority,
+        ready,
+        micros(due_at),
+        task.worker.as_ref().map(|worker| Blob(worker.as_bytes())),
+        number(task.claim_no),
+        micros(task.worker.map(|_| w.now)),
+        task.attempt,
+        task.reclaims,
+        task.limit_key.as_ref().map(|key| key.as_str()),
+        task.trace.as_deref(),
+        task.created_at.as_micros(),
+        body_encoding,
+        bytes,
+        errors_encoding,
+        errors,
+    ])?;
+    let route = || Route { queue: task.queue.clone(), name: task.name.clone() };
+    wake_task(w, ready, due_at, task.worker, route);
+    Ok(())
+}
+
+fn wake_task(
+    w: &mut Writer<'_>,
+    ready: bool,
+    due_at: Option<Timestamp>,
+    worker: Option<WorkerKey>,
+    route: impl FnOnce() -> Route,
+) {
+    match due_at {
+        _ if ready => w.wake(|| Wakeup::Task(route())),
+        Some(at) if worker.is_none() => w.wake(|| Wakeup::Due(at)),
+        _ => {}
+    }
+}
+
+fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), Fail> {
+    let (ready, due_at) = match change.wake {
+        Wake::Now => normalised(true, None, w.now),
+        Wake::At(at) => normalised(false, Some(at), w.now),
+        Wake::OnMessage => (false, None),
+    };
+    let sql = "UPDATE tasks SET ready = ?2, due_at = ?3, worker = NULL, claimed_at = NULL, \
+               claim_no = claim_no + 1, attempt = ?4, reclaims = 0, \
+               errors_encoding = COALESCE(?5, errors_encoding), \
+               errors = CASE WHEN ?5 IS NULL THEN errors ELSE ?6 END \
+               WHERE task_id = ?1 RETURNING namespace, queue, name, limit_key";
+    let (encoding, errors) = body(&change.errors);
+    let id = Blob(change.task_id.as_bytes());
+    let found = w.conn.prepare_cached(sql)?.query_row(
+        params![id, ready, micros(due_at), change.attempt, encoding, errors],
+        task_names,
+    )?;
+    let (namespace, route, limit_key) = found;
+    wake_task(w, ready, due_at, None, || route);
+    w.freed(&namespace, limit_key.as_ref())
+}
+
+type TaskNames = (windlass_kernel::Namespace, Route, Option<windlass_kernel::LimitKey>);
+
+fn task_names(row: &rusqlite::Row<'_>) -> rusqlite::Result<TaskNames> {
+    use windlass_kernel::{LimitKey, Namespace, QueueName, RouteName};
+    let text = |index: usize| row.get::<_, String>(index);
+    let route = Route {
+        queue: QueueName::from_stored(text(1)?),
+        name: RouteName::from_stored(text(2)?),
+    };
+    let limit_key = row.get::<_, Option<String>>(3)?.map(LimitKey::from_stored);
+    Ok((Namespace::from_stored(text(0)?), route, limit_key))
+}
+
+// Removes the guarded task, or one of the run `of`.
+fn settle(w: &mut Writer<'_>, task_id: TaskId, of: Option<RunKey>) -> Result<(), Fail> {
+    let sql = "DELETE FROM tasks WHERE task_id = ?1 AND (?2 IS NULL OR run_key = ?2) \
+               RETURNING namespace, queue, name, limit_key";
+    let run_key = of.as_ref().map(|key| Blob(key.as_bytes()));
+    let mut delete = w.conn.prepare_cached(sql)?;
+    let gone =
+        delete.query_row(params![Blob(task_id.as_bytes()), run_key], task_names).optional()?;
+    drop(delete);
+    match gone {
+        Some((namespace, _, limit_key)) => w.freed(&namespace, limit_key.as_ref()),
+        None => Ok(()),
+    }
+}
+
+fn keep_task(w: &Writer<'_>, guard: &TaskGuard) -> Result<(), Fail> {
+    let sql = "UPDATE tasks SET reclaims = 0 WHERE task_id = ?1 AND reclaims <> 0";
+    w.conn.prepare_cached(sql)?.execute(params![Blob(guard.task_id.as_bytes())])?;
+    Ok(())
+}
+
+fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), Fail> {
+    let (body_encoding, bytes) = body(&letter.body);
+    let (errors_encoding, errors) = body(&letter.errors);
+    w.conn.prepare_cached(&INSERT_DEAD_LETTER)?.execute(params![
+        Blob(letter.task_id.as_bytes()),
+        letter.namespace.as_str(),
+        letter.run_key.as_ref().map(|key| Blob(key.as_bytes())),
+        letter.step_key.as_ref().map(|key| key.as_str()),
+        &*letter.kind,
+        letter.queue.as_str(),
+        letter.name.as_str(),
+        letter.attempt,
+        &*letter.reason,
+        letter.dead_at.as_micros(),
+        body_encoding,
+        bytes,
+        errors_encoding,
+        errors,
+    ])?;
+    Ok(())
+}
+
+fn put_log(w: &Writer<'_>, line: &LogLine) -> Result<(), Fail> {
+    let (encoding, data) = body(&line.data);
+    w.conn.prepare_cached(&INSERT_LOG)?.execute(params![
+        Blob(line.run_key.as_bytes()),
+        Blob(line.log_id.as_bytes()),
+        line.step_key.as_ref().map(|key| key.as_str()),
+        line.attempt,
+        line.level.as_str(),
+        &*line.category,
+        &*line.message,
+        line.replay,
+        line.created_at.as_micros(),
+        encoding,
+        data,
+    ])?;
+    Ok(())
+}

@@ -1,0 +1,711 @@
+//! The committer: the one thread that writes, in batches, and what becomes of a batch that fails.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use futures::channel::oneshot;
+use rusqlite::{Connection, ffi, params};
+use windlass_kernel::{
+    Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
+};
+
+use crate::apply::{Buffers, Writer};
+use crate::error::{self, Fail};
+use crate::options::{Clock, Options};
+use crate::schema::{self, Opened};
+use crate::user_sql::Fence;
+use crate::wake::Bell;
+
+/// The store's clock: the system's, but never behind the last commit.
+pub(crate) struct StoreClock {
+    source: Clock,
+    last: AtomicI64,
+}
+
+impl StoreClock {
+    pub(crate) fn new(source: Clock, last: Timestamp) -> Self {
+        Self { source, last: AtomicI64::new(last.as_micros()) }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let read = (self.source)().as_micros();
+        let last = self.last.fetch_max(read, Ordering::AcqRel);
+        Timestamp::from_micros(last.max(read))
+    }
+}
+
+/// Where calls that write are left.
+pub(crate) struct Committer {
+    // Taken by `close`, so that later calls find nobody.
+    queue: Sender<Job>,
+    closed: Arc<AtomicBool>,
+}
+
+/// What is left for the writer.
+pub(crate) enum Job {
+    Unit(Unit),
+    Close(oneshot::Sender<()>),
+}
+
+/// One call.
+pub(crate) enum Unit {
+    Commits { commits: Vec<Commit>, user_sql: bool, reply: oneshot::Sender<CommitResults> },
+    Call(RefCell<Box<dyn Call + Send>>),
+}
+
+/// A call that writes and is not a commit. It may be run again after a rollback.
+pub(crate) trait Call {
+    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail>;
+    fn answer(&mut self, outcome: Result<(), Error>);
+}
+
+struct CallOf<T, F> {
+    work: F,
+    result: Option<T>,
+    reply: Option<oneshot::Sender<Result<T, Error>>>,
+}
+
+impl<T: Send, F: FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send> Call for CallOf<T, F> {
+    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail> {
+        self.result = Some((self.work)(writer)?);
+        Ok(())
+    }
+
+    fn answer(&mut self, outcome: Result<(), Error>) {
+        let Some(reply) = self.reply.take() else { return };
+        let answer = outcome.and_then(|()| self.result.take().ok_or_else(error::lost));
+        // Nobody waits any more: what was written stays written.
+        let _ = reply.send(answer);
+    }
+}
+
+impl Committer {
+    /// Starts the writer thread.
+    pub(crate) fn start(
+        opened: Opened,
+        options: &Options,
+        clock: Arc<StoreClock>,
+        bell: Bell,
+    ) -> Result<(Committer, JoinHandle<()>), Error> {
+        let (queue, jobs) = unbounded();
+        let closed = Arc::new(AtomicBool::new(false));
+        let state = closed.clone();
+        let options = options.clone();
+        let thread = schema::spawn("windlass-sqlite", move || {
+            let closed = Closing { closed: state, jobs: jobs.clone() };
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                write_batches(opened, &options, &clock, &bell, &jobs)
+            }));
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the store closes"),
+                Err(_) => tracing::error!("the store's writer panicked; the store closes"),
+            }
+            drop(closed);
+        })?;
+        Ok((Committer { queue, closed }, thread))
+    }
+
+    /// Leaves commits; the receiver is cancelled if the writer dies on them.
+    pub(crate) fn commit(&self, commits: Vec<Commit>) -> Result<oneshot::Receiver<CommitResults>, Error> {
+        let user_sql = commits.iter().any(|commit| commit.user_sql().next().is_some());
+        let (reply, answer) = oneshot::channel();
+        self.leave(Job::Unit(Unit::Commits { commits, user_sql, reply }))?;
+        Ok(answer)
+    }
+
+    /// Leaves another call.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
+        let (reply, answer) = oneshot::channel();
+        let call = CallOf { work, result: None, reply: Some(reply) };
+        self.leave(Job::Unit(Unit::Call(RefCell::new(Box::new(call)))))?;
+        Ok(answer)
+    }
+
+    /// Asks the writer to end after what was left before.
+    pub(crate) fn close(&self) -> Option<oneshot::Receiver<()>> {
+        let (reply, done) = oneshot::channel();
+        let left = self.leave(Job::Close(reply));
+        self.closed.store(true, Ordering::Release);
+        left.ok().map(|()| done)
+    }
+
+    fn leave(&self, job: Job) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(error::closed());
+        }
+        self.queue.send(job).map_err(|_| error::closed())
+    }
+}
+
+// However the writer ends, those who wait in its queue get an answer, and later ones find it closed.
+struct Closing {
+    closed: Arc<AtomicBool>,
+    jobs: Receiver<Job>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        for job in self.jobs.try_iter() {
+            match job {
+                Job::Unit(unit) => unit.refuse(&error::closed()),
+                Job::Close(reply) => drop(reply.send(())),
+            }
+        }
+    }
+}
+
+impl Unit {
+    fn len(&self) -> usize {
+        match self {
+            Unit::Commits { commits, .. } => commits.len(),
+            Unit::Call(_) => 1,
+        }
+    }
+
+    fn has_user_sql(&self) -> bool {
+        matches!(self, Unit::Commits { user_sql: true, .. })
+    }
+
+    // Answers that nothing was written, because of `error`.
+    fn refuse(self, error: &Error) {
+        match self {
+            Unit::Commits { commits, reply, .. } => {
+                let error = error::commit_error(error::again(error));
+                let _ = reply.send(commits.iter().map(|_| Err(error.clone())).collect());
+            }
+            Unit::Call(call) => call.into_inner().answer(Err(error::again(error))),
+        }
+    }
+}
+
+fn write_batches(
+    opened: Opened,
+    options: &Options,
+    clock: &StoreClock,
+    bell: &Bell,
+    jobs: &Receiver<Job>,
+) -> Result<(), Error> {
+    let Opened { mut conn, path, lock, .. } = opened;
+    let log = Log::watch(&mut conn, options)?;
+    let fence = Fence::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
+    let checkpointer = Checkpointer::start(path)?;
+    let writer = Writer::new(&conn, &fence).map_err(error::sql)?;
+    let mut batcher =
+        Batcher { writer, clock, bell, options, seen_version: None, log, checkpointer };
+    let closing = batcher.run(jobs);
+    let Batcher { writer, checkpointer, .. } = batcher;
+    drop(writer);
+    drop(checkpointer);
+    let closed = conn.close().map_err(|(_, error)| error::sql(error));
+    drop(lock);
+    if let Some(reply) = closing? {
+        let _ = reply.send(());
+    }
+    closed
+}
+
+struct Batcher<'c> {
+    writer: Writer<'c>,
+    clock: &'c StoreClock,
+    bell: &'c Bell,
+    options: &'c Options,
+    // What SQLite calls the state of the file as far as others changed it.
+    seen_version: Option<i64>,
+    log: Log,
+    checkpointer: Checkpointer,
+}
+
+/// What became of a batch's units: for commits the results, for calls whether it went through.
+enum Outcome {
+    Commits(CommitResults),
+    Call(Result<(), Error>),
+}
+
+impl<'c> Batcher<'c> {
+    fn run(&mut self, jobs: &Receiver<Job>) -> Result<Option<oneshot::Sender<()>>, Error> {
+        let mut held_back = None;
+        loop {
+            let first = match held_back.take() {
+                Some(job) => job,
+                None => match jobs.recv() {
+                    Ok(job) => job,
+                    Err(_) => return Ok(None),
+                },
+            };
+            let first = match first {
+                Job::Unit(unit) => unit,
+                Job::Close(reply) => return Ok(Some(reply)),
+            };
+            let mut size = first.len();
+            let mut batch = vec![first];
+            while !batch[0].has_user_sql() && size < self.options.batch_commits_max {
+                match jobs.try_recv() {
+                    Ok(Job::Unit(unit)) if !unit.has_user_sql() => {
+                        size += unit.len();
+                        batch.push(unit);
+                    }
+                    Ok(other) => {
+                        held_back = Some(other);
+                        break;
+                    }
+                    Err(_) => break,
+                }
+            }
+            self.write(batch)?;
+            self.checkpoint();
+        }
+    }
+
+    fn write(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
+        self.writer.now = self.clock.now();
+        self.writer.heard = self.bell.is_heard();
+        if batch[0].has_user_sql() {
+            return self.write_apart(batch);
+        }
+        let written = match self.together(&batch) {
+            Err(fail) if !fail.is_fatal() && !fail.is_everybodys() => self.one_by_one(&batch),
+            other => other,
+        };
+        match written {
+            Ok(outcomes) => {
+                self.ring();
+                for (unit, outcome) in batch.into_iter().zip(outcomes) {
+                    answer(unit, outcome);
+                }
+                Ok(())
+            }
+            Err(Broken::Lost(error)) => {
+                // What is on the disk is not known; the same commits sent to the next opener tell.
+                for unit in batch {
+                    unit.refuse(&error);
+                }
+                Err(error)
+            }
+            Err(Broken::Fail(fail)) => {
+                let error = fail.into_error();
+                for unit in batch {
+                    unit.refuse(&error);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    // The way of nearly every batch: all in one transaction, no savepoints.
+    fn together(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Broken> {
+        self.begin()?;
+        let before = self.writer.conn.total_changes();
+        let done = self.units(batch);
+        match done {
+            Ok(outcomes) => {
+                self.commit(before)?;
+                Ok(outcomes)
+            }
+            Err(fail) => {
+                self.rollback()?;
+                Err(Broken::Fail(fail))
+            }
+        }
+    }
+
+    fn units(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Fail> {
+        let mut buffers = Buffers::default();
+        let mut outcomes = Vec::with_capacity(batch.len());
+        for unit in batch {
+            outcomes.push(match unit {
+                Unit::Commits { commits, .. } => {
+                    let mut results = Vec::with_capacity(commits.len());
+                    for commit in commits {
+                        results.push(self.writer.apply_or_answer(&mut buffers, commit)?);
+                    }
+                    Outcome::Commits(results)
+                }
+                Unit::Call(call) => {
+                    call.borrow_mut().run(&mut self.writer)?;
+                    Outcome::Call(Ok(()))
+                }
+            });
+        }
+        self.writer.finish(&mut buffers)?;
+        Ok(outcomes)
+    }
+
+    // After something in the batch failed: each in a savepoint, so that it fails alone.
+    fn one_by_one(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Broken> {
+        self.begin()?;
+        let before = self.writer.conn.total_changes();
+        self.writer.careful = true;
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut failed = None;
+        for unit in batch {
+            match self.unit_alone(unit) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(fail) => {
+                    failed = Some(fail);
+                    break;
+                }
+            }
+        }
+        self.writer.careful = false;
+        if let Some(fail) = failed {
+            self.rollback()?;
+            return Err(Broken::Fail(fail));
+        }
+        self.commit(before)?;
+        Ok(outcomes)
+    }
+
+    fn unit_alone(&mut self, unit: &Unit) -> Result<Outcome, Fail> {
+        Ok(match unit {
+            Unit::Commits { commits, .. } => {
+                let mut results = Vec::with_capacity(commits.len());
+                for commit in commits {
+                    let written = self.in_savepoint(|writer| {
+                        let mut buffers = Buffers::default();
+                        let committed = writer.apply(&mut buffers, commit)?;
+                        writer.finish(&mut buffers)?;
+                        Ok(committed)
+                    })?;
+                    results.push(written.map_err(Fail::into_commit_error));
+                }
+                Outcome::Commits(results)
+            }
+            Unit::Call(call) => {
+                let written = self.in_savepoint(|writer| {
+                    call.borrow_mut().run(writer)?;
+                    writer.finish(&mut Buffers::default())
+                })?;
+                Outcome::Call(written.map_err(Fail::into_error))
+            }
+        })
+    }
+
+    // The outer error is everybody's, the inner one only of what was tried.
+    fn in_savepoint<T>(
+        &mut self,
+        work: impl FnOnce(&mut Writer<'c>) -> Result<T, Fail>,
+    ) -> Result<Result<T, Fail>, Fail> {
+        let conn = self.writer.conn;
+        conn.prepare_cached("SAVEPOINT one")?.execute([])?;
+        let wakeups = std::mem::take(&mut self.writer.wakeups);
+        let done = work(&mut self.writer);
+        if let Err(fail) = done {
+            if fail.is_everybodys() || conn.is_autocommit() {
+                return Err(fail);
+            }
+            conn.prepare_cached("ROLLBACK TO one")?.execute([])?;
+            conn.prepare_cached("RELEASE one")?.execute([])?;
+            self.writer.forget();
+            self.writer.wakeups = wakeups;
+            return Ok(Err(fail));
+        }
+        conn.prepare_cached("RELEASE one")?.execute([])?;
+        self.writer.wakeups.extend(wakeups);
+        Ok(done)
+    }
+
+    // A call with user SQL in it: each commit in a transaction of its own, in order.
+    fn write_apart(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
+        for unit in batch {
+            let Unit::Commits { commits, reply, .. } = unit else { continue };
+            let mut results = Vec::with_capacity(commits.len());
+            let mut lost = None;
+            for commit in &commits {
+                if lost.is_some() {
+                    results.push(Err(error::commit_error(error::closed())));
+                    continue;
+                }
+                results.push(match self.alone(commit) {
+                    Ok(committed) => {
+                        self.ring();
+                        Ok(committed)
+                    }
+                    Err(Broken::Fail(fail)) => Err(fail.into_commit_error()),
+                    Err(Broken::Lost(error)) => {
+                        let answer = error::commit_error(error::again(&error));
+                        lost = Some(error);
+                        Err(answer)
+                    }
+                });
+            }
+            let _ = reply.send(results);
+            if let Some(error) = lost {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn alone(&mut self, commit: &Commit) -> Result<Committed, Broken> {
+        self.begin()?;
+        let before = self.writer.conn.total_changes();
+        self.writer.careful = true;
+        let mut buffers = Buffers::default();
+        let done = self.writer.apply(&mut buffers, commit);
+        let done = done.and_then(|committed| {
+            self.writer.finish(&mut buffers)?;
+            Ok(committed)
+        });
+        self.writer.careful = false;
+        match done {
+            Ok(committed) => match self.commit(before) {
+                // A deferred constraint of the user's tables speaks up only now.
+                Err(Broken::Fail(Fail::Sql(error))) if !error::is_environment(&error) => {
+                    let unique = error::is_unique(&error);
+                    let message = error.to_string();
+                    Err(Broken::Fail(Fail::Answer(CommitError::UserSql { unique, message })))
+                }
+                other => other.map(|()| committed),
+            },
+            Err(fail) => {
+                self.rollback()?;
+                Err(Broken::Fail(fail))
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), Broken> {
+        let conn = self.writer.conn;
+        conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut s| s.execute([])).map_err(Fail::Sql)?;
+        // Somebody with a SQL prompt may have changed rows that the writer remembers.
+        let version = conn
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)));
+        match version {
+            Ok(version) => {
+                if self.seen_version.is_some_and(|seen| seen != version) {
+                    self.writer.runs.clear();
+                }
+                self.seen_version = Some(version);
+                Ok(())
+            }
+            Err(error) => {
+                self.rollback()?;
+                Err(Broken::Fail(Fail::Sql(error)))
+            }
+        }
+    }
+
+    // Makes the batch durable. On an error nothing of it is left, unless it is `Broken::Lost`.
+    fn commit(&mut self, changes_before: u64) -> Result<(), Broken> {
+        let conn = self.writer.conn;
+        let done = || -> rusqlite::Result<()> {
+            // What only looked leaves no trace, and costs no sync.
+            if conn.total_changes() != changes_before {
+                let sql = "UPDATE meta SET value = MAX(value, ?1) WHERE name = 'clock'";
+                let now = self.writer.now.as_micros();
+                conn.prepare_cached(sql)?.execute(params![now])?;
+            }
+            if let Some(code) = self.options.commit_fault.as_ref().and_then(|fault| fault()) {
+                return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+            }
+            conn.prepare_cached("COMMIT")?.execute([])?;
+            Ok(())
+        };
+        match done() {
+            Ok(()) => Ok(()),
+            Err(error) if error::is_unsynced(&error) => {
+                let message = "the disk did not confirm a commit; the store closes, and whether \
+                               the commit is there will be known when it is opened again";
+                let error = Error::new(ErrorKind::Unknown, "STORE_UNSYNCED", message)
+                    .with_source(error);
+                Err(Broken::Lost(error))
+            }
+            Err(error) => {
+                self.rollback()?;
+                Err(Broken::Fail(Fail::Sql(error)))
+            }
+        }
+    }
+
+    fn rollback(&mut self) -> Result<(), Broken> {
+        self.writer.forget();
+        let conn = self.writer.conn;
+        // Some errors have rolled back already.
+        if conn.is_autocommit() {
+            return Ok(());
+        }
+        let done = conn.prepare_cached("ROLLBACK").and_then(|mut s| s.execute([]));
+        match done {
+            Ok(_) => Ok(()),
+            Err(_) if conn.is_autocommit() => Ok(()),
+            Err(error) => {
+                let message = "a transaction can neither be committed nor undone; the store closes";
+                let error = Error::new(ErrorKind::Unavailable, "STORE_IO", message)
+                    .with_source(error);
+                Err(Broken::Lost(error))
+            }
+        }
+    }
+
+    fn ring(&mut self) {
+        let wakeups: Vec<Wakeup> = self.writer.wakeups.drain().collect();
+        self.bell.ring(wakeups);
+    }
+
+    // The log's pages are copied into the database by another thread while commits go on; what
+    // came in meanwhile is then copied here, so that the log can begin anew.
+    fn checkpoint(&mut self) {
+        let size = self.log.bytes();
+        if size < self.options.wal_bytes_soft {
+            return;
+        }
+        let done = self.checkpointer.is_done();
+        if done || size >= self.options.wal_bytes_hard {
+            let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+            let copied = self.writer.conn.query_row(sql, [], |row| {
+                Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            });
+            match copied {
+                // A reader may hold on to an old page: then once more, later.
+                Ok((all, copied)) if all == copied => self.log.restarts(),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a checkpoint failed; the log grows"),
+            }
+        } else {
+            self.checkpointer.ask();
+        }
+    }
+}
+
+/// A batch of which nothing was written, or of which nobody knows.
+enum Broken {
+    Fail(Fail),
+    Lost(Error),
+}
+
+impl From<Fail> for Broken {
+    fn from(fail: Fail) -> Self {
+        Broken::Fail(fail)
+    }
+}
+
+impl Broken {
+    fn is_fatal(&self) -> bool {
+        matches!(self, Broken::Lost(_))
+    }
+
+    fn is_everybodys(&self) -> bool {
+        matches!(self, Broken::Fail(fail) if fail.is_everybodys())
+    }
+}
+
+fn answer(unit: Unit, outcome: Outcome) {
+    match (unit, outcome) {
+        (Unit::Commits { reply, .. }, Outcome::Commits(results)) => drop(reply.send(results)),
+        (Unit::Call(call), Outcome::Call(result)) => call.into_inner().answer(result),
+        // Outcomes are made from their units, one for one.
+        _ => {}
+    }
+}
+
+impl Writer<'_> {
+    // A commit that does not hold is an answer; anything else is the batch's affair.
+    fn apply_or_answer<'b>(
+        &mut self,
+        buffers: &mut Buffers<'b>,
+        commit: &'b Commit,
+    ) -> Result<Result<Committed, CommitError>, Fail> {
+        match self.apply(buffers, commit) {
+            Ok(committed) => Ok(Ok(committed)),
+            Err(Fail::Answer(error)) => Ok(Err(error)),
+            Err(fail) => Err(fail),
+        }
+    }
+}
+
+/// The size of the write-ahead log.
+struct Log {
+    pages: Arc<AtomicU64>,
+    page_bytes: u64,
+}
+
+impl Log {
+    fn watch(conn: &mut Connection, options: &Options) -> Result<Self, Error> {
+        let pages = Arc::new(AtomicU64::new(0));
+        let seen = pages.clone();
+        let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
+            seen.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        };
+        conn.wal_hook(Some(hook)).map_err(error::sql)?;
+        Ok(Self { pages, page_bytes: options.page_bytes.into() })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed) * self.page_bytes
+    }
+
+    // The next commit writes to the log's beginning.
+    fn restarts(&self) {
+        self.pages.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The thread that copies the log into the database beside the commits.
+struct Checkpointer {
+    ask: Option<Sender<()>>,
+    done: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpointer {
+    fn start(path: PathBuf) -> Result<Self, Error> {
+        let (ask, asked) = bounded::<()>(1);
+        let (finish, done) = bounded(1);
+        let work = move || {
+            while asked.recv().is_ok() {
+                if let Err(error) = copy_log(&path) {
+                    tracing::warn!(%error, "a checkpoint failed; the log grows");
+                }
+                let _ = finish.send(());
+            }
+        };
+        let thread = Some(schema::spawn("windlass-checkpoint", work)?);
+        Ok(Self { ask: Some(ask), done, thread })
+    }
+
+    fn ask(&self) {
+        if let Some(ask) = &self.ask {
+            // Asked already is asked enough.
+            let _ = ask.try_send(());
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.try_recv().is_ok()
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        self.ask = None;
+        // It may be about to report the end of a checkpoint that nobody waits for.
+        while let Some(thread) = self.thread.take() {
+            let _ = self.done.try_recv();
+            if thread.is_finished() {
+                let _ = thread.join();
+            } else {
+                std::thread::yield_now();
+                self.thread = Some(thread);
+            }
+        }
+    }
+}
+
+fn copy_log(path: &std::path::Path) -> rusqlite::Result<()> {
+    let conn = Connection::open(path)?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}

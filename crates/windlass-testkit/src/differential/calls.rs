@@ -1,0 +1,105 @@
+//! The calls of the differential test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_kernel::{
+    ClaimOrder, ClaimRequest, Commit, HeldItem, LimitKey, Namespace, RunKey, Store, Want,
+    WorkerInfo, WorkerKey, WorkerStatus,
+};
+
+use super::commit;
+use super::commits::Author;
+use crate::world::{Subject, World, route};
+
+/// One call, the same for all stores.
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Commit(Vec<Commit>),
+    Claim(ClaimRequest),
+    Release(Vec<HeldItem>),
+    Revoke(RunKey, WorkerKey),
+    Promote(u32),
+    Renew(WorkerInfo),
+    Reap(WorkerKey, u32),
+    SetLimit(Namespace, LimitKey, Option<u32>),
+    Advance(Duration),
+}
+
+impl Call {
+    pub(super) async fn next(author: &mut Author, world: &World) -> Self {
+        let worker = author.worker(world);
+        match author.rng.below(100) {
+            0..58 => {
+                let mut commits = Vec::new();
+                for _ in 0..author.rng.range(1, 6) {
+                    commits.extend(author.commits(world).await);
+                }
+                Self::Commit(commits)
+            }
+            58..74 => Self::Claim(claim(author, worker)),
+            74..78 => {
+                let mut held = world.store.held(worker).await.unwrap();
+                held.retain(|_| author.rng.chance(600));
+                held.extend(author.stale_hold());
+                Self::Release(held)
+            }
+            78..82 => Self::Revoke(author.run_key(world), worker),
+            82..86 => Self::Promote(author.rng.range(1, 5) as u32),
+            86..91 => Self::Renew(renewal(author, world, worker)),
+            91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
+            94..96 => {
+                let slots = author.rng.chance(700).then(|| author.rng.below(3) as u32);
+                let key = LimitKey::new(["l1", "l2"][author.rng.below(2) as usize]).unwrap();
+                Self::SetLimit(author.namespace(), key, slots)
+            }
+            _ => Self::Advance(Duration::from_millis(author.rng.range(1, 12_000))),
+        }
+    }
+
+    /// Makes the call and shows the answer.
+    pub(super) async fn play(&self, store: &Arc<dyn Store>, subject: &dyn Subject) -> Vec<String> {
+        match self {
+            Self::Commit(commits) => commit(&**store, commits).await,
+            Self::Claim(request) => vec![format!("{:?}", store.claim(request.clone()).await.unwrap())],
+            Self::Release(held) => vec![format!("{}", store.release(held.clone()).await.unwrap())],
+            Self::Revoke(run_key, worker) => {
+                vec![format!("{:?}", store.revoke(*run_key, *worker).await.unwrap())]
+            }
+            Self::Promote(limit) => vec![format!("{:?}", store.promote(*limit).await.unwrap())],
+            Self::Renew(info) => vec![format!("{:?}", store.renew(info.clone()).await.unwrap())],
+            Self::Reap(worker, limit) => {
+                vec![format!("{:?}", store.reap(*worker, *limit).await.unwrap())]
+            }
+            Self::SetLimit(namespace, key, slots) => {
+                let answer = store.set_limit(namespace.clone(), key.clone(), *slots).await;
+                vec![format!("{answer:?}")]
+            }
+            Self::Advance(by) => {
+                subject.advance(*by).await;
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn claim(author: &mut Author, worker: WorkerKey) -> ClaimRequest {
+    let mut routes = vec![route("default", "w"), route("default", "v"), route("q", "t")];
+    routes.retain(|_| author.rng.chance(800));
+    let order = if author.rng.chance(250) { ClaimOrder::Oldest } else { ClaimOrder::Priority };
+    ClaimRequest {
+        worker,
+        turns: Want { routes: routes.clone(), max: author.rng.below(4) as u32 },
+        tasks: Want { routes, max: author.rng.below(4) as u32 },
+        order,
+    }
+}
+
+fn renewal(author: &mut Author, world: &World, worker: WorkerKey) -> WorkerInfo {
+    let status = match author.rng.below(10) {
+        0 => WorkerStatus::Stopped,
+        1 => WorkerStatus::Draining,
+        _ => WorkerStatus::Active,
+    };
+    WorkerInfo { status, lease: Duration::from_secs(20), ..world.info(worker) }
+}

@@ -1,0 +1,114 @@
+//! Everything that a store would tell anybody, to be compared.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use windlass_kernel::{
+    DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message, Namespace, Query,
+    Run, RunKey, Store, Task, TasksQuery, Worker,
+};
+
+/// The rows of a store.
+pub(super) struct Dump {
+    runs: Vec<Run>,
+    loaded: Vec<Loaded>,
+    events: Vec<Event>,
+    messages: Vec<Message>,
+    logs: Vec<LogLine>,
+    tasks: Vec<Task>,
+    letters: Vec<DeadLetter>,
+    limits: Vec<LimitState>,
+    workers: Vec<Worker>,
+    held: Vec<HeldItem>,
+    health: Health,
+}
+
+impl Dump {
+    pub(super) async fn of(store: &dyn Store) -> Self {
+        let runs = every_run(store).await;
+        let keys: Vec<RunKey> = runs.iter().map(|run| run.run_key).collect();
+        let loaded = store.load(keys.clone()).await.unwrap();
+        let (mut events, mut messages, mut logs) = (Vec::new(), Vec::new(), Vec::new());
+        for run_key in keys {
+            let query = Query::Events { run_key, from: 0, limit: 1_000 };
+            events.extend(store.list(query).await.unwrap().events().unwrap());
+            let query = Query::Messages { run_key, after: 0, limit: 1_000 };
+            messages.extend(store.list(query).await.unwrap().messages().unwrap());
+            let query =
+                Query::Logs { run_key, level_min: None, category: None, after: None, limit: 1_000 };
+            logs.extend(store.list(query).await.unwrap().logs().unwrap());
+        }
+        let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+        for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
+            tasks.extend(tasks_of(store, &namespace).await);
+            let query = Query::DeadLetters {
+                namespace: namespace.clone(),
+                queue: None,
+                after: None,
+                limit: 1_000,
+            };
+            letters.extend(store.list(query).await.unwrap().dead_letters().unwrap());
+            let query = Query::Limits { namespace, after: None, limit: 1_000 };
+            limits.extend(store.list(query).await.unwrap().limits().unwrap());
+        }
+        let query = Query::Workers { after: None, limit: 1_000 };
+        let workers = store.list(query).await.unwrap().workers().unwrap();
+        let holders = runs.iter().filter_map(|run| run.turn.worker);
+        let holders = holders.chain(tasks.iter().filter_map(|task| task.worker));
+        let mut held = Vec::new();
+        for worker in holders.collect::<BTreeSet<_>>() {
+            held.extend(store.held(worker).await.unwrap());
+        }
+        let health = store.health().await.unwrap();
+        Self {
+            runs, loaded, events, messages, logs, tasks, letters, limits, workers, held, health,
+        }
+    }
+
+    pub(super) fn assert_same(&self, found: &Dump, place: &str) {
+        same("runs", &self.runs, &found.runs, place);
+        same("loaded runs", &self.loaded, &found.loaded, place);
+        same("events", &self.events, &found.events, place);
+        same("messages", &self.messages, &found.messages, place);
+        same("log lines", &self.logs, &found.logs, place);
+        same("tasks", &self.tasks, &found.tasks, place);
+        same("dead letters", &self.letters, &found.letters, place);
+        same("limits", &self.limits, &found.limits, place);
+        same("workers", &self.workers, &found.workers, place);
+        same("holds", &self.held, &found.held, place);
+        assert_eq!(self.health, found.health, "health differs: {place}");
+    }
+}
+
+fn same<T: Debug + PartialEq>(what: &str, expect: &[T], found: &[T], place: &str) {
+    for (expect, found) in expect.iter().zip(found) {
+        assert_eq!(found, expect, "{what} differ: {place}");
+    }
+    assert_eq!(found.len(), expect.len(), "the number of {what} differs: {place}");
+}
+
+async fn every_run(store: &dyn Store) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    loop {
+        let after = runs.last().map(|run| run.run_key);
+        let page = store.list(Query::EveryRun { after, limit: 100 }).await.unwrap();
+        let page = page.runs().unwrap();
+        if page.is_empty() {
+            return runs;
+        }
+        runs.extend(page);
+    }
+}
+
+async fn tasks_of(store: &dyn Store, namespace: &Namespace) -> Vec<Task> {
+    let query = TasksQuery {
+        namespace: namespace.clone(),
+        run_key: None,
+        queue: None,
+        name: None,
+        state: None,
+        after: None,
+        limit: 1_000,
+    };
+    store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
+}

@@ -1,0 +1,280 @@
+//! What can only be judged at the end: ledgers, mailboxes, families, effects, what clients know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::FutureExt as _;
+use serde_json::json;
+use windlass_kernel::canonical::to_canonical;
+use windlass_kernel::ledger::{genesis, run_end_digest, step_digest};
+use windlass_kernel::{
+    Event, Head, Loaded, MemoryStore, Message, MessageKind, Query, Run, RunKey, RunStatus,
+    Sha256Digest, Store,
+};
+
+use super::super::driver::fold;
+use super::super::program::Input;
+use super::super::store::short;
+use super::{Checker, load};
+
+impl Checker {
+    /// Judges the whole store after the world has come to rest.
+    pub fn audit(&self, store: &MemoryStore) {
+        let runs = self.runs(store);
+        for run in &runs {
+            self.audit_ledger(store, run);
+            self.audit_steps(store, run);
+            self.audit_mailbox(store, run);
+            self.audit_family(store, run, &runs);
+        }
+        self.audit_rest(store, &runs);
+        self.audit_told(store, &runs);
+        self.audit_effects(store);
+        self.audit_accepted(&runs);
+    }
+
+    fn audit_ledger(&self, store: &MemoryStore, run: &Run) {
+        let events = events_of(store, run.run_key);
+        let name = short(run.run_key.0);
+        let mut head = genesis(run);
+        for event in &events {
+            if event.ordinal != head.next_ordinal {
+                let detail = format!("r{name:x}: {} instead of {}", event.ordinal, head.next_ordinal);
+                return self.fail("5 ordinals are gapless", detail);
+            }
+            let hash = hash_of(&head.hash, event);
+            if hash != event.hash {
+                let detail = format!("r{name:x}: event {} has another hash", event.ordinal);
+                return self.fail("5 the hash chain is intact", detail);
+            }
+            head = Head { next_ordinal: event.ordinal + 1, hash };
+            let known = self.state().events.get(&event.event_id).copied();
+            if known != Some((run.run_key, event.ordinal)) {
+                let detail = format!("r{name:x}: event {} was never committed", event.ordinal);
+                return self.fail("5 the ledger holds what was committed", detail);
+            }
+        }
+        if head != run.head || events.last().map(|event| event.event_id) != Some(run.cursor) {
+            let detail = format!("r{name:x} does not end where its ledger does");
+            self.fail("5 the ledger ends where its run says", detail);
+        }
+        let committed = self.state().events.values().filter(|at| at.0 == run.run_key).count();
+        if committed != events.len() {
+            let detail = format!("r{name:x}: {committed} committed, {} there", events.len());
+            self.fail("8 what was acknowledged survives", detail);
+        }
+    }
+
+    fn audit_steps(&self, store: &MemoryStore, run: &Run) {
+        let Some(row) = load(store, vec![run.run_key]).pop() else { return };
+        let name = short(run.run_key.0);
+        for step in row.steps.iter().filter(|step| step.status.is_settled()) {
+            let key = (run.run_key, step.step_key.clone());
+            let recorded = self.state().settled.get(&key).map(|settled| settled.digest);
+            if recorded != Some(step_digest(step)) {
+                let detail = format!("step {} of r{name:x} is not what was recorded", step.step_key);
+                self.fail("2 one result a step, immutable", detail);
+            }
+        }
+        let settled = row.steps.iter().filter(|step| step.status.is_settled()).count();
+        let counted: Option<usize> = row.run.state.as_ref().and_then(|state| state.read().ok());
+        if counted.unwrap_or(0) != settled {
+            let detail = format!("r{name:x} counted {counted:?} steps, {settled} are settled");
+            self.fail("6 state is the fold of what was committed", detail);
+        }
+        if run.status == RunStatus::Complete && run.output != Some(fold(row.steps.iter())) {
+            let detail = format!("the output of r{name:x} is not made of its steps");
+            self.fail("6 state is the fold of what was committed", detail);
+        }
+        let ended = self.state().ended.get(&run.run_key).copied();
+        let now = run_end_digest(run.status, run.output.as_ref(), run.error.as_ref());
+        if ended.is_some_and(|ended| ended != now) || run.status.is_ended() && ended.is_none() {
+            let detail = format!("r{name:x} ended otherwise and is {}", run.status);
+            self.fail("15 terminal is final", detail);
+        }
+    }
+
+    fn audit_mailbox(&self, store: &MemoryStore, run: &Run) {
+        let messages = messages_of(store, run.run_key);
+        let name = short(run.run_key.0);
+        let mut ids = BTreeSet::new();
+        for (place, message) in messages.iter().enumerate() {
+            let id = (run.run_key, message.message_id.clone());
+            let known = self.state().accepted.get(&id).copied();
+            let gap = message.seq != place as u64 + 1;
+            if gap || known != Some(message.seq) || !ids.insert(message.message_id.clone()) {
+                let detail = format!("r{name:x}: message {} at {place}", message.message_id);
+                self.fail("16 a mailbox holds what was accepted, in order", detail);
+            }
+        }
+        if run.accepted != messages.len() as u64 {
+            let detail = format!("r{name:x} accepted {}, has {}", run.accepted, messages.len());
+            self.fail("16 a mailbox holds what was accepted, in order", detail);
+        }
+    }
+
+    fn audit_accepted(&self, runs: &[Run]) {
+        let counts: BTreeMap<RunKey, u64> =
+            runs.iter().map(|run| (run.run_key, run.accepted)).collect();
+        let mut known: BTreeMap<RunKey, u64> = BTreeMap::new();
+        for (run_key, _) in self.state().accepted.keys() {
+            *known.entry(*run_key).or_default() += 1;
+        }
+        for (run_key, count) in known {
+            if counts.get(&run_key) != Some(&count) {
+                let detail = format!("r{:x}: {count} messages were accepted", short(run_key.0));
+                self.fail("8 what was acknowledged survives", detail);
+            }
+        }
+    }
+
+    fn audit_family(&self, store: &MemoryStore, run: &Run, runs: &[Run]) {
+        let input: Option<Input> = run.input.read().ok();
+        if input.is_none_or(|input| input.namespace != run.namespace.as_str()) {
+            let detail = format!("r{:x} has the input of another tenant", short(run.run_key.0));
+            self.fail("27 nothing crosses namespaces", detail);
+        }
+        let Some(parent) = runs.iter().find(|parent| Some(parent.run_key) == run.parent) else {
+            if run.parent.is_some() {
+                let detail = format!("r{:x} has no parent there", short(run.run_key.0));
+                self.fail("27 nothing crosses namespaces", detail);
+            }
+            return;
+        };
+        if parent.namespace != run.namespace || parent.root != run.root {
+            let detail = format!("r{:x} is not of its parent's family", short(run.run_key.0));
+            self.fail("27 nothing crosses namespaces", detail);
+        }
+        if parent.status == RunStatus::Terminated && !run.status.is_ended() {
+            let detail = format!("r{:x} lives, its parent was terminated", short(run.run_key.0));
+            self.fail("20 cancel reaches every live descendant", detail);
+        }
+        let child = run.run_key.to_string();
+        let told = messages_of(store, parent.run_key).into_iter().filter(|message| {
+            let body: Option<String> = message.body.as_ref().and_then(|body| body.read().ok());
+            message.kind == MessageKind::ChildResult && body.as_ref() == Some(&child)
+        });
+        let told = told.count();
+        let owed = usize::from(run.status.is_ended() && !parent.status.is_ended());
+        if told > 1 || told < owed {
+            let detail = format!("r{:x} told its parent {told} times", short(run.run_key.0));
+            self.fail("21 a parent sees each child's result once", detail);
+        }
+    }
+
+    fn audit_rest(&self, store: &MemoryStore, runs: &[Run]) {
+        for run in runs.iter().filter(|run| run.turn.worker.is_some()) {
+            let detail = format!("r{:x} is held at rest", short(run.run_key.0));
+            self.fail("22 slots come back", detail);
+        }
+        for task in self.tasks(store, None) {
+            let detail = format!("t{:x} {} was never done", short(task.task_id.0), task.kind);
+            self.fail("30 after healing every run ends or waits for what it declared", detail);
+        }
+        for namespace in &self.namespaces {
+            let query = Query::Limits { namespace: namespace.clone(), after: None, limit: 100 };
+            let limits = store.list(query).now_or_never().and_then(|rows| rows.ok()?.limits().ok());
+            for limit in limits.unwrap_or_default().iter().filter(|limit| limit.held > 0) {
+                let detail = format!("{:?} still counts {}", limit.key, limit.held);
+                self.fail("22 slots come back", detail);
+            }
+        }
+    }
+
+    // Same id and same input is the same run; another input is a conflict.
+    fn audit_told(&self, store: &MemoryStore, runs: &[Run]) {
+        let told = self.state().told.clone();
+        for told in &told {
+            let named = |run: &&Run| run.namespace == told.namespace && run.id == told.id;
+            let found: Vec<&Run> = runs.iter().filter(named).collect();
+            let [run] = found[..] else {
+                let detail = format!("{} has {} runs", told.id, found.len());
+                self.fail("10 same id and same input is the same run", detail);
+                continue;
+            };
+            let same = run.input_hash == told.input;
+            let right = match told.run_key {
+                Some(run_key) => same && run.run_key == run_key,
+                None => !same,
+            };
+            if !right || load(store, vec![run.run_key]).is_empty() {
+                let detail = format!("{} was told {:?}", told.id, told.run_key);
+                self.fail("10 same id and same input is the same run", detail);
+            }
+        }
+    }
+
+    fn audit_effects(&self, store: &MemoryStore) {
+        let state = self.state();
+        let undone = state.enqueued.iter().find(|(task_id, task)| {
+            task.effect && !state.effects.contains_key(task_id)
+        });
+        let undone = undone.map(|(task_id, _)| short(task_id.0));
+        let letters: BTreeSet<_> = state.dead_letters.clone();
+        let strangers = state.enqueued.values().find(|task| !self.namespaces.contains(&task.namespace));
+        let stranger = strangers.map(|task| task.namespace.clone());
+        drop(state);
+        if let Some(task) = undone {
+            let detail = format!("effect t{task:x} was committed and never delivered");
+            self.fail("24 an effect exists if and only if its commit did", detail);
+        }
+        if let Some(namespace) = stranger {
+            self.fail("27 nothing crosses namespaces", format!("a task of {namespace}"));
+        }
+        let mut found = BTreeSet::new();
+        for namespace in &self.namespaces {
+            let (namespace, queue) = (namespace.clone(), None);
+            let query = Query::DeadLetters { namespace, queue, after: None, limit: 1_000 };
+            let rows = store.list(query).now_or_never();
+            let rows = rows.and_then(|rows| rows.ok()?.dead_letters().ok()).unwrap_or_default();
+            found.extend(rows.into_iter().map(|letter| letter.task_id));
+        }
+        if found != letters {
+            let detail = format!("{} dead letters committed, {} there", letters.len(), found.len());
+            self.fail("8 what was acknowledged survives", detail);
+        }
+    }
+
+    /// The rows of a run, for whoever looks at a failure.
+    pub fn describe(&self, store: &MemoryStore, run: &Run) -> String {
+        let Some(Loaded { run, steps, messages }) = load(store, vec![run.run_key]).pop() else {
+            return String::new();
+        };
+        let steps: Vec<String> = steps
+            .iter()
+            .map(|step| format!("{} {} {} due {:?}", step.step_key, step.kind, step.status, step.due_at))
+            .collect();
+        let unread: Vec<_> = messages.iter().map(|message| message.name.to_string()).collect();
+        let (key, turn) = (short(run.run_key.0), &run.turn);
+        format!("r{key:x} {} {turn:?} steps {steps:?} unread {unread:?}", run.status)
+    }
+}
+
+fn events_of(store: &MemoryStore, run_key: RunKey) -> Vec<Event> {
+    let query = Query::Events { run_key, from: 0, limit: 1_000 };
+    let rows = store.list(query).now_or_never().and_then(|rows| rows.ok()?.events().ok());
+    rows.unwrap_or_default()
+}
+
+fn messages_of(store: &MemoryStore, run_key: RunKey) -> Vec<Message> {
+    let query = Query::Messages { run_key, after: 0, limit: 1_000 };
+    let rows = store.list(query).now_or_never().and_then(|rows| rows.ok()?.messages().ok());
+    rows.unwrap_or_default()
+}
+
+// The hash as anybody can compute it from what is stored: the kernel's own way of writing the
+// canonical form is not used, so that a mistake in it would show.
+fn hash_of(previous: &Sha256Digest, event: &Event) -> Sha256Digest {
+    let payload = event.payload_json().unwrap_or_default();
+    let whole = to_canonical(&json!({
+        "run_key": event.run_key,
+        "ordinal": event.ordinal,
+        "event_id": event.event_id,
+        "type": event.event_type.as_str(),
+        "version": event.version,
+        "caused_by": event.caused_by,
+        "payload": payload,
+        "created_at": event.created_at.as_micros(),
+    }));
+    let whole = whole.unwrap_or_default();
+    Sha256Digest::of(&[&previous.as_bytes()[..], &whole].concat())
+}

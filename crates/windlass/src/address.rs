@@ -1,0 +1,91 @@
+//! The address of a store: what users write in one string.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use windlass_kernel::{Error, ErrorKind, Timestamp};
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// In memory.
+    Memory,
+    /// In a file.
+    Sqlite(PathBuf),
+    /// In PostgreSQL, by its connection string.
+    Postgres(String),
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text == "memory:" {
+            return Ok(Self::Memory);
+        }
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(Self::Postgres(text.to_owned()));
+        }
+        let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
+        match path {
+            Some("") | None => {}
+            Some(path) => return Ok(Self::Sqlite(path.into())),
+        }
+        // An address may hold a password: only its scheme is shown.
+        let scheme = text.split(':').next().unwrap_or_default();
+        let message = format!(
+            "the store address beginning with {scheme:?} is not understood; \
+             use sqlite://FILE, postgres://USER@HOST/DATABASE or memory:"
+        );
+        Err(Error::new(ErrorKind::Invalid, "INVALID_STORE_URL", message))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory"),
+            Self::Sqlite(path) => write!(f, "SQLite at {}", path.display()),
+            Self::Postgres(_) => f.write_str("PostgreSQL"),
+        }
+    }
+}
+
+/// The system's clock; the memory store needs somebody to tell it the time.
+#[expect(clippy::disallowed_methods, reason = "this is the edge where time comes in")]
+pub(crate) fn system_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::ZERO.plus(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let sqlite = |path: &str| Address::Sqlite(path.into());
+        let cases = [
+            ("memory:", Ok(Address::Memory)),
+            ("sqlite://app.db", Ok(sqlite("app.db"))),
+            ("sqlite:app.db", Ok(sqlite("app.db"))),
+            ("sqlite:///var/app.db", Ok(sqlite("/var/app.db"))),
+            ("postgres://u:p@h/d", Ok(Address::Postgres("postgres://u:p@h/d".into()))),
+            ("sqlite:", Err("sqlite")),
+            ("mysql://u:secret@h/d", Err("mysql")),
+            ("", Err("memory:")),
+        ];
+        for (text, expect) in cases {
+            match (text.parse::<Address>(), expect) {
+                (Ok(found), Ok(expect)) => assert_eq!(found, expect),
+                (Err(error), Err(expect)) => {
+                    assert!(error.to_string().contains(expect), "{error}");
+                    assert!(!error.to_string().contains("secret"), "{error}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        }
+    }
+}
