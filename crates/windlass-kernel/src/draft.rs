@@ -142,6 +142,12 @@ impl Draft {
         Self { guard, task: None, subject, ledger, ops: Vec::new() }
     }
 
+    /// Checks events against these limits instead of the defaults.
+    pub fn set_limits(&mut self, limits: &Limits) -> &mut Self {
+        self.ledger.set_limits(limits);
+        self
+    }
+
     /// Also requires that this task is held.
     pub fn guard_task(&mut self, guard: TaskGuard) -> &mut Self {
         self.task = Some(guard);

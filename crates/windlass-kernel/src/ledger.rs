@@ -1,11 +1,13 @@
 //! The ledger: what happened to a run, in exact order, with causes, under a hash chain.
 
+mod actor;
 mod chain;
 mod event;
 mod name;
 mod seal;
 mod writer;
 
+pub use actor::{Actor, ErrorSummary, StorageRef};
 pub(crate) use chain::hash_event;
 pub use chain::{Head, genesis};
 pub use event::{CausalRef, Event};

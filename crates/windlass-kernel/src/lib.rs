@@ -12,6 +12,7 @@ pub mod duration;
 pub mod error;
 pub mod fold;
 pub mod ids;
+pub mod inspect;
 pub mod ledger;
 pub mod limits;
 pub mod query;
@@ -38,7 +39,7 @@ pub use ids::{
     EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
     RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
-pub use ledger::{CausalRef, Event, EventType, Head, Ledger, Seal, Stamp};
+pub use ledger::{Actor, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, Seal, Stamp, StorageRef};
 pub use limits::Limits;
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};

@@ -182,21 +182,26 @@ async fn read_whole(store: &dyn Store, run_key: RunKey) -> Result<Option<WholeRu
 }
 
 impl WholeRun {
-    /// Says what is wrong first, if anything is.
+    /// Says what is wrong first, if anything is: of several flaws, the one at the lowest ordinal.
     pub fn verify(&self, anchors: &[Anchor]) -> Result<(), Flaw> {
-        self.verify_chain()?;
-        for anchor in anchors {
-            self.verify_anchor(anchor)?;
-        }
-        self.verify_status()?;
-        self.verify_seals()?;
+        let mut flaws: Vec<Flaw> = Vec::new();
+        flaws.extend(self.verify_chain().err());
+        flaws.extend(anchors.iter().filter_map(|anchor| self.verify_anchor(anchor).err()));
+        flaws.extend(self.verify_status().err());
+        flaws.extend(self.verify_seals());
+        flaws.extend(self.verify_mailbox().err());
+        let first = flaws.into_iter().min_by_key(|flaw| flaw.ordinal.unwrap_or(u64::MAX));
+        first.map_or(Ok(()), Err)
+    }
+
+    fn verify_mailbox(&self) -> Result<(), Flaw> {
         let gapless = self.messages.iter().zip(1..).all(|(message, seq)| message.seq == seq);
-        if !gapless || self.messages.len() as u64 != self.run.accepted {
-            let found = self.messages.len();
-            let what = format!("{} messages were accepted and {found} are there", self.run.accepted);
-            return Err(self.flaw(None, what));
+        if gapless && self.messages.len() as u64 == self.run.accepted {
+            return Ok(());
         }
-        Ok(())
+        let found = self.messages.len();
+        let what = format!("{} messages were accepted and {found} are there", self.run.accepted);
+        Err(self.flaw(None, what))
     }
 
     fn flaw(&self, ordinal: Option<u64>, what: impl Into<String>) -> Flaw {
@@ -283,22 +288,31 @@ impl WholeRun {
         }
     }
 
-    fn verify_seals(&self) -> Result<(), Flaw> {
+    fn verify_seals(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
         let mut steps: BTreeMap<String, (u64, Seal)> = BTreeMap::new();
         let mut end = None;
         for event in &self.events {
-            let seals = seals_of(event);
-            let seals = seals.map_err(|error| self.flaw(Some(event.ordinal), error.to_string()))?;
+            let seals = match seals_of(event) {
+                Ok(seals) => seals,
+                Err(error) => {
+                    flaws.push(self.flaw(Some(event.ordinal), error.to_string()));
+                    continue;
+                }
+            };
             for seal in seals {
                 match &seal.of {
                     SealOf::RunEnd { .. } => end = Some((event.ordinal, seal)),
                     SealOf::Step { key } => drop(steps.insert(key.clone(), (event.ordinal, seal))),
-                    SealOf::Message { seq } => self.verify_message(event.ordinal, *seq, &seal)?,
+                    SealOf::Message { seq } => {
+                        flaws.extend(self.verify_message(event.ordinal, *seq, &seal).err());
+                    }
                 }
             }
         }
-        self.verify_end(end)?;
-        self.verify_steps(steps)
+        flaws.extend(self.verify_end(end).err());
+        self.verify_steps(steps, &mut flaws);
+        flaws
     }
 
     fn verify_message(&self, ordinal: u64, seq: u64, seal: &Seal) -> Result<(), Flaw> {
@@ -329,34 +343,27 @@ impl WholeRun {
         }
     }
 
-    fn verify_steps(&self, mut seals: BTreeMap<String, (u64, Seal)>) -> Result<(), Flaw> {
-        let mut first: Option<Flaw> = None;
-        let mut note = |flaw: Flaw| {
-            let earlier = first.as_ref().is_none_or(|first| flaw.ordinal < first.ordinal);
-            if earlier {
-                first = Some(flaw);
-            }
-        };
+    fn verify_steps(&self, mut seals: BTreeMap<String, (u64, Seal)>, flaws: &mut Vec<Flaw>) {
         for step in &self.steps {
             let key = &step.step_key;
             match seals.remove(key.as_str()) {
                 Some((ordinal, seal)) if step.status.is_settled() => {
                     if seal.digest != step_digest(step) {
                         let what = format!("step {key:?} is not the one that was recorded");
-                        note(self.flaw(Some(ordinal), what));
+                        flaws.push(self.flaw(Some(ordinal), what));
                     }
                 }
                 None if step.status.is_settled() => {
                     let what = format!("step {key:?} has a result that no event seals");
-                    note(self.flaw(Some(step.position), what));
+                    flaws.push(self.flaw(Some(step.position), what));
                 }
                 _ => {}
             }
         }
-        if let Some((key, (ordinal, _))) = seals.into_iter().min_by_key(|(_, (at, _))| *at) {
-            note(self.flaw(Some(ordinal), format!("step {key:?} is missing")));
-        }
-        first.map_or(Ok(()), Err)
+        let missing = seals.into_iter();
+        flaws.extend(missing.map(|(key, (ordinal, _))| {
+            self.flaw(Some(ordinal), format!("step {key:?} is missing"))
+        }));
     }
 }
 

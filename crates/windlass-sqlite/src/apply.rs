@@ -19,7 +19,7 @@ use windlass_kernel::{
 };
 
 use crate::error::Fail;
-use crate::rows::{Blob, body, micros, number, span};
+use crate::rows::{Blob, body, count, micros, number, span};
 use crate::user_sql::{Fence, run_statements};
 
 pub(crate) use runs::{HotRun, RunCache};
@@ -167,8 +167,8 @@ impl<'c> Writer<'c> {
         for chunk in &mut chunks {
             insert(&mut self.event_many, EVENT_COLUMNS, chunk, bind_event)?;
         }
-        for one in chunks.remainder() {
-            insert(&mut self.event_one, EVENT_COLUMNS, &[one], bind_event)?;
+        for one in chunks.remainder().chunks(1) {
+            insert(&mut self.event_one, EVENT_COLUMNS, one, bind_event)?;
         }
         buffers.events.clear();
         Ok(())
@@ -182,8 +182,8 @@ impl<'c> Writer<'c> {
         for chunk in &mut chunks {
             written += insert(&mut self.step_many, STEP_COLUMNS, chunk, bind_step)?;
         }
-        for one in chunks.remainder() {
-            written += insert(&mut self.step_one, STEP_COLUMNS, &[one], bind_step)?;
+        for one in chunks.remainder().chunks(1) {
+            written += insert(&mut self.step_one, STEP_COLUMNS, one, bind_step)?;
         }
         if written != buffers.steps.len() {
             return Err(Fail::Redo);
@@ -210,7 +210,7 @@ fn message_seq(
     let sql = "SELECT seq FROM messages WHERE run_key = ?1 AND message_id = ?2";
     let mut find = conn.prepare_cached(sql)?;
     let key = Blob(run_key.as_bytes());
-    let seq = find.query_row(params![key, message_id.as_str()], |row| row.get::<_, u64>(0));
+    let seq = find.query_row(params![key, message_id.as_str()], |row| count(row, 0));
     Ok(seq.optional()?)
 }
 

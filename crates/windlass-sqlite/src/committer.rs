@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{Connection, ffi, params};
 use windlass_kernel::{
@@ -41,7 +41,6 @@ impl StoreClock {
 
 /// Where calls that write are left.
 pub(crate) struct Committer {
-    // Taken by `close`, so that later calls find nobody.
     queue: Sender<Job>,
     closed: Arc<AtomicBool>,
 }
@@ -138,6 +137,11 @@ impl Committer {
         left.ok().map(|()| done)
     }
 
+    /// Whether the writer takes no more calls.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     fn leave(&self, job: Job) -> Result<(), Error> {
         if self.closed.load(Ordering::Acquire) {
             return Err(error::closed());
@@ -203,9 +207,8 @@ fn write_batches(
     let mut batcher =
         Batcher { writer, clock, bell, options, seen_version: None, log, checkpointer };
     let closing = batcher.run(jobs);
-    let Batcher { writer, checkpointer, .. } = batcher;
-    drop(writer);
-    drop(checkpointer);
+    drop(batcher);
+    drop(fence);
     let closed = conn.close().map_err(|(_, error)| error::sql(error));
     drop(lock);
     if let Some(reply) = closing? {
@@ -656,13 +659,14 @@ impl Log {
 struct Checkpointer {
     ask: Option<Sender<()>>,
     done: Receiver<()>,
+    is_asked: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpointer {
     fn start(path: PathBuf) -> Result<Self, Error> {
-        let (ask, asked) = bounded::<()>(1);
-        let (finish, done) = bounded(1);
+        let (ask, asked) = unbounded::<()>();
+        let (finish, done) = unbounded();
         let work = move || {
             while asked.recv().is_ok() {
                 if let Err(error) = copy_log(&path) {
@@ -672,40 +676,39 @@ impl Checkpointer {
             }
         };
         let thread = Some(schema::spawn("windlass-checkpoint", work)?);
-        Ok(Self { ask: Some(ask), done, thread })
+        Ok(Self { ask: Some(ask), done, is_asked: false, thread })
     }
 
-    fn ask(&self) {
-        if let Some(ask) = &self.ask {
-            // Asked already is asked enough.
-            let _ = ask.try_send(());
+    fn ask(&mut self) {
+        if let Some(ask) = &self.ask
+            && !self.is_asked
+        {
+            self.is_asked = ask.send(()).is_ok();
         }
     }
 
-    fn is_done(&self) -> bool {
-        self.done.try_recv().is_ok()
+    fn is_done(&mut self) -> bool {
+        let done = self.done.try_recv().is_ok();
+        self.is_asked &= !done;
+        done
     }
 }
 
 impl Drop for Checkpointer {
     fn drop(&mut self) {
         self.ask = None;
-        // It may be about to report the end of a checkpoint that nobody waits for.
-        while let Some(thread) = self.thread.take() {
-            let _ = self.done.try_recv();
-            if thread.is_finished() {
-                let _ = thread.join();
-            } else {
-                std::thread::yield_now();
-                self.thread = Some(thread);
-            }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
 
-fn copy_log(path: &std::path::Path) -> rusqlite::Result<()> {
-    let conn = Connection::open(path)?;
-    conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+fn copy_log(path: &Path) -> Result<(), Error> {
+    let conn = schema::connect(path, false)?;
+    let copy = || -> rusqlite::Result<()> {
+        conn.pragma_update(None, "synchronous", "FULL")?;
+        conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+    };
+    copy().map_err(error::sql)
 }

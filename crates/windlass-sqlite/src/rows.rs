@@ -190,6 +190,12 @@ pub(crate) fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
+/// A counter as it stands in a column.
+pub(crate) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    let found: i64 = row.get(column)?;
+    u64::try_from(found).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, found))
+}
+
 /// A span as it is bound.
 pub(crate) fn span(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)

@@ -201,7 +201,8 @@ fn names(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     select.query_map([], |row| row.get(0))?.collect()
 }
 
-fn connect(path: &Path, read_only: bool) -> Result<Connection, Error> {
+/// Opens a connection with what all of them have in common.
+pub(crate) fn connect(path: &Path, read_only: bool) -> Result<Connection, Error> {
     let mode = if read_only {
         OpenFlags::SQLITE_OPEN_READ_ONLY
     } else {

@@ -4,5 +4,8 @@
 #![allow(clippy::missing_panics_doc)]
 
 pub mod conformance;
+pub mod damage;
+pub mod differential;
 pub mod memory;
+pub mod sim;
 pub mod world;

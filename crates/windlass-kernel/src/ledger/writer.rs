@@ -35,14 +35,14 @@ pub struct Ledger {
     // Whether the store has to look for what the cursor names.
     cause: CauseCheck,
     pending: Vec<(Event, CauseCheck)>,
+    payload_bytes_max: usize,
 }
 
 impl Ledger {
     /// The ledger of a run as it was loaded.
     pub fn of(run: &Run) -> Self {
         let cursor = CausalRef::event(run.cursor);
-        let cause = CauseCheck::Known;
-        Self { run_key: run.run_key, head: run.head, cursor, cause, pending: Vec::new() }
+        Self::new(run.run_key, run.head, cursor, CauseCheck::Known)
     }
 
     /// The empty ledger of a new run, whose first event is caused by `caused_by`: the run itself
@@ -50,8 +50,17 @@ impl Ledger {
     pub fn starting(run: &Run, caused_by: CausalRef) -> Self {
         let own = caused_by == CausalRef::run(run.run_key);
         let cause = if own { CauseCheck::Known } else { CauseCheck::Look };
-        let head = genesis(run);
-        Self { run_key: run.run_key, head, cursor: caused_by, cause, pending: Vec::new() }
+        Self::new(run.run_key, genesis(run), caused_by, cause)
+    }
+
+    fn new(run_key: RunKey, head: Head, cursor: CausalRef, cause: CauseCheck) -> Self {
+        let payload_bytes_max = Limits::DEFAULT.event_payload_bytes_max;
+        Self { run_key, head, cursor, cause, pending: Vec::new(), payload_bytes_max }
+    }
+
+    /// Checks payloads of first-party events against these limits instead of the defaults.
+    pub fn set_limits(&mut self, limits: &Limits) {
+        self.payload_bytes_max = limits.event_payload_bytes_max;
     }
 
     /// The head after all pending events.
@@ -79,7 +88,8 @@ impl Ledger {
     ) -> Result<EventId, Error> {
         let event_type = EventType::first_party(event_type)?;
         let payload = sealed_payload(payload, seals)?;
-        self.push(event_type, 1, payload, (self.cursor, self.cause), stamp, &Limits::DEFAULT)
+        check_payload(&event_type, &payload, self.payload_bytes_max)?;
+        self.push(event_type, 1, payload, (self.cursor, self.cause), stamp)
     }
 
     /// Appends a user's event, caused by the cursor, and moves the cursor to it.
@@ -140,7 +150,8 @@ impl Ledger {
             return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_VERSION", message));
         }
         let payload = canonical(payload)?;
-        self.push(event_type, version, payload, cause, stamp, limits)
+        check_payload(&event_type, &payload, limits.event_payload_bytes_max)?;
+        self.push(event_type, version, payload, cause, stamp)
     }
 
     fn push(
@@ -150,10 +161,7 @@ impl Ledger {
         payload: Vec<u8>,
         (caused_by, check): (CausalRef, CauseCheck),
         stamp: Stamp,
-        limits: &Limits,
     ) -> Result<EventId, Error> {
-        let max = limits.event_payload_bytes_max;
-        check_max(&format!("the payload of event {event_type}"), "bytes", payload.len(), max)?;
         let mut event = Event {
             run_key: self.run_key,
             ordinal: self.head.next_ordinal,
@@ -172,6 +180,10 @@ impl Ledger {
         self.pending.push((event, check));
         Ok(stamp.event_id)
     }
+}
+
+fn check_payload(event_type: &EventType, payload: &[u8], max: usize) -> Result<(), Error> {
+    check_max(&format!("the payload of event {event_type}"), "bytes", payload.len(), max)
 }
 
 fn canonical<T: Serialize>(payload: &T) -> Result<Vec<u8>, Error> {
@@ -197,4 +209,92 @@ fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, 
     };
     object.insert("seals".to_owned(), serde_json::to_value(seals).map_err(invalid)?);
     canonical(&value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::commit::OnExisting;
+    use crate::draft::{Draft, NewRun};
+    use crate::rows::Turn;
+    use crate::{Body, ModelName, Namespace, RunId, WorkflowName};
+
+    fn stamp(n: u128) -> Stamp {
+        Stamp { event_id: EventId(uuid::Uuid::from_u128(n)), at: Timestamp::from_micros(5) }
+    }
+
+    fn new_run() -> NewRun {
+        NewRun {
+            run_key: RunKey(uuid::Uuid::from_u128(1)),
+            namespace: Namespace::default_namespace(),
+            workflow: WorkflowName::new("w").unwrap(),
+            model: ModelName::new("steps").unwrap(),
+            id: RunId::new("r").unwrap(),
+            generation: 0,
+            input: Body::json("{}"),
+            parent: None,
+            fork: None,
+            labels: Default::default(),
+            trace: None,
+            deadline_at: None,
+            turn: Turn::ready(),
+            caused_by: None,
+        }
+    }
+
+    fn events(draft: Draft) -> Vec<(Event, CauseCheck)> {
+        let event = |op| match op {
+            Op::AppendEvent { event, cause } => Some((event, cause)),
+            _ => None,
+        };
+        draft.finish().ops.into_iter().filter_map(event).collect()
+    }
+
+    #[test]
+    fn events_recorded_before_a_run_exists_follow_its_first() {
+        let limits = Limits::DEFAULT;
+        let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
+        draft.record_event("a.b", 1, &json!(1), stamp(11), &limits).unwrap();
+        let outside = CausalRef::event(EventId(uuid::Uuid::from_u128(99)));
+        draft.record_event_caused_by("a.c", 1, &json!(2), outside, stamp(12), &limits).unwrap();
+        draft.record_event("a.d", 1, &json!(3), stamp(13), &limits).unwrap();
+        let events = events(draft);
+        let causes: Vec<_> = events.iter().map(|(event, _)| event.caused_by).collect();
+        let event = |n| CausalRef::event(stamp(n).event_id);
+        let own = CausalRef::run(RunKey(uuid::Uuid::from_u128(1)));
+        assert_eq!(causes, [own, event(10), outside, event(12)]);
+        let checks: Vec<_> = events.iter().map(|(_, check)| *check).collect();
+        use CauseCheck::{Known, Look};
+        assert_eq!(checks, [Known, Known, Look, Known]);
+        let ordinals: Vec<_> = events.iter().map(|(event, _)| event.ordinal).collect();
+        assert_eq!(ordinals, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn custom_events_are_checked_at_once_and_leave_nothing() {
+        let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
+        let head = draft.head();
+        let small = Limits { event_payload_bytes_max: 10, ..Limits::DEFAULT };
+        let mut check = |name: &str, version, payload, limits: &Limits, expect: &str| {
+            let error = draft.record_event(name, version, &payload, stamp(11), limits).unwrap_err();
+            assert!(error.to_string().contains(expect), "{error}");
+        };
+        check("step.mine", 1, json!(1), &Limits::DEFAULT, "reserved");
+        check("a.b", 0, json!(1), &Limits::DEFAULT, "version 0 is not within 1 to 32767");
+        check("a.b", 40_000, json!(1), &Limits::DEFAULT, "version 40000");
+        check("a.b", 1, json!("0123456789"), &small, "12 bytes; at most 10");
+        check("a.b", 1, json!(u64::MAX), &Limits::DEFAULT, "canonical");
+        assert_eq!(draft.head(), head);
+        assert_eq!(events(draft).len(), 1);
+    }
+
+    #[test]
+    fn first_party_payloads_obey_the_limits_that_were_set() {
+        let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
+        draft.set_limits(&Limits { event_payload_bytes_max: 4, ..Limits::DEFAULT });
+        let error = draft.event("timer.started", &json!({"a": 1}), stamp(11)).unwrap_err();
+        assert!(error.to_string().contains("7 bytes; at most 4"), "{error}");
+    }
 }

@@ -29,11 +29,6 @@ impl Records {
         self.bytes[start..start + 4].copy_from_slice(&length.to_be_bytes());
         self.count += 1;
     }
-
-    /// Whether there is no row.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
 }
 
 impl ToSql for Records {

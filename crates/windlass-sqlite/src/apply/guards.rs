@@ -9,7 +9,7 @@ use windlass_kernel::{
 
 use super::{Buffers, Writer, created, message_seq};
 use crate::error::Fail;
-use crate::rows::{Blob, number};
+use crate::rows::{Blob, count, number};
 
 /// The first guard that fails, if one does.
 pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {
@@ -83,7 +83,7 @@ fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, Fai
     let sql = "SELECT worker, claim_no FROM tasks WHERE task_id = ?1";
     let mut find = w.conn.prepare_cached(sql)?;
     let read = |row: &rusqlite::Row<'_>| {
-        let claim_no = row.get::<_, u64>(1)?;
+        let claim_no = count(row, 1)?;
         let worker = row.get::<_, Option<Uuid>>(0)?;
         Ok(worker.map(|worker| Hold { worker: WorkerKey(worker), claim_no }))
     };

@@ -23,7 +23,7 @@ use super::faults::PlantedBug;
 use super::rng::Rng;
 use super::store::{FaultyStore, SkewedClock};
 
-pub use client::Client;
+pub use client::{Client, Order};
 
 /// How long a worker lives without renewing.
 pub const LEASE: Duration = Duration::from_secs(3);
@@ -206,10 +206,11 @@ impl Worker {
             match self.store.renew(info.clone()).await {
                 Ok(renewed) => {
                     self.saw(renewed.now);
-                    let mut local = self.local();
-                    local.may_reap = renewed.may_reap;
-                    local.scan |= renewed.lapsed;
-                    drop(local);
+                    {
+                        let mut local = self.local();
+                        local.may_reap = renewed.may_reap;
+                        local.scan |= renewed.lapsed;
+                    }
                     if renewed.lapsed {
                         self.world.sim.sometimes("worker lapsed");
                     }

@@ -10,7 +10,7 @@ use super::{Checker, load};
 pub enum Rest {
     /// It has ended.
     Ended,
-    /// It waits for a message that it declared, without a bound.
+    /// It waits without a bound for something that it declared: a message, or a child.
     Declared,
     /// It is paused.
     Paused,
@@ -32,7 +32,9 @@ impl Checker {
             return Rest::Moving;
         }
         let row = load(store, vec![run.run_key]).pop();
-        let waits = row.is_some_and(|row| open_steps(&row).any(|step| &*step.kind == "event"));
+        // A parent rests as long as its child does.
+        let declared = |step: &Step| matches!(&*step.kind, "event" | "child");
+        let waits = row.is_some_and(|row| open_steps(&row).any(declared));
         if waits { Rest::Declared } else { Rest::Moving }
     }
 

@@ -1,0 +1,248 @@
+//! Flipped bits and cut files: each is noticed, or leaves everything as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use windlass_kernel::Store;
+use windlass_sqlite::{Options, SqliteStore};
+use windlass_testkit::damage::{
+    Damage, Journal, Open, Outcome, Record, Remains, examine, examine_log, write_log, write_sample,
+};
+
+use crate::backend::directory;
+use crate::report::Report;
+
+/// Options of `flips`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many copies of the closed file to damage.
+    #[arg(long, default_value_t = 10_000)]
+    flips: u64,
+    /// How many copies of the log of an open store to damage.
+    #[arg(long, default_value_t = 1_000)]
+    log_flips: u64,
+    /// The first seed; each copy has the next one.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Finished runs in the file.
+    #[arg(long, default_value_t = 60)]
+    runs: usize,
+    /// Commits in the log.
+    #[arg(long, default_value_t = 300)]
+    commits: usize,
+    /// The directory for the copies; else `target`.
+    #[arg(long)]
+    path: Option<PathBuf>,
+}
+
+/// Copies that are examined at once.
+const LANES: u64 = 2;
+/// A store that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Details of so many failures are printed.
+const SHOWN: usize = 20;
+
+/// Damages closed files, then logs.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+    let directory = directory(args.path.as_deref())?;
+    let mut report = Report::default();
+    report.put("seed", args.seed);
+    files(args, directory.path(), &mut report).await?;
+    logs(args, directory.path(), &mut report).await?;
+    Ok(report)
+}
+
+/// A store of one reader: the copies are small, and threads cost more than they give.
+fn open_sqlite() -> Open {
+    Arc::new(|path| {
+        Box::pin(async move {
+            let options = Options { readers: 1, ..Options::default() };
+            let store: Arc<dyn Store> = SqliteStore::open(path, options)?;
+            Ok(store)
+        })
+    })
+}
+
+async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let open = open_sqlite();
+    let path = directory.join("sample.db");
+    let store = open(path.clone()).await?;
+    write_sample(store.clone(), args.runs).await;
+    let record = Record::read(&*store).await?;
+    store.close().await?;
+    drop(store);
+    let left = fs::metadata(log_of(&path)).map_or(0, |log| log.len());
+    anyhow::ensure!(left == 0, "the closed store has left {left} bytes in its log");
+    let bytes = fs::read(&path).context("the sample cannot be read")?;
+    // The undamaged copy must read as it was written, or nothing below means anything.
+    let copy = Copy::new(directory, "control")?;
+    let control = examine(&open, copy.write(&bytes, &[])?, &record).await;
+    anyhow::ensure!(control == Outcome::Unchanged, "without damage: {control:?}");
+
+    report.put("file_bytes", bytes.len()).put("file_runs", record.runs());
+    let length = bytes.len();
+    let shared = Arc::new((open, bytes, record));
+    let outcomes = lanes(args.flips, args.seed, directory, "file", move |seed, copy| {
+        let shared = shared.clone();
+        async move {
+            let (open, bytes, record) = &*shared;
+            let damage = Damage::draw(seed, length);
+            let path = copy.write(&damage.inflict(bytes), &[])?;
+            let outcome = examine(open, path, record).await;
+            let bad = match &outcome {
+                Outcome::Missed(what) => Some(format!("MISSED {damage:?}: {what}")),
+                _ => None,
+            };
+            Ok((outcome.word(), bad))
+        }
+    });
+    let counts = outcomes.await?;
+    for word in ["open", "check", "verify", "read", "unchanged", "beside", "missed"] {
+        report.put(&format!("file_{word}"), counts.count(word));
+    }
+    counts.fail(report, "file");
+    Ok(())
+}
+
+async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let open = open_sqlite();
+    let path = directory.join("logged.db");
+    let store = open(path.clone()).await?;
+    let journal: Journal = write_log(store.clone(), args.commits, args.seed).await;
+    // Nobody writes now: the two files are what a crash at this moment would leave.
+    let bytes = fs::read(&path).context("the file cannot be read")?;
+    let log = fs::read(log_of(&path)).context("the store has no log")?;
+    store.close().await?;
+    anyhow::ensure!(!log.is_empty(), "the store has nothing in its log");
+    let copy = Copy::new(directory, "control-log")?;
+    let control = examine_log(&open, copy.write(&bytes, &log)?, &journal).await;
+    let all = Remains::Prefix(journal.commits());
+    anyhow::ensure!(control == all, "without damage: {control:?}");
+
+    report.put("log_bytes", log.len()).put("log_commits", journal.commits());
+    let commits = journal.commits();
+    let shared = Arc::new((open, bytes, log, journal));
+    let counts = lanes(args.log_flips, args.seed, directory, "log", move |seed, copy| {
+        let shared = shared.clone();
+        async move {
+            let (open, bytes, log, journal) = &*shared;
+            let damage = Damage::draw(seed, log.len());
+            let path = copy.write(bytes, &damage.inflict(log))?;
+            Ok(match examine_log(open, path, journal).await {
+                Remains::Refused(_) => ("refused", None),
+                Remains::Noticed(_) => ("noticed", None),
+                Remains::Prefix(found) if found == commits => ("whole", None),
+                Remains::Prefix(_) => ("prefix", None),
+                Remains::Missed(what) => ("missed", Some(format!("MISSED {damage:?}: {what}"))),
+            })
+        }
+    });
+    let counts = counts.await?;
+    for word in ["refused", "noticed", "whole", "prefix", "missed"] {
+        report.put(&format!("log_{word}"), counts.count(word));
+    }
+    counts.fail(report, "log");
+    Ok(())
+}
+
+/// How often each word was the answer, and what must not have been.
+#[derive(Default)]
+struct Counts {
+    words: BTreeMap<&'static str, u64>,
+    bad: Vec<String>,
+}
+
+impl Counts {
+    fn count(&self, word: &str) -> u64 {
+        self.words.get(word).copied().unwrap_or(0)
+    }
+
+    fn fail(&self, report: &mut Report, what: &str) {
+        for bad in self.bad.iter().take(SHOWN) {
+            report.fail(format!("{what}: {bad}"));
+        }
+        if self.bad.len() > SHOWN {
+            report.fail(format!("{what}: and {} more", self.bad.len() - SHOWN));
+        }
+    }
+}
+
+/// Examines so many seeds, a few at a time. A store that panics or hangs on a damaged file fails
+/// as one that misses the damage.
+async fn lanes<F, A>(
+    count: u64,
+    first: u64,
+    directory: &Path,
+    name: &str,
+    examine_one: F,
+) -> anyhow::Result<Counts>
+where
+    F: Fn(u64, Copy) -> A + Clone + Send + 'static,
+    A: Future<Output = anyhow::Result<(&'static str, Option<String>)>> + Send + 'static,
+{
+    let mut lanes = Vec::new();
+    for lane in 0..LANES {
+        let (directory, name) = (directory.to_owned(), format!("{name}-{lane}"));
+        let examine_one = examine_one.clone();
+        lanes.push(tokio::spawn(async move {
+            let mut counts = Counts::default();
+            let mut seed = first + lane;
+            while seed < first + count {
+                // A directory of its own: a store that hangs keeps its files.
+                let copy = Copy::new(&directory, &format!("{name}-{seed}"))?;
+                let used = copy.0.clone();
+                let one = tokio::spawn(examine_one(seed, copy));
+                let (word, bad) = match tokio::time::timeout(PATIENCE, one).await {
+                    Ok(Ok(answer)) => answer?,
+                    Ok(Err(panic)) => ("missed", Some(format!("PANICKED: {panic}"))),
+                    Err(_) => ("missed", Some("HANGS".to_owned())),
+                };
+                *counts.words.entry(word).or_default() += 1;
+                counts.bad.extend(bad.map(|bad| format!("seed {seed}: {bad}")));
+                fs::remove_dir_all(&used).context("a copy cannot be removed")?;
+                seed += LANES;
+            }
+            anyhow::Ok(counts)
+        }));
+    }
+    let mut all = Counts::default();
+    for lane in lanes {
+        let counts = lane.await.context("a lane panicked")??;
+        for (word, count) in counts.words {
+            *all.words.entry(word).or_default() += count;
+        }
+        all.bad.extend(counts.bad);
+    }
+    Ok(all)
+}
+
+/// A directory for one damaged copy.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn new(directory: &Path, name: &str) -> anyhow::Result<Self> {
+        let path = directory.join(name);
+        fs::create_dir_all(&path).context("a directory cannot be made")?;
+        Ok(Self(path))
+    }
+
+    /// Writes the file, and its log if it has one.
+    fn write(&self, bytes: &[u8], log: &[u8]) -> anyhow::Result<PathBuf> {
+        let path = self.0.join("copy.db");
+        fs::write(&path, bytes).context("a copy cannot be written")?;
+        if !log.is_empty() {
+            fs::write(log_of(&path), log).context("a log cannot be written")?;
+        }
+        Ok(path)
+    }
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    PathBuf::from(name)
+}

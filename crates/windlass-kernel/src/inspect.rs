@@ -1,0 +1,71 @@
+//! Inspecting ledgers: raw records, with what their run says of itself beside them.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::ids::{EventId, RunKey};
+use crate::ledger::Event;
+use crate::query::Query;
+use crate::rows::Run;
+use crate::store::Store;
+
+/// An event with the place of its run in its tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// The event.
+    pub event: Event,
+    /// The root of the tree that its run is in.
+    pub root: RunKey,
+    /// The run that started its run.
+    pub parent: Option<RunKey>,
+    /// The branch of its parent's fork that its run is.
+    pub fork: Option<Arc<str>>,
+}
+
+/// One event by its id.
+pub async fn load_event(store: &dyn Store, event_id: EventId) -> Result<Option<EventRecord>, Error> {
+    let event = store.list(Query::Event { event_id }).await?.events()?.pop();
+    let Some(event) = event else { return Ok(None) };
+    let run = store.load(vec![event.run_key]).await?.pop();
+    Ok(run.map(|loaded| record(event, &loaded.run)))
+}
+
+/// The whole ledger of a run, in order.
+pub async fn load_events(store: &dyn Store, run_key: RunKey) -> Result<Vec<EventRecord>, Error> {
+    let Some(loaded) = store.load(vec![run_key]).await?.pop() else { return Ok(Vec::new()) };
+    let mut records: Vec<EventRecord> = Vec::new();
+    loop {
+        let from = records.last().map_or(0, |record| record.event.ordinal + 1);
+        let page = store.list(Query::Events { run_key, from, limit: PAGE }).await?.events()?;
+        let short = page.len() < PAGE as usize;
+        records.extend(page.into_iter().map(|event| record(event, &loaded.run)));
+        if short {
+            return Ok(records);
+        }
+    }
+}
+
+/// The ledgers of all runs of a tree, by time and id; within a run that is not always its exact
+/// order, so each record keeps its ordinal.
+pub async fn load_root_events(store: &dyn Store, root: RunKey) -> Result<Vec<EventRecord>, Error> {
+    let mut records = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list(Query::Tree { root, after, limit: PAGE }).await?.runs()?;
+        for run in &page {
+            records.extend(load_events(store, run.run_key).await?);
+        }
+        after = page.last().map(|run| run.run_key);
+        if page.len() < PAGE as usize {
+            break;
+        }
+    }
+    records.sort_by_key(|record| (record.event.created_at, record.event.event_id));
+    Ok(records)
+}
+
+const PAGE: u32 = 200;
+
+fn record(event: Event, run: &Run) -> EventRecord {
+    EventRecord { event, root: run.root, parent: run.parent, fork: run.fork.clone() }
+}

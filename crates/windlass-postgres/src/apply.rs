@@ -1,0 +1,586 @@
+//! A batch of commits as the arguments of `commit_batch`, and its answer as the answers of each.
+
+mod answer;
+mod encode;
+
+use std::collections::HashMap;
+
+use tokio_postgres::types::ToSql;
+use windlass_kernel::{
+    CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, Reschedule, Run,
+    RunChange, RunGuard, RunKey, Step, StepKey, Task, TaskId, Timestamp, TurnChange, Wake,
+};
+use windlass_kernel::canonical::to_canonical;
+
+pub(crate) use answer::{Answers, created_turn, read_answers, unavailable};
+use encode::Records;
+
+/// The call. Its parameters are those of [`Batch::params`].
+pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
+    due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+    $15, $16, $17, $18, $19)";
+
+/// What the function does with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Write, and give up where only the careful way can tell who is to blame.
+    Quick = 0,
+    /// Look at everything before writing.
+    Careful = 1,
+    /// Decide, and write nothing.
+    Decide = 2,
+}
+
+/// Commits that do not depend on each other, as arrays of rows.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    size: i32,
+    status: bool,
+    /// Only the careful way can decide this batch.
+    pub(crate) careful: bool,
+    runs: Records,
+    tasks: Records,
+    creates: Records,
+    sets: Records,
+    events: Records,
+    steps: Records,
+    labels: Records,
+    messages: Records,
+    consumes: Records,
+    enqueues: Records,
+    reschedules: Records,
+    settles: Records,
+    logs: Records,
+    dead_letters: Records,
+    causes: Records,
+    dooms: Records,
+    messages_count: usize,
+}
+
+impl Batch {
+    /// Writes the commits down, in order. [`windlass_kernel::fold`] has seen to it that they can
+    /// share a batch.
+    pub(crate) fn of(commits: &[&Commit]) -> Self {
+        let mut batch = Self { size: commits.len() as i32, ..Self::default() };
+        let mut runs = Locks::default();
+        let mut tasks = Locks::default();
+        for (at, commit) in commits.iter().enumerate() {
+            batch.guard(at + 1, commit, &mut runs, &mut tasks);
+            batch.ops(at + 1, commit, &mut runs, &mut tasks);
+        }
+        batch.lock_runs(runs);
+        batch.lock_tasks(tasks);
+        batch
+    }
+
+    /// The parameters of [`CALL`]. `mode` must outlive the call.
+    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 19] {
+        [
+            mode,
+            &self.size,
+            &self.status,
+            &self.runs,
+            &self.tasks,
+            &self.creates,
+            &self.sets,
+            &self.events,
+            &self.steps,
+            &self.labels,
+            &self.messages,
+            &self.consumes,
+            &self.enqueues,
+            &self.reschedules,
+            &self.settles,
+            &self.logs,
+            &self.dead_letters,
+            &self.causes,
+            &self.dooms,
+        ]
+    }
+
+    fn guard<'c>(
+        &mut self,
+        idx: usize,
+        commit: &'c Commit,
+        runs: &mut Locks<RunKey, &'c RunGuard>,
+        tasks: &mut Locks<TaskId, (i16, uuid::Uuid, u64)>,
+    ) {
+        match &commit.run {
+            Some(guard @ (RunGuard::Held { run_key, .. } | RunGuard::Free { run_key, .. })) => {
+                runs.guarded(*run_key, idx, guard);
+            }
+            Some(RunGuard::Absent { .. }) | None => {}
+        }
+        if let Some(guard) = &commit.task {
+            let leaves = |op: &Op| match op {
+                Op::Settle { task_id } => *task_id == guard.task_id,
+                Op::Reschedule(change) => change.task_id == guard.task_id,
+                _ => false,
+            };
+            let kind = if commit.ops.iter().any(leaves) { 1 } else { 2 };
+            let hold = (kind, guard.hold.worker.0, guard.hold.claim_no);
+            tasks.guarded(guard.task_id, idx, hold);
+        }
+    }
+
+    fn ops<'c>(
+        &mut self,
+        idx: usize,
+        commit: &'c Commit,
+        runs: &mut Locks<RunKey, &'c RunGuard>,
+        tasks: &mut Locks<TaskId, (i16, uuid::Uuid, u64)>,
+    ) {
+        let mut seen = Seen::default();
+        let mut looks = false;
+        for (op, what) in commit.ops.iter().enumerate() {
+            match what {
+                Op::CreateRun(run) => self.create(idx, op, run),
+                Op::SetRun(change) => self.set(idx, commit, change),
+                Op::AppendEvent { event, cause } => {
+                    looks |= *cause == windlass_kernel::CauseCheck::Look;
+                    self.event(idx, event);
+                }
+                Op::PutStep(step) => {
+                    if seen.step(commit, op, step) {
+                        self.step(idx, op, step, seen.first_step(commit, step));
+                    }
+                }
+                Op::PutMessage(message) => self.message(idx, op, commit, message, runs, &mut seen),
+                Op::ConsumeMessage { run_key, seq, by, at } => {
+                    self.consume(idx, op, (*run_key, *seq), by, *at, &mut seen);
+                }
+                Op::Enqueue(task) => self.enqueue(idx, task),
+                Op::Reschedule(change) => self.reschedule(idx, change),
+                Op::Settle { task_id } => {
+                    tasks.named(*task_id);
+                    self.settles.row(2, |row| {
+                        row.int4(idx).uuid(task_id.0);
+                    });
+                }
+                Op::DeadLetter(letter) => self.dead_letter(idx, letter),
+                Op::PutLog(line) => self.log(idx, line),
+                Op::UserSql(_) => {}
+            }
+        }
+        if looks {
+            self.causes(idx, commit);
+        }
+        self.dooms(idx, commit, &seen);
+    }
+
+    fn lock_runs(&mut self, runs: Locks<RunKey, &RunGuard>) {
+        for (run_key, guard) in runs.sorted() {
+            let (idx, kind, head, worker, claim_no) = match guard {
+                None => (0, 0, None, None, None),
+                Some((idx, RunGuard::Held { head, hold, .. })) => {
+                    (idx, 2, Some(head), Some(hold.worker.0), Some(hold.claim_no as i64))
+                }
+                Some((idx, RunGuard::Free { head, .. })) => (idx, 3, Some(head), None, None),
+                Some((_, RunGuard::Absent { .. })) => continue,
+            };
+            self.runs.row(7, |row| {
+                row.int4(idx)
+                    .int2(kind)
+                    .uuid(run_key.0)
+                    .bytes(head.map(|head| &head.hash.as_bytes()[..]))
+                    .int8(head.map(|head| head.next_ordinal as i64))
+                    .uuid(worker)
+                    .int8(claim_no);
+            });
+        }
+    }
+
+    fn lock_tasks(&mut self, tasks: Locks<TaskId, (i16, uuid::Uuid, u64)>) {
+        for (task_id, guard) in tasks.sorted() {
+            self.tasks.row(5, |row| match guard {
+                None => {
+                    row.int4(0).int2(0).uuid(task_id.0).uuid(None).int8(None);
+                }
+                Some((idx, (kind, worker, claim_no))) => {
+                    row.int4(idx).int2(kind).uuid(task_id.0).uuid(worker).count(claim_no);
+                }
+            });
+        }
+    }
+
+    fn create(&mut self, idx: usize, op: usize, run: &Run) {
+        let labels = (!run.labels.is_empty())
+            .then(|| to_canonical(&run.labels).ok())
+            .flatten()
+            .and_then(|bytes| String::from_utf8(bytes).ok());
+        let turn = &run.turn;
+        self.creates.row(42, |row| {
+            row.int4(idx)
+                .int4(op)
+                .uuid(run.run_key.0)
+                .text(run.namespace.as_str())
+                .text(run.workflow.as_str())
+                .text(run.model.as_str())
+                .text(run.id.as_str())
+                .int8(i64::from(run.generation))
+                .text(run.status.as_str())
+                .body(&run.input)
+                .bytes(&run.input_hash.as_bytes()[..])
+                .body(run.output.as_ref())
+                .body(run.error.as_ref())
+                .body(run.state.as_ref())
+                .bytes(&run.head.hash.as_bytes()[..])
+                .count(run.head.next_ordinal)
+                .uuid(run.cursor.0)
+                .uuid(run.root.0)
+                .uuid(run.parent.map(|key| key.0))
+                .text(run.fork.as_deref())
+                .text(labels.as_deref())
+                .text(run.trace.as_deref())
+                .time(run.deadline_at)
+                .time(run.created_at)
+                .time(run.started_at)
+                .time(run.updated_at)
+                .time(run.ended_at)
+                .time(run.retention_until)
+                .text(turn.queue.as_str())
+                .int2(turn.priority)
+                .bool(turn.ready)
+                .time(turn.due_at)
+                .uuid(turn.worker.map(|worker| worker.0))
+                .count(turn.claim_no)
+                .int8(i64::from(turn.reclaims))
+                .text(turn.limit_key.as_ref().map(|key| key.as_str()))
+                .count(run.accepted)
+                .count(run.seen);
+        });
+        for (key, value) in &run.labels {
+            self.labels.row(5, |row| {
+                row.int4(idx)
+                    .text(run.namespace.as_str())
+                    .text(key.as_str())
+                    .text(value.as_str())
+                    .uuid(run.run_key.0);
+            });
+        }
+    }
+
+    fn set(&mut self, idx: usize, commit: &Commit, change: &RunChange) {
+        self.status |= change.status.is_some();
+        let (worker, takes) = match &commit.run {
+            Some(RunGuard::Held { hold, .. }) => (Some(hold.worker.0), false),
+            Some(RunGuard::Free { worker, .. }) => (Some(worker.0), true),
+            _ => (None, false),
+        };
+        let (wake, wake_at, seen) = match change.turn {
+            TurnChange::Keep => (0, None, None),
+            TurnChange::Release { wake, seen } => {
+                let (wake, at) = wake_parts(wake);
+                (wake, at, Some(seen as i64))
+            }
+        };
+        self.sets.row(22, |row| {
+            row.int4(idx)
+                .uuid(change.run_key.0)
+                .bytes(&change.head.hash.as_bytes()[..])
+                .count(change.head.next_ordinal)
+                .uuid(change.cursor.0)
+                .text(change.status.map(|status| status.as_str()))
+                .body(change.output.as_ref())
+                .body(change.error.as_ref())
+                .body(change.state.as_ref())
+                .time(change.deadline_at)
+                .time(change.started_at)
+                .time(change.ended_at)
+                .time(change.retention_until)
+                .time(change.updated_at)
+                .uuid(worker)
+                .bool(takes)
+                .int2(wake)
+                .time(wake_at)
+                .int8(seen);
+        });
+    }
+
+    fn event(&mut self, idx: usize, event: &Event) {
+        self.events.row(10, |row| {
+            row.int4(idx)
+                .uuid(event.run_key.0)
+                .count(event.ordinal)
+                .uuid(event.event_id.0)
+                .text(event.event_type.as_str())
+                .int2(event.version as i16)
+                .cause(Some(&event.caused_by))
+                .bytes(&event.payload[..])
+                .time(event.created_at)
+                .bytes(&event.hash.as_bytes()[..]);
+        });
+    }
+
+    // `first` is what the commit itself said the step is; a later op changes only what became of it.
+    fn step(&mut self, idx: usize, op: usize, step: &Step, first: &Step) {
+        self.steps.row(21, |row| {
+            row.int4(idx)
+                .int4(op)
+                .uuid(step.run_key.0)
+                .text(step.step_key.as_str())
+                .text(&*first.name)
+                .text(&*first.kind)
+                .text(step.status.as_str())
+                .count(first.position)
+                .int8(i64::from(step.attempt))
+                .int8(step.attempts_max.map(i64::from))
+                .body(step.input.as_ref())
+                .body(step.result.as_ref())
+                .body(step.error.as_ref())
+                .int8(step.timeout.map(|span| i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
+                .time(step.due_at)
+                .text(step.wait_for.as_deref())
+                .time(first.created_at)
+                .time(step.updated_at);
+        });
+    }
+
+    fn message<'c>(
+        &mut self,
+        idx: usize,
+        op: usize,
+        commit: &'c Commit,
+        message: &'c NewMessage,
+        runs: &mut Locks<RunKey, &'c RunGuard>,
+        seen: &mut Seen<'c>,
+    ) {
+        if !seen.messages.insert((message.run_key, &message.message_id)) {
+            return;
+        }
+        let own = |what: &Op| matches!(what, Op::CreateRun(run) if run.run_key == message.run_key);
+        let created = commit.ops.iter().any(own);
+        if !created {
+            runs.named(message.run_key);
+        }
+        let guarded = commit.run_key() == Some(message.run_key) && !created;
+        seen.sends_to_itself |= guarded || created;
+        self.messages_count += 1;
+        let order = self.messages_count;
+        self.messages.row(14, |row| {
+            row.int4(idx)
+                .int4(op)
+                .int4(order)
+                .uuid(message.run_key.0)
+                .text(message.message_id.as_str())
+                .text(message.kind.as_str())
+                .text(message.name.as_str())
+                .body(message.body.as_ref())
+                .cause(message.caused_by.as_ref())
+                .time(message.sent_at)
+                .bool(message.required)
+                .bool(created)
+                .bool(guarded);
+        });
+    }
+
+    fn consume(
+        &mut self,
+        idx: usize,
+        op: usize,
+        (run_key, seq): (RunKey, u64),
+        by: &StepKey,
+        at: Timestamp,
+        seen: &mut Seen<'_>,
+    ) {
+        if !seen.consumed.insert((run_key, seq)) {
+            seen.doom_consume.get_or_insert(op);
+            return;
+        }
+        self.consumes.row(6, |row| {
+            row.int4(idx).int4(op).uuid(run_key.0).count(seq).text(by.as_str()).time(at);
+        });
+    }
+
+    fn enqueue(&mut self, idx: usize, task: &Task) {
+        self.enqueues.row(22, |row| {
+            row.int4(idx)
+                .uuid(task.task_id.0)
+                .text(task.namespace.as_str())
+                .uuid(task.run_key.map(|key| key.0))
+                .text(task.step_key.as_ref().map(|key| key.as_str()))
+                .text(&*task.kind)
+                .text(task.queue.as_str())
+                .text(task.name.as_str())
+                .int2(task.priority)
+                .bool(task.ready)
+                .time(task.due_at)
+                .uuid(task.worker.map(|worker| worker.0))
+                .count(task.claim_no)
+                .int8(i64::from(task.attempt))
+                .int8(i64::from(task.reclaims))
+                .body(task.body.as_ref())
+                .body(task.errors.as_ref())
+                .text(task.limit_key.as_ref().map(|key| key.as_str()))
+                .text(task.trace.as_deref())
+                .time(task.created_at);
+        });
+    }
+
+    fn reschedule(&mut self, idx: usize, change: &Reschedule) {
+        let (wake, at) = wake_parts(change.wake);
+        self.reschedules.row(7, |row| {
+            row.int4(idx)
+                .uuid(change.task_id.0)
+                .int2(wake)
+                .time(at)
+                .int8(i64::from(change.attempt))
+                .body(change.errors.as_ref());
+        });
+    }
+
+    fn log(&mut self, idx: usize, line: &LogLine) {
+        self.logs.row(12, |row| {
+            row.int4(idx)
+                .uuid(line.run_key.0)
+                .uuid(line.log_id.0)
+                .text(line.step_key.as_ref().map(|key| key.as_str()))
+                .int8(line.attempt.map(i64::from))
+                .text(line.level.as_str())
+                .text(&*line.category)
+                .text(&*line.message)
+                .body(line.data.as_ref())
+                .bool(line.replay)
+                .time(line.created_at);
+        });
+    }
+
+    fn dead_letter(&mut self, idx: usize, letter: &DeadLetter) {
+        self.dead_letters.row(15, |row| {
+            row.int4(idx)
+                .uuid(letter.task_id.0)
+                .text(letter.namespace.as_str())
+                .uuid(letter.run_key.map(|key| key.0))
+                .text(letter.step_key.as_ref().map(|key| key.as_str()))
+                .text(&*letter.kind)
+                .text(letter.queue.as_str())
+                .text(letter.name.as_str())
+                .int8(i64::from(letter.attempt))
+                .body(letter.body.as_ref())
+                .body(letter.errors.as_ref())
+                .text(&*letter.reason)
+                .time(letter.dead_at);
+        });
+    }
+
+    fn causes(&mut self, idx: usize, commit: &Commit) {
+        for (op, (run_key, cause)) in commit.causes_to_look_up().into_iter().enumerate() {
+            let namespace = commit.ops.iter().find_map(|op| match op {
+                Op::CreateRun(run) if run.run_key == run_key => Some(run.namespace.as_str()),
+                _ => None,
+            });
+            let (is_run, key) = match cause {
+                CausalRef::RunId { run_id } => (true, run_id.0),
+                CausalRef::EventId { event_id } => (false, event_id.0),
+            };
+            self.causes.row(6, |row| {
+                row.int4(idx).int4(op).uuid(run_key.0).text(namespace).bool(is_run).uuid(key);
+            });
+        }
+    }
+
+    // What the commit makes impossible by itself, the function is told: it decides in one place
+    // what fails first.
+    fn dooms(&mut self, idx: usize, commit: &Commit, seen: &Seen<'_>) {
+        let dooms = [(1, seen.doom_step), (2, seen.doom_consume)];
+        for (kind, op) in dooms {
+            if let Some(op) = op {
+                self.dooms.row(3, |row| {
+                    row.int4(idx).int2(kind).int4(op);
+                });
+                self.careful = true;
+            }
+        }
+        // Messages are written before they are consumed, but one cannot consume what is not there.
+        let consumes = |op: &Op| matches!(op, Op::ConsumeMessage { .. });
+        self.careful |= seen.sends_to_itself && commit.ops.iter().any(consumes);
+    }
+
+    /// Whether there is nothing to look at twice: see [`Mode`].
+    pub(crate) fn mode(&self) -> Mode {
+        if self.careful { Mode::Careful } else { Mode::Quick }
+    }
+}
+
+fn wake_parts(wake: Wake) -> (i16, Option<Timestamp>) {
+    match wake {
+        Wake::Now => (1, None),
+        Wake::At(at) => (2, Some(at)),
+        Wake::OnMessage => (3, None),
+    }
+}
+
+/// What a commit has named already while its ops are written down.
+#[derive(Default)]
+struct Seen<'c> {
+    messages: std::collections::HashSet<(RunKey, &'c MessageId)>,
+    consumed: std::collections::HashSet<(RunKey, u64)>,
+    sends_to_itself: bool,
+    doom_step: Option<usize>,
+    doom_consume: Option<usize>,
+    several_steps: Option<bool>,
+}
+
+impl<'c> Seen<'c> {
+    // Whether this op is the last one of its step: only that one is written. One after a settled
+    // one dooms the commit.
+    fn step(&mut self, commit: &'c Commit, op: usize, step: &Step) -> bool {
+        let steps = || commit.ops.iter().filter(|op| matches!(op, Op::PutStep(_))).count();
+        if !*self.several_steps.get_or_insert_with(|| steps() > 1) {
+            return true;
+        }
+        let same = |other: &Op| match other {
+            Op::PutStep(other) => other.step_key == step.step_key && other.run_key == step.run_key,
+            _ => false,
+        };
+        let later = commit.ops[op + 1..].iter().position(same);
+        if let Some(later) = later {
+            if step.status.is_settled() {
+                let at = op + 1 + later;
+                self.doom_step = Some(self.doom_step.map_or(at, |doom| doom.min(at)));
+            }
+            return false;
+        }
+        true
+    }
+
+    fn first_step<'s>(&self, commit: &'s Commit, step: &'s Step) -> &'s Step {
+        if self.several_steps != Some(true) {
+            return step;
+        }
+        let first = commit.ops.iter().find_map(|op| match op {
+            Op::PutStep(other)
+                if other.step_key == step.step_key && other.run_key == step.run_key =>
+            {
+                Some(&**other)
+            }
+            _ => None,
+        });
+        first.unwrap_or(step)
+    }
+}
+
+/// The rows that a batch has to lock, each once, with the commit that guards it.
+struct Locks<K, G>(HashMap<K, Option<(usize, G)>>);
+
+impl<K, G> Default for Locks<K, G> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Copy + Ord + std::hash::Hash, G> Locks<K, G> {
+    fn guarded(&mut self, key: K, idx: usize, guard: G) {
+        self.0.insert(key, Some((idx, guard)));
+    }
+
+    fn named(&mut self, key: K) {
+        self.0.entry(key).or_insert(None);
+    }
+
+    fn sorted(self) -> Vec<(K, Option<(usize, G)>)> {
+        let mut rows: Vec<_> = self.0.into_iter().collect();
+        rows.sort_unstable_by_key(|(key, _)| *key);
+        rows
+    }
+}

@@ -1,0 +1,141 @@
+//! The same commit again: a guard failed, and the commit's key tells whether it was its own doing.
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+use windlass_kernel::{
+    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Hold, OnExisting,
+    RunGuard, RunKey, Turn, WorkerKey,
+};
+
+use crate::apply::{created_turn, unavailable};
+use crate::rows::Cells;
+use crate::store::Shared;
+
+use super::Outcome;
+
+/// Looks for a commit's key, a run's turn and the messages that the commit sends.
+pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
+    WHEN 1 THEN EXISTS (SELECT FROM @schema@.runs WHERE run_key = $2) \
+    WHEN 2 THEN EXISTS (SELECT FROM @schema@.events \
+        WHERE run_key = $2 AND ordinal = $3 AND event_id = $4) \
+    WHEN 3 THEN EXISTS (SELECT FROM @schema@.messages WHERE run_key = $2 AND message_id = $5) \
+    WHEN 4 THEN EXISTS (SELECT FROM @schema@.dead_letters WHERE task_id = $2) \
+    WHEN 5 THEN EXISTS (SELECT FROM @schema@.tasks WHERE task_id = $2) \
+    ELSE false END, \
+    @schema@.clock_us(), r.accepted, r.turn_worker, r.turn_claim_no, \
+    ARRAY(SELECT m.seq FROM unnest($7::uuid[], $8::text[]) \
+        WITH ORDINALITY x (run_key, message_id, place) \
+        LEFT JOIN @schema@.messages m ON m.run_key = x.run_key AND m.message_id = x.message_id \
+        ORDER BY x.place) \
+    FROM (VALUES (1)) one LEFT JOIN @schema@.runs r ON r.run_key = $6";
+
+/// Answers `Committed` if the commit was written before, else the conflict. Without a conflict the
+/// caller knows that it was written.
+pub(crate) async fn resolve(
+    shared: &Shared,
+    commit: &Commit,
+    conflict: Option<Conflict>,
+) -> Outcome {
+    match look(shared, commit, conflict).await {
+        Ok(Some(committed)) => Ok(committed),
+        Ok(None) => match conflict {
+            Some(conflict) => Err(CommitError::Conflict(conflict)),
+            None => Err(crate::error::unknown("the commit's key is not there")),
+        },
+        // The conflict stands, but calling it one could deny what was written.
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+async fn look(
+    shared: &Shared,
+    commit: &Commit,
+    conflict: Option<Conflict>,
+) -> Result<Option<Committed>, Error> {
+    let own = commit.run_key();
+    let row = ask(shared, commit, own).await?;
+    let found = conflict.is_none() || row.try_get(0).unwrap_or(false);
+    if found {
+        return committed(commit, own, &row, true).map(Some);
+    }
+    match (&commit.run, conflict) {
+        (
+            Some(RunGuard::Absent { run_key, on_existing: OnExisting::Return }),
+            Some(Conflict::RunExists { run_key: existing, same_input: true }),
+        ) if existing != *run_key => {
+            let row = ask(shared, commit, Some(existing)).await?;
+            committed(commit, Some(existing), &row, false).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+async fn ask(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Row, Error> {
+    let mut kind = 0_i16;
+    let (mut key, mut ordinal, mut event) = (None::<Uuid>, None::<i64>, None::<Uuid>);
+    let mut message = None::<&str>;
+    match &commit.key {
+        CommitKey::Run(run_key) => (kind, key) = (1, Some(run_key.0)),
+        CommitKey::Event { run_key, ordinal: place, event_id } => {
+            (kind, key) = (2, Some(run_key.0));
+            (ordinal, event) = (Some(*place as i64), Some(event_id.0));
+        }
+        CommitKey::Message { run_key, message_id } => {
+            (kind, key, message) = (3, Some(run_key.0), Some(message_id.as_str()));
+        }
+        CommitKey::DeadLetter(task_id) => (kind, key) = (4, Some(task_id.0)),
+        CommitKey::Task(task_id) => (kind, key) = (5, Some(task_id.0)),
+        CommitKey::Nothing => {}
+    }
+    let run = run.map(|run| run.0);
+    let runs: Vec<Uuid> = commit.messages().map(|message| message.run_key.0).collect();
+    let ids: Vec<&str> = commit.messages().map(|message| message.message_id.as_str()).collect();
+    let rows = shared
+        .query(RESOLVE, &[&kind, &key, &ordinal, &event, &message, &run, &runs, &ids])
+        .await?;
+    rows.into_iter().next().ok_or_else(|| Error::corrupt("a look-up answered no row"))
+}
+
+fn committed(
+    commit: &Commit,
+    run_key: Option<RunKey>,
+    row: &Row,
+    found: bool,
+) -> Result<Committed, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let _: bool = c.take()?;
+    let now = c.time()?;
+    let accepted: Option<i64> = c.take()?;
+    let worker: Option<Uuid> = c.take()?;
+    let claim_no: Option<i64> = c.take()?;
+    let seqs: Vec<Option<i64>> = c.take()?;
+    let hold = worker.zip(claim_no).map(|(worker, claim_no)| Hold {
+        worker: WorkerKey(worker),
+        claim_no: claim_no as u64,
+    });
+    let delivery = |seq: Option<i64>| match seq {
+        Some(seq) => Delivery::Duplicate { seq: seq as u64 },
+        None => Delivery::Dropped,
+    };
+    Ok(Committed {
+        run_key,
+        repeated: true,
+        accepted: accepted.unwrap_or(0) as u64,
+        hold: hold.filter(|hold| found && sent_by(commit, hold)),
+        messages: seqs.into_iter().map(delivery).collect(),
+        now,
+    })
+}
+
+// Whether a hold is the one that the sender of this commit has.
+fn sent_by(commit: &Commit, hold: &Hold) -> bool {
+    match &commit.run {
+        Some(RunGuard::Held { hold: sent, .. }) => sent == hold,
+        Some(RunGuard::Free { worker, .. }) => *worker == hold.worker,
+        Some(RunGuard::Absent { run_key, .. }) => {
+            created_turn(commit, *run_key).and_then(Turn::hold) == Some(*hold)
+        }
+        None => false,
+    }
+}

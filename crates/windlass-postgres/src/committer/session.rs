@@ -1,0 +1,146 @@
+//! A committer's connection: sends a batch until it knows what became of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::{Client, Row, Statement};
+use windlass_kernel::{Commit, CommitError, Error};
+
+use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
+use crate::error::{Failure, classify, of_call, said, unknown};
+use crate::store::Shared;
+
+/// How often a batch runs again that lost against another one.
+const TRIES_MAX: u32 = 50;
+
+/// The database refuses the batch, and will again: somebody in it is to blame.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: tokio_postgres::Error,
+    /// An answer was lost before: the batch, or a part of it, may have been written then.
+    pub(crate) sent_before: bool,
+}
+
+/// A connection that comes back when it is lost.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    live: Option<(Client, Statement)>,
+}
+
+impl Session {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, live: None }
+    }
+
+    /// Sends commits that can share a batch. After a lost answer the same batch is sent again: what
+    /// was written is found by its guards and keys. Also answers whether that happened.
+    pub(crate) async fn send(
+        &mut self,
+        commits: &[&Commit],
+        sent_before: bool,
+    ) -> Result<(Answers, bool), Refused> {
+        let batch = Batch::of(commits);
+        let mut mode = batch.mode();
+        let mut sent_before = sent_before;
+        let mut tries = 0;
+        let until = self.shared.options.reconnect_for;
+        let mut deadline = Instant::now() + until;
+        loop {
+            let client = match self.client(deadline).await {
+                Ok(client) => client,
+                Err(error) => {
+                    let error = match sent_before {
+                        true => unknown(&error.to_string()),
+                        false => unavailable(error),
+                    };
+                    return Ok((all_failed(commits, &error), sent_before));
+                }
+            };
+            match call(client, &batch, mode, &self.shared).await {
+                Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
+                Err(None) => {
+                    sent_before = true;
+                    self.live = None;
+                    deadline = deadline.max(Instant::now() + until / 2);
+                }
+                Err(Some(error)) => match classify(&error) {
+                    Failure::Lost => {
+                        tracing::warn!(error = %said(&error), "the answer to a batch was lost");
+                        sent_before = true;
+                        self.live = None;
+                        deadline = deadline.max(Instant::now() + until / 2);
+                    }
+                    Failure::Careful if mode == Mode::Quick => mode = Mode::Careful,
+                    Failure::Again | Failure::Careful if tries < TRIES_MAX => {
+                        tries += 1;
+                        tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await;
+                    }
+                    _ => return Err(Refused { error, sent_before }),
+                },
+            }
+        }
+    }
+
+    async fn client(&mut self, deadline: Instant) -> Result<&(Client, Statement), Error> {
+        if self.live.as_ref().is_some_and(|(client, _)| client.is_closed()) {
+            self.live = None;
+        }
+        let mut pause = Duration::from_millis(20);
+        while self.live.is_none() {
+            match connect(&self.shared).await {
+                Ok(live) => self.live = Some(live),
+                Err(error) if Instant::now() + pause > deadline => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "a committer cannot reach PostgreSQL");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(2));
+                }
+            }
+        }
+        self.live.as_ref().ok_or_else(|| crate::error::unavailable("there is no connection"))
+    }
+}
+
+async fn connect(shared: &Shared) -> Result<(Client, Statement), Error> {
+    let client = shared.connector.client().await?;
+    let statement = client.prepare(&shared.sql(CALL)).await.map_err(of_call)?;
+    Ok((client, statement))
+}
+
+// `Err(None)`: no answer came in time, so the connection cannot be trusted any more.
+async fn call(
+    (client, statement): &(Client, Statement),
+    batch: &Batch,
+    mode: Mode,
+    shared: &Shared,
+) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
+    let mode = mode as i16;
+    let params = batch.params(&mode);
+    let patience = shared.options.statement_timeout + Duration::from_secs(10);
+    match tokio::time::timeout(patience, client.query(statement, &params)).await {
+        Ok(result) => result.map_err(Some),
+        Err(_) => Err(None),
+    }
+}
+
+/// Decides a commit by itself over a connection of the pool, under locks, and writes nothing.
+pub(crate) async fn decide(shared: &Shared, commit: &Commit) -> Result<Answers, Error> {
+    let batch = Batch::of(&[commit]);
+    let mode = Mode::Decide as i16;
+    let rows = shared.query(CALL, &batch.params(&mode)).await?;
+    read_answers(&[commit], &rows)
+}
+
+fn answers(commits: &[&Commit], rows: &[Row]) -> Answers {
+    match read_answers(commits, rows) {
+        Ok(answers) => answers,
+        // It was written, but nobody can read how: to send it again is right, to call it failed not.
+        Err(error) => all_failed(commits, &unknown(&error.to_string())),
+    }
+}
+
+fn all_failed(commits: &[&Commit], error: &CommitError) -> Answers {
+    let results = commits.iter().map(|_| Err(error.clone())).collect();
+    Answers { results, wakeups: Vec::new() }
+}

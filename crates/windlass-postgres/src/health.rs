@@ -1,0 +1,118 @@
+//! Counts and ages, at a cost that does not grow with what has ended or sleeps; and damage.
+
+use tokio_postgres::Row;
+use windlass_kernel::{
+    Capped, Error, Health, Namespace, QueueHealth, RunCount, RunStatus, WorkflowName,
+};
+
+use crate::rows::{self, Cells};
+use crate::store::Shared;
+
+const COUNTS: &str = "SELECT namespace, workflow, status, sum(value)::int8 FROM @schema@.counters \
+    WHERE name = 'runs' GROUP BY namespace, workflow, status HAVING sum(value) > 0 \
+    ORDER BY namespace, workflow, status";
+
+// Every count stops at its bound. The oldest ready turn is the first of one of the segments.
+const QUEUES: &str = "SELECT \
+    (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_ready LIMIT 10001) x), \
+    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names \
+            FROM @schema@.turn_routes()) a, \
+        LATERAL @schema@.turn_segments(a.queues, a.names) s, \
+        LATERAL (SELECT r.turn_due_at AS due FROM @schema@.runs r WHERE r.turn_ready \
+            AND r.queue = s.queue AND r.workflow = s.name AND r.priority = s.priority \
+            AND (r.started_at IS NULL) = s.first_turn ORDER BY r.turn_due_at LIMIT 1) f), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE NOT turn_ready \
+        AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused' \
+        LIMIT 10001) x), \
+    (SELECT turn_due_at FROM @schema@.runs WHERE NOT turn_ready AND turn_worker IS NULL \
+        AND turn_due_at IS NOT NULL AND status <> 'paused' ORDER BY turn_due_at LIMIT 1), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_worker IS NOT NULL \
+        LIMIT 10001) x), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE ready LIMIT 10001) x), \
+    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names \
+            FROM @schema@.task_routes()) a, \
+        LATERAL @schema@.task_segments(a.queues, a.names) s, \
+        LATERAL (SELECT t.due_at AS due FROM @schema@.tasks t WHERE t.ready \
+            AND t.queue = s.queue AND t.name = s.name AND t.priority = s.priority \
+            ORDER BY t.due_at LIMIT 1) f), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE NOT ready AND worker IS NULL \
+        AND due_at IS NOT NULL LIMIT 10001) x), \
+    (SELECT due_at FROM @schema@.tasks WHERE NOT ready AND worker IS NULL \
+        AND due_at IS NOT NULL ORDER BY due_at LIMIT 1), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE worker IS NOT NULL LIMIT 10001) x), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.dead_letters LIMIT 10001) x), \
+    (SELECT count(*) FROM @schema@.workers w, (SELECT @schema@.clock_us() AS now) c \
+        WHERE w.status <> 'stopped' AND c.now <= w.renewed_at + w.lease_us), \
+    @schema@.clock_us()";
+
+// What no error has shown yet: indexes that do not hold what they should, pages whose checksum
+// failed, a table without the partition that takes what no other takes.
+const DAMAGE: &str = "SELECT format('index %s is not valid: drop it and build it again', c.relname) \
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+    JOIN pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND NOT (i.indisvalid AND i.indisready) \
+    UNION ALL SELECT format('table %s has no default partition: rows outside the others are lost', \
+        c.relname) \
+    FROM pg_partitioned_table p JOIN pg_class c ON c.oid = p.partrelid \
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND p.partdefid = 0 \
+    UNION ALL SELECT format('trigger %s on %s is disabled: the database does not guard its rows', \
+        t.tgname, c.relname) \
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid \
+    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND t.tgenabled = 'D' \
+    UNION ALL SELECT format('%s pages of this database failed their checksum, last at %s', \
+        checksum_failures, checksum_last_failure) \
+    FROM pg_stat_database WHERE datname = current_database() AND checksum_failures > 0 \
+    ORDER BY 1";
+
+pub(crate) fn statements() -> Vec<(String, String)> {
+    [("counts", COUNTS), ("queues", QUEUES), ("damage", DAMAGE)]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .to_vec()
+}
+
+/// Counts and ages.
+pub(crate) async fn health(shared: &Shared) -> Result<Health, Error> {
+    let counts = shared.read(COUNTS, &[]).await?;
+    let queues = shared.read(QUEUES, &[]).await?;
+    let row = queues.first().ok_or_else(|| Error::corrupt("health answered no row"))?;
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let mut runs = rows::all(&counts, run_count)?;
+    // The kernel orders statuses as it declares them, not by their words.
+    runs.sort();
+    Ok(Health {
+        runs,
+        turns: queue_health(c)?,
+        tasks: queue_health(c)?,
+        dead_letters: Capped::new(c.count()?),
+        workers_live: c.count()?,
+        now: c.time()?,
+    })
+}
+
+fn run_count(row: &Row) -> Result<RunCount, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    Ok(RunCount {
+        namespace: Namespace::from_stored(c.text()?),
+        workflow: WorkflowName::from_stored(c.text()?),
+        status: RunStatus::parse(c.text()?)?,
+        count: c.count()?,
+    })
+}
+
+fn queue_health(c: &mut Cells<'_>) -> Result<QueueHealth, Error> {
+    Ok(QueueHealth {
+        ready: Capped::new(c.count()?),
+        ready_oldest: c.time_opt()?,
+        scheduled: Capped::new(c.count()?),
+        scheduled_next: c.time_opt()?,
+        held: Capped::new(c.count()?),
+    })
+}
+
+/// Looks for damage below the rows.
+pub(crate) async fn check(shared: &Shared) -> Result<Vec<String>, Error> {
+    let rows = shared.read(DAMAGE, &[&shared.options.schema]).await?;
+    rows.iter().map(|row| Ok(Cells::of(row).text()?.to_owned())).collect()
+}

@@ -1,0 +1,135 @@
+//! Loading runs: each with its steps and unread messages, in one snapshot.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+use windlass_kernel::{
+    Error, Loaded, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName,
+};
+
+use crate::error::{Failure, classify, of_call};
+use crate::rows::{self, Cells, MESSAGE, RUN, STEP};
+use crate::store::Shared;
+
+/// The store's clock.
+pub(crate) const NOW: &str = "SELECT @schema@.clock_us()";
+
+fn runs_sql() -> String {
+    format!("SELECT {RUN} FROM @schema@.runs r WHERE r.run_key = ANY ($1)")
+}
+
+fn steps_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = ANY ($1) \
+         ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+fn messages_sql() -> String {
+    format!(
+        "SELECT {MESSAGE} FROM @schema@.messages m \
+         WHERE m.run_key = ANY ($1) AND m.consumed_by IS NULL ORDER BY m.run_key, m.seq"
+    )
+}
+
+fn find_sql() -> String {
+    format!(
+        "SELECT {RUN} FROM @schema@.runs r \
+         WHERE r.namespace = $1 AND r.workflow = $2 AND r.id = $3 \
+         ORDER BY r.generation DESC LIMIT 1"
+    )
+}
+
+pub(crate) fn statements() -> Vec<(String, String)> {
+    let named = |name: &str, text: String| (name.to_owned(), text);
+    vec![
+        named("load runs", runs_sql()),
+        named("load steps", steps_sql()),
+        named("load messages", messages_sql()),
+        named("find", find_sql()),
+    ]
+}
+
+/// The store's clock.
+pub(crate) async fn now(shared: &Shared) -> Result<Timestamp, Error> {
+    let rows = shared.read(NOW, &[]).await?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    Cells::of(row).time()
+}
+
+/// Runs with their steps and unconsumed messages.
+pub(crate) async fn load(shared: &Shared, run_keys: Vec<RunKey>) -> Result<Vec<Loaded>, Error> {
+    if run_keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<Uuid> = run_keys.iter().map(|key| key.0).collect();
+    let mut tries = 0;
+    let (runs, steps, messages) = loop {
+        match read(shared, &keys).await? {
+            Ok(read) => break read,
+            Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
+            Err(error) => return Err(of_call(error)),
+        }
+    };
+    let mut loaded: HashMap<RunKey, Loaded> = HashMap::with_capacity(runs.len());
+    for row in &runs {
+        let run = rows::run(row)?;
+        loaded.insert(run.run_key, Loaded { run, steps: Vec::new(), messages: Vec::new() });
+    }
+    for row in &steps {
+        let step = rows::step(row)?;
+        if let Some(loaded) = loaded.get_mut(&step.run_key) {
+            loaded.steps.push(step);
+        }
+    }
+    for row in &messages {
+        let message = rows::message(row)?;
+        if let Some(loaded) = loaded.get_mut(&message.run_key) {
+            loaded.messages.push(message);
+        }
+    }
+    Ok(run_keys.iter().filter_map(|key| loaded.get(key).cloned()).collect())
+}
+
+type Snapshot = (Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>);
+
+// One snapshot for the three reads, and one round trip for all of it.
+async fn read(
+    shared: &Shared,
+    keys: &Vec<Uuid>,
+) -> Result<Result<Snapshot, tokio_postgres::Error>, Error> {
+    let client = shared.client().await?;
+    let texts = [runs_sql(), steps_sql(), messages_sql()].map(|text| shared.sql(&text));
+    let run = async {
+        let runs = client.prepare_cached(&texts[0]).await?;
+        let steps = client.prepare_cached(&texts[1]).await?;
+        let messages = client.prepare_cached(&texts[2]).await?;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [keys];
+        let begin = client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        let end = client.batch_execute("COMMIT");
+        let (begun, runs, steps, messages, ended) = tokio::join!(biased;
+            begin,
+            client.query(&runs, &params),
+            client.query(&steps, &params),
+            client.query(&messages, &params),
+            end,
+        );
+        begun?;
+        let rows = (runs?, steps?, messages?);
+        ended?;
+        Ok(rows)
+    };
+    Ok(run.await)
+}
+
+/// The newest generation of a run.
+pub(crate) async fn find(
+    shared: &Shared,
+    namespace: Namespace,
+    workflow: WorkflowName,
+    id: RunId,
+) -> Result<Option<Run>, Error> {
+    let params = [namespace.as_str(), workflow.as_str(), id.as_str()];
+    let found = shared.read(&find_sql(), &[&params[0], &params[1], &params[2]]).await?;
+    found.first().map(rows::run).transpose()
+}

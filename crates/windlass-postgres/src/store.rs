@@ -1,0 +1,452 @@
+//! The store: takes calls and hands them to whoever does the work.
+
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use windlass_kernel::fold::fold;
+use windlass_kernel::{
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error,
+    ErrorKind, Health, HeldItem, LimitKey, Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed,
+    Rows, Run, RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+};
+
+use crate::apply::unavailable;
+use crate::committer::{Committer, Job, Outcome};
+use crate::error::{Failure, classify, closed, of_call, of_pool};
+use crate::options::{Connector, Options};
+use crate::wake::{Waker, listen_loop, notify_loop};
+use crate::{health, holds, list, load, schema, workers};
+
+/// What all parts of an open store share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) connector: Connector,
+    pub(crate) waker: Waker,
+    pool: Pool,
+    schema: String,
+    /// Until when partitions are attached, in microseconds.
+    pub(crate) partitions_until: AtomicI64,
+}
+
+impl Shared {
+    /// The text with the schema in its place.
+    pub(crate) fn sql(&self, text: &str) -> String {
+        text.replace("@schema@", &self.schema)
+    }
+
+    /// A connection of the pool.
+    pub(crate) async fn client(&self) -> Result<Object, Error> {
+        self.pool.get().await.map_err(of_pool)
+    }
+
+    /// A prepared statement in a transaction of its own.
+    pub(crate) async fn query(
+        &self,
+        text: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let client = self.client().await?;
+        let statement = client.prepare_cached(&self.sql(text)).await.map_err(of_call)?;
+        client.query(&statement, params).await.map_err(of_call)
+    }
+
+    /// As [`Shared::query`], for what only reads: a connection that turns out to be gone is replaced.
+    pub(crate) async fn read(
+        &self,
+        text: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let text = self.sql(text);
+        let mut tries = 0;
+        loop {
+            let client = self.client().await?;
+            let result = async {
+                let statement = client.prepare_cached(&text).await?;
+                client.query(&statement, params).await
+            };
+            match result.await {
+                Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
+                other => return other.map_err(of_call),
+            }
+        }
+    }
+}
+
+/// A store in PostgreSQL.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    closed: AtomicBool,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    committers: Vec<mpsc::UnboundedSender<Job>>,
+    committing: Vec<JoinHandle<()>>,
+    helpers: Vec<JoinHandle<()>>,
+    listening: bool,
+}
+
+impl PostgresStore {
+    /// Connects, migrates the schema if it has to, and starts the committers.
+    pub async fn open(dsn: &str, options: Options) -> Result<Arc<Self>, Error> {
+        options.validate()?;
+        let connector = Connector::new(dsn, &options)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.threads)
+            .thread_name("windlass-postgres")
+            .enable_all()
+            .build()
+            .map_err(|error| internal("the store's threads do not start").with_source(error))?;
+        let pool = pool(&connector, &options)?;
+        let schema = options.schema_quoted();
+        let waker = Waker::new(options.notify);
+        let partitions_until = AtomicI64::new(0);
+        let shared = Shared { options, connector, waker, pool, schema, partitions_until };
+        let shared = Arc::new(shared);
+        let store = Self {
+            shared: shared.clone(),
+            runtime: Some(runtime),
+            closed: AtomicBool::new(false),
+            running: Mutex::default(),
+        };
+        store.spawned(async move { schema::prepare(&shared).await }).await?;
+        store.start();
+        Ok(Arc::new(store))
+    }
+
+    /// Moves the clock of this schema forward, for tests that own it. All processes that share the
+    /// schema see the new time at once.
+    #[doc(hidden)]
+    pub async fn advance_clock_for_tests(&self, by: Duration) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        self.spawned(async move { schema::advance_clock(&shared, by).await }).await
+    }
+
+    /// Every statement that the store prepares, with a word for it, for tests that prepare them all.
+    #[doc(hidden)]
+    pub fn statements_for_tests(&self) -> Vec<(String, String)> {
+        let named = |(name, text): (String, String)| (name, self.shared.sql(&text));
+        statements().into_iter().map(named).collect()
+    }
+
+    fn start(&self) {
+        let mut running = self.running();
+        for _ in 0..self.shared.options.committers {
+            let (sender, jobs) = mpsc::unbounded_channel();
+            let committer = Committer::new(self.shared.clone(), jobs);
+            running.committers.push(sender);
+            running.committing.extend(self.spawn(committer.run()));
+        }
+        if self.shared.options.notify {
+            running.helpers.extend(self.spawn(notify_loop(self.shared.clone())));
+        }
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        self.runtime.as_ref().map(|runtime| runtime.spawn(work))
+    }
+
+    // Runs on the store's own threads, so that the caller's executor does not matter.
+    async fn spawned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        match self.spawn(work) {
+            Some(handle) => match handle.await {
+                Ok(result) => result,
+                Err(error) => Err(internal("a call of the store broke off").with_source(error)),
+            },
+            None => Err(closed()),
+        }
+    }
+
+    fn call<'a, T: Send + 'static, F>(
+        &'a self,
+        work: impl FnOnce(Arc<Shared>) -> F,
+    ) -> BoxFuture<'a, Result<T, Error>>
+    where
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        if self.closed.load(Ordering::Acquire) {
+            return Box::pin(std::future::ready(Err(closed())));
+        }
+        Box::pin(self.spawned(work(self.shared.clone())))
+    }
+
+    // Hands a commit to the committer of its run. Done before anything is awaited, so a holder that
+    // calls twice is taken in that order.
+    fn submit(&self, commit: Commit) -> Result<oneshot::Receiver<Outcome>, CommitError> {
+        let (reply, answer) = oneshot::channel();
+        let running = self.running();
+        let at = place(&commit) as usize % running.committers.len().max(1);
+        let sent = running.committers.get(at).map(|jobs| jobs.send(Job { commit, reply }));
+        match sent {
+            Some(Ok(())) => Ok(answer),
+            _ => Err(unavailable(closed())),
+        }
+    }
+}
+
+// What decides which committer a commit goes to: its run, or else what it is about.
+fn place(commit: &Commit) -> u64 {
+    let key = commit
+        .run_key()
+        .or_else(|| commit.messages().next().map(|message| message.run_key))
+        .map(|run_key| run_key.0)
+        .or(commit.task.map(|guard| guard.task_id.0))
+        .or_else(|| {
+            commit.ops.iter().find_map(|op| match op {
+                Op::Enqueue(task) => Some(task.task_id.0),
+                _ => None,
+            })
+        });
+    let mut hasher = std::hash::DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn pool(connector: &Connector, options: &Options) -> Result<Pool, Error> {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager =
+        Manager::from_config(connector.config.clone(), connector.tls.clone(), recycling);
+    let settings: Arc<str> = connector.settings().into();
+    let set = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+        let settings = settings.clone();
+        Box::pin(async move { client.batch_execute(&settings).await.map_err(HookError::Backend) })
+    });
+    Pool::builder(manager)
+        .max_size(options.pool_size_max)
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .wait_timeout(Some(options.connect_timeout))
+        .create_timeout(Some(options.connect_timeout))
+        .post_create(set)
+        .build()
+        .map_err(|error| internal("the pool cannot be built").with_source(error))
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "INTERNAL", message)
+}
+
+fn statements() -> Vec<(String, String)> {
+    let fixed = [
+        ("commit", crate::apply::CALL),
+        ("resolve", crate::committer::RESOLVE),
+        ("notify", crate::wake::NOTIFY),
+        ("now", load::NOW),
+    ];
+    let mut all: Vec<(String, String)> =
+        fixed.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    all.extend(holds::statements());
+    all.extend(workers::statements());
+    all.extend(load::statements());
+    all.extend(list::statements());
+    all.extend(health::statements());
+    all
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        // A runtime may not wait for its threads inside another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
+        if self.closed.load(Ordering::Acquire) {
+            let failed = |_| Err(unavailable(closed()));
+            return Box::pin(std::future::ready((0..commits.len()).map(failed).collect()));
+        }
+        let mut results: Vec<Option<Outcome>> = Vec::with_capacity(commits.len());
+        let mut sound = Vec::with_capacity(commits.len());
+        for commit in commits {
+            match commit.validate(&self.shared.options.limits) {
+                Ok(()) => {
+                    results.push(None);
+                    sound.push(Some(commit));
+                }
+                Err(error) => {
+                    results.push(Some(Err(error)));
+                    sound.push(None);
+                }
+            }
+        }
+        let places: Vec<usize> =
+            (0..sound.len()).filter(|place| sound[*place].is_some()).collect();
+        let commits: Vec<Commit> = sound.into_iter().flatten().collect();
+        let mut batches = batches_of(commits).into_iter();
+        // The first batch is under way before the future is polled.
+        let first = batches.next().map(|batch| self.submit_all(batch));
+        let rest: Vec<_> = batches.collect();
+        Box::pin(async move {
+            let mut under_way = first;
+            let mut rest = rest.into_iter();
+            while let Some(batch) = under_way {
+                for (index, answer) in batch {
+                    results[places[index]] = Some(answered(answer).await);
+                }
+                under_way = rest.next().map(|batch| self.submit_all(batch));
+            }
+            let lost = || Err(unavailable(closed()));
+            results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+        })
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>> {
+        self.call(|shared| async move { load::now(&shared).await })
+    }
+
+    fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>> {
+        self.call(|shared| async move { holds::claim(&shared, request).await })
+    }
+
+    fn release(&self, items: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
+        self.call(|shared| async move { holds::release(&shared, items).await })
+    }
+
+    fn revoke(
+        &self,
+        run_key: RunKey,
+        worker: WorkerKey,
+    ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>> {
+        self.call(move |shared| async move { holds::revoke(&shared, run_key, worker).await })
+    }
+
+    fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>> {
+        self.call(move |shared| async move { holds::promote(&shared, limit).await })
+    }
+
+    fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
+        self.call(|shared| async move { workers::renew(&shared, info).await })
+    }
+
+    fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
+        self.call(move |shared| async move { workers::reap(&shared, worker, limit).await })
+    }
+
+    fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>> {
+        self.call(move |shared| async move { workers::held(&shared, worker).await })
+    }
+
+    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        self.call(|shared| async move { load::load(&shared, run_keys).await })
+    }
+
+    fn find(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
+        self.call(|shared| async move { load::find(&shared, namespace, workflow, id).await })
+    }
+
+    fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
+        self.call(|shared| async move { list::list(&shared, query).await })
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
+        self.call(|shared| async move { health::health(&shared).await })
+    }
+
+    fn set_limit(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+        slots: Option<u32>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        self.call(move |shared| async move { holds::set_limit(&shared, namespace, key, slots).await })
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.call(|shared| async move { health::check(&shared).await })
+    }
+
+    fn listen(&self, sink: WakeSink) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        self.shared.waker.add(sink);
+        let mut running = self.running();
+        // Nobody listens to the server before somebody listens to the store.
+        if !running.listening {
+            running.listening = true;
+            running.helpers.extend(self.spawn(listen_loop(self.shared.clone())));
+        }
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.closed.store(true, Ordering::Release);
+        let (committing, helpers) = {
+            let mut running = self.running();
+            running.committers.clear();
+            (std::mem::take(&mut running.committing), std::mem::take(&mut running.helpers))
+        };
+        Box::pin(async move {
+            for committer in committing {
+                let _ = committer.await;
+            }
+            for helper in helpers {
+                helper.abort();
+            }
+            self.shared.waker.clear();
+            self.shared.pool.close();
+            Ok(())
+        })
+    }
+}
+
+type UnderWay = Vec<(usize, Result<oneshot::Receiver<Outcome>, CommitError>)>;
+
+impl PostgresStore {
+    fn submit_all(&self, batch: Vec<(usize, Commit)>) -> UnderWay {
+        batch.into_iter().map(|(index, commit)| (index, self.submit(commit))).collect()
+    }
+}
+
+async fn answered(answer: Result<oneshot::Receiver<Outcome>, CommitError>) -> Outcome {
+    match answer?.await {
+        Ok(outcome) => outcome,
+        // The committer is gone with its answer: whoever sends again will know.
+        Err(_) => Err(crate::error::unknown("the committer stopped")),
+    }
+}
+
+// Commits of one call go to several committers, which do not wait for each other: what depends on
+// an earlier one is sent when that one is answered.
+fn batches_of(commits: Vec<Commit>) -> Vec<Vec<(usize, Commit)>> {
+    if commits.len() <= 1 {
+        return vec![commits.into_iter().enumerate().collect()];
+    }
+    let plan = fold(&commits);
+    let mut commits: Vec<Option<Commit>> = commits.into_iter().map(Some).collect();
+    let mut batches = Vec::with_capacity(plan.len());
+    for groups in plan {
+        let mut members: Vec<usize> =
+            groups.iter().flat_map(|group| group.members().iter().copied()).collect();
+        members.sort_unstable();
+        let batch = members.into_iter().filter_map(|index| Some((index, commits[index].take()?)));
+        batches.push(batch.collect());
+    }
+    batches
+}

@@ -1,0 +1,290 @@
+//! A step's own SQL: run in one transaction with the commit that carries it.
+//!
+//! The guards are decided first, then the user's statements run without any lock of the engine's,
+//! then the batch function locks, decides again and writes. So nothing of the engine waits while
+//! the user's statements do, and a guard that fails in between takes the user's rows with it.
+
+mod convert;
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Transaction};
+use windlass_kernel::{Commit, CommitError, CommitKey, Error, Statement};
+
+use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
+use crate::committer::{Outcome, decide, resolve};
+use crate::error::{Failure, classify, constraint, is_unique, of_call, said, unknown};
+use crate::store::Shared;
+
+use convert::Converted;
+
+/// How often the transaction runs again that lost against another one, or whose answer was lost.
+const TRIES_MAX: u32 = 10;
+
+/// What ended a try.
+enum Ended {
+    /// The batch function has answered; it is durable if the answer holds.
+    Answered(Box<Answers>),
+    /// The user's own statement failed, and nothing was written.
+    User { unique: bool, message: String },
+    /// The database did not do the engine's part.
+    Engine(tokio_postgres::Error),
+    /// There is no connection.
+    Away(Error),
+}
+
+/// Writes a commit with user SQL.
+pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
+    match decide(shared, commit).await {
+        Ok(answers) => {
+            if let Some(Err(error)) = answers.results.into_iter().next() {
+                return settle(shared, commit, Err(error)).await;
+            }
+        }
+        Err(error) => return Err(unavailable(error)),
+    }
+    if let Some(message) = commit.user_sql().find_map(forbidden) {
+        return Err(CommitError::UserSql { unique: false, message });
+    }
+    let mut lost = false;
+    for attempt in 1..=TRIES_MAX {
+        match attempt_once(shared, commit).await {
+            Ended::Answered(answers) => {
+                shared.waker.publish(answers.wakeups);
+                let outcome = answers.results.into_iter().next();
+                let outcome = outcome.unwrap_or_else(|| Err(unknown("no answer")));
+                return settle(shared, commit, outcome).await;
+            }
+            Ended::User { unique, message } => {
+                return blame_user(shared, commit, unique, message).await;
+            }
+            Ended::Engine(error) => match classify(&error) {
+                Failure::Lost => lost = true,
+                Failure::Again | Failure::Careful => {}
+                Failure::Constraint => return Err(constraint(&said(&error))),
+                Failure::Unavailable => return Err(unavailable(of_call(error))),
+            },
+            Ended::Away(error) if !lost => return Err(unavailable(error)),
+            Ended::Away(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(20 << attempt.min(8))).await;
+    }
+    Err(if lost {
+        unknown("a commit with user SQL got no answer")
+    } else {
+        unavailable(crate::error::unavailable("a commit with user SQL lost every race"))
+    })
+}
+
+// A conflict may be the echo of this very commit, written before.
+async fn settle(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
+    match outcome {
+        Err(CommitError::Conflict(conflict)) if commit.key != CommitKey::Nothing => {
+            resolve(shared, commit, Some(conflict)).await
+        }
+        other => other,
+    }
+}
+
+// The user's statement failed; but if the guards hold no more, it may have failed over the rows of
+// this very commit, which was under way over a lost connection. The guards say so, under locks.
+async fn blame_user(shared: &Shared, commit: &Commit, unique: bool, message: String) -> Outcome {
+    match decide(shared, commit).await {
+        Ok(answers) => match answers.results.into_iter().next() {
+            Some(Err(error)) => settle(shared, commit, Err(error)).await,
+            _ => Err(CommitError::UserSql { unique, message }),
+        },
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+async fn attempt_once(shared: &Shared, commit: &Commit) -> Ended {
+    let mut client = match shared.client().await {
+        Ok(client) => client,
+        Err(error) => return Ended::Away(error),
+    };
+    let ended = transact(shared, commit, &mut client).await;
+    if let Ended::Engine(_) = &ended {
+        // Whatever state it is in, nobody else should get it.
+        drop(deadpool_postgres::Object::take(client));
+    }
+    ended
+}
+
+async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ended {
+    let patience = shared.options.user_sql_timeout.as_millis();
+    let begun = async {
+        let transaction = client.transaction().await?;
+        // The engine's planner settings are not for the user's statements.
+        let settings = format!(
+            "SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; \
+             SET LOCAL statement_timeout = {patience}; SET LOCAL lock_timeout = {patience}"
+        );
+        transaction.batch_execute(&settings).await?;
+        let row = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await?;
+        let id: String = row.try_get(0)?;
+        Ok::<_, tokio_postgres::Error>((transaction, id))
+    };
+    let (transaction, id) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => return Ended::Engine(error),
+    };
+    for statement in commit.user_sql() {
+        if let Err(ended) = execute(&transaction, statement).await {
+            return ended;
+        }
+    }
+    match finish(shared, commit, transaction, &id).await {
+        Ok(ended) => ended,
+        Err(error) => Ended::Engine(error),
+    }
+}
+
+async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result<(), Ended> {
+    let blame = |error: tokio_postgres::Error| match classify(&error) {
+        Failure::Lost => Ended::Engine(error),
+        Failure::Again => Ended::Engine(error),
+        _ => Ended::User { unique: is_unique(&error), message: said(&error) },
+    };
+    let prepared = transaction.prepare(&statement.sql).await.map_err(blame)?;
+    let types = prepared.params();
+    if types.len() != statement.params.len() {
+        let (wanted, given) = (types.len(), statement.params.len());
+        let message = format!("a statement has {wanted} placeholders and {given} parameters");
+        return Err(Ended::User { unique: false, message });
+    }
+    let convert = |(value, ty)| Converted::of(value, ty);
+    let values = statement
+        .params
+        .iter()
+        .zip(types)
+        .map(convert)
+        .collect::<Result<Vec<_>, String>>()
+        .map_err(|message| Ended::User { unique: false, message })?;
+    let params: Vec<&(dyn ToSql + Sync)> =
+        values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+    transaction.execute(&prepared, &params).await.map_err(blame)?;
+    Ok(())
+}
+
+async fn finish(
+    shared: &Shared,
+    commit: &Commit,
+    transaction: Transaction<'_>,
+    id: &str,
+) -> Result<Ended, tokio_postgres::Error> {
+    let row = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await?;
+    if row.try_get::<_, String>(0)? != id {
+        let message = "a statement ended the transaction that it runs in".to_owned();
+        return Ok(Ended::User { unique: false, message });
+    }
+    let settings = format!(
+        "SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan; \
+         SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = {}; \
+         SET LOCAL lock_timeout = {}",
+        shared.options.statement_timeout.as_millis(),
+        shared.options.lock_timeout.as_millis(),
+    );
+    transaction.batch_execute(&settings).await?;
+    let batch = Batch::of(&[commit]);
+    let mode = Mode::Careful as i16;
+    let call = transaction.prepare(&shared.sql(CALL)).await?;
+    let rows = transaction.query(&call, &batch.params(&mode)).await?;
+    let answers = match read_answers(&[commit], &rows) {
+        Ok(answers) => answers,
+        Err(error) => return Ok(Ended::Away(error)),
+    };
+    match answers.results.first() {
+        Some(Ok(committed)) if !committed.repeated => transaction.commit().await?,
+        _ => transaction.rollback().await?,
+    }
+    Ok(Ended::Answered(Box::new(answers)))
+}
+
+// The extended protocol runs one statement at a time, so its first word tells what it is.
+fn forbidden(statement: &Statement) -> Option<String> {
+    let words = first_words(&statement.sql);
+    let (first, second) = (words[0].as_str(), words[1].as_str());
+    let forbidden = match first {
+        "begin" | "start" | "commit" | "end" | "rollback" | "abort" | "savepoint" | "release"
+        | "prepare" | "execute" | "deallocate" | "discard" | "reset" | "listen" | "unlisten"
+        | "copy" => true,
+        // What is set for the session would stay with the connection.
+        "set" => second != "local",
+        _ => false,
+    };
+    forbidden.then(|| format!("{} is not allowed in a step's own SQL", first.to_uppercase()))
+}
+
+fn first_words(sql: &str) -> [String; 2] {
+    let mut rest = sql;
+    let mut words = [String::new(), String::new()];
+    for word in &mut words {
+        rest = skip_comments(rest);
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        *word = rest[..end].to_ascii_lowercase();
+        rest = &rest[end..];
+    }
+    words
+}
+
+fn skip_comments(mut text: &str) -> &str {
+    loop {
+        text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+        if let Some(comment) = text.strip_prefix("--") {
+            text = comment.split_once('\n').map_or("", |(_, rest)| rest);
+        } else if text.starts_with("/*") {
+            text = after_block(text);
+        } else {
+            return text;
+        }
+    }
+}
+
+// Block comments nest in PostgreSQL.
+fn after_block(text: &str) -> &str {
+    let mut depth = 0;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return &text[at..];
+            }
+        } else {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(sql: &str, expect: Option<&str>) {
+        let statement = Statement { sql: sql.into(), params: Vec::new() };
+        let found = forbidden(&statement);
+        assert_eq!(found.as_deref().map(|text| text.split(' ').next().unwrap()), expect, "{sql}");
+    }
+
+    #[test]
+    fn transaction_control_is_found_behind_comments() {
+        check("INSERT INTO t VALUES ($1)", None);
+        check("WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x", None);
+        check("commit", Some("COMMIT"));
+        check("  -- hello\n /* a /* nested */ one */ ;COMMIT AND CHAIN", Some("COMMIT"));
+        check("Rollback to savepoint x", Some("ROLLBACK"));
+        check("SAVEPOINT x", Some("SAVEPOINT"));
+        check("SET search_path = x", Some("SET"));
+        check("set local work_mem = '1MB'", None);
+        check("/* never ends", None);
+    }
+}

@@ -1,0 +1,110 @@
+//! Workers: their leases, what they hold, and what becomes of it when they are gone.
+
+use uuid::Uuid;
+use windlass_kernel::{
+    Error, HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, WorkerInfo, WorkerKey,
+};
+
+use crate::holds::freed;
+use crate::rows::{Cells, routes_text};
+use crate::schema::keep_partitions_ahead;
+use crate::store::Shared;
+
+const RENEW: &str = "SELECT code, op, n, flag, key FROM \
+    @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+const REAP: &str = "SELECT code, key, n, queue, name, flag FROM @schema@.reap($1, $2)";
+
+const HELD: &str = "SELECT false, r.run_key, r.turn_claim_no FROM @schema@.runs r \
+    WHERE r.turn_worker = $1 \
+    UNION ALL SELECT true, t.task_id, t.claim_no FROM @schema@.tasks t WHERE t.worker = $1 \
+    ORDER BY 1, 2";
+
+pub(crate) fn statements() -> Vec<(String, String)> {
+    [("renew", RENEW), ("reap", REAP), ("held", HELD)]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .to_vec()
+}
+
+/// Registers a worker, or renews its lease.
+pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, Error> {
+    let lease = i64::try_from(info.lease.as_micros()).unwrap_or(i64::MAX / 4);
+    let (turns, tasks) = (routes_text(&info.turns), routes_text(&info.tasks));
+    let rows = shared
+        .query(
+            RENEW,
+            &[
+                &info.worker.0,
+                &&*info.name,
+                &&*info.version,
+                &info.status.as_str(),
+                &lease,
+                &turns,
+                &tasks,
+                &i64::from(info.slots),
+                &info.note.as_deref(),
+            ],
+        )
+        .await?;
+    let mut renewed =
+        Renewed { now: Timestamp::ZERO, lapsed: false, may_reap: false, control: Vec::new() };
+    for row in &rows {
+        let mut cells = Cells::of(row);
+        let c = &mut cells;
+        let code: i16 = c.take()?;
+        let may_reap: Option<i32> = c.take()?;
+        let now: Option<i64> = c.take()?;
+        let lapsed: Option<bool> = c.take()?;
+        let key: Option<Uuid> = c.take()?;
+        if code == 0 {
+            renewed.now = Timestamp::from_micros(now.unwrap_or(0));
+            renewed.lapsed = lapsed.unwrap_or(false);
+            renewed.may_reap = may_reap == Some(1);
+        } else {
+            renewed.control.extend(key.map(RunKey));
+        }
+    }
+    if let Err(error) = keep_partitions_ahead(shared, renewed.now).await {
+        tracing::warn!(%error, "partitions could not be attached; the default ones take the rows");
+    }
+    Ok(renewed)
+}
+
+/// Frees what dead workers hold.
+pub(crate) async fn reap(shared: &Shared, worker: WorkerKey, limit: u32) -> Result<Reaped, Error> {
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let rows = shared.query(REAP, &[&worker.0, &limit]).await?;
+    let permitted = rows.iter().any(|row| {
+        row.get::<_, i16>(0) == 0 && row.get::<_, Option<bool>>(5).unwrap_or(false)
+    });
+    let mut freed = freed(&rows)?;
+    freed.sort_unstable_by_key(|freed| (freed.claimed_at, freed.key));
+    let mut reaped = Reaped { permitted, ..Reaped::default() };
+    let mut wakeups = Vec::new();
+    for item in &freed {
+        match item.is_task {
+            true => reaped.tasks.push(TaskId(item.key)),
+            false => reaped.turns.push(RunKey(item.key)),
+        }
+        wakeups.extend(item.wakeup());
+    }
+    shared.waker.publish(wakeups);
+    Ok(reaped)
+}
+
+/// Everything that a worker's key holds.
+pub(crate) async fn held(shared: &Shared, worker: WorkerKey) -> Result<Vec<HeldItem>, Error> {
+    let rows = shared.read(HELD, &[&worker.0]).await?;
+    let item = |row: &tokio_postgres::Row| {
+        let mut cells = Cells::of(row);
+        let c = &mut cells;
+        let is_task: bool = c.take()?;
+        let key: Uuid = c.take()?;
+        let claim_no = c.count()?;
+        Ok(match is_task {
+            true => HeldItem::Task { task_id: TaskId(key), worker, claim_no },
+            false => HeldItem::Turn { run_key: RunKey(key), worker, claim_no },
+        })
+    };
+    crate::rows::all(&rows, item)
+}

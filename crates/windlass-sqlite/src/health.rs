@@ -1,0 +1,125 @@
+//! Counts and ages, at a cost that does not grow with what has ended or sleeps; and damage.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use windlass_kernel::{
+    Capped, Error, Health, Namespace, QueueHealth, RunCount, RunStatus, Timestamp, WorkflowName,
+};
+
+use crate::error::{Fail, sql};
+use crate::holds::{self, NEXT_TASK, NEXT_TURN, Ready};
+use crate::rows::{self, Cols, WORKER, count, number};
+
+const RUNS: &str = "SELECT namespace, workflow, status, sum(value) FROM counters \
+     WHERE name = 'runs' GROUP BY namespace, workflow, status HAVING sum(value) > 0";
+// Each stops one beyond the bound of `Capped`.
+const TURNS_READY: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM runs INDEXED BY runs_ready WHERE turn_ready = 1 LIMIT ?1)";
+const TURNS_SCHEDULED: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM runs INDEXED BY runs_scheduled WHERE turn_ready = 0 \
+      AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused' LIMIT ?1)";
+const TURNS_HELD: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM runs INDEXED BY runs_held WHERE turn_worker IS NOT NULL LIMIT ?1)";
+const TASKS_READY: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM tasks INDEXED BY tasks_ready WHERE ready = 1 LIMIT ?1)";
+const TASKS_SCHEDULED: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM tasks INDEXED BY tasks_scheduled WHERE ready = 0 \
+      AND worker IS NULL AND due_at IS NOT NULL LIMIT ?1)";
+const TASKS_HELD: &str = "SELECT count(*) FROM \
+     (SELECT 1 FROM tasks INDEXED BY tasks_held WHERE worker IS NOT NULL LIMIT ?1)";
+const DEAD_LETTERS: &str = "SELECT count(*) FROM (SELECT 1 FROM dead_letters LIMIT ?1)";
+
+/// How the store is.
+pub(crate) fn health(conn: &Connection, now: Timestamp) -> Result<Health, Error> {
+    let tx = conn.unchecked_transaction().map_err(sql)?;
+    read(&tx, now).map_err(Fail::into_error)
+}
+
+fn read(conn: &Connection, now: Timestamp) -> Result<Health, Fail> {
+    let mut select = conn.prepare_cached(RUNS)?;
+    let mut runs = rows::collect(select.query([])?, |row| {
+        let c = &mut Cols::new(row);
+        Ok(RunCount {
+            namespace: Namespace::from_stored(c.text()?),
+            workflow: WorkflowName::from_stored(c.text()?),
+            status: c.word(RunStatus::parse)?,
+            count: c.number()?,
+        })
+    })?;
+    runs.sort_unstable();
+    // Workers are few, and what makes one live is the kernel's to say.
+    let mut select = conn.prepare_cached(&format!("SELECT {WORKER} FROM workers"))?;
+    let workers = rows::collect(select.query([])?, rows::worker)?;
+    let live = workers.iter().filter(|worker| worker.is_live(now)).count();
+    Ok(Health {
+        runs,
+        turns: queue(conn, &holds::TURNS, [TURNS_READY, TURNS_SCHEDULED, TURNS_HELD], NEXT_TURN)?,
+        tasks: queue(conn, &holds::TASKS, [TASKS_READY, TASKS_SCHEDULED, TASKS_HELD], NEXT_TASK)?,
+        dead_letters: capped(conn, DEAD_LETTERS)?,
+        workers_live: live as u64,
+        now,
+    })
+}
+
+fn queue(
+    conn: &Connection,
+    ready: &Ready,
+    counts: [&str; 3],
+    next: &str,
+) -> Result<QueueHealth, Fail> {
+    let next: Option<i64> =
+        conn.prepare_cached(next)?.query_row([], |row| row.get(0)).optional()?;
+    Ok(QueueHealth {
+        ready: capped(conn, counts[0])?,
+        ready_oldest: holds::ready_oldest(conn, ready)?,
+        scheduled: capped(conn, counts[1])?,
+        scheduled_next: next.map(Timestamp::from_micros),
+        held: capped(conn, counts[2])?,
+    })
+}
+
+fn capped(conn: &Connection, text: &str) -> Result<Capped, Fail> {
+    let mut select = conn.prepare_cached(text)?;
+    Ok(Capped::new(select.query_row(params![number(Capped::MAX + 1)], |row| count(row, 0))?))
+}
+
+/// Looks for damage: one sentence a finding. Reads everything.
+pub(crate) fn check(conn: &Connection) -> Result<Vec<String>, Error> {
+    let tx = conn.unchecked_transaction().map_err(sql)?;
+    let mut findings = Vec::new();
+    let read = || -> rusqlite::Result<Vec<String>> {
+        let mut pragma = tx.prepare("PRAGMA integrity_check(1000)")?;
+        pragma.query_map([], |row| row.get(0))?.collect()
+    };
+    match read() {
+        Ok(lines) => {
+            let bad = lines.into_iter().filter(|line| line != "ok");
+            findings.extend(bad.map(|line| format!("SQLite finds: {line}.")));
+        }
+        Err(error) => findings.push(format!("SQLite cannot check the file: {error}.")),
+    }
+    match counters(&tx) {
+        Ok(found) => findings.extend(found),
+        Err(error) => findings.push(format!("The counts of runs do not read: {error}.")),
+    }
+    Ok(findings)
+}
+
+// The counters are kept by the writer and not by the database: here is where they meet the rows.
+fn counters(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    let text = "WITH kept AS (SELECT namespace, workflow, status, sum(value) AS n FROM counters \
+                WHERE name = 'runs' GROUP BY 1, 2, 3 HAVING n <> 0), \
+                real AS (SELECT namespace, workflow, status, count(*) AS n FROM runs GROUP BY 1, 2, 3), \
+                apart AS (SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM real) \
+                UNION SELECT * FROM (SELECT * FROM real EXCEPT SELECT * FROM kept)) \
+                SELECT DISTINCT namespace, workflow, status FROM apart";
+    let mut select = conn.prepare(text)?;
+    let found = select.query_map([], |row| {
+        let (namespace, workflow): (String, String) = (row.get(0)?, row.get(1)?);
+        let status: String = row.get(2)?;
+        Ok(format!(
+            "The count of {status} runs of workflow {workflow:?} in namespace {namespace:?} is not \
+             what its rows add up to."
+        ))
+    })?;
+    found.collect()
+}

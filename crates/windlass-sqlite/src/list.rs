@@ -1,0 +1,336 @@
+//! Listings: each a fixed statement on an index, one page at a time.
+
+use rusqlite::{Connection, Params, Row, params};
+use windlass_kernel::{
+    Error, Event, LimitKey, LimitState, LogLevel, Order, Query, Rows, Run, RunKey, RunStatus,
+    RunsQuery, Task, TaskState, TasksQuery,
+};
+
+use crate::error::sql;
+use crate::holds::{TASK_HOLDERS, TURN_HOLDERS};
+use crate::load;
+use crate::rows::{
+    self, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER, number,
+};
+
+// Keys are 16 bytes: the empty one is below all of them, this one above.
+const ABOVE_ALL: [u8; 17] = [0xff; 17];
+
+/// One page.
+pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
+    // One snapshot for listings that take more than one statement.
+    let tx = conn.unchecked_transaction().map_err(sql)?;
+    let conn = &*tx;
+    Ok(match query {
+        Query::Runs(query) => Rows::Runs(runs(conn, query)?),
+        Query::Generations { namespace, workflow, id, before, limit } => {
+            let sql = format!(
+                "SELECT {RUN} FROM runs INDEXED BY runs_name WHERE namespace = ?1 \
+                 AND workflow = ?2 AND id = ?3 AND generation < ?4 \
+                 ORDER BY generation DESC LIMIT ?5"
+            );
+            let before = before.map_or(i64::MAX, i64::from);
+            let name = params![namespace.as_str(), workflow.as_str(), id.as_str(), before, limit];
+            Rows::Runs(page(conn, &sql, name, rows::run)?)
+        }
+        Query::Tree { root, after, limit } => Rows::Runs(tree(conn, *root, *after, *limit)?),
+        Query::Steps { run_key, after, limit } => {
+            let sql = format!(
+                "SELECT {STEP} FROM steps WHERE run_key = ?1 AND (position, step_key) > (?2, ?3) \
+                 ORDER BY position, step_key LIMIT ?4"
+            );
+            let (position, step_key) =
+                after.as_ref().map_or((-1, ""), |(at, key)| (number(*at), key.as_str()));
+            let key = Blob(run_key.as_bytes());
+            Rows::Steps(page(conn, &sql, params![key, position, step_key, limit], rows::step)?)
+        }
+        Query::Events { .. } | Query::RootEvents { .. } | Query::Event { .. } => {
+            Rows::Events(events(conn, query)?)
+        }
+        Query::Messages { run_key, after, limit } => {
+            let sql = format!(
+                "SELECT {MESSAGE} FROM messages WHERE run_key = ?1 AND seq > ?2 \
+                 ORDER BY seq LIMIT ?3"
+            );
+            let from = params![Blob(run_key.as_bytes()), number(*after), limit];
+            Rows::Messages(page(conn, &sql, from, rows::message)?)
+        }
+        Query::Tasks(query) => Rows::Tasks(tasks(conn, query)?),
+        Query::Logs { .. }
+        | Query::Workers { .. }
+        | Query::DeadLetters { .. }
+        | Query::Limits { .. } => beside_runs(conn, query)?,
+    })
+}
+
+fn page<T>(
+    conn: &Connection,
+    text: &str,
+    params: impl Params,
+    read: fn(&Row<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let mut select = conn.prepare_cached(text).map_err(sql)?;
+    let found = select.query(params).map_err(sql)?;
+    rows::collect(found, read)
+}
+
+fn run_key(row: &Row<'_>) -> Result<RunKey, Error> {
+    Cols::new(row).key()
+}
+
+fn runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<Run>, Error> {
+    let mut keys = match &query.label {
+        Some(label) => runs_by_label(conn, query, label)?,
+        None => {
+            // No index has all statuses of a workflow or a namespace in one order. There are six:
+            // each gives a page of keys, and the best of these are the page.
+            let all = RunStatus::ALL;
+            let statuses = query.status.as_ref().map_or(all, std::slice::from_ref);
+            let mut keys = Vec::new();
+            for status in statuses {
+                keys.extend(runs_by_status(conn, query, *status)?);
+            }
+            keys
+        }
+    };
+    match query.order {
+        Order::Ascending => keys.sort_unstable(),
+        Order::Descending => keys.sort_unstable_by(|a, b| b.cmp(a)),
+    }
+    keys.truncate(query.limit as usize);
+    keys.into_iter().map(|key| expect_run(conn, key)).collect()
+}
+
+// An index that names a run without a row is damage, not a shorter page.
+fn expect_run(conn: &Connection, key: RunKey) -> Result<Run, Error> {
+    load::run(conn, key)?
+        .ok_or_else(|| Error::corrupt(format!("an index names run {key}, which has no row")))
+}
+
+fn bounds(query: &RunsQuery) -> (Vec<u8>, Vec<u8>) {
+    let (lower, upper) = query.key_range();
+    let bytes = |key: RunKey| key.as_bytes().to_vec();
+    (lower.map(bytes).unwrap_or_default(), upper.map_or(ABOVE_ALL.to_vec(), bytes))
+}
+
+fn order(query: &RunsQuery) -> &'static str {
+    match query.order {
+        Order::Ascending => "ASC",
+        Order::Descending => "DESC",
+    }
+}
+
+fn runs_by_status(
+    conn: &Connection,
+    query: &RunsQuery,
+    status: RunStatus,
+) -> Result<Vec<RunKey>, Error> {
+    let (lower, upper) = bounds(query);
+    let (namespace, status, order) = (query.namespace.as_str(), status.as_str(), order(query));
+    match &query.workflow {
+        Some(workflow) => {
+            let sql = format!(
+                "SELECT run_key FROM runs INDEXED BY runs_workflow \
+                 WHERE namespace = ?1 AND workflow = ?2 AND status = ?3 \
+                 AND run_key > ?4 AND run_key < ?5 ORDER BY run_key {order} LIMIT ?6"
+            );
+            let from = params![namespace, workflow.as_str(), status, lower, upper, query.limit];
+            page(conn, &sql, from, run_key)
+        }
+        None => {
+            let sql = format!(
+                "SELECT run_key FROM runs INDEXED BY runs_status \
+                 WHERE namespace = ?1 AND status = ?2 \
+                 AND run_key > ?3 AND run_key < ?4 ORDER BY run_key {order} LIMIT ?5"
+            );
+            page(conn, &sql, params![namespace, status, lower, upper, query.limit], run_key)
+        }
+    }
+}
+
+fn runs_by_label(
+    conn: &Connection,
+    query: &RunsQuery,
+    label: &(String, String),
+) -> Result<Vec<RunKey>, Error> {
+    let (lower, upper) = bounds(query);
+    let order = order(query);
+    let sql = format!(
+        "SELECT labels.run_key FROM labels CROSS JOIN runs USING (run_key) \
+         WHERE labels.namespace = ?1 AND labels.key = ?2 AND labels.value = ?3 \
+         AND labels.run_key > ?4 AND labels.run_key < ?5 \
+         AND (?6 IS NULL OR runs.workflow = ?6) AND (?7 IS NULL OR runs.status = ?7) \
+         ORDER BY labels.run_key {order} LIMIT ?8"
+    );
+    let workflow = query.workflow.as_ref().map(|name| name.as_str());
+    let status = query.status.map(RunStatus::as_str);
+    let namespace = query.namespace.as_str();
+    let from =
+        params![namespace, label.0, label.1, lower, upper, workflow, status, query.limit];
+    page(conn, &sql, from, run_key)
+}
+
+fn tree(
+    conn: &Connection,
+    root: RunKey,
+    after: Option<RunKey>,
+    limit: u32,
+) -> Result<Vec<Run>, Error> {
+    let sql = format!(
+        "SELECT {RUN} FROM runs INDEXED BY runs_root \
+         WHERE root = ?1 AND root <> run_key AND run_key > ?2 ORDER BY run_key LIMIT ?3"
+    );
+    let from = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
+    let mut runs = page(conn, &sql, params![Blob(root.as_bytes()), from, limit], rows::run)?;
+    // The root is not in that index: most trees are a root alone.
+    if after.is_none_or(|after| root > after)
+        && let Some(top) = load::run(conn, root)?
+        && top.root == root
+    {
+        let at = runs.partition_point(|run| run.run_key < root);
+        runs.insert(at, top);
+        runs.truncate(limit as usize);
+    }
+    Ok(runs)
+}
+
+fn events(conn: &Connection, query: &Query) -> Result<Vec<Event>, Error> {
+    match query {
+        Query::Events { run_key, from, limit } => {
+            let sql = format!(
+                "SELECT {EVENT} FROM events WHERE run_key = ?1 AND ordinal >= ?2 \
+                 ORDER BY ordinal LIMIT ?3"
+            );
+            let from = params![Blob(run_key.as_bytes()), number(*from), limit];
+            page(conn, &sql, from, rows::event)
+        }
+        Query::RootEvents { root, after, limit } => {
+            // Times order events of one run only by convention, so the whole tree is looked at;
+            // SQLite keeps no more than a page of it.
+            let sql = format!(
+                "WITH tree (tree_key) AS ( \
+                 SELECT run_key FROM runs INDEXED BY runs_root WHERE root = ?1 AND root <> run_key \
+                 UNION ALL SELECT run_key FROM runs WHERE run_key = ?1 AND root = ?1) \
+                 SELECT {EVENT} FROM tree CROSS JOIN events ON events.run_key = tree_key \
+                 WHERE (created_at, event_id) > (?2, ?3) \
+                 ORDER BY created_at, event_id LIMIT ?4"
+            );
+            let (at, id) = match after {
+                Some((at, id)) => (at.as_micros(), id.as_bytes().to_vec()),
+                None => (i64::MIN, Vec::new()),
+            };
+            page(conn, &sql, params![Blob(root.as_bytes()), at, id, limit], rows::event)
+        }
+        Query::Event { event_id } => {
+            let sql = format!("SELECT {EVENT} FROM events WHERE event_id = ?1 LIMIT 1");
+            page(conn, &sql, params![Blob(event_id.as_bytes())], rows::event)
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
+    // Held tasks are few whatever else there is; a run's tasks too.
+    let sql = if query.run_key.is_some() {
+        format!(
+            "SELECT {TASK} FROM tasks INDEXED BY tasks_run \
+             WHERE run_key = ?6 AND task_id > ?2 AND namespace = ?1 \
+             AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
+             AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
+                  WHEN ready = 1 THEN 'ready' WHEN due_at IS NOT NULL THEN 'scheduled' END) \
+             ORDER BY task_id LIMIT ?7"
+        )
+    } else if query.state == Some(TaskState::Held) {
+        format!(
+            "SELECT {TASK} FROM tasks INDEXED BY tasks_held \
+             WHERE worker IS NOT NULL AND task_id > ?2 AND namespace = ?1 \
+             AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
+             AND ?5 = 'held' AND ?6 IS NULL ORDER BY task_id LIMIT ?7"
+        )
+    } else {
+        format!(
+            "SELECT {TASK} FROM tasks INDEXED BY tasks_namespace \
+             WHERE namespace = ?1 AND task_id > ?2 \
+             AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
+             AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
+                  WHEN ready = 1 THEN 'ready' WHEN due_at IS NOT NULL THEN 'scheduled' END) \
+             AND ?6 IS NULL ORDER BY task_id LIMIT ?7"
+        )
+    };
+    let state = query.state.map(|state| match state {
+        TaskState::Ready => "ready",
+        TaskState::Scheduled => "scheduled",
+        TaskState::Held => "held",
+    });
+    let after = query.after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+    let from = params![
+        query.namespace.as_str(),
+        after,
+        query.queue.as_ref().map(|queue| queue.as_str()),
+        query.name.as_ref().map(|name| name.as_str()),
+        state,
+        query.run_key.as_ref().map(|key| Blob(key.as_bytes())),
+        query.limit,
+    ];
+    page(conn, &sql, from, rows::task)
+}
+
+fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
+    Ok(match query {
+        Query::Logs { run_key, level_min, category, after, limit } => {
+            let sql = format!(
+                "SELECT {LOG} FROM logs WHERE run_key = ?1 AND log_id > ?2 \
+                 AND CASE level WHEN 'debug' THEN 0 WHEN 'info' THEN 1 WHEN 'warn' THEN 2 \
+                 ELSE 3 END >= ?3 AND (?4 IS NULL OR category = ?4) ORDER BY log_id LIMIT ?5"
+            );
+            let level = level_min.unwrap_or(LogLevel::Debug);
+            let level = LogLevel::ALL.iter().position(|known| *known == level).unwrap_or(0);
+            let after = after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+            let key = Blob(run_key.as_bytes());
+            let level = number(level as u64);
+            let from = params![key, after, level, category.as_deref(), limit];
+            Rows::Logs(page(conn, &sql, from, rows::log)?)
+        }
+        Query::Workers { after, limit } => {
+            let sql = format!(
+                "SELECT {WORKER} FROM workers WHERE worker > ?1 ORDER BY worker LIMIT ?2"
+            );
+            let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
+            Rows::Workers(page(conn, &sql, params![after, limit], rows::worker)?)
+        }
+        Query::DeadLetters { namespace, queue, after, limit } => {
+            let sql = format!(
+                "SELECT {DEAD_LETTER} FROM dead_letters INDEXED BY dead_letters_namespace \
+                 WHERE namespace = ?1 AND task_id > ?2 AND (?3 IS NULL OR queue = ?3) \
+                 ORDER BY task_id LIMIT ?4"
+            );
+            let after = after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+            let queue = queue.as_ref().map(|queue| queue.as_str());
+            let from = params![namespace.as_str(), after, queue, limit];
+            Rows::DeadLetters(page(conn, &sql, from, rows::dead_letter)?)
+        }
+        Query::Limits { namespace, after, limit } => {
+            let sql = "SELECT limit_key, slots FROM limits \
+                       WHERE namespace = ?1 AND limit_key > ?2 ORDER BY limit_key LIMIT ?3";
+            let after = after.as_ref().map_or("", |key| key.as_str());
+            let limits = page(conn, sql, params![namespace.as_str(), after, limit], limit_row)?;
+            let counted = limits.into_iter().map(|(key, slots)| {
+                let held = holders(conn, TURN_HOLDERS, namespace.as_str(), &key)?
+                    + holders(conn, TASK_HOLDERS, namespace.as_str(), &key)?;
+                Ok(LimitState { key, slots, held })
+            });
+            Rows::Limits(counted.collect::<Result<_, Error>>()?)
+        }
+        _ => Rows::Runs(Vec::new()),
+    })
+}
+
+fn limit_row(row: &Row<'_>) -> Result<(LimitKey, u32), Error> {
+    let c = &mut Cols::new(row);
+    Ok((LimitKey::from_stored(c.text()?), c.number()?))
+}
+
+fn holders(conn: &Connection, text: &str, namespace: &str, key: &LimitKey) -> Result<u32, Error> {
+    let mut count = conn.prepare_cached(text).map_err(sql)?;
+    count.query_row(params![namespace, key.as_str()], |row| row.get(0)).map_err(sql)
+}

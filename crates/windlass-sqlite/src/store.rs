@@ -1,0 +1,202 @@
+//! The store: every call of the trait, handed to the writer or to a reader.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use windlass_kernel::{
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error, Health,
+    HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run,
+    RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+};
+
+use crate::apply::Writer;
+use crate::committer::{Committer, StoreClock};
+use crate::error::{self, Fail};
+use crate::load::Readers;
+use crate::options::Options;
+use crate::wake::Bell;
+use crate::{health, holds, list, load, schema, workers};
+
+/// A store in one SQLite file, for one process.
+pub struct SqliteStore {
+    committer: Committer,
+    readers: Readers,
+    bell: Bell,
+    clock: Arc<StoreClock>,
+    limits: Limits,
+    closed: AtomicBool,
+    // Joined by `close` on the writer, so that the lock is free when it answers.
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SqliteStore {
+    /// Opens a database file, and makes it if there is none. Frees everything that was held: only
+    /// one process at a time can have it open.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, Error> {
+        let opened = schema::open(path.as_ref(), &options)?;
+        let readers = Readers::start(&opened.path, options.readers)?;
+        let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
+        // The thread ends with the last bell, and has nothing to finish.
+        let (bell, _) = Bell::start()?;
+        let (committer, writer) =
+            Committer::start(opened, &options, clock.clone(), bell.clone())?;
+        Ok(Arc::new(Self {
+            committer,
+            readers,
+            bell,
+            clock,
+            limits: options.limits,
+            closed: AtomicBool::new(false),
+            writer: Mutex::new(Some(writer)),
+        }))
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send + 'static,
+    ) -> Result<T, Error> {
+        let answer = self.committer.call(work)?;
+        answer.await.map_err(|_| error::lost())?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        if self.closed.load(Ordering::Acquire) || self.committer.is_closed() {
+            return Err(error::closed());
+        }
+        self.readers.read(work).await
+    }
+}
+
+impl Store for SqliteStore {
+    fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
+        // Checked here and not by the writer, of which there is only one.
+        let checks: Vec<Result<(), CommitError>> =
+            commits.iter().map(|commit| commit.validate(&self.limits)).collect();
+        let mut is_good = checks.iter().map(Result::is_ok);
+        let good: Vec<Commit> =
+            commits.into_iter().filter(|_| is_good.next() == Some(true)).collect();
+        let answer = self.committer.commit(good);
+        Box::pin(async move {
+            let written = match answer {
+                Ok(answer) => answer.await.map_err(|_| error::lost()),
+                Err(error) => Err(error),
+            };
+            let mut written = written.map(Vec::into_iter);
+            let mut next = || match &mut written {
+                Ok(results) => {
+                    results.next().unwrap_or_else(|| Err(error::commit_error(error::lost())))
+                }
+                Err(error) => Err(error::commit_error(error::again(error))),
+            };
+            checks.into_iter().map(|check| check.and_then(|()| next())).collect()
+        })
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>> {
+        Box::pin(async move {
+            if self.closed.load(Ordering::Acquire) || self.committer.is_closed() {
+                return Err(error::closed());
+            }
+            Ok(self.clock.now())
+        })
+    }
+
+    fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>> {
+        let limits = self.limits.clone();
+        Box::pin(self.write(move |writer| holds::claim(writer, &request, &limits)))
+    }
+
+    fn release(&self, held: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
+        Box::pin(self.write(move |writer| holds::release(writer, &held)))
+    }
+
+    fn revoke(
+        &self,
+        run_key: RunKey,
+        worker: WorkerKey,
+    ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>> {
+        Box::pin(self.write(move |writer| holds::revoke(writer, run_key, worker)))
+    }
+
+    fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>> {
+        Box::pin(self.write(move |writer| holds::promote(writer, limit)))
+    }
+
+    fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
+        Box::pin(self.write(move |writer| workers::renew(writer, &info)))
+    }
+
+    fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
+        Box::pin(self.write(move |writer| workers::reap(writer, worker, limit)))
+    }
+
+    // Asked of the writer: a claim whose answer was lost may still be in its queue.
+    fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>> {
+        Box::pin(self.write(move |writer| workers::held(writer.conn, worker)))
+    }
+
+    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        Box::pin(self.read(move |conn| load::load(conn, &run_keys)))
+    }
+
+    fn find(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
+        Box::pin(self.read(move |conn| load::find(conn, &namespace, &workflow, &id)))
+    }
+
+    fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
+        Box::pin(async move {
+            query.validate(&self.limits)?;
+            self.read(move |conn| list::list(conn, &query)).await
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
+        let now = self.clock.now();
+        Box::pin(self.read(move |conn| health::health(conn, now)))
+    }
+
+    fn set_limit(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+        slots: Option<u32>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.write(move |writer| holds::set_limit(writer, &namespace, &key, slots)))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        Box::pin(self.read(health::check))
+    }
+
+    fn listen(&self, sink: WakeSink) {
+        self.bell.listen(sink);
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.closed.store(true, Ordering::Release);
+        let done = self.committer.close();
+        Box::pin(async move {
+            // Readers first: the last connection that closes tidies the log away.
+            self.readers.close();
+            if let Some(done) = done {
+                let _ = done.await;
+            }
+            let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                let _ = thread.join();
+            }
+            Ok(())
+        })
+    }
+}

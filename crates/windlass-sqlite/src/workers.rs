@@ -1,0 +1,143 @@
+//! Workers: who lives, what they hold, and what becomes of the holds of the dead.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use uuid::Uuid;
+use windlass_kernel::{
+    HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Worker, WorkerInfo, WorkerKey,
+};
+
+use crate::apply::Writer;
+use crate::error::Fail;
+use crate::holds;
+use crate::rows::{self, Blob, routes_text, span};
+
+// After this long nobody asks any more what a worker was.
+const FORGET_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+const UPSERT: &str = "INSERT INTO workers (worker, name, version, status, lease_us, turns, tasks, \
+     slots, note, started_at, renewed_at, steady_since) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+     ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version, \
+     status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns, \
+     tasks = excluded.tasks, slots = excluded.slots, note = excluded.note, \
+     renewed_at = excluded.renewed_at, steady_since = excluded.steady_since";
+const CONTROL: &str = "SELECT run_key FROM runs INDEXED BY runs_held WHERE turn_worker = ?1 \
+     AND EXISTS (SELECT 1 FROM messages INDEXED BY messages_control \
+                 WHERE messages.run_key = runs.run_key \
+                 AND messages.kind = 'control' AND messages.consumed_at IS NULL)";
+const HELD_TURNS: &str = "SELECT run_key, turn_claim_no, turn_claimed_at \
+     FROM runs INDEXED BY runs_held WHERE turn_worker = ?1";
+const HELD_TASKS: &str = "SELECT task_id, claim_no, claimed_at \
+     FROM tasks INDEXED BY tasks_held WHERE worker = ?1";
+const NEXT_TURN_HOLDER: &str = "SELECT turn_worker FROM runs INDEXED BY runs_held \
+     WHERE turn_worker > ?1 ORDER BY turn_worker LIMIT 1";
+const NEXT_TASK_HOLDER: &str = "SELECT worker FROM tasks INDEXED BY tasks_held \
+     WHERE worker > ?1 ORDER BY worker LIMIT 1";
+// Workers are few: one a start of a process and day.
+const FORGET: &str = "DELETE FROM workers WHERE renewed_at < ?1";
+
+/// A worker by its key.
+pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, Fail> {
+    let sql = format!("SELECT {} FROM workers WHERE worker = ?1", rows::WORKER);
+    let mut select = conn.prepare_cached(&sql)?;
+    let mut found = select.query(params![Blob(key.as_bytes())])?;
+    found.next()?.map(rows::worker).transpose().map_err(Fail::Kernel)
+}
+
+/// Registers a worker or renews its lease.
+pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fail> {
+    let now = w.now;
+    let before = find(w.conn, info.worker)?;
+    let lapsed =
+        before.as_ref().is_some_and(|known| now > known.renewed_at.plus(known.info.lease));
+    let worker = Worker {
+        info: info.clone(),
+        started_at: before.as_ref().map_or(now, |known| known.started_at),
+        renewed_at: now,
+        steady_since: before.filter(|_| !lapsed).map_or(now, |known| known.steady_since),
+    };
+    w.conn.prepare_cached(UPSERT)?.execute(params![
+        Blob(info.worker.as_bytes()),
+        &*info.name,
+        &*info.version,
+        info.status.as_str(),
+        span(info.lease),
+        routes_text(&info.turns),
+        routes_text(&info.tasks),
+        info.slots,
+        info.note.as_deref(),
+        worker.started_at.as_micros(),
+        worker.renewed_at.as_micros(),
+        worker.steady_since.as_micros(),
+    ])?;
+    let mut select = w.conn.prepare_cached(CONTROL)?;
+    let control = select.query_map(params![Blob(info.worker.as_bytes())], |row| row.get(0))?;
+    let mut control: Vec<RunKey> =
+        control.map(|key| key.map(RunKey)).collect::<rusqlite::Result<_>>()?;
+    control.sort_unstable();
+    Ok(Renewed { now, lapsed, may_reap: worker.may_reap(now), control })
+}
+
+/// Everything that a worker's key holds.
+pub(crate) fn held(conn: &Connection, worker: WorkerKey) -> Result<Vec<HeldItem>, Fail> {
+    let turns = holds::held_rows(conn, HELD_TURNS, worker)?.into_iter();
+    let tasks = holds::held_rows(conn, HELD_TASKS, worker)?.into_iter();
+    let turns = turns.map(|(key, claim_no, _)| holds::held_turn(key, worker, claim_no));
+    let tasks = tasks.map(|(key, claim_no, _)| holds::held_task(key, worker, claim_no));
+    let mut all: Vec<HeldItem> = turns.chain(tasks).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Frees what the dead hold, if the worker may.
+pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<Reaped, Fail> {
+    let now = w.now;
+    let permitted = find(w.conn, worker)?.is_some_and(|known| known.may_reap(now));
+    if !permitted {
+        return Ok(Reaped::default());
+    }
+    let mut reaped = Reaped { permitted, ..Reaped::default() };
+    for (key, item) in orphans(w, NEXT_TURN_HOLDER, HELD_TURNS, holds::held_turn, limit)? {
+        if holds::free(w, &item, true)? {
+            reaped.turns.push(RunKey(key));
+        }
+    }
+    for (key, item) in orphans(w, NEXT_TASK_HOLDER, HELD_TASKS, holds::held_task, limit)? {
+        if holds::free(w, &item, true)? {
+            reaped.tasks.push(TaskId(key));
+        }
+    }
+    let old: Timestamp = now.minus(FORGET_AFTER);
+    w.conn.prepare_cached(FORGET)?.execute(params![old.as_micros()])?;
+    Ok(reaped)
+}
+
+// What is held by workers that are not live, oldest claim first.
+fn orphans(
+    w: &Writer<'_>,
+    next_holder: &str,
+    held_rows: &str,
+    item: fn(Uuid, WorkerKey, u64) -> HeldItem,
+    limit: u32,
+) -> Result<Vec<(Uuid, HeldItem)>, Fail> {
+    let mut next = w.conn.prepare_cached(next_holder)?;
+    let mut after: Vec<u8> = Vec::new();
+    let mut found = Vec::new();
+    loop {
+        let read = |row: &Row<'_>| row.get::<_, Uuid>(0);
+        let Some(holder) = next.query_row(params![after], read).optional()? else { break };
+        after = holder.as_bytes().to_vec();
+        let holder = WorkerKey(holder);
+        if find(w.conn, holder)?.is_some_and(|known| known.is_live(w.now)) {
+            continue;
+        }
+        for (key, claim_no, claimed_at) in holds::held_rows(w.conn, held_rows, holder)? {
+            found.push((claimed_at, key, item(key, holder, claim_no)));
+        }
+    }
+    found.sort_unstable();
+    found.truncate(limit as usize);
+    Ok(found.into_iter().map(|(_, key, item)| (key, item)).collect())
+}

@@ -1,0 +1,296 @@
+//! Damage: bits that flip and files that are cut, and whether anybody notices.
+//!
+//! A store that lives in a file is filled with finished runs and closed. Its file is copied, one
+//! bit is flipped or the end cut off, and the copy is opened and read. Either somebody says that
+//! it is damaged, or everything that was recorded is what it was. A log of commits that were not
+//! yet copied into the file may also lose its end, but only its end.
+
+mod journal;
+mod sample;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use windlass_kernel::verify::{Anchor, verify_store};
+use windlass_kernel::{
+    Body, BoxFuture, Error, Event, LogLine, Message, Namespace, Query, RunKey, RunStatus, Run,
+    RunsQuery, Step, StepKey, StepStatus, Store,
+};
+
+use crate::sim::rng::Rng;
+
+pub use journal::{Journal, Remains, examine_log, write_log};
+pub use sample::write_sample;
+
+/// Opens the store in a file.
+pub type Open =
+    Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> + Send + Sync>;
+
+/// One wound to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// One bit is another.
+    Flip {
+        /// The byte.
+        offset: usize,
+        /// The bit in it, from 0.
+        bit: u8,
+    },
+    /// Everything from here on is gone.
+    Cut {
+        /// How many bytes are left.
+        length: usize,
+    },
+}
+
+impl Damage {
+    /// Draws a wound for a file of this size: nine flips for one cut.
+    pub fn draw(seed: u64, length: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let cut = rng.chance(100);
+        let at = rng.below(length as u64) as usize;
+        match cut {
+            true => Self::Cut { length: at },
+            false => Self::Flip { offset: at, bit: rng.below(8) as u8 },
+        }
+    }
+
+    /// The bytes of the file after it.
+    pub fn inflict(self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        match self {
+            Self::Flip { offset, bit } => bytes[offset] ^= 1 << bit,
+            Self::Cut { length } => bytes.truncate(length),
+        }
+        bytes
+    }
+}
+
+/// Who noticed the damage first, if anybody did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The store does not open.
+    Open(String),
+    /// The store's own check found it.
+    Check(String),
+    /// The ledger found it.
+    Verify(String),
+    /// The rows do not read.
+    Read(String),
+    /// Nobody, and every row reads as it did.
+    Unchanged,
+    /// Nobody, but what changed is nothing that was promised: a log line, a time, an unread message.
+    Beside(String),
+    /// Nobody, and something that was promised is not what it was.
+    Missed(String),
+}
+
+impl Outcome {
+    /// A word for a count.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Open(_) => "open",
+            Self::Check(_) => "check",
+            Self::Verify(_) => "verify",
+            Self::Read(_) => "read",
+            Self::Unchanged => "unchanged",
+            Self::Beside(_) => "beside",
+            Self::Missed(_) => "missed",
+        }
+    }
+}
+
+/// Everything that can be read of a store's runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What is promised: ledgers, inputs, outputs, step results, errors and statuses.
+    promised: BTreeMap<RunKey, Promised>,
+    /// The rest.
+    beside: BTreeMap<RunKey, Beside>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Promised {
+    name: (Namespace, String, String, u32),
+    status: RunStatus,
+    input: Body,
+    output: Option<Body>,
+    error: Option<Body>,
+    steps: BTreeMap<StepKey, (StepStatus, Option<Body>, Option<Body>)>,
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Beside {
+    run: Run,
+    steps: Vec<Step>,
+    messages: Vec<Message>,
+    logs: Vec<LogLine>,
+}
+
+const PAGE: u32 = 200;
+
+impl Record {
+    /// Reads everything, by every way there is to a run: all runs, those of its namespace, its
+    /// name and its key.
+    pub async fn read(store: &dyn Store) -> Result<Self, Error> {
+        let mut record = Self { promised: BTreeMap::new(), beside: BTreeMap::new() };
+        let runs = every_run(store).await?;
+        for run in &runs {
+            record.read_run(store, run).await?;
+        }
+        let mut namespaces: Vec<_> = runs.iter().map(|run| run.namespace.clone()).collect();
+        namespaces.sort();
+        namespaces.dedup();
+        let mut listed = 0;
+        for namespace in namespaces {
+            listed += store.list(Query::Runs(RunsQuery::all(namespace, 1_000))).await?.runs()?.len();
+        }
+        if listed != runs.len() {
+            return Err(Error::corrupt(format!("{listed} of {} runs are listed", runs.len())));
+        }
+        Ok(record)
+    }
+
+    /// How many runs were read.
+    pub fn runs(&self) -> usize {
+        self.promised.len()
+    }
+
+    async fn read_run(&mut self, store: &dyn Store, run: &Run) -> Result<(), Error> {
+        let key = run.run_key;
+        let absent = || Error::corrupt(format!("run {key} is listed and is not found"));
+        let (namespace, workflow, id) = (&run.namespace, &run.workflow, &run.id);
+        let found = store.find(namespace.clone(), workflow.clone(), id.clone()).await?;
+        found.ok_or_else(absent)?;
+        let loaded = store.load(vec![key]).await?.pop().ok_or_else(absent)?;
+        let query = Query::Events { run_key: key, from: 0, limit: 1_000 };
+        let events = store.list(query).await?.events()?;
+        let query = Query::Messages { run_key: key, after: 0, limit: 1_000 };
+        let messages = store.list(query).await?.messages()?;
+        let level_min = None;
+        let query =
+            Query::Logs { run_key: key, level_min, category: None, after: None, limit: 1_000 };
+        let logs = store.list(query).await?.logs()?;
+
+        let run = loaded.run;
+        let step = |step: &Step| {
+            (step.step_key.clone(), (step.status, step.result.clone(), step.error.clone()))
+        };
+        let promised = Promised {
+            name: (
+                run.namespace.clone(),
+                run.workflow.to_string(),
+                run.id.to_string(),
+                run.generation,
+            ),
+            status: run.status,
+            input: run.input.clone(),
+            output: run.output.clone(),
+            error: run.error.clone(),
+            steps: loaded.steps.iter().map(step).collect(),
+            events,
+        };
+        self.promised.insert(key, promised);
+        self.beside.insert(key, Beside { run, steps: loaded.steps, messages, logs });
+        Ok(())
+    }
+
+    /// What is not as it was.
+    fn compare(&self, now: &Self) -> Outcome {
+        if self == now {
+            return Outcome::Unchanged;
+        }
+        let keys = self.promised.keys().chain(now.promised.keys());
+        for key in keys {
+            let (was, is) = (self.promised.get(key), now.promised.get(key));
+            if was != is {
+                return Outcome::Missed(format!("run {key}: {}", difference(was, is)));
+            }
+        }
+        let changed = |key: &&RunKey| self.beside.get(*key) != now.beside.get(*key);
+        let first = self.beside.keys().find(changed);
+        Outcome::Beside(first.map_or_else(String::new, |key| format!("run {key}")))
+    }
+}
+
+fn difference(was: Option<&Promised>, is: Option<&Promised>) -> String {
+    let (Some(was), Some(is)) = (was, is) else {
+        return if was.is_some() { "it is gone" } else { "it never was" }.to_owned();
+    };
+    let changed = [
+        ("name", was.name != is.name),
+        ("status", was.status != is.status),
+        ("input", was.input != is.input),
+        ("output", was.output != is.output),
+        ("error", was.error != is.error),
+        ("steps", was.steps != is.steps),
+        ("events", was.events != is.events),
+    ];
+    let changed = changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name);
+    changed.collect::<Vec<_>>().join(", ")
+}
+
+/// Opens a damaged file, and says who noticed.
+pub async fn examine(open: &Open, path: PathBuf, before: &Record) -> Outcome {
+    let store = match open(path).await {
+        Ok(store) => store,
+        Err(error) => return Outcome::Open(error.to_string()),
+    };
+    let outcome = examine_open(&*store, before).await;
+    // Closing may fail on a damaged file; what was found before counts.
+    let _ = store.close().await;
+    outcome
+}
+
+async fn examine_open(store: &dyn Store, before: &Record) -> Outcome {
+    if let Some(outcome) = noticed(store).await {
+        return outcome;
+    }
+    match Record::read(store).await {
+        Ok(now) => before.compare(&now),
+        Err(error) => Outcome::Read(error.to_string()),
+    }
+}
+
+/// What the store's check and the ledger say, without any help from outside.
+async fn noticed(store: &dyn Store) -> Option<Outcome> {
+    match store.check().await {
+        Ok(findings) if findings.is_empty() => {}
+        Ok(findings) => return Some(Outcome::Check(findings.join("; "))),
+        Err(error) => return Some(Outcome::Check(error.to_string())),
+    }
+    match verify_store(store, &[]).await {
+        Ok(report) if report.is_clean() => None,
+        Ok(report) => {
+            let flaws = report.flaws.iter().map(ToString::to_string);
+            let all: Vec<String> = flaws.chain(report.unreadable).collect();
+            Some(Outcome::Verify(all.join("; ")))
+        }
+        Err(error) => Some(Outcome::Verify(error.to_string())),
+    }
+}
+
+async fn every_run(store: &dyn Store) -> Result<Vec<Run>, Error> {
+    let mut runs: Vec<Run> = Vec::new();
+    loop {
+        let after = runs.last().map(|run| run.run_key);
+        let page = store.list(Query::EveryRun { after, limit: PAGE }).await?.runs()?;
+        let short = page.len() < PAGE as usize;
+        runs.extend(page);
+        if short {
+            return Ok(runs);
+        }
+    }
+}
+
+/// The heads of all runs, to be kept elsewhere.
+pub async fn anchors(store: &dyn Store) -> Result<Vec<Anchor>, Error> {
+    let anchor = |run: Run| Anchor {
+        run_key: run.run_key,
+        next_ordinal: run.head.next_ordinal,
+        hash: run.head.hash,
+    };
+    Ok(every_run(store).await?.into_iter().map(anchor).collect())
+}
