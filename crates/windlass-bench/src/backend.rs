@@ -164,16 +164,6 @@ impl Opened {
             Self::Memory(store) => store.clone(),
         }
     }
-
-    /// Transactions in which it wrote commits since it was opened. The reference store has none:
-    /// each call is one.
-    pub(crate) fn batches(&self) -> Option<u64> {
-        match self {
-            Self::Sqlite(store) => Some(store.stats().batches),
-            Self::Postgres(store) => Some(store.stats().batches),
-            Self::Memory(_) => None,
-        }
-    }
 }
 
 /// A new directory on the disk of `target`: a file system in memory has no fsync to measure.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use windlass_kernel::{Commit, Store};
+use windlass_kernel::{Commit, Store, Timestamp};
 
 use crate::backend::{Opened, Place, Target};
 use crate::calibrate;
@@ -94,7 +94,6 @@ async fn drive(
     first: u64,
     runs: u64,
 ) -> anyhow::Result<Driven> {
-    let before = opened.batches();
     let next = Arc::new(AtomicU64::new(first));
     let callers = u64::try_from(in_flight).unwrap_or(u64::MAX).min(runs);
     let started = Instant::now();
@@ -104,22 +103,28 @@ async fn drive(
             tokio::spawn(async move { call(&*store, &author, &next, first + runs).await })
         })
         .collect();
-    let mut times = Times::default();
+    let mut answers = Answers::default();
     for handle in handles {
-        times.extend(handle.await.context("a caller panicked")??);
+        let caller = handle.await.context("a caller panicked")??;
+        answers.times.extend(caller.times);
+        answers.clock.extend(caller.clock);
     }
     let elapsed = started.elapsed();
-    let after = opened.batches();
-    let commits = runs * (author.steps() as u64 + 2);
-    let batches = match (before, after) {
-        (Some(before), Some(after)) => (after - before).max(1),
-        _ => commits,
-    };
+    // All commits of a transaction are answered with one reading of the store's clock.
+    answers.clock.sort_unstable();
+    answers.clock.dedup();
     Ok(Driven {
         runs_per_s: runs as f64 / elapsed.as_secs_f64(),
-        times,
-        batch_avg: commits as f64 / batches as f64,
+        batch_avg: answers.times.len() as f64 / answers.clock.len().max(1) as f64,
+        times: answers.times,
     })
+}
+
+/// What a caller was told: how late, and what the store's clock showed.
+#[derive(Default)]
+struct Answers {
+    times: Times,
+    clock: Vec<Timestamp>,
 }
 
 // One caller: takes the next run until there is none.
@@ -128,28 +133,31 @@ async fn call(
     author: &Author,
     next: &AtomicU64,
     end: u64,
-) -> anyhow::Result<Times> {
-    let mut times = Times::default();
+) -> anyhow::Result<Answers> {
+    let mut answers = Answers::default();
     loop {
         let n = next.fetch_add(1, Ordering::Relaxed);
         if n >= end {
-            return Ok(times);
+            return Ok(answers);
         }
         let (mut script, commit) = author.create(n)?;
-        times.add(send(store, commit).await?);
+        answers.send(store, commit).await?;
         for step in 0..author.steps() {
-            times.add(send(store, author.step(&mut script, step)?).await?);
+            answers.send(store, author.step(&mut script, step)?).await?;
         }
-        times.add(send(store, author.complete(&mut script)?).await?);
+        answers.send(store, author.complete(&mut script)?).await?;
     }
 }
 
-async fn send(store: &dyn Store, commit: Commit) -> anyhow::Result<Duration> {
-    let started = Instant::now();
-    let mut results = store.commit(vec![commit]).await;
-    let elapsed = started.elapsed();
-    let result = results.pop().ok_or_else(|| anyhow!("a commit without an answer"))?;
-    let committed = result.context("a commit of the load failed")?;
-    anyhow::ensure!(!committed.repeated, "a commit of the load was written before");
-    Ok(elapsed)
+impl Answers {
+    async fn send(&mut self, store: &dyn Store, commit: Commit) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut results = store.commit(vec![commit]).await;
+        self.times.add(started.elapsed());
+        let result = results.pop().ok_or_else(|| anyhow!("a commit without an answer"))?;
+        let committed = result.context("a commit of the load failed")?;
+        anyhow::ensure!(!committed.repeated, "a commit of the load was written before");
+        self.clock.push(committed.now);
+        Ok(())
+    }
 }

@@ -247,15 +247,15 @@ END $$;
 CREATE TRIGGER events_immutable BEFORE UPDATE ON @schema@.events
     FOR EACH ROW EXECUTE FUNCTION @schema@.refuse('an event is never changed');
 
-CREATE FUNCTION @schema@.refuse_event_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION @schema@.refuse_while_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM @schema@.runs WHERE run_key = OLD.run_key) THEN
-        RAISE EXCEPTION 'an event is deleted only when its run is gone' USING ERRCODE = 'WL002';
+        RAISE EXCEPTION '% only when its run is gone', TG_ARGV[0] USING ERRCODE = 'WL002';
     END IF;
     RETURN OLD;
 END $$;
-CREATE TRIGGER events_kept BEFORE DELETE ON @schema@.events
-    FOR EACH ROW EXECUTE FUNCTION @schema@.refuse_event_delete();
+CREATE TRIGGER events_kept BEFORE DELETE ON @schema@.events FOR EACH ROW
+    EXECUTE FUNCTION @schema@.refuse_while_run('an event is deleted');
 
 CREATE TRIGGER runs_kept BEFORE DELETE ON @schema@.runs FOR EACH ROW
     WHEN (OLD.status NOT IN ('complete', 'errored', 'terminated'))
@@ -284,6 +284,9 @@ CREATE TRIGGER runs_final BEFORE UPDATE ON @schema@.runs FOR EACH ROW
 CREATE TRIGGER steps_settled BEFORE UPDATE ON @schema@.steps FOR EACH ROW
     WHEN (OLD.status IN ('completed', 'errored', 'skipped', 'cancelled'))
     EXECUTE FUNCTION @schema@.refuse('a settled step never changes');
+CREATE TRIGGER steps_kept BEFORE DELETE ON @schema@.steps FOR EACH ROW
+    WHEN (OLD.status IN ('completed', 'errored', 'skipped', 'cancelled'))
+    EXECUTE FUNCTION @schema@.refuse_while_run('a settled step is deleted');
 CREATE TRIGGER steps_identity BEFORE UPDATE OF run_key, step_key, name, kind, position, created_at
     ON @schema@.steps FOR EACH ROW
     EXECUTE FUNCTION @schema@.refuse('the identity of a step never changes');

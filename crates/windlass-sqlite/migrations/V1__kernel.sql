@@ -285,6 +285,12 @@ BEGIN
     SELECT RAISE(ABORT, 'a settled step never changes');
 END;
 
+CREATE TRIGGER steps_delete BEFORE DELETE ON steps
+WHEN EXISTS (SELECT 1 FROM runs WHERE run_key = OLD.run_key)
+BEGIN
+    SELECT RAISE(ABORT, 'steps are deleted only after their run');
+END;
+
 CREATE TRIGGER steps_identity AFTER UPDATE OF
     run_key, step_key, name, kind, position, created_at
 ON steps

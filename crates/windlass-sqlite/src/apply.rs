@@ -96,7 +96,7 @@ impl<'c> Writer<'c> {
             && let Some(run) = self.run(key)?
         {
             accepted = run.accepted;
-            hold = run.hold();
+            hold = run.turn.hold();
         }
         Ok(Committed { run_key, repeated: false, accepted, hold, messages: deliveries, now: self.now })
     }

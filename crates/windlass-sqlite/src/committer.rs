@@ -11,12 +11,12 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{Connection, ffi, params};
 use windlass_kernel::{
-    Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
+    Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
 };
 
 use crate::apply::{Buffers, Writer};
 use crate::error::{self, Fail};
-use crate::options::{Clock, Options};
+use crate::options::Options;
 use crate::schema::{self, Opened};
 use crate::user_sql::Fence;
 use crate::wake::Bell;
@@ -520,7 +520,7 @@ impl<'c> Batcher<'c> {
             Err(error) if error::is_unsynced(&error) => {
                 let message = "the disk did not confirm a commit; the store closes, and whether \
                                the commit is there will be known when it is opened again";
-                let error = Error::new(ErrorKind::Unknown, "STORE_UNSYNCED", message)
+                let error = Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)
                     .with_source(error);
                 Err(Broken::Lost(error))
             }
@@ -544,7 +544,7 @@ impl<'c> Batcher<'c> {
             Err(_) if conn.is_autocommit() => Ok(()),
             Err(error) => {
                 let message = "a transaction can neither be committed nor undone; the store closes";
-                let error = Error::new(ErrorKind::Unavailable, "STORE_IO", message)
+                let error = Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message)
                     .with_source(error);
                 Err(Broken::Lost(error))
             }

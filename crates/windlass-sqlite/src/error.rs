@@ -127,7 +127,7 @@ pub(crate) fn sql(error: rusqlite::Error) -> Error {
                 Error::corrupt("the database file is damaged")
             }
             ErrorCode::DiskFull => {
-                of(ErrorKind::Unavailable, "STORE_FULL", "there is no room to write")
+                of(ErrorKind::Unavailable, "STORE_UNAVAILABLE", "there is no room to write")
             }
             ErrorCode::ConstraintViolation => {
                 let message = "a rule of the database refuses this";
@@ -143,15 +143,15 @@ pub(crate) fn sql(error: rusqlite::Error) -> Error {
             | ErrorCode::OperationInterrupted
             | ErrorCode::FileLockingProtocolFailed => {
                 let message = "the database cannot be read or written now";
-                of(ErrorKind::Unavailable, "STORE_IO", message)
+                of(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message)
             }
-            _ => of(ErrorKind::Internal, "STORE_SQL", "a statement of the store failed"),
+            _ => of(ErrorKind::Internal, "INTERNAL", "a statement of the store failed"),
         },
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::Utf8Error(..) => Error::corrupt("a stored value does not read"),
-        _ => of(ErrorKind::Internal, "STORE_SQL", "a statement of the store failed"),
+        _ => of(ErrorKind::Internal, "INTERNAL", "a statement of the store failed"),
     };
     made.with_source(error)
 }
@@ -164,7 +164,7 @@ pub(crate) fn closed() -> Error {
 /// The answer when the one who would have given it is gone.
 pub(crate) fn lost() -> Error {
     let message = "the store's thread is gone; the call may have had its effect";
-    Error::new(ErrorKind::Unknown, "STORE_LOST", message)
+    Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)
 }
 
 /// The same error for somebody else: errors are not clonable because their sources are not.

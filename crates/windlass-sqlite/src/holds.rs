@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, HeldItem, Hold, LimitKey, Limits,
+    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold, LimitKey, Limits,
     Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, TaskId, Timestamp,
     Wakeup, Want, WorkerKey, WorkflowName,
 };
@@ -115,23 +115,27 @@ pub(crate) fn claim(
     request: &ClaimRequest,
     limits: &Limits,
 ) -> Result<Claims, Fail> {
-    let mut slots = Slots::default();
     let max = limits.claim_rows_max;
-    let turns = claim_turns(w, request, max, &mut slots)?;
-    let tasks = claim_tasks(w, request, max, &mut slots)?;
+    let asked = request.turns.max.max(request.tasks.max);
+    if asked > max {
+        let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
+        return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message).into());
+    }
+    let mut slots = Slots::default();
+    let turns = claim_turns(w, request, &mut slots)?;
+    let tasks = claim_tasks(w, request, &mut slots)?;
     Ok(Claims { turns, tasks, now: w.now })
 }
 
 fn claim_turns(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
-    max: u32,
     slots: &mut Slots,
 ) -> Result<Vec<ClaimedTurn>, Fail> {
     let conn = w.conn;
     let mut by_rowid = conn.prepare_cached(TURN_BY_ROWID)?;
     let mut taken = Vec::new();
-    pick(conn, &TURNS, &request.turns, request.order, max, |candidate| {
+    pick(conn, &TURNS, &request.turns, request.order, |candidate| {
         let mut found = by_rowid.query(params![candidate.rowid])?;
         let Some(row) = found.next()? else { return Ok(false) };
         let turn = match read_turn(row, request.worker) {
@@ -179,14 +183,13 @@ fn read_turn(row: &Row<'_>, worker: WorkerKey) -> Result<(i64, ClaimedTurn, Opti
 fn claim_tasks(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
-    max: u32,
     slots: &mut Slots,
 ) -> Result<Vec<Task>, Fail> {
     let conn = w.conn;
     let sql = format!("SELECT {} FROM tasks WHERE rowid = ?1", rows::TASK);
     let mut by_rowid = conn.prepare_cached(&sql)?;
     let mut taken: Vec<Task> = Vec::new();
-    pick(conn, &TASKS, &request.tasks, request.order, max, |candidate| {
+    pick(conn, &TASKS, &request.tasks, request.order, |candidate| {
         let mut found = by_rowid.query(params![candidate.rowid])?;
         let Some(row) = found.next()? else { return Ok(false) };
         let task = match rows::task(row) {
@@ -318,10 +321,9 @@ fn pick(
     ready: &Ready,
     want: &Want,
     order: ClaimOrder,
-    max: u32,
     mut take: impl FnMut(&Candidate) -> Result<bool, Fail>,
 ) -> Result<(), Fail> {
-    let max = want.max.min(max) as usize;
+    let max = want.max as usize;
     if max == 0 {
         return Ok(());
     }

@@ -34,5 +34,5 @@ mod user_sql;
 mod wake;
 mod workers;
 
-pub use options::{Clock, Fault, Options};
+pub use options::{Fault, Options};
 pub use store::SqliteStore;

@@ -23,6 +23,13 @@ pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
     let conn = &*tx;
     Ok(match query {
         Query::Runs(query) => Rows::Runs(runs(conn, query)?),
+        Query::EveryRun { after, limit } => {
+            let sql = format!(
+                "SELECT {RUN} FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2"
+            );
+            let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
+            Rows::Runs(page(conn, &sql, params![after, limit], rows::run)?)
+        }
         Query::Generations { namespace, workflow, id, before, limit } => {
             let sql = format!(
                 "SELECT {RUN} FROM runs INDEXED BY runs_name WHERE namespace = ?1 \
@@ -237,7 +244,7 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
              WHERE run_key = ?6 AND task_id > ?2 AND namespace = ?1 \
              AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
              AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
-                  WHEN ready = 1 THEN 'ready' WHEN due_at IS NOT NULL THEN 'scheduled' END) \
+                  WHEN ready = 1 THEN 'ready' ELSE 'scheduled' END) \
              ORDER BY task_id LIMIT ?7"
         )
     } else if query.state == Some(TaskState::Held) {
@@ -253,7 +260,7 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
              WHERE namespace = ?1 AND task_id > ?2 \
              AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR name = ?4) \
              AND (?5 IS NULL OR ?5 = CASE WHEN worker IS NOT NULL THEN 'held' \
-                  WHEN ready = 1 THEN 'ready' WHEN due_at IS NOT NULL THEN 'scheduled' END) \
+                  WHEN ready = 1 THEN 'ready' ELSE 'scheduled' END) \
              AND ?6 IS NULL ORDER BY task_id LIMIT ?7"
         )
     };

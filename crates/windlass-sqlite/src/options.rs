@@ -4,10 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use windlass_kernel::{Error, ErrorKind, Limits, Timestamp};
-
-/// Where a store reads the time.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+use windlass_kernel::{Clock, Error, ErrorKind, Limits, Timestamp};
 
 /// Makes a COMMIT fail as if SQLite had returned this extended result code.
 pub type Fault = Arc<dyn Fn() -> Option<i32> + Send + Sync>;

@@ -73,7 +73,7 @@ pub(crate) fn spawn(
 ) -> Result<JoinHandle<()>, Error> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|source| {
         let message = format!("the thread {name} cannot be started");
-        Error::new(ErrorKind::Unavailable, "STORE_IO", message).with_source(source)
+        Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message).with_source(source)
     })
 }
 
@@ -87,12 +87,12 @@ fn check_version(found: i32, name: &str) -> Result<(), Error> {
         "this program is linked with SQLite {name}, which can lose its write-ahead log; \
          {min} or later is needed"
     );
-    Err(Error::new(ErrorKind::Closed, "STORE_SQLITE_OLD", message))
+    Err(Error::new(ErrorKind::Closed, "STORE_VERSION", message))
 }
 
 fn io(path: &Path, what: &str, source: std::io::Error) -> Error {
     let message = format!("{} cannot be {what}", path.display());
-    Error::new(ErrorKind::Unavailable, "STORE_IO", message).with_source(source)
+    Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message).with_source(source)
 }
 
 // One name for one file, so that two spellings of it find the same lock.
@@ -248,7 +248,7 @@ fn migrate(conn: &mut Connection) -> Result<(), Error> {
     runner.set_migration_table_name(MIGRATIONS);
     runner.run(conn).map_err(|source| {
         let message = "the tables cannot be made or brought up to date";
-        Error::new(ErrorKind::Unavailable, "STORE_MIGRATION", message).with_source(source)
+        Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message).with_source(source)
     })?;
     Ok(())
 }
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn an_old_sqlite_is_refused_by_name() {
         let error = check_version(3_051_002, "3.51.2").unwrap_err();
-        assert_eq!(error.code(), "STORE_SQLITE_OLD");
+        assert_eq!(error.code(), "STORE_VERSION");
         assert!(error.message().contains("3.51.2") && error.message().contains("3.51.3"));
         assert!(check_version(3_051_003, "3.51.3").is_ok());
     }

@@ -54,6 +54,13 @@ impl SqliteStore {
         }))
     }
 
+    fn join(&self) {
+        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+
     async fn write<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send + 'static,
@@ -70,6 +77,15 @@ impl SqliteStore {
             return Err(error::closed());
         }
         self.readers.read(work).await
+    }
+}
+
+// The lock is free when the store is gone, whether or not somebody closed it.
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        let _ = self.committer.close();
+        self.readers.close();
+        self.join();
     }
 }
 
@@ -192,10 +208,7 @@ impl Store for SqliteStore {
             if let Some(done) = done {
                 let _ = done.await;
             }
-            let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(thread) = thread {
-                let _ = thread.join();
-            }
+            self.join();
             Ok(())
         })
     }

@@ -36,7 +36,8 @@ const NEXT_TURN_HOLDER: &str = "SELECT turn_worker FROM runs INDEXED BY runs_hel
 const NEXT_TASK_HOLDER: &str = "SELECT worker FROM tasks INDEXED BY tasks_held \
      WHERE worker > ?1 ORDER BY worker LIMIT 1";
 // Workers are few: one a start of a process and day.
-const FORGET: &str = "DELETE FROM workers WHERE renewed_at < ?1";
+const FORGET: &str = "DELETE FROM workers WHERE renewed_at < ?1 \
+     AND (status = 'stopped' OR renewed_at + lease_us < ?2)";
 
 /// A worker by its key.
 pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, Fail> {
@@ -110,7 +111,7 @@ pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<
         }
     }
     let old: Timestamp = now.minus(FORGET_AFTER);
-    w.conn.prepare_cached(FORGET)?.execute(params![old.as_micros()])?;
+    w.conn.prepare_cached(FORGET)?.execute(params![old.as_micros(), now.as_micros()])?;
     Ok(reaped)
 }
 

@@ -42,7 +42,8 @@ fn check_seed(seed: u64, reached: &Mutex<Reached>) -> Option<String> {
     reached.lock().unwrap().merge(&report.reached);
     let again = run_seed(seed, None);
     let differs = report.trace.difference(&again.trace);
-    complaint(&report).or_else(|| differs.map(|text| format!("seed {seed} runs differently: {text}")))
+    complaint(&report)
+        .or_else(|| differs.map(|text| format!("seed {seed} runs differently: {text}")))
 }
 
 /// Runs `work` for 0..count on a few threads until it complains; gives the complaints.
@@ -110,8 +111,12 @@ fn every_planted_bug_is_caught() {
         let bug = PlantedBug::ALL[number as usize];
         for seed in 0..SEEDS_OF_A_BUG {
             if let Some(violation) = run_seed(seed, Some(bug)).failure {
-                println!("{bug:?}: caught by seed {seed}: {}", violation.invariant);
-                return None;
+                let invariant = violation.invariant;
+                println!("{bug:?}: caught by seed {seed}: {invariant}");
+                // Number 0 is about the simulator itself: a bug that trips it proves nothing.
+                let own = invariant.starts_with("0 ");
+                return own
+                    .then(|| format!("{bug:?} made a malformed commit: {}", violation.detail));
             }
         }
         Some(format!("{bug:?} was not caught within {SEEDS_OF_A_BUG} seeds"))

@@ -1,11 +1,14 @@
 //! The calibration on SQLite: one connection, prepared multi-row statements, a transaction a phase.
 
+mod log;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, Statement, ToSql};
+use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use windlass_kernel::{Body, Event, Run, Step, Timestamp};
 
+use self::log::Log;
 use super::{Phase, RunRows};
 
 /// Rows of one multi-row statement. A rest is written by the smaller ones.
@@ -35,21 +38,26 @@ const END: &str = "UPDATE runs SET head = ?2, next_ordinal = ?3, cursor = ?4, up
 /// The connection that writes.
 pub(super) struct Writer {
     connection: Connection,
+    log: Log,
 }
 
 impl Writer {
     /// Opens a database that the store has made, as the store's own writer does.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let connection = Connection::open(path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags)?;
         let options = windlass_sqlite::Options::default();
-        let cache_kib = options.cache_bytes / 1024;
-        let checkpoint = options.wal_bytes_soft / u64::from(options.page_bytes);
+        connection.busy_timeout(Duration::from_secs(5))?;
         connection.execute_batch(&format!(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-             PRAGMA cache_size = -{cache_kib}; PRAGMA wal_autocheckpoint = {checkpoint};"
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; \
+             PRAGMA cell_size_check = on; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; \
+             PRAGMA foreign_keys = on; PRAGMA cache_size = -{}",
+            options.cache_bytes / 1_024
         ))?;
         connection.set_prepared_statement_cache_capacity(64);
-        Ok(Self { connection })
+        let pages_max = options.wal_bytes_soft / u64::from(options.page_bytes);
+        let log = Log::watch(&mut connection, path, pages_max)?;
+        Ok(Self { connection, log })
     }
 
     /// Writes phase by phase, a batch in one transaction.
@@ -61,6 +69,7 @@ impl Writer {
                 self.connection.prepare_cached("BEGIN IMMEDIATE")?.raw_execute()?;
                 self.write_phase(group, n)?;
                 self.connection.prepare_cached("COMMIT")?.raw_execute()?;
+                self.log.tend(&self.connection)?;
             }
         }
         Ok(started.elapsed())
@@ -118,7 +127,7 @@ impl Writer {
             let mut b = Binder { statement: &mut statement, next: 1 };
             b.put(&change.run_key.as_bytes()[..])?;
             b.put(&change.head.hash.as_bytes()[..])?;
-            b.put(change.head.next_ordinal)?;
+            b.number(change.head.next_ordinal)?;
             b.put(&change.cursor.as_bytes()[..])?;
             b.time(Some(change.updated_at))?;
             if last {
@@ -152,6 +161,10 @@ impl Binder<'_, '_> {
         self.statement.raw_bind_parameter(self.next - 1, value)
     }
 
+    fn number(&mut self, number: u64) -> rusqlite::Result<()> {
+        self.put(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+
     fn time(&mut self, at: Option<Timestamp>) -> rusqlite::Result<()> {
         self.put(at.map(Timestamp::as_micros))
     }
@@ -176,19 +189,19 @@ fn bind_run(b: &mut Binder<'_, '_>, run: &Run) -> rusqlite::Result<()> {
     b.put(run.turn.queue.as_str())?;
     b.put(run.status.as_str())?;
     b.put(&run.head.hash.as_bytes()[..])?;
-    b.put(run.head.next_ordinal)?;
+    b.number(run.head.next_ordinal)?;
     b.put(&run.cursor.as_bytes()[..])?;
     b.put(run.turn.priority)?;
     b.put(run.turn.ready)?;
     b.time(run.turn.due_at)?;
     b.put(run.turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
-    b.put(run.turn.claim_no)?;
+    b.number(run.turn.claim_no)?;
     // The store's clock when it is claimed: the creator holds it from the start.
     b.time(Some(run.created_at))?;
     b.put(run.turn.reclaims)?;
     b.put(run.turn.limit_key.as_ref().map(|key| key.as_str()))?;
-    b.put(run.accepted)?;
-    b.put(run.seen)?;
+    b.number(run.accepted)?;
+    b.number(run.seen)?;
     b.time(Some(run.created_at))?;
     b.time(run.started_at)?;
     b.time(Some(run.updated_at))?;
@@ -218,7 +231,7 @@ fn bind_run(b: &mut Binder<'_, '_>, run: &Run) -> rusqlite::Result<()> {
 fn bind_event(b: &mut Binder<'_, '_>, phase: &Phase) -> rusqlite::Result<()> {
     let event: &Event = &phase.event;
     b.put(&event.run_key.as_bytes()[..])?;
-    b.put(event.ordinal)?;
+    b.number(event.ordinal)?;
     b.put(&event.event_id.as_bytes()[..])?;
     b.put(event.event_type.as_str())?;
     b.put(event.version)?;
@@ -234,7 +247,7 @@ fn bind_step(b: &mut Binder<'_, '_>, step: &Step) -> rusqlite::Result<()> {
     b.put(&*step.name)?;
     b.put(&*step.kind)?;
     b.put(step.status.as_str())?;
-    b.put(step.position)?;
+    b.number(step.position)?;
     b.put(step.attempt)?;
     b.put(step.attempts_max)?;
     b.put(step.timeout.map(|timeout| timeout.as_micros() as i64))?;

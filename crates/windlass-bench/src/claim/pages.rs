@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 
+use windlass_kernel::Task;
+
 use super::{Bench, claim_request};
 
-/// Claims of one count on PostgreSQL.
+/// Claims of one count.
 const CLAIMS: usize = 20;
-/// Cold claims of one count on SQLite.
+/// Counts on SQLite.
 const OPENINGS: usize = 5;
 /// PostgreSQL's backends tell what they counted at most this late.
 const TOLD_AFTER: Duration = Duration::from_secs(12);
 
 impl Bench<'_> {
-    /// SQLite reads each page of its file once and keeps it. So the store is opened afresh, and the
-    /// bytes that this process reads during its first claim are the pages which that claim touches.
-    /// The median of several.
+    /// SQLite reads a page of its file once and keeps it. So the store is opened afresh, and the
+    /// bytes that this process reads during the first claims are the pages which these touch: the
+    /// mean of several claims, and the median of several openings.
     pub(super) async fn pages_sqlite(&mut self) -> anyhow::Result<f64> {
         let page_bytes = f64::from(windlass_sqlite::Options::default().page_bytes);
         let mut counts = Vec::new();
@@ -27,15 +29,25 @@ impl Bench<'_> {
             // The schema, the statements and the first transaction are not what is measured.
             store.claim(claim_request(self.worker, "nothing", self.batch)).await?;
             let before = bytes_read()?;
-            let (tasks, _) = self.claim().await?;
+            let claimed = self.claim_several().await?;
             let after = bytes_read()?;
-            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
-            counts.push((after - before) as f64 / page_bytes);
-            self.settle(tasks).await?;
-            self.enqueue(self.batch, None).await?;
+            counts.push((after - before) as f64 / page_bytes / CLAIMS as f64);
+            let count = claimed.len();
+            self.settle(claimed).await?;
+            self.enqueue(count, None).await?;
         }
         counts.sort_by(f64::total_cmp);
         Ok(counts[OPENINGS / 2])
+    }
+
+    async fn claim_several(&self) -> anyhow::Result<Vec<Task>> {
+        let mut claimed = Vec::new();
+        for _ in 0..CLAIMS {
+            let (tasks, _) = self.claim().await?;
+            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            claimed.extend(tasks);
+        }
+        Ok(claimed)
     }
 
     /// PostgreSQL counts each access to a page of a table or an index, found in memory or read: the
@@ -46,12 +58,7 @@ impl Bench<'_> {
         // What the preparation left behind is swept up first, as autovacuum would in a while.
         monitor.batch_execute(&format!("VACUUM (ANALYZE) \"{schema}\".tasks")).await?;
         let before = accesses(&monitor, &schema).await?;
-        let mut claimed = Vec::new();
-        for _ in 0..CLAIMS {
-            let (tasks, _) = self.claim().await?;
-            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
-            claimed.extend(tasks);
-        }
+        let claimed = self.claim_several().await?;
         let after = accesses(&monitor, &schema).await?;
         let count = claimed.len();
         self.settle(claimed).await?;

@@ -46,6 +46,7 @@ impl Session {
         let mut tries = 0;
         let until = self.shared.options.reconnect_for;
         let mut deadline = Instant::now() + until;
+        let patience = self.shared.options.statement_timeout + Duration::from_secs(10);
         loop {
             let client = match self.client(deadline).await {
                 Ok(client) => client,
@@ -57,7 +58,7 @@ impl Session {
                     return Ok((all_failed(commits, &error), sent_before));
                 }
             };
-            match call(client, &batch, mode, &self.shared).await {
+            match call(client, &batch, mode, patience).await {
                 Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
                 Err(None) => {
                     sent_before = true;
@@ -113,11 +114,10 @@ async fn call(
     (client, statement): &(Client, Statement),
     batch: &Batch,
     mode: Mode,
-    shared: &Shared,
+    patience: Duration,
 ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
     let mode = mode as i16;
     let params = batch.params(&mode);
-    let patience = shared.options.statement_timeout + Duration::from_secs(10);
     match tokio::time::timeout(patience, client.query(statement, &params)).await {
         Ok(result) => result.map_err(Some),
         Err(_) => Err(None),

@@ -16,42 +16,33 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
     if let Some(conflict) = run_guard(w, commit)? {
         return Ok(Some(conflict));
     }
-    if let Some(guard) = &commit.task
-        && let Some(conflict) = task_guard(w, guard)?
-    {
-        return Ok(Some(conflict));
-    }
-    // Children and next generations must be new as well.
+    // The guarded run, its children and next generations must all be new.
     for op in &commit.ops {
         if let Op::CreateRun(run) = op
-            && !is_own(commit, run.run_key)
             && let Some(conflict) = existing(w, run)?
         {
             return Ok(Some(conflict));
         }
     }
-    Ok(None)
-}
-
-fn is_own(commit: &Commit, key: RunKey) -> bool {
-    matches!(commit.run, Some(RunGuard::Absent { run_key, .. }) if run_key == key)
+    match &commit.task {
+        Some(guard) => task_guard(w, guard),
+        None => Ok(None),
+    }
 }
 
 fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {
     let Some(guard) = &commit.run else { return Ok(None) };
     let run_key = guard.run_key();
     let (head, hold) = match guard {
-        RunGuard::Absent { .. } => {
-            return created(commit, run_key).map_or(Ok(None), |run| existing(w, run));
-        }
+        RunGuard::Absent { .. } => return Ok(None),
         RunGuard::Held { head, hold, .. } => (head, Some(*hold)),
         RunGuard::Free { head, .. } => (head, None),
     };
     let Some(run) = w.run(run_key)? else {
         return Ok(Some(Conflict::RunMissing { run_key }));
     };
-    if run.hold() != hold {
-        return Ok(Some(Conflict::RunHold { run_key, found: run.hold() }));
+    if run.turn.hold() != hold {
+        return Ok(Some(Conflict::RunHold { run_key, found: run.turn.hold() }));
     }
     if run.head != *head {
         return Ok(Some(Conflict::RunHead { run_key, found: run.head }));
@@ -64,13 +55,13 @@ fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, Fail> {
     let by_name = "SELECT run_key, input_hash FROM runs \
                    WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 AND generation = ?4";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Uuid>(0)?, row.get::<_, [u8; 32]>(1)?));
-    let mut find = w.conn.prepare_cached(by_name)?;
-    let name =
-        params![run.namespace.as_str(), run.workflow.as_str(), run.id.as_str(), run.generation];
-    let mut found = find.query_row(name, read).optional()?;
+    let mut find = w.conn.prepare_cached(by_key)?;
+    let mut found = find.query_row(params![Blob(run.run_key.as_bytes())], read).optional()?;
     if found.is_none() {
-        let mut find = w.conn.prepare_cached(by_key)?;
-        found = find.query_row(params![Blob(run.run_key.as_bytes())], read).optional()?;
+        let mut find = w.conn.prepare_cached(by_name)?;
+        let name =
+            params![run.namespace.as_str(), run.workflow.as_str(), run.id.as_str(), run.generation];
+        found = find.query_row(name, read).optional()?;
     }
     Ok(found.map(|(key, hash)| Conflict::RunExists {
         run_key: RunKey(key),
@@ -126,7 +117,7 @@ pub(super) fn repeated(
         && let Some(run) = w.run(key)?
     {
         accepted = run.accepted;
-        hold = run.hold();
+        hold = run.turn.hold();
     }
     let hold = hold.filter(|hold| match &commit.run {
         Some(RunGuard::Held { hold: own, .. }) => hold == own,

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use rusqlite::{OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, DeadLetter, Delivery, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
-    RunGuard, RunKey, RunStatus, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
+    Commit, DeadLetter, Delivery, Hold, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
+    RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
     WorkerKey,
 };
 
@@ -115,22 +115,8 @@ pub(super) fn write<'b>(
     }
 }
 
-/// When a row without a holder is due, and whether it is ready.
-fn normalised(ready: bool, due_at: Option<Timestamp>, now: Timestamp) -> (bool, Option<Timestamp>) {
-    match due_at {
-        None if ready => (true, Some(now)),
-        None => (false, None),
-        Some(at) => (at <= now, Some(at)),
-    }
-}
-
 fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
-    let turn = &run.turn;
-    let (ready, due_at) = match turn.worker {
-        Some(_) => (false, turn.due_at),
-        None => normalised(turn.ready, turn.due_at, w.now),
-    };
-    let claimed_at = turn.worker.map(|_| w.now);
+    let turn = run.turn.clone().normalised(w.now);
     let labels = labels_text(&run.labels)?;
     let mut insert = w.conn.prepare_cached(&INSERT_RUN)?;
     let (state_encoding, state) = body(&run.state);
@@ -146,11 +132,11 @@ fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
         number(run.head.next_ordinal),
         Blob(run.cursor.as_bytes()),
         turn.priority,
-        ready,
-        micros(due_at),
+        turn.ready,
+        micros(turn.due_at),
         turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())),
         number(turn.claim_no),
-        micros(claimed_at),
+        micros(turn.claimed_at),
         turn.reclaims,
         turn.limit_key.as_ref().map(|key| key.as_str()),
         number(run.accepted),
@@ -185,14 +171,9 @@ fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
         rowid,
         namespace: run.namespace.clone(),
         workflow: run.workflow.clone(),
-        queue: turn.queue.clone(),
         status: run.status,
         head: run.head,
-        ready,
-        due_at,
-        worker: turn.worker,
-        claim_no: turn.claim_no,
-        limit_key: turn.limit_key.clone(),
+        turn,
         accepted: run.accepted,
     };
     wake_turn(w, &hot);
@@ -212,11 +193,9 @@ fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
 
 // Tells listeners of a turn that nobody holds.
 fn wake_turn(w: &mut Writer<'_>, run: &HotRun) {
-    match run.due_at {
-        _ if run.ready => w.wake(|| Wakeup::Turn(run.route())),
-        Some(at) if run.worker.is_none() && run.status != RunStatus::Paused => {
-            w.wake(|| Wakeup::Due(at));
-        }
+    match run.turn.due_at {
+        _ if run.turn.ready => w.wake(|| Wakeup::Turn(run.route())),
+        Some(at) if run.turn.worker.is_none() => w.wake(|| Wakeup::Due(at)),
         _ => {}
     }
 }
@@ -238,22 +217,21 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
     set(RETENTION, change.retention_until.is_some());
     set(SEEN, matches!(change.turn, TurnChange::Release { .. }));
 
-    let mut claimed_at = None;
+    let held_before = run.turn.worker.is_some();
+    let mut turn = run.turn.clone();
     if let RunGuard::Free { worker, .. } = guard {
-        (run.worker, run.ready) = (Some(*worker), false);
-        run.claim_no += 1;
-        claimed_at = Some(now);
-        set(TURN, true);
+        let hold = Hold { worker: *worker, claim_no: turn.claim_no + 1 };
+        turn = turn.taken(hold, now);
     }
-    let lets_go = release_turn(run, status, &change.turn, now);
-    if lets_go {
-        claimed_at = None;
-        set(TURN, true);
-    }
+    turn = turn.after_commit(change.turn, status, run.accepted, now);
+    // The claim's number rises whenever the turn changes hands.
+    set(TURN, turn.claim_no != run.turn.claim_no);
+    let lets_go = turn.worker.is_none();
+    run.turn = turn;
     run.status = status;
     run.head = change.head;
     let run = run.clone();
-    update_run(w, parts, &run, change, claimed_at)?;
+    update_run(w, parts, &run, change)?;
 
     if status != before {
         w.count((&run.namespace, &run.workflow), before, -1);
@@ -261,31 +239,11 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
     }
     if lets_go {
         wake_turn(w, &run);
-        w.freed(&run.namespace, run.limit_key.as_ref())?;
+        if held_before {
+            w.freed(&run.namespace, run.turn.limit_key.as_ref())?;
+        }
     }
     Ok(())
-}
-
-// The table "The turn after a commit" of docs/store-contract.md. Answers whether the turn is let go.
-fn release_turn(run: &mut HotRun, status: RunStatus, turn: &TurnChange, now: Timestamp) -> bool {
-    let (ready, due_at) = match turn {
-        _ if status.is_ended() => (false, None),
-        TurnChange::Keep => return false,
-        TurnChange::Release { wake, .. } if status == RunStatus::Paused => match wake {
-            Wake::Now => (false, Some(now)),
-            Wake::At(at) => (false, Some(*at)),
-            Wake::OnMessage => (false, None),
-        },
-        TurnChange::Release { seen, .. } if run.accepted > *seen => (true, Some(now)),
-        TurnChange::Release { wake, .. } => match wake {
-            Wake::Now => (true, Some(now)),
-            Wake::At(at) => (*at <= now, Some(*at)),
-            Wake::OnMessage => (false, None),
-        },
-    };
-    (run.ready, run.due_at, run.worker) = (ready, due_at, None);
-    run.claim_no += 1;
-    true
 }
 
 fn update_run(
@@ -293,7 +251,6 @@ fn update_run(
     parts: u16,
     run: &HotRun,
     change: &RunChange,
-    claimed_at: Option<Timestamp>,
 ) -> Result<(), Fail> {
     let statement = match w.updates.entry(parts) {
         std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -314,11 +271,12 @@ fn update_run(
         match part {
             STATUS => at.bind(run.status.as_str())?,
             TURN => {
-                at.bind(run.ready)?;
-                at.bind(micros(run.due_at))?;
-                at.bind(run.worker.as_ref().map(|worker| Blob(worker.as_bytes())))?;
-                at.bind(number(run.claim_no))?;
-                at.bind(micros(claimed_at))?;
+                let turn = &run.turn;
+                at.bind(turn.ready)?;
+                at.bind(micros(turn.due_at))?;
+                at.bind(turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())))?;
+                at.bind(number(turn.claim_no))?;
+                at.bind(micros(turn.claimed_at))?;
             }
             SEEN => {
                 let TurnChange::Release { seen, .. } = change.turn else { continue };
@@ -399,10 +357,9 @@ fn put_message(
         // The commit's own change of this row is still to come, and carries the counter.
         return Ok(());
     }
-    let readies = run.worker.is_none() && !run.ready && run.status != RunStatus::Paused;
-    if readies {
-        (run.ready, run.due_at) = (true, Some(now));
-    }
+    let was_ready = run.turn.ready;
+    run.turn = run.turn.clone().poked(run.status, now);
+    let readies = run.turn.ready && !was_ready;
     let run = run.clone();
     if readies {
         let sql = "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
@@ -417,9 +374,10 @@ fn put_message(
 }
 
 fn enqueue(w: &mut Writer<'_>, task: &Task) -> Result<(), Fail> {
-    let (ready, due_at) = match task.worker {
-        Some(_) => (false, task.due_at),
-        None => normalised(task.ready, task.due_at, w.now),
+    let (ready, due_at) = match (task.worker, task.due_at) {
+        (Some(_), due_at) => (false, due_at),
+        (None, Some(at)) => (at <= w.now, Some(at)),
+        (None, None) => (task.ready, task.ready.then_some(w.now)),
     };
     let (body_encoding, bytes) = body(&task.body);
     let (errors_encoding, errors) = body(&task.errors);
@@ -468,9 +426,8 @@ fn wake_task(
 
 fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), Fail> {
     let (ready, due_at) = match change.wake {
-        Wake::Now => normalised(true, None, w.now),
-        Wake::At(at) => normalised(false, Some(at), w.now),
-        Wake::OnMessage => (false, None),
+        Wake::Now | Wake::OnMessage => (true, Some(w.now)),
+        Wake::At(at) => (at <= w.now, Some(at)),
     };
     let sql = "UPDATE tasks SET ready = ?2, due_at = ?3, worker = NULL, claimed_at = NULL, \
                claim_no = claim_no + 1, attempt = ?4, reclaims = 0, \

@@ -64,13 +64,14 @@ fn fresh(
     planned: &[(&NewMessage, Delivery)],
 ) -> Result<Delivery, Fail> {
     let run_key = message.run_key;
-    let found: Option<(RunStatus, u64)> = match created(commit, run_key) {
+    let new = created(commit, run_key);
+    let found: Option<(RunStatus, u64)> = match new {
         Some(run) => Some((run.status, run.accepted)),
         None => w.run(run_key)?.map(|run| (run.status, run.accepted)),
     };
     match found {
         None if message.required => refuse(Refusal::RunMissing { run_key }),
-        Some((status, _)) if status.is_ended() && message.required => {
+        Some((status, _)) if status.is_ended() && message.required && new.is_none() => {
             refuse(Refusal::RunEnded { run_key, status })
         }
         Some((status, accepted)) if !status.is_ended() => {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, Row, params};
 use windlass_kernel::{
-    Error, Head, Hold, LimitKey, Namespace, QueueName, Route, RouteName, RunKey, RunStatus,
-    Timestamp, WorkerKey, WorkflowName,
+    Error, Head, LimitKey, Namespace, QueueName, Route, RouteName, RunKey, RunStatus, Turn,
+    WorkflowName,
 };
 
 use crate::error::Fail;
@@ -17,9 +17,9 @@ use crate::rows::{Blob, Cols};
 // Two halves of this many: when the young one is full it becomes the old one.
 const HALF: usize = 32_768;
 
-const SELECT: &str = "SELECT rowid, namespace, workflow, queue, status, head, next_ordinal, \
-     turn_ready, turn_due_at, turn_worker, turn_claim_no, limit_key, accepted \
-     FROM runs WHERE run_key = ?1";
+const SELECT: &str = "SELECT rowid, namespace, workflow, status, head, next_ordinal, queue, \
+     priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
+     turn_reclaims, limit_key, accepted FROM runs WHERE run_key = ?1";
 
 /// The part of a run's row that commits are decided by.
 #[derive(Clone, Debug)]
@@ -27,26 +27,16 @@ pub(crate) struct HotRun {
     pub(crate) rowid: i64,
     pub(crate) namespace: Namespace,
     pub(crate) workflow: WorkflowName,
-    pub(crate) queue: QueueName,
     pub(crate) status: RunStatus,
     pub(crate) head: Head,
-    pub(crate) ready: bool,
-    pub(crate) due_at: Option<Timestamp>,
-    pub(crate) worker: Option<WorkerKey>,
-    pub(crate) claim_no: u64,
-    pub(crate) limit_key: Option<LimitKey>,
+    pub(crate) turn: Turn,
     pub(crate) accepted: u64,
 }
 
 impl HotRun {
-    /// Who holds the turn.
-    pub(crate) fn hold(&self) -> Option<Hold> {
-        self.worker.map(|worker| Hold { worker, claim_no: self.claim_no })
-    }
-
     /// What the turn is claimed by.
     pub(crate) fn route(&self) -> Route {
-        Route { queue: self.queue.clone(), name: RouteName::from(&self.workflow) }
+        Route { queue: self.turn.queue.clone(), name: RouteName::from(&self.workflow) }
     }
 
     fn read(row: &Row<'_>) -> Result<Self, Error> {
@@ -55,14 +45,19 @@ impl HotRun {
             rowid: c.get()?,
             namespace: Namespace::from_stored(c.text()?),
             workflow: WorkflowName::from_stored(c.text()?),
-            queue: QueueName::from_stored(c.text()?),
             status: c.word(RunStatus::parse)?,
             head: c.head()?,
-            ready: c.flag()?,
-            due_at: c.time_opt()?,
-            worker: c.key_opt()?,
-            claim_no: c.number()?,
-            limit_key: c.text_opt()?.map(LimitKey::from_stored),
+            turn: Turn {
+                queue: QueueName::from_stored(c.text()?),
+                priority: c.number()?,
+                ready: c.flag()?,
+                due_at: c.time_opt()?,
+                worker: c.key_opt()?,
+                claim_no: c.number()?,
+                claimed_at: c.time_opt()?,
+                reclaims: c.number()?,
+                limit_key: c.text_opt()?.map(LimitKey::from_stored),
+            },
             accepted: c.number()?,
         })
     }

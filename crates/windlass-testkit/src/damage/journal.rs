@@ -90,13 +90,15 @@ pub async fn write_log(store: Arc<dyn Store>, commits: usize, seed: u64) -> Jour
     let mut rng = Rng::new(seed);
     let mut journal = Journal { transactions: [0].into(), ..Journal::default() };
     let mut open: Vec<(RunKey, Hold)> = Vec::new();
+    let mut created = 0;
     while journal.commits() < commits {
         let mut batch: Vec<Commit> = Vec::new();
         let mut busy: BTreeSet<RunKey> = BTreeSet::new();
         for _ in 0..rng.range(1, 4) {
             let fresh = open.len() < 4 || rng.chance(300);
             let commit = if fresh {
-                let (commit, hold) = create(&world, journal.heads.len() + batch.len());
+                created += 1;
+                let (commit, hold) = create(&world, created);
                 open.extend(commit.run_key().map(|key| (key, hold)));
                 commit
             } else {
@@ -135,7 +137,7 @@ impl Journal {
         let mut count = self.commits();
         for commit in &batch {
             count += 1;
-            let head = commit.run_change().map(|change| change.head).or_else(|| created(commit));
+            let head = commit.run_change().map(|change| change.head).or_else(|| first_head(commit));
             if let (Some(key), Some(head)) = (commit.run_key(), head) {
                 self.heads.entry(key).or_default().push((count, head));
             }
@@ -147,7 +149,7 @@ impl Journal {
     }
 }
 
-fn created(commit: &Commit) -> Option<Head> {
+fn first_head(commit: &Commit) -> Option<Head> {
     commit.ops.iter().find_map(|op| match op {
         windlass_kernel::Op::CreateRun(run) => Some(run.head),
         _ => None,

@@ -61,10 +61,12 @@ impl Bugs {
         }
         let result = write(commit);
         match (bug, &result) {
-            (PlantedBug::KeyIgnored, Ok(done)) if done.repeated && done.run_key == sent.run_key() => {
+            (PlantedBug::KeyIgnored, Ok(done))
+                if done.repeated && done.run_key == sent.run_key() =>
+            {
                 Err(CommitError::Conflict(self.refusal(inner, sent)))
             }
-            (PlantedBug::ResendAppliedTwice, Ok(done)) if done.repeated => {
+            (PlantedBug::ResendAppliedTwice, Ok(done)) if done.repeated && advances(sent) => {
                 let mut again = sent.clone();
                 skip_hold(inner, &mut again);
                 skip_head(inner, &mut again);
@@ -98,9 +100,8 @@ impl Bugs {
             let Op::PutMessage(message) = op else { continue };
             let query = Query::Messages { run_key: message.run_key, after: 0, limit: 1_000 };
             let rows = inner.list(query).now_or_never().and_then(|rows| rows.ok()?.messages().ok());
-            let known = rows.is_some_and(|rows| {
-                rows.iter().any(|row| row.message_id == message.message_id)
-            });
+            let known = rows
+                .is_some_and(|rows| rows.iter().any(|row| row.message_id == message.message_id));
             if known {
                 let mut state = locked(&self.state);
                 state.renamed += 1;
@@ -161,7 +162,8 @@ impl Bugs {
         let rows = workers(inner);
         for row in rows {
             let victim = row.info.worker;
-            let free = hasty && !reaped.permitted && !row.is_live(now) || deadly && victim != worker;
+            let free =
+                hasty && !reaped.permitted && !row.is_live(now) || deadly && victim != worker;
             if free {
                 reaped.turns.extend(held_turns(inner, victim).iter().map(|(key, _)| *key));
                 let held = inner.held(victim).now_or_never().and_then(Result::ok);
@@ -246,6 +248,14 @@ fn skip_hold(inner: &MemoryStore, commit: &mut Commit) {
     });
 }
 
+fn advances(commit: &Commit) -> bool {
+    let own = |op: &Op| match op {
+        Op::AppendEvent { event, .. } => Some(event.run_key) == commit.run_key(),
+        _ => true,
+    };
+    matches!(commit.run, Some(RunGuard::Held { .. })) && commit.ops.iter().all(own)
+}
+
 fn turn_change(commit: &mut Commit) -> Option<&mut TurnChange> {
     commit.ops.iter_mut().find_map(|op| match op {
         Op::SetRun(change) => Some(&mut change.turn),
@@ -255,7 +265,8 @@ fn turn_change(commit: &mut Commit) -> Option<&mut TurnChange> {
 
 fn read_all(inner: &MemoryStore, commit: &mut Commit) {
     let accepted = commit.run_key().and_then(|key| row(inner, key)).map(|row| row.run.accepted);
-    if let (Some(accepted), Some(TurnChange::Release { seen, .. })) = (accepted, turn_change(commit))
+    if let (Some(accepted), Some(TurnChange::Release { seen, .. })) =
+        (accepted, turn_change(commit))
     {
         *seen = accepted;
     }
@@ -290,7 +301,10 @@ fn borrow_task(inner: &MemoryStore, commit: &mut Commit) {
 
 fn halve(commit: &mut Commit) {
     let optional = |op: &Op| {
-        matches!(op, Op::PutMessage(_) | Op::Enqueue(_) | Op::PutStep(_) | Op::ConsumeMessage { .. })
+        matches!(
+            op,
+            Op::PutMessage(_) | Op::Enqueue(_) | Op::PutStep(_) | Op::ConsumeMessage { .. }
+        )
     };
     if let Some(place) = commit.ops.iter().rposition(optional) {
         commit.ops.remove(place);

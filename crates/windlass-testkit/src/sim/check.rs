@@ -14,11 +14,13 @@ use std::sync::{Mutex, MutexGuard};
 use futures::FutureExt as _;
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, Hold, LimitKey, Loaded,
-    MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId, RunKey,
-    RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState, TasksQuery, Timestamp, Worker,
-    WorkerKey,
+    ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, HeldItem, Hold, LimitKey,
+    Loaded, MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId,
+    RunKey, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState, TasksQuery,
+    Timestamp, Worker, WorkerKey,
 };
+
+use windlass_kernel::verify::Anchor;
 
 use super::executor::{Handle, locked};
 use super::store::short;
@@ -81,11 +83,13 @@ pub struct Told {
 struct State {
     failure: Option<Violation>,
     now: Timestamp,
-    granted: BTreeMap<Item, Hold>,
+    // The claim number of each turn and task as it was last seen.
+    fences: BTreeMap<Item, u64>,
     reaped: BTreeSet<(Item, Uuid, u64)>,
     written: BTreeSet<Trace>,
     refused: BTreeSet<Trace>,
     events: BTreeMap<EventId, (RunKey, u64)>,
+    anchors: Vec<Anchor>,
     settled: BTreeMap<(RunKey, StepKey), Settled>,
     ended: BTreeMap<RunKey, Sha256Digest>,
     tasks_done: BTreeMap<TaskId, u64>,
@@ -217,7 +221,8 @@ impl Checker {
             let hold = Hold { worker: request.worker, claim_no: task.claim_no };
             self.grant(Item::Task(task.task_id), hold, request.worker);
             if task.due_at.is_some_and(|due_at| due_at > claims.now) {
-                let detail = format!("task {:x} was claimed before it was due", short(task.task_id.0));
+                let detail =
+                    format!("task {:x} was claimed before it was due", short(task.task_id.0));
                 self.fail("13 timers are never early on the store's clock", detail);
             }
         }
@@ -232,11 +237,47 @@ impl Checker {
     }
 
     fn grant(&self, item: Item, hold: Hold, to: WorkerKey) {
-        let before = self.state().granted.insert(item, hold);
-        let rises = before.is_none_or(|before| hold.claim_no > before.claim_no);
-        if !rises || hold.worker != to {
-            let detail = format!("{item:?}: {before:?} and then {hold:?}");
-            self.fail("3 the claim number rises at every claim, and one worker holds", detail);
+        self.raise(item, hold.claim_no);
+        if hold.worker != to {
+            self.fail("3 one worker holds", format!("{item:?}: {to:?} was given {hold:?}"));
+        }
+    }
+
+    // Whoever held before can never match again.
+    fn raise(&self, item: Item, claim_no: u64) {
+        let before = self.state().fences.insert(item, claim_no);
+        if before.is_some_and(|before| claim_no <= before) {
+            let detail = format!("{item:?}: {before:?} and then {claim_no}");
+            self.fail("3 the claim number rises at every claim, release and reaping", detail);
+        }
+    }
+
+    /// Holds were given back: those that were current are fenced now.
+    pub fn released(&self, store: &MemoryStore, held: &[HeldItem], count: u32) {
+        let mut freed = 0;
+        for item in held {
+            let (key, claim_no, found) = match *item {
+                HeldItem::Turn { run_key, claim_no, .. } => {
+                    let row = load(store, vec![run_key]).pop().map(|row| row.run.turn);
+                    let row = row.filter(|turn| turn.worker.is_none());
+                    (Item::Turn(run_key), claim_no, row.map(|turn| turn.claim_no))
+                }
+                HeldItem::Task { task_id, claim_no, .. } => {
+                    let tasks = self.tasks(store, None);
+                    let row = tasks.into_iter().find(|task| task.task_id == task_id);
+                    let row = row.filter(|task| task.worker.is_none());
+                    (Item::Task(task_id), claim_no, row.map(|task| task.claim_no))
+                }
+            };
+            let current = self.state().fences.get(&key) == Some(&claim_no);
+            if let Some(found) = found.filter(|_| current) {
+                freed += 1;
+                self.raise(key, found);
+            }
+        }
+        if freed != count {
+            let detail = format!("{count} of {held:?} were given back, {freed} were current");
+            self.fail("4 only the holder gives back", detail);
         }
     }
 
@@ -307,6 +348,7 @@ impl Checker {
     /// A pass of the reaper took effect.
     pub fn reap(
         &self,
+        store: &MemoryStore,
         worker: WorkerKey,
         (now, workers, before): &(Timestamp, Vec<Worker>, Snapshot),
         reaped: &Reaped,
@@ -323,9 +365,10 @@ impl Checker {
         let turns = reaped.turns.iter().map(|key| {
             (Item::Turn(*key), before.runs.get(key).and_then(|row| row.run.turn.hold()))
         });
-        let tasks = reaped.tasks.iter().map(|key| {
-            (Item::Task(*key), before.tasks.get(key).and_then(Task::hold))
-        });
+        let tasks = reaped
+            .tasks
+            .iter()
+            .map(|key| (Item::Task(*key), before.tasks.get(key).and_then(Task::hold)));
         for (item, hold) in turns.chain(tasks) {
             self.sim.sometimes(match item {
                 Item::Turn(_) => "reaped a turn",
@@ -336,10 +379,29 @@ impl Checker {
                 let detail = format!("{item:?} was taken from {hold:?}, which is live");
                 self.fail("3 only what a dead worker holds is reaped", detail);
             }
+            self.check_freed(store, item);
             if let Some(hold) = hold {
                 self.state().reaped.insert((item, hold.worker.0, hold.claim_no));
             }
         }
+    }
+
+    fn check_freed(&self, store: &MemoryStore, item: Item) {
+        let (free, claim_no) = match item {
+            Item::Turn(key) => match load(store, vec![key]).pop() {
+                Some(row) => (row.run.turn.worker.is_none(), row.run.turn.claim_no),
+                None => return,
+            },
+            Item::Task(key) => {
+                let tasks = self.tasks(store, None);
+                let Some(task) = tasks.iter().find(|task| task.task_id == key) else { return };
+                (task.worker.is_none(), task.claim_no)
+            }
+        };
+        if !free {
+            self.fail("22 slots come back", format!("{item:?} was reaped and is held"));
+        }
+        self.raise(item, claim_no);
     }
 
     /// A run was looked up by name.
@@ -358,7 +420,10 @@ impl Checker {
         if let Some(claim_no) = settled {
             if hold.claim_no >= claim_no {
                 let run = short(run_key.0);
-                let detail = format!("step {step_key} of r{run:x} was settled under claim {claim_no} and runs under {}", hold.claim_no);
+                let detail = format!(
+                    "step {step_key} of r{run:x} was settled under claim {claim_no} and runs under {}",
+                    hold.claim_no
+                );
                 self.fail("1 a completed step never executes again", detail);
             } else {
                 self.sim.sometimes("zombie executed a step that was completed meanwhile");
@@ -402,7 +467,8 @@ impl Checker {
             self.sim.sometimes("stale effect ran again under its id");
         }
         if !known {
-            let detail = format!("effect t{:x} was delivered and never committed", short(task_id.0));
+            let detail =
+                format!("effect t{:x} was delivered and never committed", short(task_id.0));
             self.fail("24 an effect exists if and only if its commit did", detail);
         }
     }

@@ -13,12 +13,12 @@ use std::time::Duration;
 use uuid::Uuid;
 use windlass_kernel::{
     Body, ClaimOrder, ClaimRequest, Commit, CommitError, Committed, EventId, HeldItem, Hold,
-    QueueName, RouteName, Route, RunKey, Sha256Digest, Stamp, Step, Store, Timestamp, Wakeup, Want,
+    QueueName, Route, RouteName, RunKey, Sha256Digest, Stamp, Step, Store, Timestamp, Wakeup, Want,
     WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::check::Checker;
-use super::executor::{Handle, NodeId, Signal, locked};
+use super::executor::{Handle, NETWORK, NodeId, Signal, locked};
 use super::faults::PlantedBug;
 use super::rng::Rng;
 use super::store::{FaultyStore, SkewedClock};
@@ -175,7 +175,11 @@ impl Worker {
 
     // The time by which this worker decides what is due.
     fn now(&self) -> Timestamp {
-        if self.world.has(PlantedBug::TimerOnOwnClock) { self.clock.now() } else { self.local().now }
+        if self.world.has(PlantedBug::TimerOnOwnClock) {
+            self.clock.now()
+        } else {
+            self.local().now
+        }
     }
 
     fn listen(self: &Arc<Self>) {
@@ -366,11 +370,36 @@ impl Worker {
 
     // How long user code takes: sometimes longer than a lease.
     async fn work(&self) {
+        self.stall().await;
         let slow = self.world.faulty.faults().slow_body;
         let us = {
             let mut local = self.local();
-            if local.rng.chance(slow) { local.rng.below(6_000_000) } else { local.rng.below(30_000) }
+            if local.rng.chance(slow) {
+                local.rng.below(6_000_000)
+            } else {
+                local.rng.below(30_000)
+            }
         };
         self.world.sim.sleep_us(us).await;
+    }
+
+    // The whole process may stop here and come back later, a zombie if that is after its lease.
+    // Stalls at random moments mostly hit a worker that does nothing.
+    async fn stall(&self) {
+        let rate = self.world.faulty.faults().stall_at_work;
+        let us = {
+            let mut local = self.local();
+            local.rng.chance(rate).then(|| local.rng.range(1_000_000, 12_000_000))
+        };
+        let Some(us) = us else { return };
+        let (sim, node) = (self.world.sim.clone(), self.node);
+        sim.trace(format_args!("n{} freezes at work", node.0));
+        sim.freeze(node);
+        self.world.sim.spawn(NETWORK, async move {
+            sim.sleep_us(us).await;
+            sim.sometimes("node came back from a stall");
+            sim.thaw(node);
+        });
+        self.world.sim.sleep_us(1).await;
     }
 }

@@ -24,8 +24,12 @@ pub struct Faults {
     pub wake_slow: u32,
     /// Of the acts of chaos: a worker is killed and another one starts.
     pub crash: u32,
+    /// A worker is killed at the very commit that it sent, before or after it is written.
+    pub crash_at_commit: u32,
     /// Of the acts of chaos: a worker stalls and comes back.
     pub freeze: u32,
+    /// A worker stalls in the middle of its work and comes back.
+    pub stall_at_work: u32,
     /// Of the acts of chaos: the store's clock jumps forward.
     pub clock_forward: u32,
     /// Of the acts of chaos: the store's clock jumps back.
@@ -57,7 +61,9 @@ impl Faults {
             wake_doubled: rate(400),
             wake_slow: rate(400),
             crash: rate(600),
+            crash_at_commit: rate(60),
             freeze: rate(700),
+            stall_at_work: rate(120),
             clock_forward: rate(300),
             clock_back: rate(300),
             slow_body: rate(150),

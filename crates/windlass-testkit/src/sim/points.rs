@@ -10,6 +10,7 @@ pub const POINTS: &[&str] = &[
     "activity was tried again",
     "adopted a forgotten turn",
     "answer lost, nothing written",
+    "an ended run refused a change",
     "another input was a conflict",
     "cancel reached a child",
     "claim answer lost after it was written",

@@ -48,6 +48,8 @@ pub enum Stage {
         policy: RetryPolicy,
         /// Whether its commit asks for an effect.
         effect: bool,
+        /// Whether it takes its whole process down, each time.
+        poison: bool,
     },
     /// Sleeps.
     Sleep {
@@ -87,7 +89,8 @@ fn stage(rng: &mut Rng, depth: u32) -> Stage {
     match rng.below(if depth > 0 { 10 } else { 9 }) {
         0..=2 => {
             let policy = policy(rng);
-            Stage::Do { fails: fails(rng, &policy), policy, effect: rng.chance(350) }
+            let (fails, effect) = (fails(rng, &policy), rng.chance(350));
+            Stage::Do { fails, policy, effect, poison: rng.chance(10) }
         }
         3 | 4 => Stage::Sleep { ms: rng.range(50, 6_000) },
         5 | 6 => {

@@ -78,7 +78,11 @@ struct Network {
     bugs: Bugs,
     checker: Arc<Checker>,
     listeners: Listeners,
+    killer: Mutex<Option<Killer>>,
 }
+
+/// What ends a node's life when the store says so.
+pub type Killer = Arc<dyn Fn(NodeId) + Send + Sync>;
 
 /// The store and the network before it.
 #[derive(Clone)]
@@ -100,12 +104,24 @@ impl FaultyStore {
         let wakes = Arc::new(Mutex::new(rng.fork()));
         inner.listen(wake_sink(sim.clone(), faults.clone(), wakes, listeners.clone()));
         let (sim, rng) = (sim.clone(), Arc::new(Mutex::new(rng.fork())));
-        Self(Arc::new(Network { inner, sim, clock, faults, rng, bugs, checker, listeners }))
+        let killer = Mutex::new(None);
+        let network = Network { inner, sim, clock, faults, rng, bugs, checker, listeners, killer };
+        Self(Arc::new(network))
+    }
+
+    /// Who is asked to kill the sender of a commit.
+    pub fn set_killer(&self, killer: Killer) {
+        *locked(&self.0.killer) = Some(killer);
     }
 
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         *locked(&self.0.faults) = faults;
+    }
+
+    /// Ends a node's life now.
+    pub fn kill(&self, node: NodeId) {
+        self.0.kill(node);
     }
 
     /// What goes wrong now.
@@ -209,6 +225,22 @@ impl Network {
         future.now_or_never().expect("the reference store answers at once")
     }
 
+    // Whether the sender of a commit dies just before it is written, or just after.
+    fn draw_death(&self, name: &str) -> (bool, bool) {
+        let rate = locked(&self.faults).crash_at_commit;
+        let mut rng = locked(&self.rng);
+        let dies = rng.chance(rate) && name == "commit";
+        let before = rng.chance(500);
+        (dies && before, dies && !before)
+    }
+
+    fn kill(&self, node: NodeId) {
+        let killer = locked(&self.killer).clone();
+        if let Some(killer) = killer {
+            killer(node);
+        }
+    }
+
     fn commit_one(&self, commit: &Commit) -> Result<Committed, CommitError> {
         let before = self.checker.snapshot(&self.inner, commit);
         let result = self.bugs.commit(&self.inner, commit);
@@ -266,7 +298,14 @@ impl NodeStore {
             sim.sleep_us(there_us).await;
             match fate {
                 Fate::Fine => {
+                    let (dies_before, dies_after) = network.draw_death(name);
+                    if dies_before {
+                        network.kill(link.node);
+                    }
                     let result = apply(&network);
+                    if dies_after {
+                        network.kill(link.node);
+                    }
                     sim.sleep_us(back_us).await;
                     if link.is_cut() && name == "commit" {
                         sim.sometimes("crash between commit and answer");
@@ -389,7 +428,11 @@ impl Store for NodeStore {
     }
 
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.release(holds));
+        let apply = move |network: &Network| {
+            let count = network.at_once(network.inner.release(holds.clone()))?;
+            network.checker.released(&network.inner, &holds, count);
+            Ok(count)
+        };
         self.ask("release", apply, |count| count.to_string())
     }
 
@@ -436,7 +479,7 @@ impl Store for NodeStore {
             let before = network.checker.before_reap(&network.inner);
             let reaped = network.at_once(network.inner.reap(worker, limit))?;
             let reaped = network.bugs.reaped(&network.inner, worker, reaped);
-            network.checker.reap(worker, &before, &reaped);
+            network.checker.reap(&network.inner, worker, &before, &reaped);
             Ok(reaped)
         };
         self.ask("reap", apply, |reaped| {

@@ -43,6 +43,12 @@ pub fn run_seed(seed: u64, bug: Option<PlantedBug>) -> Report {
     let faulty = FaultyStore::new(&sim, clock, &mut rng, bugs, checker.clone());
     let world = World { sim, faulty: faulty.clone(), checker: checker.clone(), bug };
     let stage = Arc::new(Scenario { world, namespaces, cast: Mutex::new(Cast::default()) });
+    let (weak, deaths) = (Arc::downgrade(&stage), Mutex::new(rng.fork()));
+    faulty.set_killer(Arc::new(move |node| {
+        if let Some(stage) = weak.upgrade() {
+            stage.crash(&mut locked(&deaths), Some(node));
+        }
+    }));
     let result = executor.block_on(STEPS_MAX, stage.play(rng));
     match result {
         Ok(()) => checker.audit(faulty.inner()),
@@ -150,7 +156,7 @@ impl Scenario {
         let sim = &self.world.sim;
         let clock = self.world.faulty.clock();
         if rng.chance(faults.crash) {
-            self.crash(rng);
+            self.crash(rng, None);
         }
         if rng.chance(faults.freeze) {
             self.freeze(rng);
@@ -165,14 +171,18 @@ impl Scenario {
         }
     }
 
-    fn crash(self: &Arc<Self>, rng: &mut Rng) {
+    // Kills a worker, this one or any; another process takes its place.
+    fn crash(self: &Arc<Self>, rng: &mut Rng, node: Option<NodeId>) {
         let sim = self.world.sim.clone();
         let victim = {
             let mut cast = locked(&self.cast);
             if cast.workers.is_empty() {
                 return;
             }
-            let place = rng.below(cast.workers.len() as u64) as usize;
+            let any = rng.below(cast.workers.len() as u64) as usize;
+            let place = node
+                .map_or(Some(any), |node| cast.workers.iter().position(|(own, ..)| *own == node));
+            let Some(place) = place else { return };
             cast.workers.remove(place)
         };
         sim.trace(format_args!("n{} crashes", victim.0.0));
@@ -210,7 +220,9 @@ impl Scenario {
     async fn heal(self: &Arc<Self>, rng: &mut Rng, open: &Mutex<u32>) {
         let sim = self.world.sim.clone();
         sim.trace(format_args!("heals"));
-        self.world.faulty.set_faults(Faults::none());
+        // Wake-ups are hints: in half of the worlds none arrives any more.
+        let wake_dropped = if rng.chance(500) { 1_000 } else { 0 };
+        self.world.faulty.set_faults(Faults { wake_dropped, ..Faults::none() });
         self.start_worker(rng);
         let (client, _, _) = self.client(rng);
         let begun_us = sim.now_us();
@@ -236,7 +248,8 @@ impl Scenario {
             if sim.now_us() - begun_us > HEAL_US_MAX {
                 let what = moving.first().map(|run| checker.describe(store, run));
                 let detail = format!("{} runs still move: {what:?}", moving.len());
-                checker.fail("30 after healing every run ends or waits for what it declared", detail);
+                checker
+                    .fail("30 after healing every run ends or waits for what it declared", detail);
                 std::future::pending::<()>().await;
             }
         }

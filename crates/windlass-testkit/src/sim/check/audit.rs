@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use serde_json::json;
 use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::ledger::{genesis, run_end_digest, step_digest};
+use windlass_kernel::verify::verify_store;
 use windlass_kernel::{
     Event, Head, Loaded, MemoryStore, Message, MessageKind, Query, Run, RunKey, RunStatus,
     Sha256Digest, Store,
@@ -30,6 +31,20 @@ impl Checker {
         self.audit_told(store, &runs);
         self.audit_effects(store);
         self.audit_accepted(&runs);
+        self.audit_verified(store);
+    }
+
+    // The kernel's own verification agrees, with every head that was ever acknowledged.
+    fn audit_verified(&self, store: &MemoryStore) {
+        let anchors = self.state().anchors.clone();
+        match verify_store(store, &anchors).now_or_never() {
+            Some(Ok(report)) if report.is_clean() => {}
+            Some(Ok(report)) => {
+                let detail = format!("{:?} {:?}", report.flaws, report.unreadable);
+                self.fail("5 verification finds no flaw", detail);
+            }
+            other => self.fail("5 verification finds no flaw", format!("{other:?}")),
+        }
     }
 
     fn audit_ledger(&self, store: &MemoryStore, run: &Run) {
@@ -38,7 +53,8 @@ impl Checker {
         let mut head = genesis(run);
         for event in &events {
             if event.ordinal != head.next_ordinal {
-                let detail = format!("r{name:x}: {} instead of {}", event.ordinal, head.next_ordinal);
+                let detail =
+                    format!("r{name:x}: {} instead of {}", event.ordinal, head.next_ordinal);
                 return self.fail("5 ordinals are gapless", detail);
             }
             let hash = hash_of(&head.hash, event);
@@ -71,7 +87,8 @@ impl Checker {
             let key = (run.run_key, step.step_key.clone());
             let recorded = self.state().settled.get(&key).map(|settled| settled.digest);
             if recorded != Some(step_digest(step)) {
-                let detail = format!("step {} of r{name:x} is not what was recorded", step.step_key);
+                let detail =
+                    format!("step {} of r{name:x} is not what was recorded", step.step_key);
                 self.fail("2 one result a step, immutable", detail);
             }
         }
@@ -205,12 +222,14 @@ impl Checker {
 
     fn audit_effects(&self, store: &MemoryStore) {
         let state = self.state();
-        let undone = state.enqueued.iter().find(|(task_id, task)| {
-            task.effect && !state.effects.contains_key(task_id)
-        });
+        let undone = state
+            .enqueued
+            .iter()
+            .find(|(task_id, task)| task.effect && !state.effects.contains_key(task_id));
         let undone = undone.map(|(task_id, _)| short(task_id.0));
         let letters: BTreeSet<_> = state.dead_letters.clone();
-        let strangers = state.enqueued.values().find(|task| !self.namespaces.contains(&task.namespace));
+        let strangers =
+            state.enqueued.values().find(|task| !self.namespaces.contains(&task.namespace));
         let stranger = strangers.map(|task| task.namespace.clone());
         drop(state);
         if let Some(task) = undone {
@@ -241,7 +260,9 @@ impl Checker {
         };
         let steps: Vec<String> = steps
             .iter()
-            .map(|step| format!("{} {} {} due {:?}", step.step_key, step.kind, step.status, step.due_at))
+            .map(|step| {
+                format!("{} {} {} due {:?}", step.step_key, step.kind, step.status, step.due_at)
+            })
             .collect();
         let unread: Vec<_> = messages.iter().map(|message| message.name.to_string()).collect();
         let (key, turn) = (short(run.run_key.0), &run.turn);

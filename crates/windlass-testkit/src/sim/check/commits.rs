@@ -1,10 +1,12 @@
 //! What must hold of a commit at the moment it takes effect, or is refused.
 
-use windlass_kernel::{
-    Commit, CommitError, Committed, Conflict, Delivery, Hold, Loaded, MemoryStore, Message, Op,
-    Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepStatus, TurnChange, Wake,
-};
 use windlass_kernel::ledger::{run_end_digest, step_digest};
+use windlass_kernel::{
+    Commit, CommitError, Committed, Conflict, Delivery, Head, Hold, Loaded, MemoryStore, Message,
+    Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepStatus, TurnChange, Wake,
+};
+
+use windlass_kernel::verify::Anchor;
 
 use super::super::store::short;
 use super::{Checker, Enqueued, Item, Settled, Snapshot, Trace, trace_of};
@@ -111,13 +113,7 @@ impl Checker {
     }
 
     // All of the commit is there, and each part fits what was there before.
-    fn check_written(
-        &self,
-        sent: &Commit,
-        before: &Snapshot,
-        after: &Snapshot,
-        done: &Committed,
-    ) {
+    fn check_written(&self, sent: &Commit, before: &Snapshot, after: &Snapshot, done: &Committed) {
         let mut missing = None;
         let claim_no = self.claim_of(sent, before);
         for (place, op) in sent.ops.iter().enumerate() {
@@ -140,6 +136,7 @@ impl Checker {
                     let effect = &*task.kind == "effect";
                     let row = Enqueued { effect, namespace: task.namespace.clone() };
                     self.state().enqueued.insert(task.task_id, row);
+                    self.state().fences.insert(Item::Task(task.task_id), task.claim_no);
                     after.tasks.contains_key(&task.task_id)
                 }
                 Op::Settle { task_id } => {
@@ -147,9 +144,10 @@ impl Checker {
                     self.state().tasks_done.insert(*task_id, claim_no);
                     !after.tasks.contains_key(task_id)
                 }
-                Op::Reschedule(change) => after.tasks.get(&change.task_id).is_some_and(|task| {
-                    task.attempt == change.attempt && task.worker.is_none()
-                }),
+                Op::Reschedule(change) => after
+                    .tasks
+                    .get(&change.task_id)
+                    .is_some_and(|task| task.attempt == change.attempt && task.worker.is_none()),
                 Op::DeadLetter(letter) => {
                     self.state().dead_letters.insert(letter.task_id);
                     true
@@ -179,8 +177,8 @@ impl Checker {
 
     fn note_created(&self, row: Option<&Loaded>) {
         let Some(run) = row.map(|row| &row.run) else { return };
-        if let Some(hold) = run.turn.hold() {
-            self.state().granted.insert(Item::Turn(run.run_key), hold);
+        self.state().fences.insert(Item::Turn(run.run_key), run.turn.claim_no);
+        if run.turn.hold().is_some() {
             self.sim.sometimes("eager create held its turn");
         }
     }
@@ -191,7 +189,9 @@ impl Checker {
             let digest = run_end_digest(status, change.output.as_ref(), change.error.as_ref());
             self.state().ended.insert(change.run_key, digest);
         }
-        let run = &row.run;
+        let (run, run_key) = (&row.run, change.run_key);
+        let Head { next_ordinal, hash } = change.head;
+        self.state().anchors.push(Anchor { run_key, next_ordinal, hash });
         run.head == change.head
             && run.cursor == change.cursor
             && change.status.is_none_or(|status| run.status == status)
@@ -271,7 +271,8 @@ impl Checker {
                 && !taken(other.seq)
         });
         if let Some(other) = skipped {
-            let detail = format!("message {seq} was consumed before {} of the same name", other.seq);
+            let detail =
+                format!("message {seq} was consumed before {} of the same name", other.seq);
             self.fail("16 messages are consumed in the order of acceptance", detail);
         }
         !unread(after).iter().any(|message| message.seq == seq)
@@ -328,9 +329,10 @@ impl Checker {
         let Some(run) = after.runs.get(&change.run_key).map(|row| &row.run) else { return };
         if let Some(RunGuard::Free { .. }) = sent.run {
             self.sim.sometimes("client took a free turn in its commit");
-            if let Some(hold) = run.turn.hold() {
-                self.state().granted.insert(Item::Turn(run.run_key), hold);
-            }
+        }
+        let free = matches!(sent.run, Some(RunGuard::Free { .. }));
+        if free || run.status.is_ended() || change.turn != TurnChange::Keep {
+            self.raise(Item::Turn(run.run_key), run.turn.claim_no);
         }
         let TurnChange::Release { wake, seen } = change.turn else { return };
         if run.status.is_ended() || run.status == RunStatus::Paused {
@@ -388,6 +390,10 @@ impl Checker {
             }
             CommitError::Refused(Refusal::RunEnded { .. }) => {
                 self.sim.sometimes("draft was refused because its run had ended");
+            }
+            // What the databases refuse with a trigger.
+            CommitError::Invalid(error) if error.code() == "STORE_CONSTRAINT" => {
+                self.sim.sometimes("an ended run refused a change");
             }
             CommitError::Invalid(error) => {
                 self.fail("0 the driver sends well-formed commits", error.to_string());

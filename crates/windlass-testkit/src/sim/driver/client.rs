@@ -155,7 +155,8 @@ impl Client {
             self.pause_us(0, 2_500_000).await;
             let message = NewMessage {
                 run_key,
-                message_id: MessageId::new(format!("m:{}", self.world.sim.unique())).expect("valid"),
+                message_id: MessageId::new(format!("m:{}", self.world.sim.unique()))
+                    .expect("valid"),
                 kind: MessageKind::Event,
                 name: MessageName::new(name).expect("a valid name"),
                 body: Some(text(&order.id)),
@@ -207,7 +208,8 @@ impl Client {
         let now = self.now().await;
         let loaded = self.store.load(vec![run_key]).await.ok().and_then(|mut rows| rows.pop());
         let Some(view) = loaded.and_then(View::new) else { return };
-        if view.run.status.is_ended() {
+        // A careless client does not look whether there is anything left to end.
+        if view.run.status.is_ended() && self.draw(|rng| rng.chance(700)) {
             return;
         }
         // A turn that nobody holds can be taken in the commit itself.

@@ -17,14 +17,6 @@ impl Worker {
         let item =
             HeldItem::Task { task_id: task.task_id, worker: self.key, claim_no: task.claim_no };
         let (task_id, world) = (task.task_id, &self.world);
-        // An answer that comes long after the claim may be about a task that was reaped since;
-        // asking again is what keeps its body from running for nothing. It is no fence.
-        let Ok(held) = self.store.held(self.key).await else {
-            return self.give_back(item).await;
-        };
-        if !held.contains(&item) {
-            return;
-        }
         world.checker.executing_task(&task, hold);
         self.work().await;
         let spec: Activity = match task.body.as_ref().map(|body| body.read()) {

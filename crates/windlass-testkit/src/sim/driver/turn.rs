@@ -24,6 +24,7 @@ impl Worker {
         // On a conflict the memory of the run is worth nothing: its row says whether to go on.
         for _ in 0..4 {
             let Some(mut view) = self.read(run_key, hold).await else { return };
+            self.stall().await;
             if !self.advance(&mut view, hold).await {
                 return;
             }
@@ -60,7 +61,8 @@ impl Worker {
             } else {
                 let newest_first = self.world.has(PlantedBug::NewestFirst);
                 let action = decide(view, now, newest_first);
-                let seen = if self.world.has(PlantedBug::SeenIsGuessed) { accepted } else { view.read };
+                let seen =
+                    if self.world.has(PlantedBug::SeenIsGuessed) { accepted } else { view.read };
                 self.write(view, action, hold, now, seen).await
             };
             let commit = draft.expect("the driver's drafts are well-formed").finish();
@@ -116,7 +118,12 @@ impl Worker {
                 wake = Some(Wake::At(due));
             }
             Action::FinishSleep { stage } => {
-                self.finish(&mut draft, view, vec![(step_key(stage, None), text("slept"), None)], now)?;
+                self.finish(
+                    &mut draft,
+                    view,
+                    vec![(step_key(stage, None), text("slept"), None)],
+                    now,
+                )?;
             }
             Action::StartWait { stage } => {
                 let Stage::Wait { name, .. } = view.program.0[stage] else { unreachable!() };
@@ -174,10 +181,15 @@ impl Worker {
         now: Timestamp,
         seen: u64,
     ) -> Result<Draft, Error> {
-        let Stage::Do { fails, policy, effect } = &view.program.0[stage] else { unreachable!() };
+        let Stage::Do { fails, policy, effect, poison } = &view.program.0[stage] else {
+            unreachable!()
+        };
         let world = &self.world;
         let key = step_key(stage, None);
         world.checker.executing(world.faulty.inner(), view.run.run_key, &key, hold);
+        if *poison {
+            world.faulty.kill(self.node);
+        }
         self.work().await;
         let mut draft = Draft::held(&view.run, hold, now);
         let mut step = waiting(view, key.clone(), "do", None, None, now);
@@ -227,7 +239,8 @@ impl Worker {
     }
 
     fn effect(&self, view: &View, key: StepKey, now: Timestamp) -> Task {
-        let spec = Activity { fails: 0, policy: windlass_kernel::RetryPolicy::none(), limited: false };
+        let spec =
+            Activity { fails: 0, policy: windlass_kernel::RetryPolicy::none(), limited: false };
         task(&self.world, &view.run, key, "effect", &spec, now)
     }
 
@@ -246,9 +259,11 @@ impl Worker {
                 let stamp = world.stamp(now);
                 draft.consume("message.consumed", &json!({}), message, key.clone(), stamp)?;
             }
-            let mut step = view.steps.get(&key).cloned().unwrap_or_else(|| {
-                waiting(view, key.clone(), "event", None, None, now)
-            });
+            let mut step = view
+                .steps
+                .get(&key)
+                .cloned()
+                .unwrap_or_else(|| waiting(view, key.clone(), "event", None, None, now));
             step.status = StepStatus::Completed;
             step.result = Some(result);
             step.updated_at = now;

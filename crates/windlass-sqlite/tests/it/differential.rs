@@ -1,0 +1,11 @@
+//! The same random calls on the memory store and on SQLite leave the same rows.
+
+use windlass_testkit::differential::differential;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_is_the_memory_store_on_disk() {
+    for seed in 0..6 {
+        let subjects = vec![windlass_testkit::memory::open().await, crate::subject::open().await];
+        differential(subjects, seed, 400).await;
+    }
+}

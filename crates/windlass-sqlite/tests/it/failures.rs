@@ -1,0 +1,205 @@
+//! A full disk, a disk that does not confirm, a writer that dies: nobody is left without an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use windlass_kernel::{CommitError, ErrorKind, Statement, Turn};
+use windlass_sqlite::{Options, SqliteStore};
+use windlass_testkit::world::World;
+
+use crate::support::Home;
+
+// SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC.
+const FULL: i32 = 13;
+const IOERR_WRITE: i32 = 10 | (3 << 8);
+const IOERR_FSYNC: i32 = 10 | (4 << 8);
+
+fn faulty(home: &Home) -> (Options, Arc<AtomicI32>) {
+    let code = Arc::new(AtomicI32::new(0));
+    let asked = code.clone();
+    let fault = move || match asked.load(Ordering::SeqCst) {
+        0 => None,
+        code => Some(code),
+    };
+    (Options { commit_fault: Some(Arc::new(fault)), ..home.options() }, code)
+}
+
+#[tokio::test]
+async fn a_full_disk_fails_everybody_and_nothing_is_written() {
+    let home = Home::new();
+    let world = home.open_with(Options { pages_max: Some(120), ..home.options() }).await;
+    let mut taken = Vec::new();
+    let mut refused = None;
+    for n in 0..200 {
+        let mut new = world.new_run(&format!("r{n}"), Turn::ready());
+        new.input = windlass_kernel::Body::bytes(vec![7; 20_000]);
+        let key = new.run_key;
+        let create = world.create_commit(new, windlass_kernel::OnExisting::Refuse);
+        match world.commit(create.clone()).await {
+            Ok(_) => taken.push(key),
+            Err(error) => {
+                assert!(matches!(error, CommitError::Unavailable(_)), "{error:?}");
+                assert!(error.is_retryable());
+                refused = Some((key, create));
+                break;
+            }
+        }
+    }
+    let (key, create) = refused.expect("120 pages are full before 200 runs");
+    assert!(!taken.is_empty());
+    assert!(world.store.load(vec![key]).await.unwrap().is_empty());
+    assert_eq!(world.store.load(taken.clone()).await.unwrap().len(), taken.len());
+    assert!(world.store.check().await.unwrap().is_empty());
+    world.store.close().await.unwrap();
+    // There is room again.
+    let world = home.open().await;
+    world.ok(create).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_finds_no_room_is_undone_and_the_store_goes_on() {
+    for code in [FULL, IOERR_WRITE] {
+        let home = Home::new();
+        let (options, fault) = faulty(&home);
+        let world = home.open_with(options).await;
+        let (run, hold) = world.create_held("run").await;
+        let step = world.step_commit(&run, hold, "one", "1");
+        fault.store(code, Ordering::SeqCst);
+        let answers = world.store.commit(vec![step.clone(), step.clone()]).await;
+        for answer in &answers {
+            assert!(matches!(answer, Err(CommitError::Unavailable(_))), "{answer:?}");
+        }
+        let error = world.store.promote(1).await;
+        assert!(error.is_err_and(|error| error.kind() == ErrorKind::Unavailable));
+        fault.store(0, Ordering::SeqCst);
+        assert!(!world.ok(step.clone()).await.repeated, "nothing was left of the first try");
+        assert!(world.ok(step).await.repeated);
+        assert_eq!(world.load(run.run_key).await.steps.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_unknown_and_closes_the_store() {
+    let home = Home::new();
+    let (options, fault) = faulty(&home);
+    let world = home.open_with(options).await;
+    let (run, hold) = world.create_held("run").await;
+    let step = world.step_commit(&run, hold, "one", "1");
+    fault.store(IOERR_FSYNC, Ordering::SeqCst);
+    let answer = world.commit(step.clone()).await;
+    assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
+    fault.store(0, Ordering::SeqCst);
+    // The writer says goodbye after it has answered.
+    while world.store.now().await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.code(step.clone()).await, "STORE_CLOSED");
+    assert_eq!(world.store.load(vec![run.run_key]).await.unwrap_err().code(), "STORE_CLOSED");
+    assert_eq!(world.store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
+    drop(world);
+    let world = home.open().await;
+    assert_eq!(world.code(step).await, "RUN_HOLD_CONFLICT", "the same commit tells: not written");
+}
+
+#[tokio::test]
+async fn a_failed_sync_of_user_sql_does_the_same() {
+    let home = Home::new();
+    let (options, fault) = faulty(&home);
+    let world = home.open_with(options).await;
+    let (run, hold) = world.create_held("run").await;
+    let mut draft = world.draft(&run, hold);
+    draft.user_sql(vec![Statement { sql: "CREATE TABLE mine (x)".into(), params: Vec::new() }]);
+    draft.event("noted.down", &serde_json::json!({}), world.stamp()).unwrap();
+    fault.store(IOERR_FSYNC, Ordering::SeqCst);
+    let answer = world.commit(draft.finish()).await;
+    assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_panics_answers_everybody() {
+    let home = Home::new();
+    let broken = Arc::new(AtomicBool::new(false));
+    let (clock, asked) = (home.clock.as_clock(), broken.clone());
+    let clock = move || {
+        // The writer reads the clock of every batch; nobody else does here.
+        assert!(!asked.load(Ordering::SeqCst), "the clock is broken");
+        clock()
+    };
+    let options = Options { clock: Arc::new(clock), ..Options::default() };
+    let world = home.open_with(options).await;
+    let mut runs = Vec::new();
+    for n in 0..20 {
+        runs.push(world.create_held(&format!("r{n}")).await);
+    }
+    broken.store(true, Ordering::SeqCst);
+    let calls: Vec<_> = runs
+        .iter()
+        .map(|(run, hold)| {
+            let store = world.store.clone();
+            let commit = world.step_commit(run, *hold, "one", "1");
+            tokio::spawn(async move { store.commit(vec![commit]).await.remove(0) })
+        })
+        .collect();
+    for call in calls {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(error.is_retryable(), "{error:?}");
+    }
+    assert_eq!(world.store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
+    drop(world);
+    broken.store(false, Ordering::SeqCst);
+    let world = home.open().await;
+    for (run, _) in runs {
+        assert!(world.load(run.run_key).await.steps.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_trigger_of_somebody_else_fails_only_whom_it_is_about() {
+    let home = Home::new();
+    let world = home.open().await;
+    let sql = "CREATE TRIGGER mean BEFORE INSERT ON steps WHEN NEW.step_key = 'bad' \
+               BEGIN SELECT RAISE(ABORT, 'mean'); END";
+    world.subject.raw_sql(sql.into()).await.unwrap();
+    let mut commits = Vec::new();
+    let mut runs = Vec::new();
+    for n in 0..50 {
+        let (run, hold) = world.create_held(&format!("r{n}")).await;
+        let key = if n == 17 { "bad" } else { "good" };
+        commits.push(world.step_commit(&run, hold, key, "1"));
+        runs.push(run);
+    }
+    let answers = world.store.commit(commits).await;
+    for (n, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(_) => assert_ne!(n, 17),
+            Err(error) => assert_eq!((n, error.code()), (17, "STORE_CONSTRAINT")),
+        }
+    }
+    assert_eq!(world.run(runs[17].run_key).await, runs[17]);
+}
+
+#[tokio::test]
+async fn rows_that_somebody_changed_at_a_prompt_are_seen() {
+    let world: World = Home::new().open().await;
+    let (run, hold) = world.create_held("run").await;
+    world.ok(world.step_commit(&run, hold, "one", "1")).await;
+    let run = world.run(run.run_key).await;
+    let sql = "UPDATE runs SET turn_claim_no = turn_claim_no + 1";
+    world.subject.raw_sql(sql.into()).await.unwrap();
+    assert_eq!(world.code(world.step_commit(&run, hold, "two", "1")).await, "RUN_HOLD_CONFLICT");
+}
+
+#[test]
+fn options_that_cannot_work_are_refused() {
+    let home = Home::new();
+    let bad = [
+        Options { readers: 0, ..Options::default() },
+        Options { batch_commits_max: 0, ..Options::default() },
+        Options { page_bytes: 5_000, ..Options::default() },
+        Options { wal_bytes_soft: 2, wal_bytes_hard: 1, ..Options::default() },
+    ];
+    for options in bad {
+        let error = SqliteStore::open(home.path(), options).err().expect("it is refused");
+        assert_eq!((error.code(), error.kind()), ("INVALID_OPTIONS", ErrorKind::Invalid));
+    }
+}

@@ -1,0 +1,126 @@
+//! Every statement is backed by an index: its plan says so.
+
+use std::collections::BTreeMap;
+
+use rusqlite::Connection;
+
+const SOURCES: [(&str, &str); 9] = [
+    ("apply.rs", include_str!("../../src/apply.rs")),
+    ("apply/guards.rs", include_str!("../../src/apply/guards.rs")),
+    ("apply/refusals.rs", include_str!("../../src/apply/refusals.rs")),
+    ("apply/runs.rs", include_str!("../../src/apply/runs.rs")),
+    ("health.rs", include_str!("../../src/health.rs")),
+    ("holds.rs", include_str!("../../src/holds.rs")),
+    ("list.rs", include_str!("../../src/list.rs")),
+    ("load.rs", include_str!("../../src/load.rs")),
+    ("workers.rs", include_str!("../../src/workers.rs")),
+];
+
+/// Plans that look like a walk through everything, and why they are not.
+const ALLOWED: [(&str, &str, &str); 9] = [
+    ("FROM workers", "SCAN workers", "a row a start of a process and day"),
+    ("DELETE FROM workers", "SCAN workers", "the same"),
+    ("LIMIT ?1)", "SCAN", "stops at the bound of `Capped`"),
+    ("WITH kept AS", "", "`check` reads everything"),
+    ("FROM steps WHERE run_key", "USE TEMP B-TREE FOR", "sorts the steps of one run"),
+    ("WITH tree", "USE TEMP B-TREE FOR ORDER BY", "keeps one page of a tree's events"),
+    ("WITH tree", "SCAN tree", "the runs of one tree"),
+    ("INDEXED BY tasks_held", "USE TEMP B-TREE FOR ORDER BY", "what is held is few"),
+    ("INDEXED BY tasks_held", "SCAN tasks USING INDEX tasks_held", "the same"),
+];
+
+// The string literals of a source file that are whole statements.
+fn statements(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = source.split("#[cfg(test)]").next().unwrap_or_default();
+    while let Some(start) = rest.find('"') {
+        let mut text = String::new();
+        let mut chars = rest[start + 1..].char_indices().peekable();
+        let mut end = rest.len();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => {
+                    end = start + 1 + at + 1;
+                    break;
+                }
+                '\\' => {
+                    // A line that goes on, or an escape that no statement has.
+                    chars.next();
+                    while chars.next_if(|(_, c)| c.is_whitespace()).is_some() {}
+                }
+                c => text.push(c),
+            }
+        }
+        rest = &rest[end..];
+        let verbs = ["SELECT ", "UPDATE ", "DELETE ", "WITH "];
+        if verbs.iter().any(|verb| text.starts_with(verb)) {
+            found.push(text);
+        }
+    }
+    found
+}
+
+fn whole(text: &str) -> Vec<String> {
+    let columns = ["RUN", "STEP", "EVENT", "MESSAGE", "TASK", "WORKER", "DEAD_LETTER", "LOG"];
+    let mut text = text.replace("SELECT {} FROM", "SELECT * FROM");
+    for name in columns {
+        text = text.replace(&format!("{{{name}}}"), "*");
+    }
+    if text.contains("{order}") {
+        return ["ASC", "DESC"].iter().map(|order| text.replace("{order}", order)).collect();
+    }
+    vec![text]
+}
+
+fn plan(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut explain = conn
+        .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let count = explain.parameter_count();
+    let nulls = rusqlite::params_from_iter(std::iter::repeat_n(rusqlite::types::Null, count));
+    let lines = explain.query_map(nulls, |row| row.get(3)).unwrap();
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn every_statement_is_backed_by_an_index() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.execute_batch(include_str!("../../migrations/V1__kernel.sql")).unwrap();
+    let mut bad = Vec::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut used = [false; ALLOWED.len()];
+    for (file, source) in SOURCES {
+        for sql in statements(source).iter().flat_map(|text| whole(text)) {
+            *counts.entry(file).or_default() += 1;
+            for line in plan(&conn, &sql) {
+                let is_bad = line.starts_with("SCAN") && line != "SCAN CONSTANT ROW"
+                    || line.starts_with("USE TEMP B-TREE");
+                let reason = ALLOWED.iter().position(|(part, start, _)| {
+                    sql.contains(part) && line.starts_with(start)
+                });
+                match reason {
+                    Some(reason) => used[reason] |= is_bad,
+                    None if is_bad => bad.push(format!("{file}: {line}\n    {sql}")),
+                    None => {}
+                }
+            }
+        }
+    }
+    assert!(bad.is_empty(), "not backed by an index:\n{}", bad.join("\n"));
+    for (file, _) in SOURCES {
+        assert!(counts.contains_key(file), "no statement was found in {file}");
+    }
+    assert!(counts.values().sum::<usize>() > 50, "statements are not found any more: {counts:?}");
+    for (is_used, allowed) in used.iter().zip(ALLOWED) {
+        assert!(is_used, "no statement needs the exception {allowed:?}");
+    }
+}
+
+#[test]
+fn a_walk_through_everything_is_noticed() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.execute_batch(include_str!("../../migrations/V1__kernel.sql")).unwrap();
+    let lines = plan(&conn, "SELECT * FROM runs WHERE model = ?1 ORDER BY updated_at");
+    assert!(lines.iter().any(|line| line.starts_with("SCAN runs")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("USE TEMP B-TREE")), "{lines:?}");
+}

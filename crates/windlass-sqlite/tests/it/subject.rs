@@ -1,0 +1,65 @@
+//! A SQLite store in a folder of its own, as the suite's subject.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use windlass_kernel::{BoxFuture, Store};
+use windlass_sqlite::{Options, SqliteStore};
+use windlass_testkit::memory::ManualClock;
+use windlass_testkit::world::{Dialect, Subject};
+
+struct SqliteSubject {
+    store: Arc<SqliteStore>,
+    clock: ManualClock,
+    folder: TempDir,
+}
+
+/// Opens a fresh store whose clock stands still until it is moved.
+pub(crate) async fn open() -> Box<dyn Subject> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let clock = ManualClock::new();
+    let options = Options { clock: clock.as_clock(), ..Options::default() };
+    let store = SqliteStore::open(folder.path().join("store.db"), options).expect("it opens");
+    Box::new(SqliteSubject { store, clock, folder })
+}
+
+impl Subject for SqliteSubject {
+    fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    fn advance(&self, by: Duration) -> BoxFuture<'_, ()> {
+        self.clock.advance(by);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn dialect(&self) -> Option<Dialect> {
+        Some(Dialect::Sqlite)
+    }
+
+    fn raw_sql(&self, sql: String) -> BoxFuture<'_, Result<(), String>> {
+        let path = self.folder.path().join("store.db");
+        let run = move || {
+            let connection = Connection::open(path)?;
+            connection.busy_timeout(Duration::from_secs(10))?;
+            match sql.as_str() {
+                "DROP TRIGGERS" => drop_triggers(&connection),
+                sql => connection.execute_batch(sql),
+            }
+        };
+        Box::pin(std::future::ready(run().map_err(|error: rusqlite::Error| error.to_string())))
+    }
+}
+
+fn drop_triggers(connection: &Connection) -> rusqlite::Result<()> {
+    let names: Vec<String> = connection
+        .prepare("SELECT name FROM sqlite_schema WHERE type = 'trigger'")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for name in names {
+        connection.execute_batch(&format!("DROP TRIGGER \"{name}\""))?;
+    }
+    Ok(())
+}
