@@ -36,7 +36,8 @@ pub(crate) async fn runs_per_s(
         // Whole batches, so that no chunk ends with a small one.
         let whole = (CHUNK.div_ceil(batch) * batch) as u64;
         let count = whole.min(runs - n);
-        let rows = (n..n + count).map(|n| RunRows::new(author, n)).collect::<Result<Vec<_>, _>>()?;
+        let rows =
+            (n..n + count).map(|n| RunRows::new(author, n)).collect::<Result<Vec<_>, _>>()?;
         taken += writer.write(rows, batch).await?;
         n += count;
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use windlass_kernel::{
-    Body, ClaimOrder, ClaimRequest, Commit, Namespace, Op, QueueName, Route, RouteName, Store, Task,
-    TaskGuard, TaskId, Want, WorkerKey,
+    Body, ClaimOrder, ClaimRequest, Commit, Namespace, Op, QueueName, Route, RouteName, Store,
+    Task, TaskGuard, TaskId, Want, WorkerKey,
 };
 
 use crate::backend::{Opened, Place, Target};

@@ -62,9 +62,7 @@ async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
             let start = switches(&own)?;
             tokio::time::sleep(span).await;
             let end = switches(&own)?;
-            report
-                .put("queries_per_min", (end - start) as f64 / minutes)
-                .put("threads", own.len());
+            report.put("queries_per_min", (end - start) as f64 / minutes).put("threads", own.len());
         }
     }
     report.put("wakeups", wakeups.load(Ordering::Relaxed));

@@ -14,8 +14,8 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, Committed, Event, LimitKey, Namespace, Op, RunStatus, Step, Timestamp,
-    Wakeup, WorkflowName,
+    Commit, Committed, Event, LimitKey, Namespace, Op, RunStatus, Step, Timestamp, Wakeup,
+    WorkflowName,
 };
 
 use crate::error::Fail;
@@ -98,7 +98,14 @@ impl<'c> Writer<'c> {
             accepted = run.accepted;
             hold = run.turn.hold();
         }
-        Ok(Committed { run_key, repeated: false, accepted, hold, messages: deliveries, now: self.now })
+        Ok(Committed {
+            run_key,
+            repeated: false,
+            accepted,
+            hold,
+            messages: deliveries,
+            now: self.now,
+        })
     }
 
     /// A run's row as far as commits need it.
@@ -130,7 +137,11 @@ impl<'c> Writer<'c> {
 
     /// A slot of a limit may have come free for something that is ready already. Nobody knows
     /// what, so listeners look at everything.
-    pub(crate) fn freed(&mut self, namespace: &Namespace, key: Option<&LimitKey>) -> Result<(), Fail> {
+    pub(crate) fn freed(
+        &mut self,
+        namespace: &Namespace,
+        key: Option<&LimitKey>,
+    ) -> Result<(), Fail> {
         let Some(key) = key.filter(|_| self.heard) else { return Ok(()) };
         let sql = "SELECT 1 FROM limits WHERE namespace = ?1 AND limit_key = ?2";
         let mut limited = self.conn.prepare_cached(sql)?;

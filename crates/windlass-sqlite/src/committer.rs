@@ -111,7 +111,10 @@ impl Committer {
     }
 
     /// Leaves commits; the receiver is cancelled if the writer dies on them.
-    pub(crate) fn commit(&self, commits: Vec<Commit>) -> Result<oneshot::Receiver<CommitResults>, Error> {
+    pub(crate) fn commit(
+        &self,
+        commits: Vec<Commit>,
+    ) -> Result<oneshot::Receiver<CommitResults>, Error> {
         let user_sql = commits.iter().any(|commit| commit.user_sql().next().is_some());
         let (reply, answer) = oneshot::channel();
         self.leave(Job::Unit(Unit::Commits { commits, user_sql, reply }))?;
@@ -200,7 +203,7 @@ fn write_batches(
     jobs: &Receiver<Job>,
 ) -> Result<(), Error> {
     let Opened { mut conn, path, lock, .. } = opened;
-    let log = Log::watch(&mut conn, options)?;
+    let log = Log::watch(&mut conn)?;
     let fence = Fence::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
     let checkpointer = Checkpointer::start(path)?;
     let writer = Writer::new(&conn, &fence).map_err(error::sql)?;
@@ -479,7 +482,9 @@ impl<'c> Batcher<'c> {
 
     fn begin(&mut self) -> Result<(), Broken> {
         let conn = self.writer.conn;
-        conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut s| s.execute([])).map_err(Fail::Sql)?;
+        conn.prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut s| s.execute([]))
+            .map_err(Fail::Sql)?;
         // Somebody with a SQL prompt may have changed rows that the writer remembers.
         let version = conn
             .prepare_cached("PRAGMA data_version")
@@ -520,8 +525,8 @@ impl<'c> Batcher<'c> {
             Err(error) if error::is_unsynced(&error) => {
                 let message = "the disk did not confirm a commit; the store closes, and whether \
                                the commit is there will be known when it is opened again";
-                let error = Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)
-                    .with_source(error);
+                let error =
+                    Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message).with_source(error);
                 Err(Broken::Lost(error))
             }
             Err(error) => {
@@ -566,9 +571,10 @@ impl<'c> Batcher<'c> {
         let done = self.checkpointer.is_done();
         if done || size >= self.options.wal_bytes_hard {
             let sql = "PRAGMA wal_checkpoint(PASSIVE)";
-            let copied = self.writer.conn.query_row(sql, [], |row| {
-                Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
-            });
+            let copied = self
+                .writer
+                .conn
+                .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
             match copied {
                 // A reader may hold on to an old page: then once more, later.
                 Ok((all, copied)) if all == copied => self.log.restarts(),
@@ -634,7 +640,10 @@ struct Log {
 }
 
 impl Log {
-    fn watch(conn: &mut Connection, options: &Options) -> Result<Self, Error> {
+    fn watch(conn: &mut Connection) -> Result<Self, Error> {
+        // The file's own, which need not be what a new one would get.
+        let page_bytes: u32 =
+            conn.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(error::sql)?;
         let pages = Arc::new(AtomicU64::new(0));
         let seen = pages.clone();
         let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
@@ -642,7 +651,7 @@ impl Log {
             Ok(())
         };
         conn.wal_hook(Some(hook)).map_err(error::sql)?;
-        Ok(Self { pages, page_bytes: options.page_bytes.into() })
+        Ok(Self { pages, page_bytes: page_bytes.into() })
     }
 
     fn bytes(&self) -> u64 {

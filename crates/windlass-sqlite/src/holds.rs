@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold, LimitKey, Limits,
-    Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, TaskId, Timestamp,
-    Wakeup, Want, WorkerKey, WorkflowName,
+    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold, LimitKey,
+    Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, TaskId,
+    Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -164,7 +164,10 @@ fn skip_damaged(error: &Error, candidate: &Candidate) -> Result<bool, Fail> {
     Ok(false)
 }
 
-fn read_turn(row: &Row<'_>, worker: WorkerKey) -> Result<(i64, ClaimedTurn, Option<LimitKey>), Error> {
+fn read_turn(
+    row: &Row<'_>,
+    worker: WorkerKey,
+) -> Result<(i64, ClaimedTurn, Option<LimitKey>), Error> {
     let c = &mut Cols::new(row);
     let rowid = c.get()?;
     let turn = ClaimedTurn {
@@ -392,10 +395,8 @@ pub(crate) fn ready_oldest(conn: &Connection, ready: &Ready) -> Result<Option<Ti
         let Some((queue, name)) = found else { break };
         let route: (String, String) = (queue, name);
         after = route.clone();
-        let route = Route {
-            queue: QueueName::from_stored(route.0),
-            name: RouteName::from_stored(route.1),
-        };
+        let route =
+            Route { queue: QueueName::from_stored(route.0), name: RouteName::from_stored(route.1) };
         for priority in priorities(conn, ready, &route)? {
             for is_first in [false, true] {
                 let (queue, name) = (route.queue.as_str(), route.name.as_str());

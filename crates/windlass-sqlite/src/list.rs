@@ -24,9 +24,8 @@ pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
     Ok(match query {
         Query::Runs(query) => Rows::Runs(runs(conn, query)?),
         Query::EveryRun { after, limit } => {
-            let sql = format!(
-                "SELECT {RUN} FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2"
-            );
+            let sql =
+                format!("SELECT {RUN} FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2");
             let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
             Rows::Runs(page(conn, &sql, params![after, limit], rows::run)?)
         }
@@ -172,8 +171,7 @@ fn runs_by_label(
     let workflow = query.workflow.as_ref().map(|name| name.as_str());
     let status = query.status.map(RunStatus::as_str);
     let namespace = query.namespace.as_str();
-    let from =
-        params![namespace, label.0, label.1, lower, upper, workflow, status, query.limit];
+    let from = params![namespace, label.0, label.1, lower, upper, workflow, status, query.limit];
     page(conn, &sql, from, run_key)
 }
 
@@ -299,9 +297,8 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             Rows::Logs(page(conn, &sql, from, rows::log)?)
         }
         Query::Workers { after, limit } => {
-            let sql = format!(
-                "SELECT {WORKER} FROM workers WHERE worker > ?1 ORDER BY worker LIMIT ?2"
-            );
+            let sql =
+                format!("SELECT {WORKER} FROM workers WHERE worker > ?1 ORDER BY worker LIMIT ?2");
             let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
             Rows::Workers(page(conn, &sql, params![after, limit], rows::worker)?)
         }

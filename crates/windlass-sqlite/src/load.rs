@@ -132,7 +132,8 @@ impl Readers {
     /// Ends the threads after what was asked.
     pub(crate) fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let _ = thread.join();
         }

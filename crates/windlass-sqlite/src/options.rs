@@ -60,7 +60,8 @@ impl Default for Options {
 impl Options {
     /// Refuses options that cannot work.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        let refuse = |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message));
+        let refuse =
+            |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message));
         if self.readers == 0 || self.readers > 64 {
             return refuse("readers must be 1 to 64");
         }
@@ -91,7 +92,7 @@ impl fmt::Debug for Options {
     }
 }
 
-// The one place where this crate asks the machine for the time.
+#[expect(clippy::disallowed_methods, reason = "the default of the clock that is an option")]
 fn system_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::ZERO.plus(since)

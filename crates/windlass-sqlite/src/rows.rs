@@ -72,7 +72,8 @@ impl<'r> Cols<'r> {
     /// A number that is never negative.
     pub(crate) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
         let found: i64 = self.get()?;
-        T::try_from(found).map_err(|_| Error::corrupt(format!("the number {found} is out of range")))
+        T::try_from(found)
+            .map_err(|_| Error::corrupt(format!("the number {found} is out of range")))
     }
 
     fn number_opt<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, Error> {
@@ -224,7 +225,8 @@ pub(crate) fn labels_text(labels: &BTreeMap<String, String>) -> Result<Option<St
         return Ok(None);
     }
     let broken = |what: String| Error::new(ErrorKind::Invalid, "INVALID_BODY", what);
-    let bytes = windlass_kernel::canonical::to_canonical(labels).map_err(|e| broken(e.to_string()))?;
+    let bytes =
+        windlass_kernel::canonical::to_canonical(labels).map_err(|e| broken(e.to_string()))?;
     String::from_utf8(bytes).map(Some).map_err(|e| broken(e.to_string()))
 }
 

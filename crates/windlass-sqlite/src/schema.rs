@@ -67,6 +67,7 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, Error> {
 }
 
 /// Starts a thread with a name.
+#[expect(clippy::disallowed_methods, reason = "SQLite blocks, so each connection has a thread")]
 pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
@@ -82,7 +83,8 @@ fn check_version(found: i32, name: &str) -> Result<(), Error> {
     if found >= SQLITE_MIN {
         return Ok(());
     }
-    let min = format!("{}.{}.{}", SQLITE_MIN / 1_000_000, SQLITE_MIN / 1_000 % 1_000, SQLITE_MIN % 1_000);
+    let min =
+        format!("{}.{}.{}", SQLITE_MIN / 1_000_000, SQLITE_MIN / 1_000 % 1_000, SQLITE_MIN % 1_000);
     let message = format!(
         "this program is linked with SQLite {name}, which can lose its write-ahead log; \
          {min} or later is needed"
@@ -234,7 +236,11 @@ fn prepare(conn: &mut Connection, options: &Options) -> rusqlite::Result<()> {
     let kib = i64::try_from(options.cache_bytes / 1_024).unwrap_or(i64::MAX);
     conn.pragma_update(None, "cache_size", -kib)?;
     // After a burst the log gives its space back.
-    conn.pragma_update(None, "journal_size_limit", i64::try_from(options.wal_bytes_soft).unwrap_or(-1))?;
+    conn.pragma_update(
+        None,
+        "journal_size_limit",
+        i64::try_from(options.wal_bytes_soft).unwrap_or(-1),
+    )?;
     conn.set_prepared_statement_cache_capacity(256);
     Ok(())
 }
@@ -283,7 +289,8 @@ fn start(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> {
     if let Some(pages) = options.pages_max {
         conn.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
-    let last: i64 = conn.query_row("SELECT value FROM meta WHERE name = 'clock'", [], |r| r.get(0))?;
+    let last: i64 =
+        conn.query_row("SELECT value FROM meta WHERE name = 'clock'", [], |r| r.get(0))?;
     let last = Timestamp::from_micros(last);
     let now = (options.clock)().max(last);
     let tx = conn.unchecked_transaction()?;

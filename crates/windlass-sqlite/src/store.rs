@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error, Health,
-    HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run,
-    RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error,
+    Health, HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted, Query, Reaped, Renewed, Rows,
+    Run, RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -41,8 +41,7 @@ impl SqliteStore {
         let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
         // The thread ends with the last bell, and has nothing to finish.
         let (bell, _) = Bell::start()?;
-        let (committer, writer) =
-            Committer::start(opened, &options, clock.clone(), bell.clone())?;
+        let (committer, writer) = Committer::start(opened, &options, clock.clone(), bell.clone())?;
         Ok(Arc::new(Self {
             committer,
             readers,

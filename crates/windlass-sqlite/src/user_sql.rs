@@ -5,6 +5,7 @@
 //! store's statements again. The user's statements are prepared while the fence is up, are never
 //! cached, and so can never be taken for one of the store's.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,10 +19,30 @@ use crate::error::{Fail, is_environment, is_unique};
 
 /// Tables and views that are the store's own, and names that later versions need.
 const OWN: [&str; 24] = [
-    "runs", "steps", "events", "messages", "tasks", "workers", "logs", "labels", "limits",
-    "dead_letters", "counters", "meta", "run_view", "step_view", "event_view", "schedules",
-    "breakers", "definitions", "documents", "document_versions", "approvals", "provider_batches",
-    "windlass_migrations", "dbstat",
+    "runs",
+    "steps",
+    "events",
+    "messages",
+    "tasks",
+    "workers",
+    "logs",
+    "labels",
+    "limits",
+    "dead_letters",
+    "counters",
+    "meta",
+    "run_view",
+    "step_view",
+    "event_view",
+    "schedules",
+    "breakers",
+    "definitions",
+    "documents",
+    "document_versions",
+    "approvals",
+    "provider_batches",
+    "windlass_migrations",
+    "dbstat",
 ];
 
 // How many steps of SQLite's machine pass between two looks at the clock.
@@ -38,21 +59,22 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Installs the fence on a connection; it is down.
+    #[expect(clippy::disallowed_methods, reason = "bounds how long a statement runs, decides nothing")]
     pub(crate) fn install(conn: &mut Connection, span: Duration) -> rusqlite::Result<Self> {
         let up = Arc::new(AtomicBool::new(false));
         let until = Arc::new(AtomicI64::new(i64::MAX));
         let start = Instant::now();
         let asked = up.clone();
+        let indexes = own_indexes(conn)?;
         conn.authorizer(Some(move |context: AuthContext<'_>| {
-            if asked.load(Ordering::Relaxed) && !is_allowed(&context) {
+            if asked.load(Ordering::Relaxed) && !is_allowed(&context, &indexes) {
                 return Authorization::Deny;
             }
             Authorization::Allow
         }))?;
         let (asked, cut) = (up.clone(), until.clone());
-        let interrupt = move || {
-            asked.load(Ordering::Relaxed) && passed(start) > cut.load(Ordering::Relaxed)
-        };
+        let interrupt =
+            move || asked.load(Ordering::Relaxed) && passed(start) > cut.load(Ordering::Relaxed);
         conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(interrupt))?;
         Ok(Self { up, until, start, span })
     }
@@ -65,6 +87,7 @@ impl Fence {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "as in `install`")]
 fn passed(since: Instant) -> i64 {
     i64::try_from(since.elapsed().as_micros()).unwrap_or(i64::MAX)
 }
@@ -82,7 +105,15 @@ fn is_own(name: &str) -> bool {
     OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
-fn is_allowed(context: &AuthContext<'_>) -> bool {
+fn own_indexes(conn: &Connection) -> rusqlite::Result<HashSet<String>> {
+    let mut select =
+        conn.prepare("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index'")?;
+    let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let found: Vec<(String, String)> = found.collect::<rusqlite::Result<_>>()?;
+    Ok(found.into_iter().filter(|(_, table)| is_own(table)).map(|(name, _)| name).collect())
+}
+
+fn is_allowed(context: &AuthContext<'_>, own_indexes: &HashSet<String>) -> bool {
     // A table of the user in another schema could stand before one of ours.
     if context.database_name.is_some_and(|name| name != "main") {
         return false;
@@ -106,9 +137,11 @@ fn is_allowed(context: &AuthContext<'_>) -> bool {
         AuthAction::CreateView { view_name } | AuthAction::DropView { view_name } => {
             !is_own(view_name)
         }
+        // Asked when an index is made, too.
+        AuthAction::Reindex { index_name } => !own_indexes.contains(index_name),
         // ATTACH, DETACH, PRAGMA, BEGIN, SAVEPOINT; temporary things, which would outlive the
         // transaction; ANALYZE, which would change the plans of the store's own statements;
-        // REINDEX; virtual tables; and whatever a later SQLite thinks up.
+        // virtual tables; and whatever a later SQLite thinks up.
         _ => false,
     }
 }

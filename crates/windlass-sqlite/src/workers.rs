@@ -51,8 +51,7 @@ pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, 
 pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fail> {
     let now = w.now;
     let before = find(w.conn, info.worker)?;
-    let lapsed =
-        before.as_ref().is_some_and(|known| now > known.renewed_at.plus(known.info.lease));
+    let lapsed = before.as_ref().is_some_and(|known| now > known.renewed_at.plus(known.info.lease));
     let worker = Worker {
         info: info.clone(),
         started_at: before.as_ref().map_or(now, |known| known.started_at),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use windlass_kernel::verify::{Anchor, verify_store};
 use windlass_kernel::{
-    Body, BoxFuture, Error, Event, LogLine, Message, Namespace, Query, RunKey, RunStatus, Run,
+    Body, BoxFuture, Error, Event, LogLine, Message, Namespace, Query, Run, RunKey, RunStatus,
     RunsQuery, Step, StepKey, StepStatus, Store,
 };
 
@@ -145,7 +145,8 @@ impl Record {
         namespaces.dedup();
         let mut listed = 0;
         for namespace in namespaces {
-            listed += store.list(Query::Runs(RunsQuery::all(namespace, 1_000))).await?.runs()?.len();
+            listed +=
+                store.list(Query::Runs(RunsQuery::all(namespace, 1_000))).await?.runs()?.len();
         }
         if listed != runs.len() {
             return Err(Error::corrupt(format!("{listed} of {} runs are listed", runs.len())));

@@ -100,7 +100,8 @@ impl Writer {
             if rest.len() < size {
                 continue;
             }
-            let mut statement = self.connection.prepare_cached(&insert_sql(table, columns, size))?;
+            let mut statement =
+                self.connection.prepare_cached(&insert_sql(table, columns, size))?;
             while rest.len() >= size {
                 let (now, later) = rest.split_at(size);
                 let mut binder = Binder { statement: &mut statement, next: 1 };

@@ -138,11 +138,7 @@ fn existing_is(w: &mut Writer<'_>, run: &Run, found: RunKey) -> bool {
     matches!(conflict, Ok(Some(Conflict::RunExists { run_key, .. })) if run_key == found)
 }
 
-fn is_there(
-    w: &mut Writer<'_>,
-    buffers: &mut Buffers<'_>,
-    key: &CommitKey,
-) -> Result<bool, Fail> {
+fn is_there(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, key: &CommitKey) -> Result<bool, Fail> {
     let found = match key {
         CommitKey::Run(run_key) => w.run(*run_key)?.is_some(),
         CommitKey::Event { run_key, ordinal, event_id } => {

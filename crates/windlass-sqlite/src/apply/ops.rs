@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 use rusqlite::{OptionalExtension, Statement, params};
 use windlass_kernel::{
     Commit, DeadLetter, Delivery, Hold, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
-    RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
-    WorkerKey,
+    RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup, WorkerKey,
 };
 
 use super::{Buffers, HotRun, Writer};
@@ -362,7 +361,8 @@ fn put_message(
     let readies = run.turn.ready && !was_ready;
     let run = run.clone();
     if readies {
-        let sql = "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
+        let sql =
+            "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
         let mut update = w.conn.prepare_cached(sql)?;
         update.execute(params![number(seq), now.as_micros(), run.rowid])?;
         wake_turn(w, &run);
@@ -450,10 +450,8 @@ type TaskNames = (windlass_kernel::Namespace, Route, Option<windlass_kernel::Lim
 fn task_names(row: &rusqlite::Row<'_>) -> rusqlite::Result<TaskNames> {
     use windlass_kernel::{LimitKey, Namespace, QueueName, RouteName};
     let text = |index: usize| row.get::<_, String>(index);
-    let route = Route {
-        queue: QueueName::from_stored(text(1)?),
-        name: RouteName::from_stored(text(2)?),
-    };
+    let route =
+        Route { queue: QueueName::from_stored(text(1)?), name: RouteName::from_stored(text(2)?) };
     let limit_key = row.get::<_, Option<String>>(3)?.map(LimitKey::from_stored);
     Ok((Namespace::from_stored(text(0)?), route, limit_key))
 }

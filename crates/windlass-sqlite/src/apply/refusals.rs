@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use rusqlite::{OptionalExtension, params};
 use windlass_kernel::{
-    CausalRef, CauseCheck, Commit, CommitError, Delivery, Error, ErrorKind, NewMessage, Op, Refusal,
-    RunGuard, RunKey, RunStatus, StepStatus,
+    CausalRef, CauseCheck, Commit, CommitError, Delivery, Error, ErrorKind, NewMessage, Op,
+    Refusal, RunGuard, RunKey, RunStatus, StepStatus,
 };
 
 use super::{Buffers, Writer, created, message_seq};
@@ -23,8 +23,13 @@ pub(super) fn check(
     if w.careful {
         settled_steps(w, commit)?;
     }
-    consumed_messages(w, commit)?;
-    ended_run(w, commit)?;
+    let rest = consumed_messages(w, commit).and_then(|()| ended_run(w, commit));
+    if rest.is_err() && !w.careful && commit.ops.iter().any(|op| matches!(op, Op::PutStep(_))) {
+        // Nothing of the commit will be written, so its steps are not noticed later on.
+        w.flush_steps(buffers)?;
+        settled_steps(w, commit)?;
+    }
+    rest?;
     Ok(deliveries)
 }
 

@@ -51,7 +51,8 @@ async fn many_callers_read_what_they_wrote() {
 
 #[tokio::test]
 async fn a_call_that_nobody_waits_for_is_still_made() {
-    let world = Home::new().open().await;
+    let home = Home::new();
+    let world = home.open().await;
     let (run, hold) = world.create_held("run").await;
     drop(world.store.commit(vec![world.step_commit(&run, hold, "one", "1")]));
     // Calls that write are made in order.

@@ -6,6 +6,6 @@ use windlass_testkit::differential::differential;
 async fn sqlite_is_the_memory_store_on_disk() {
     for seed in 0..6 {
         let subjects = vec![windlass_testkit::memory::open().await, crate::subject::open().await];
-        differential(subjects, seed, 400).await;
+        differential(subjects, seed, 600).await;
     }
 }

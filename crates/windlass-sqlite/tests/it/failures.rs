@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use windlass_kernel::{CommitError, ErrorKind, Statement, Turn};
 use windlass_sqlite::{Options, SqliteStore};
-use windlass_testkit::world::World;
 
 use crate::support::Home;
 
@@ -109,7 +108,7 @@ async fn a_failed_sync_of_user_sql_does_the_same() {
     let (run, hold) = world.create_held("run").await;
     let mut draft = world.draft(&run, hold);
     draft.user_sql(vec![Statement { sql: "CREATE TABLE mine (x)".into(), params: Vec::new() }]);
-    draft.event("noted.down", &serde_json::json!({}), world.stamp()).unwrap();
+    draft.event("step.started", &serde_json::json!({}), world.stamp()).unwrap();
     fault.store(IOERR_FSYNC, Ordering::SeqCst);
     let answer = world.commit(draft.finish()).await;
     assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
@@ -180,7 +179,8 @@ async fn a_trigger_of_somebody_else_fails_only_whom_it_is_about() {
 
 #[tokio::test]
 async fn rows_that_somebody_changed_at_a_prompt_are_seen() {
-    let world: World = Home::new().open().await;
+    let home = Home::new();
+    let world = home.open().await;
     let (run, hold) = world.create_held("run").await;
     world.ok(world.step_commit(&run, hold, "one", "1")).await;
     let run = world.run(run.run_key).await;

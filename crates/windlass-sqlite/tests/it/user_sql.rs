@@ -40,8 +40,13 @@ async fn try_sql(world: &World, sql: &str) -> Result<(), String> {
 
 #[tokio::test]
 async fn the_fence_keeps_out_what_is_not_the_users() {
-    let world = Home::new().open().await;
-    world.subject.raw_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY, t TEXT)".into()).await.unwrap();
+    let home = Home::new();
+    let world = home.open().await;
+    world
+        .subject
+        .raw_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY, t TEXT)".into())
+        .await
+        .unwrap();
     world.subject.raw_sql("CREATE VIEW peek AS SELECT * FROM runs".into()).await.unwrap();
     world.subject.raw_sql("CREATE TABLE events_archive (x)".into()).await.unwrap();
     let denied = [
@@ -126,7 +131,8 @@ async fn the_fence_keeps_out_what_is_not_the_users() {
 
 #[tokio::test]
 async fn a_users_rollback_fails_only_its_own_commit() {
-    let world = Home::new().open().await;
+    let home = Home::new();
+    let world = home.open().await;
     world.subject.raw_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY)".into()).await.unwrap();
     world.subject.raw_sql("INSERT INTO mine VALUES (1)".into()).await.unwrap();
     let mut runs = Vec::new();
@@ -155,7 +161,8 @@ async fn a_users_rollback_fails_only_its_own_commit() {
 
 #[tokio::test]
 async fn a_deferred_constraint_fails_its_commit() {
-    let world = Home::new().open().await;
+    let home = Home::new();
+    let world = home.open().await;
     let tables = "CREATE TABLE parents (id INTEGER PRIMARY KEY); \
                   CREATE TABLE children (parent REFERENCES parents DEFERRABLE INITIALLY DEFERRED)";
     world.subject.raw_sql(tables.into()).await.unwrap();

@@ -164,9 +164,9 @@ pub async fn examine_log(open: &Open, path: PathBuf, journal: &Journal) -> Remai
     };
     let remains = match noticed(&*store).await {
         Some(Outcome::Check(what) | Outcome::Verify(what)) => Remains::Noticed(what),
-        _ => compare(&*store, journal).await.unwrap_or_else(|error| {
-            Remains::Noticed(error.to_string())
-        }),
+        _ => compare(&*store, journal)
+            .await
+            .unwrap_or_else(|error| Remains::Noticed(error.to_string())),
     };
     let _ = store.close().await;
     remains

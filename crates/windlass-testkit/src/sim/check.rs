@@ -10,17 +10,17 @@ mod idle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use uuid::Uuid;
+use windlass_kernel::verify::Anchor;
 use windlass_kernel::{
     ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, HeldItem, Hold, LimitKey,
     Loaded, MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId,
-    RunKey, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState, TasksQuery,
-    Timestamp, Worker, WorkerKey,
+    RunKey, RunStatus, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState,
+    TasksQuery, Timestamp, WorkerKey,
 };
-
-use windlass_kernel::verify::Anchor;
 
 use super::executor::{Handle, locked};
 use super::store::short;
@@ -61,6 +61,24 @@ struct Settled {
     digest: Sha256Digest,
 }
 
+// A worker's lease as its renewals give it, whatever its row says.
+#[derive(Clone, Copy)]
+struct Lease {
+    span: Duration,
+    renewed_at: Timestamp,
+    steady_since: Timestamp,
+}
+
+impl Lease {
+    fn is_live(&self, now: Timestamp) -> bool {
+        now <= self.renewed_at.plus(self.span)
+    }
+
+    fn may_reap(&self, now: Timestamp) -> bool {
+        self.is_live(now) && now >= self.steady_since.plus(self.span)
+    }
+}
+
 struct Enqueued {
     effect: bool,
     namespace: Namespace,
@@ -96,6 +114,7 @@ struct State {
     enqueued: BTreeMap<TaskId, Enqueued>,
     dead_letters: BTreeSet<TaskId>,
     limits: BTreeMap<(Namespace, LimitKey), u32>,
+    leases: BTreeMap<WorkerKey, Lease>,
     control: BTreeSet<WorkerKey>,
     accepted: BTreeMap<(RunKey, MessageId), u64>,
     effects: BTreeMap<TaskId, u64>,
@@ -216,6 +235,10 @@ impl Checker {
         self.saw_time(claims.now);
         for turn in &claims.turns {
             self.grant(Item::Turn(turn.run_key), turn.hold, request.worker);
+            if turn.status.is_ended() || turn.status == RunStatus::Paused {
+                let detail = format!("r{:x} is {}", short(turn.run_key.0), turn.status);
+                self.fail("15 a run that is paused or has ended is not claimed", detail);
+            }
         }
         for task in &claims.tasks {
             let hold = Hold { worker: request.worker, claim_no: task.claim_no };
@@ -333,16 +356,23 @@ impl Checker {
         }
     }
 
-    /// The holders before a pass of the reaper, and the workers as they are.
-    pub fn before_reap(&self, store: &MemoryStore) -> (Timestamp, Vec<Worker>, Snapshot) {
+    /// A worker renewed its lease.
+    pub fn renewed(&self, worker: WorkerKey, span: Duration, now: Timestamp) {
+        self.saw_time(now);
+        let mut state = self.state();
+        let old = state.leases.get(&worker).filter(|old| old.is_live(now));
+        let steady_since = old.map_or(now, |old| old.steady_since);
+        state.leases.insert(worker, Lease { span, renewed_at: now, steady_since });
+    }
+
+    /// The time and the holders before a pass of the reaper.
+    pub fn before_reap(&self, store: &MemoryStore) -> (Timestamp, Snapshot) {
         let now = store.now().now_or_never().and_then(Result::ok).unwrap_or_default();
-        let query = Query::Workers { after: None, limit: 1_000 };
-        let workers = store.list(query).now_or_never().and_then(|rows| rows.ok()?.workers().ok());
         let rows = self.runs(store).into_iter().filter(|run| run.turn.worker.is_some());
         let loaded = |run: Run| (run.run_key, Loaded { run, steps: vec![], messages: vec![] });
         let tasks = self.tasks(store, Some(TaskState::Held));
         let tasks = tasks.into_iter().map(|task| (task.task_id, task)).collect();
-        (now, workers.unwrap_or_default(), Snapshot { runs: rows.map(loaded).collect(), tasks })
+        (now, Snapshot { runs: rows.map(loaded).collect(), tasks })
     }
 
     /// A pass of the reaper took effect.
@@ -350,11 +380,11 @@ impl Checker {
         &self,
         store: &MemoryStore,
         worker: WorkerKey,
-        (now, workers, before): &(Timestamp, Vec<Worker>, Snapshot),
+        (now, before): &(Timestamp, Snapshot),
         reaped: &Reaped,
     ) {
-        let row = |key: WorkerKey| workers.iter().find(|row| row.info.worker == key);
-        let may = row(worker).is_some_and(|row| row.may_reap(*now));
+        let lease = |key: WorkerKey| self.state().leases.get(&key).copied();
+        let may = lease(worker).is_some_and(|lease| lease.may_reap(*now));
         if !may {
             self.sim.sometimes("reap was refused to a worker without a steady lease");
             if !reaped.turns.is_empty() || !reaped.tasks.is_empty() {
@@ -374,7 +404,7 @@ impl Checker {
                 Item::Turn(_) => "reaped a turn",
                 Item::Task(_) => "reaped a task",
             });
-            let live = |hold: Hold| row(hold.worker).is_some_and(|row| row.is_live(*now));
+            let live = |hold: Hold| lease(hold.worker).is_some_and(|lease| lease.is_live(*now));
             if hold.is_none_or(live) {
                 let detail = format!("{item:?} was taken from {hold:?}, which is live");
                 self.fail("3 only what a dead worker holds is reaped", detail);

@@ -281,7 +281,8 @@ impl NodeStore {
         if link.is_cut() {
             return Box::pin(std::future::pending());
         }
-        let Plan { fate, there_us, back_us } = network.plan();
+        let plan = network.plan();
+        let fate = plan.fate;
         let (answer, answered) = oneshot::channel();
         sim.clone().spawn(NETWORK, async move {
             let node = link.node.0;
@@ -290,52 +291,13 @@ impl NodeStore {
                 network.sim.trace(format_args!("n{node} {name} {fate:?} {}", show(&result)));
                 result
             };
-            let reply = |result: T| {
-                if !link.is_cut() {
+            let open = link.clone();
+            let reply = move |result: T| {
+                if !open.is_cut() {
                     let _ = answer.send(result);
                 }
             };
-            sim.sleep_us(there_us).await;
-            match fate {
-                Fate::Fine => {
-                    let (dies_before, dies_after) = network.draw_death(name);
-                    if dies_before {
-                        network.kill(link.node);
-                    }
-                    let result = apply(&network);
-                    if dies_after {
-                        network.kill(link.node);
-                    }
-                    sim.sleep_us(back_us).await;
-                    if link.is_cut() && name == "commit" {
-                        sim.sometimes("crash between commit and answer");
-                    }
-                    reply(result);
-                }
-                Fate::Refused => {
-                    sim.sometimes("store refused a call");
-                    reply(fail(ErrorKind::Unavailable));
-                }
-                Fate::LostBefore => {
-                    sim.sometimes("answer lost, nothing written");
-                    sim.sleep_us(back_us).await;
-                    reply(fail(ErrorKind::Unknown));
-                }
-                Fate::LostAfter => {
-                    apply(&network);
-                    note_lost(&sim, name);
-                    sim.sleep_us(back_us).await;
-                    reply(fail(ErrorKind::Unknown));
-                }
-                Fate::Late => {
-                    reply(fail(ErrorKind::Unknown));
-                    sim.sleep_us(back_us.saturating_mul(3)).await;
-                    if name == "commit" {
-                        sim.sometimes("commit arrived after its sender was told unknown");
-                    }
-                    apply(&network);
-                }
-            }
+            carry(&network, &link, name, plan, apply, fail, reply).await;
         });
         Box::pin(async move {
             match answered.await {
@@ -357,6 +319,60 @@ impl NodeStore {
             Err(error) => error.code().to_owned(),
         };
         self.send(name, apply, |kind| Err(lost(kind)), shown)
+    }
+}
+
+// A packet's way to the store and back.
+async fn carry<T>(
+    network: &Network,
+    link: &Link,
+    name: &'static str,
+    Plan { fate, there_us, back_us }: Plan,
+    apply: impl FnOnce(&Network) -> T,
+    fail: impl FnOnce(ErrorKind) -> T,
+    reply: impl FnOnce(T),
+) {
+    let sim = &network.sim;
+    sim.sleep_us(there_us).await;
+    match fate {
+        Fate::Fine => {
+            let (dies_before, dies_after) = network.draw_death(name);
+            if dies_before {
+                network.kill(link.node);
+            }
+            let result = apply(network);
+            if dies_after {
+                network.kill(link.node);
+            }
+            sim.sleep_us(back_us).await;
+            if link.is_cut() && name == "commit" {
+                sim.sometimes("crash between commit and answer");
+            }
+            reply(result);
+        }
+        Fate::Refused => {
+            sim.sometimes("store refused a call");
+            reply(fail(ErrorKind::Unavailable));
+        }
+        Fate::LostBefore => {
+            sim.sometimes("answer lost, nothing written");
+            sim.sleep_us(back_us).await;
+            reply(fail(ErrorKind::Unknown));
+        }
+        Fate::LostAfter => {
+            apply(network);
+            note_lost(sim, name);
+            sim.sleep_us(back_us).await;
+            reply(fail(ErrorKind::Unknown));
+        }
+        Fate::Late => {
+            reply(fail(ErrorKind::Unknown));
+            sim.sleep_us(back_us.saturating_mul(3)).await;
+            if name == "commit" {
+                sim.sometimes("commit arrived after its sender was told unknown");
+            }
+            apply(network);
+        }
     }
 }
 
@@ -467,7 +483,12 @@ impl Store for NodeStore {
 
     fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
         let worker = info.worker;
-        let apply = move |network: &Network| network.at_once(network.inner.renew(info));
+        let apply = move |network: &Network| {
+            let lease = info.lease;
+            let renewed = network.at_once(network.inner.renew(info))?;
+            network.checker.renewed(worker, lease, renewed.now);
+            Ok(renewed)
+        };
         self.ask("renew", apply, move |renewed| {
             let Renewed { lapsed, may_reap, control, .. } = renewed;
             format!("w{:x} {lapsed} {may_reap} {}", short(worker.0), control.len())

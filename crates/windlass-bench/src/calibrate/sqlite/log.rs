@@ -27,10 +27,12 @@ impl Log {
     ) -> anyhow::Result<Self> {
         let pages = Arc::new(AtomicU64::new(0));
         let seen = pages.clone();
-        connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
-            seen.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-            Ok(())
-        }))?;
+        connection.wal_hook(Some(
+            move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
+                seen.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
+                Ok(())
+            },
+        ))?;
         let (ask, asked) = channel();
         let (finish, done) = channel();
         let path = path.to_owned();

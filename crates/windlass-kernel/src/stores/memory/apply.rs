@@ -31,6 +31,7 @@ impl State {
             let message = "the memory store runs no SQL; use SQLite or PostgreSQL".to_owned();
             return Err(CommitError::UserSql { unique: false, message });
         }
+        self.check_final(commit)?;
         self.check_keys(commit)?;
         Ok(self.write(commit))
     }
@@ -188,6 +189,18 @@ impl State {
                     return Err(Refusal::MessageConsumed { seq: *seq });
                 }
             }
+        }
+        Ok(())
+    }
+
+    // What the databases enforce with a trigger: nobody holds the turn of an ended run, so a
+    // commit that takes a free turn would pass the guards.
+    fn check_final(&self, commit: &Commit) -> Result<(), CommitError> {
+        let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
+        if let Some(run) = run.filter(|run| run.status.is_ended()) {
+            let message = format!("run {} is {} and changes no more", run.run_key, run.status);
+            let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
+            return Err(CommitError::Invalid(Arc::new(error)));
         }
         Ok(())
     }

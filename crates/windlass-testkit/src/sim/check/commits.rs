@@ -144,10 +144,10 @@ impl Checker {
                     self.state().tasks_done.insert(*task_id, claim_no);
                     !after.tasks.contains_key(task_id)
                 }
-                Op::Reschedule(change) => after
-                    .tasks
-                    .get(&change.task_id)
-                    .is_some_and(|task| task.attempt == change.attempt && task.worker.is_none()),
+                Op::Reschedule(change) => after.tasks.get(&change.task_id).is_some_and(|task| {
+                    self.raise(Item::Task(task.task_id), task.claim_no);
+                    task.attempt == change.attempt && task.worker.is_none()
+                }),
                 Op::DeadLetter(letter) => {
                     self.state().dead_letters.insert(letter.task_id);
                     true
@@ -299,6 +299,10 @@ impl Checker {
                     if known || !there {
                         let detail = format!("{} was accepted as {seq}", message.message_id);
                         self.fail("16 a message is accepted once, under its id", detail);
+                    }
+                    if target.is_some_and(|run| run.status.is_ended()) {
+                        let detail = format!("{} was accepted by an ended run", message.message_id);
+                        self.fail("15 terminal is final", detail);
                     }
                     if let (Some(target), Some(row)) = (target, row) {
                         self.note_poke(target, &row.run, done);

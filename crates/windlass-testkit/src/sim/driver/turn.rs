@@ -126,12 +126,7 @@ impl Worker {
                 )?;
             }
             Action::StartWait { stage } => {
-                let Stage::Wait { name, .. } = view.program.0[stage] else { unreachable!() };
-                let due = timeout(&view.program.0[stage], now);
-                let key = step_key(stage, None);
-                let step = waiting(view, key, "event", due, Some(name), now);
-                draft.step("event.awaited", &json!({}), step, world.stamp(now))?;
-                wake = Some(due.map_or(Wake::OnMessage, Wake::At));
+                wake = Some(self.start_wait(&mut draft, view, stage, now)?);
             }
             Action::FinishWait { stage, message } => {
                 self.finish_wait(&mut draft, view, stage, message, now)?;
@@ -141,19 +136,14 @@ impl Worker {
                 wake = Some(Wake::OnMessage);
             }
             Action::FinishActivities(done) => {
-                let result = |(key, message): (StepKey, Message)| {
-                    let body = message.body.clone().unwrap_or_else(|| text("none"));
-                    (key, body, Some(message))
-                };
-                self.finish(&mut draft, view, done.into_iter().map(result).collect(), now)?;
+                self.finish(&mut draft, view, done.into_iter().map(received).collect(), now)?;
             }
             Action::StartChild { stage, seed } => {
                 self.start_child(&mut draft, view, stage, seed, now)?;
                 wake = Some(Wake::OnMessage);
             }
             Action::FinishChild { stage, message } => {
-                let body = message.body.clone().unwrap_or_else(|| text("none"));
-                let done = vec![(step_key(stage, None), body, Some(message))];
+                let done = vec![received((step_key(stage, None), message))];
                 self.finish(&mut draft, view, done, now)?;
             }
         }
@@ -272,6 +262,20 @@ impl Worker {
         Ok(())
     }
 
+    fn start_wait(
+        &self,
+        draft: &mut Draft,
+        view: &View,
+        stage: usize,
+        now: Timestamp,
+    ) -> Result<Wake, Error> {
+        let Stage::Wait { name, .. } = view.program.0[stage] else { unreachable!() };
+        let due = timeout(&view.program.0[stage], now);
+        let step = waiting(view, step_key(stage, None), "event", due, Some(name), now);
+        draft.step("event.awaited", &json!({}), step, self.world.stamp(now))?;
+        Ok(due.map_or(Wake::OnMessage, Wake::At))
+    }
+
     fn finish_wait(
         &self,
         draft: &mut Draft,
@@ -355,7 +359,7 @@ impl World {
         let run = &view.run;
         let event = match end {
             End::Complete(_) => "workflow.completed",
-            End::Errored(_) => "workflow.errored",
+            End::Errored(_) => "workflow.failed",
             End::Terminated(_) => "workflow.terminated",
         };
         draft.end(event, &json!({}), end, self.stamp(now))?;
@@ -419,6 +423,12 @@ impl World {
 /// A body of JSON text.
 pub(super) fn text(text: &(impl AsRef<str> + ?Sized)) -> Body {
     Body::of(text.as_ref()).expect("text is JSON")
+}
+
+// A step that the message settles, with what it carries.
+fn received((key, message): (StepKey, Message)) -> (StepKey, Body, Option<Message>) {
+    let body = message.body.clone().unwrap_or_else(|| text("none"));
+    (key, body, Some(message))
 }
 
 fn count_steps(draft: &mut Draft, view: &View, more: usize) {

@@ -1,0 +1,155 @@
+//! Lost answers: the connection is cut after a commit was sent and before its answer came.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use windlass_kernel::{Commit, Delivery, Op, Statement, Turn};
+use windlass_postgres::PostgresStore;
+use windlass_testkit::world::World;
+
+use crate::proxy::Proxy;
+use crate::support::{Schema, TestStore, options};
+
+async fn world_behind(proxy: &Proxy) -> World {
+    let schema = Schema::new();
+    let mut options = options(&schema.name);
+    options.committers = 1;
+    let store = PostgresStore::open(&proxy.dsn(&schema), options).await.expect("it opens");
+    World::new(Box::new(TestStore { store: Arc::clone(&store), schema })).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_and_a_step_are_found_again() {
+    let proxy = Proxy::start().await;
+    let world = world_behind(&proxy).await;
+    let worker = world.worker();
+    let new = world.new_run("a", Turn::held_by(worker));
+    let run_key = new.run_key;
+    let commit = world.create_commit(new, windlass_kernel::OnExisting::Refuse);
+    // The committer connects with the first commit: its Bind is the one that is cut.
+    let warm = world.create_commit(world.new_run("warm", Turn::ready()), windlass_kernel::OnExisting::Refuse);
+    world.ok(warm).await;
+    proxy.cut(1);
+    let committed = world.ok(commit).await;
+    assert_eq!(proxy.cut_so_far(), 1, "the answer was lost");
+    assert!(committed.repeated, "the second sending found the first");
+    assert_eq!(committed.hold.map(|hold| hold.worker), Some(worker));
+    let run = world.run(run_key).await;
+    let hold = run.turn.hold().unwrap();
+
+    proxy.cut(3);
+    let committed = world.ok(world.step_commit(&run, hold, "charge", "1")).await;
+    assert!(committed.repeated);
+    assert_eq!(committed.hold, Some(hold));
+    let loaded = world.load(run_key).await;
+    assert_eq!(loaded.steps.len(), 1);
+    assert_eq!(world.events(run_key).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_tasks_and_ends_happen_once() {
+    let proxy = Proxy::start().await;
+    let world = world_behind(&proxy).await;
+    let (run, hold) = world.create_held("a").await;
+
+    proxy.cut(1);
+    let committed = world.ok(world.send_commit(world.message(run.run_key, "m-1"))).await;
+    assert_eq!(committed.messages, [Delivery::Duplicate { seq: 1 }]);
+    assert_eq!(world.messages(run.run_key).await.len(), 1);
+
+    // Nothing guards this commit; the broken key of the second sending tells.
+    let task = world.task(None);
+    proxy.cut(1);
+    let committed =
+        world.ok(Commit::new(None, None, vec![Op::Enqueue(Box::new(task.clone()))])).await;
+    assert!(committed.repeated);
+    let claimed = world.claim_tasks(hold.worker, 10).await;
+    assert_eq!(claimed.len(), 1);
+    // Sent by somebody else it is a broken key.
+    let again = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
+    assert_eq!(world.code(again).await, "STORE_CONSTRAINT");
+
+    proxy.cut(1);
+    let committed = world.ok(world.complete_commit(&run, hold)).await;
+    assert!(committed.repeated);
+    assert_eq!(committed.hold, None);
+    assert_eq!(world.events(run.run_key).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_batch_is_sent_again() {
+    let proxy = Proxy::start().await;
+    let world = world_behind(&proxy).await;
+    let mut commits = Vec::new();
+    let mut runs = Vec::new();
+    for n in 0..20 {
+        let (run, hold) = world.create_held(&format!("run-{n}")).await;
+        commits.push(world.step_commit(&run, hold, "charge", "1"));
+        runs.push(run);
+    }
+    // One of them is stale already, and one is new.
+    let stale = commits[3].clone();
+    commits.push(world.create_commit(
+        world.new_run("new", Turn::ready()),
+        windlass_kernel::OnExisting::Refuse,
+    ));
+    world.ok(stale).await;
+    proxy.cut(1);
+    let results = world.store.commit(commits).await;
+    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|done| done.repeated)));
+    for run in &runs {
+        assert_eq!(world.events(run.run_key).await.len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_sql_happens_once() {
+    let proxy = Proxy::start().await;
+    let world = world_behind(&proxy).await;
+    world
+        .subject
+        .raw_sql("CREATE TABLE accounts (id int PRIMARY KEY, n int NOT NULL)".to_owned())
+        .await
+        .unwrap();
+    // Each place where an answer can be lost: the first checks, the statements, the batch.
+    for cuts in 0..6 {
+        let (run, hold) = world.create_held(&format!("run-{cuts}")).await;
+        let mut draft = world.draft(&run, hold);
+        draft.event("step.completed", &json!({}), world.stamp()).unwrap();
+        draft.user_sql(vec![Statement {
+            sql: format!("INSERT INTO accounts VALUES ({cuts}, 1)").as_str().into(),
+            params: Vec::new(),
+        }]);
+        let commit = draft.finish();
+        proxy.cut(cuts);
+        match world.commit(commit.clone()).await {
+            Ok(_) => {}
+            // A check that got no answer wrote nothing, and may say so.
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                proxy.cut(0);
+                world.ok(commit).await;
+            }
+        }
+        proxy.cut(0);
+        assert_eq!(world.events(run.run_key).await.len(), 2, "with {cuts} cuts");
+    }
+    let count = "DO $$ BEGIN ASSERT (SELECT count(*) FROM accounts) = 6; END $$";
+    world.subject.raw_sql(count.to_owned()).await.expect("each statement was run once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stays_away_is_unknown_only_if_something_was_sent() {
+    let schema = Schema::new();
+    let mut options = options(&schema.name);
+    options.reconnect_for = std::time::Duration::from_millis(300);
+    options.connect_timeout = std::time::Duration::from_millis(200);
+    let store = schema.open(options).await;
+    let world = World::new(Box::new(TestStore { store, schema })).await;
+    let (run, hold) = world.create_held("a").await;
+    // Sessions of this schema are refused from now on, and the committer's own is ended.
+    let client = crate::support::connect().await;
+    let commit = world.step_commit(&run, hold, "charge", "1");
+    drop(client);
+    world.ok(commit).await;
+}

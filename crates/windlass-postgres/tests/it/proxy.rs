@@ -1,0 +1,102 @@
+//! A TCP proxy that loses answers: it forwards what a client sends and cuts before the reply.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A proxy before the test server.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    cuts: Arc<Cuts>,
+}
+
+#[derive(Default)]
+struct Cuts {
+    // How many more messages with `needle` are cut off from their answer.
+    left: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Proxy {
+    pub(crate) async fn start() -> Self {
+        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("the DSN reads");
+        let host = match &config.get_hosts()[0] {
+            tokio_postgres::config::Host::Tcp(host) => host.clone(),
+            other => panic!("the proxy needs a server on TCP, not {other:?}"),
+        };
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let cuts = Arc::new(Cuts::default());
+        let shared = cuts.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect((host.as_str(), port)).await.expect("the server");
+                tokio::spawn(forward(client, server, shared.clone()));
+            }
+        });
+        Self { address, cuts }
+    }
+
+    /// The address of the server behind the proxy, for a schema.
+    pub(crate) fn dsn(&self, schema: &crate::support::Schema) -> String {
+        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("the DSN reads");
+        let user = config.get_user().unwrap_or("postgres");
+        let password = config
+            .get_password()
+            .map(|password| format!(":{}", String::from_utf8_lossy(password)))
+            .unwrap_or_default();
+        let database = config.get_dbname().unwrap_or("postgres");
+        format!(
+            "postgres://{user}{password}@{}/{database}?sslmode=disable&options=-csearch_path%3D{}",
+            self.address, schema.name
+        )
+    }
+
+    /// Cuts the connections of the next so many executions off from their answers.
+    pub(crate) fn cut(&self, count: usize) {
+        self.cuts.left.store(count, Ordering::SeqCst);
+    }
+
+    /// How many were cut.
+    pub(crate) fn cut_so_far(&self) -> usize {
+        self.cuts.done.load(Ordering::SeqCst)
+    }
+}
+
+async fn forward(client: TcpStream, server: TcpStream, cuts: Arc<Cuts>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let back = tokio::spawn(async move {
+        let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
+    });
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+        let arm = |left: usize| left.checked_sub(1);
+        // A Bind message begins the execution of a prepared statement.
+        let executes = buffer[0] == b'B';
+        let cut = executes
+            && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
+        if cut {
+            // Nothing comes back from here on, but the server gets all of it.
+            back.abort();
+        }
+        if to_server.write_all(&buffer[..count]).await.is_err() {
+            break;
+        }
+        if cut {
+            let _ = to_server.flush().await;
+            cuts.done.fetch_add(1, Ordering::SeqCst);
+            // The server works on while the client sees its connection end.
+            tokio::spawn(async move {
+                tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+                drop(to_server);
+            });
+            return;
+        }
+    }
+    back.abort();
+}
