@@ -60,34 +60,52 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
 
     bench.enqueue(args.ready, None).await?;
     let without = bench.pages(&mut report, "ready").await?;
-    put_times(&mut report, "ready", &bench.cycle(args.claims).await?);
+    put_times(&mut report, "ready", &bench.cycle(args.claims).await?.claims);
 
     let day = Duration::from_secs(24 * 60 * 60);
     bench.enqueue(args.scheduled, Some(day)).await?;
     let with = bench.pages(&mut report, "crowded").await?;
-    put_times(&mut report, "crowded", &bench.cycle(args.claims).await?);
+    put_times(&mut report, "crowded", &bench.cycle(args.claims).await?.claims);
     if let (Some(without), Some(with)) = (without, with) {
         report.put("pages_ratio", with / without);
     }
 
-    let drift = bench.cycle(args.drift / args.batch.max(1)).await?;
-    if drift.len() >= 10 {
-        let (first, last) = (drift.part(0.0, 0.1), drift.part(0.9, 1.0));
-        let (first, last) = (first.percentile_ms(0.5), last.percentile_ms(0.5));
-        report
-            .put("drift_claimed", drift.len() * args.batch)
-            .put("drift_first_p50_ms", first)
-            .put("drift_last_p50_ms", last)
-            .put("drift_ratio", last / first);
-    }
+    let cycle = bench.cycle(args.drift / args.batch.max(1)).await?;
+    put_drift(&mut report, &cycle, args.batch);
     bench.opened.store().close().await?;
     Ok(report)
+}
+
+// A machine that slows down makes everything slower: enqueueing beside the claims tells how much.
+fn put_drift(report: &mut Report, cycle: &Cycle, batch: usize) {
+    if cycle.claims.len() < 10 {
+        return;
+    }
+    let ends = |times: &Times| {
+        let (first, last) = (times.part(0.0, 0.1), times.part(0.9, 1.0));
+        (first.percentile_ms(0.5), last.percentile_ms(0.5))
+    };
+    let (first, last) = ends(&cycle.claims);
+    let (first_enqueue, last_enqueue) = ends(&cycle.enqueues);
+    report
+        .put("drift_claimed", cycle.claims.len() * batch)
+        .put("drift_first_p50_ms", first)
+        .put("drift_last_p50_ms", last)
+        .put("drift_ratio", last / first)
+        .put("drift_control_ratio", last_enqueue / first_enqueue);
 }
 
 fn put_times(report: &mut Report, state: &str, times: &Times) {
     report
         .put(&format!("{state}_p50_ms"), times.percentile_ms(0.5))
         .put(&format!("{state}_p99_ms"), times.percentile_ms(0.99));
+}
+
+/// Times of claims, and of the commits between them that enqueue as much again.
+#[derive(Default)]
+struct Cycle {
+    claims: Times,
+    enqueues: Times,
 }
 
 /// A store, a worker that claims, and an author of tasks.
@@ -117,16 +135,18 @@ impl<'a> Bench<'a> {
     }
 
     /// Claims, settles what was claimed, and enqueues as much again, so that as many stay ready.
-    async fn cycle(&self, claims: usize) -> anyhow::Result<Times> {
-        let mut times = Times::default();
+    async fn cycle(&self, claims: usize) -> anyhow::Result<Cycle> {
+        let mut cycle = Cycle::default();
         for _ in 0..claims {
             let (tasks, time) = self.claim().await?;
             anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
-            times.add(time);
+            cycle.claims.add(time);
             self.settle(tasks).await?;
+            let started = Instant::now();
             self.enqueue(self.batch, None).await?;
+            cycle.enqueues.add(started.elapsed());
         }
-        Ok(times)
+        Ok(cycle)
     }
 
     async fn settle(&self, tasks: Vec<Task>) -> anyhow::Result<()> {

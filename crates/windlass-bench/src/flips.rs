@@ -75,8 +75,8 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
     let record = Record::read(&*store).await?;
     store.close().await?;
     drop(store);
-    let left = fs::metadata(log_of(&path)).map_or(0, |log| log.len());
-    anyhow::ensure!(left == 0, "the closed store has left {left} bytes in its log");
+    report.put("close_log_bytes", fs::metadata(log_of(&path)).map_or(0, |log| log.len()));
+    copy_log(&path)?;
     let bytes = fs::read(&path).context("the sample cannot be read")?;
     // The undamaged copy must read as it was written, or nothing below means anything.
     let copy = Copy::new(directory, "control")?;
@@ -105,6 +105,13 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
         report.put(&format!("file_{word}"), counts.count(word));
     }
     counts.fail(report, "file");
+    Ok(())
+}
+
+/// Copies what a closed store has left in its log into the file: what is damaged is one file.
+fn copy_log(path: &Path) -> anyhow::Result<()> {
+    let connection = rusqlite::Connection::open(path)?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     Ok(())
 }
 

@@ -100,7 +100,8 @@ pub enum CommitKey {
         /// The event.
         event_id: EventId,
     },
-    /// A message that it sends. Sending is idempotent by id, so nothing more is needed.
+    /// A message that it sends. Under a guard its id must be this commit's alone: whoever settles
+    /// a task puts the claim number into it, or a zombie would find its successor's message.
     Message {
         /// The run it is sent to.
         run_key: RunKey,
@@ -109,7 +110,7 @@ pub enum CommitKey {
     },
     /// A dead letter that it leaves.
     DeadLetter(TaskId),
-    /// A task that it enqueues.
+    /// A task that it enqueues. Once somebody settles that task, the trace is gone.
     Task(TaskId),
     /// Nothing new stays: the commit only moves or removes a task that the sender holds. Sent
     /// again it conflicts, and the sender learns from the task's row what became of it.
@@ -515,7 +516,7 @@ pub enum Refusal {
         /// The run.
         run_key: RunKey,
     },
-    /// A required message was sent to a run that has ended.
+    /// A required message was sent to a run that has ended, or its free turn was to be taken.
     RunEnded {
         /// The run.
         run_key: RunKey,
@@ -640,7 +641,7 @@ impl fmt::Display for Refusal {
                 write!(f, "there is no run {run_key} to take the message")
             }
             Self::RunEnded { run_key, status } => {
-                write!(f, "run {run_key} is {status} and takes no more messages")
+                write!(f, "run {run_key} is {status} and takes nothing more")
             }
             Self::CauseMissing { cause } => {
                 write!(f, "the cause {} is not in the run's namespace", cause.canonical())

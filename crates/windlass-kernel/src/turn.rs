@@ -58,7 +58,7 @@ impl Turn {
         self.claim_no += 1;
         self.ready = !status.is_ended() && status != RunStatus::Paused;
         if self.ready {
-            self.due_at = self.due_at.or(Some(now));
+            self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
         }
         self
     }
@@ -114,7 +114,7 @@ impl Task {
         self.claimed_at = None;
         self.claim_no += 1;
         self.ready = true;
-        self.due_at = self.due_at.or(Some(now));
+        self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
         self
     }
 }

@@ -347,11 +347,11 @@ impl WholeRun {
         for step in &self.steps {
             let key = &step.step_key;
             match seals.remove(key.as_str()) {
-                Some((ordinal, seal)) if step.status.is_settled() => {
-                    if seal.digest != step_digest(step) {
-                        let what = format!("step {key:?} is not the one that was recorded");
-                        flaws.push(self.flaw(Some(ordinal), what));
-                    }
+                Some((ordinal, seal))
+                    if step.status.is_settled() && seal.digest != step_digest(step) =>
+                {
+                    let what = format!("step {key:?} is not the one that was recorded");
+                    flaws.push(self.flaw(Some(ordinal), what));
                 }
                 None if step.status.is_settled() => {
                     let what = format!("step {key:?} has a result that no event seals");

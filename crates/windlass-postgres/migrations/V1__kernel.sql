@@ -244,7 +244,9 @@ BEGIN
         USING ERRCODE = 'WL002';
 END $$;
 
-CREATE TRIGGER events_immutable BEFORE UPDATE ON @schema@.events
+-- The triggers on updates fire after the row was written: one that fires before it would lock each
+-- row once more. What they refuse is undone with the statement.
+CREATE TRIGGER events_immutable AFTER UPDATE ON @schema@.events
     FOR EACH ROW EXECUTE FUNCTION @schema@.refuse('an event is never changed');
 
 CREATE FUNCTION @schema@.refuse_while_run() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -261,7 +263,7 @@ CREATE TRIGGER runs_kept BEFORE DELETE ON @schema@.runs FOR EACH ROW
     WHEN (OLD.status NOT IN ('complete', 'errored', 'terminated'))
     EXECUTE FUNCTION @schema@.refuse('a run is deleted only when it has ended');
 -- A trigger on columns costs an update nothing that does not name them.
-CREATE TRIGGER runs_identity BEFORE UPDATE OF run_key, namespace, workflow, model, id, generation,
+CREATE TRIGGER runs_identity AFTER UPDATE OF run_key, namespace, workflow, model, id, generation,
         input, input_encoding, input_hash, root, parent, fork, labels, created_at
     ON @schema@.runs FOR EACH ROW
     EXECUTE FUNCTION @schema@.refuse('the identity of a run never changes');
@@ -277,17 +279,17 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER runs_final BEFORE UPDATE ON @schema@.runs FOR EACH ROW
+CREATE TRIGGER runs_final AFTER UPDATE ON @schema@.runs FOR EACH ROW
     WHEN (OLD.status IN ('complete', 'errored', 'terminated'))
     EXECUTE FUNCTION @schema@.refuse_after_end();
 
-CREATE TRIGGER steps_settled BEFORE UPDATE ON @schema@.steps FOR EACH ROW
+CREATE TRIGGER steps_settled AFTER UPDATE ON @schema@.steps FOR EACH ROW
     WHEN (OLD.status IN ('completed', 'errored', 'skipped', 'cancelled'))
     EXECUTE FUNCTION @schema@.refuse('a settled step never changes');
 CREATE TRIGGER steps_kept BEFORE DELETE ON @schema@.steps FOR EACH ROW
     WHEN (OLD.status IN ('completed', 'errored', 'skipped', 'cancelled'))
     EXECUTE FUNCTION @schema@.refuse_while_run('a settled step is deleted');
-CREATE TRIGGER steps_identity BEFORE UPDATE OF run_key, step_key, name, kind, position, created_at
+CREATE TRIGGER steps_identity AFTER UPDATE OF run_key, step_key, name, kind, position, created_at
     ON @schema@.steps FOR EACH ROW
     EXECUTE FUNCTION @schema@.refuse('the identity of a step never changes');
 

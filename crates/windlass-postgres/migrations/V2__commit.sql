@@ -20,12 +20,14 @@ CREATE TYPE @schema@.batch_create AS (
     priority int2, turn_ready bool, turn_due_at int8, turn_worker uuid, turn_claim_no int8,
     turn_reclaims int8, limit_key text, accepted int8, seen int8);
 -- wake 0: keep the turn; 1: now; 2: at a time; 3: on a message. `worker` is who has the turn if it
--- is kept; `takes` whether the commit takes it.
+-- is kept; `takes` whether the commit takes it; `was_…` is what the guard expects. In the order of
+-- their keys.
 CREATE TYPE @schema@.batch_set AS (
     idx int4, run_key uuid, head bytea, next_ordinal int8, cursor uuid, status text,
     output bytea, output_encoding text, error bytea, error_encoding text, state bytea,
     state_encoding text, deadline_at int8, started_at int8, ended_at int8, retention_until int8,
-    updated_at int8, worker uuid, takes bool, wake int2, wake_at int8, seen int8);
+    updated_at int8, worker uuid, takes bool, wake int2, wake_at int8, seen int8,
+    was_head bytea, was_ordinal int8, was_claim int8);
 CREATE TYPE @schema@.batch_event AS (
     idx int4, run_key uuid, ordinal int8, event_id uuid, event_type text, version int2,
     caused_by bytea, payload bytea, created_at int8, hash bytea);
@@ -51,7 +53,8 @@ CREATE TYPE @schema@.batch_enqueue AS (
 CREATE TYPE @schema@.batch_reschedule AS (
     idx int4, task_id uuid, wake int2, wake_at int8, attempt int8, errors bytea,
     errors_encoding text);
-CREATE TYPE @schema@.batch_settle AS (idx int4, task_id uuid);
+-- `run_key` is NULL for the guarded task; any other must be of that run.
+CREATE TYPE @schema@.batch_settle AS (idx int4, task_id uuid, run_key uuid);
 CREATE TYPE @schema@.batch_log AS (
     idx int4, run_key uuid, log_id uuid, step_key text, attempt int8, level text, category text,
     message text, data bytea, data_encoding text, replay bool, created_at int8);
@@ -75,7 +78,8 @@ CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text,
 --   exists (op, key, flag: same input; n accepted, worker, m claim_no); 14 task missing; 15 task
 --   hold (worker, n claim_no);
 --   20 a required message's run is missing (op); 21 it has ended (op, name status); 22 a cause is
---   missing (op); 23 a step is settled (op); 24 a message is consumed (op).
+--   missing (op); 23 a step is settled (op); 24 a message is consumed (op); 25 the run whose free
+--   turn is to be taken has ended (key, name status).
 -- A commit about which nothing is said holds.
 CREATE TYPE @schema@.batch_result AS (
     code int2, idx int4, op int4, key uuid, worker uuid, n int8, m int8, hash bytea, queue text,
@@ -114,7 +118,11 @@ BEGIN
 END $$;
 
 -- p_mode 0: write, and raise WL001 where only the careful way can tell who is to blame; 1: look
--- before writing; 2: decide only. p_status: some change of a run names a status.
+-- before writing; 2: decide only. p_status: some change of a run names a status. p_steps are steps
+-- that are new as far as their writer knows, p_puts may replace others.
+--
+-- A quick batch that sends nothing and names no task may come without p_runs: then its changes of
+-- runs check their guards themselves, in the order of the keys, and spare the look-up of each row.
 CREATE FUNCTION @schema@.commit_batch(
     p_mode int2, p_size int4, p_status bool,
     p_runs @schema@.batch_run[], p_tasks @schema@.batch_task[],
@@ -124,7 +132,8 @@ CREATE FUNCTION @schema@.commit_batch(
     p_consumes @schema@.batch_consume[], p_enqueues @schema@.batch_enqueue[],
     p_reschedules @schema@.batch_reschedule[], p_settles @schema@.batch_settle[],
     p_logs @schema@.batch_log[], p_dead_letters @schema@.batch_dead_letter[],
-    p_causes @schema@.batch_cause[], p_dooms @schema@.batch_doom[]
+    p_causes @schema@.batch_cause[], p_dooms @schema@.batch_doom[],
+    p_puts @schema@.batch_step[]
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -136,8 +145,12 @@ DECLARE
     v_failed  @schema@.batch_result[];
     v_counts  @schema@.batch_count[];
 BEGIN
-    -- 1. Lock everything named, in the order of the keys: LockRows sits above the sort. The guard is
-    -- decided from the locked row itself, so a wait for a lock cannot leave an old answer.
+    IF p_mode > 0 AND p_steps IS NOT NULL THEN
+        p_puts := coalesce(p_puts, '{}') || p_steps;
+        p_steps := NULL;
+    END IF;
+    -- 1. Lock everything named, in the order of the keys: LockRows sits above the sort. The guard
+    -- is decided from the locked row itself, so a wait for a lock cannot leave an old answer.
     IF p_runs IS NOT NULL THEN
         SELECT count(*), coalesce(bool_and(good), true) INTO v_n, v_good FROM (
             SELECT CASE g.kind
@@ -146,6 +159,7 @@ BEGIN
                     AND r.turn_claim_no = g.claim_no
                     AND r.next_ordinal = g.next_ordinal AND r.head = g.head
                 ELSE r.turn_worker IS NULL
+                    AND r.status NOT IN ('complete', 'errored', 'terminated')
                     AND r.next_ordinal = g.next_ordinal AND r.head = g.head
             END AS good
             FROM unnest(p_runs) g JOIN @schema@.runs r ON r.run_key = g.run_key
@@ -179,8 +193,8 @@ BEGIN
             RETURN QUERY SELECT * FROM unnest(v_failed);
         END IF;
     END IF;
-    -- A create that fails must fail before anything less than a guard is looked at, or a commit that
-    -- is sent again would be refused for what it did itself.
+    -- A create that fails must fail before anything less than a guard is looked at, or a commit
+    -- that is sent again would be refused for what it did itself.
     IF p_creates IS NOT NULL AND (p_mode > 0 OR p_tasks IS NOT NULL OR p_messages IS NOT NULL
             OR p_causes IS NOT NULL) THEN
         v_probed := true;
@@ -204,7 +218,19 @@ BEGIN
         END IF;
     END IF;
 
-    -- 3. Decide the refusals: required messages, causes, settled steps, consumed messages.
+    -- 3. Decide the refusals: ended runs, required messages, causes, settled steps, consumed messages.
+    -- Nobody holds the turn of an ended run, so a commit that takes it passes the guards.
+    IF p_runs IS NOT NULL AND NOT v_good THEN
+        v_failed := ARRAY(SELECT ROW(25, g.idx, NULL, g.run_key, NULL, NULL, NULL, NULL, NULL,
+                r.status, NULL, NULL)::@schema@.batch_result
+            FROM unnest(p_runs) g JOIN @schema@.runs r ON r.run_key = g.run_key
+            WHERE g.kind = 3 AND (v_ok IS NULL OR v_ok[g.idx])
+                AND r.status IN ('complete', 'errored', 'terminated'));
+        IF cardinality(v_failed) > 0 THEN
+            v_ok := @schema@.batch_fail(v_ok, p_size, v_failed);
+            RETURN QUERY SELECT * FROM unnest(v_failed);
+        END IF;
+    END IF;
     IF p_messages IS NOT NULL THEN
         v_failed := ARRAY(SELECT DISTINCT ON (m.idx)
                 ROW(CASE WHEN r.run_key IS NULL THEN 20 ELSE 21 END, m.idx, m.op, m.run_key, NULL,
@@ -241,7 +267,7 @@ BEGIN
     IF p_mode > 0 THEN
         v_failed := ARRAY(SELECT DISTINCT ON (x.idx) ROW(23, x.idx, x.op, NULL, NULL, NULL, NULL,
                 NULL, NULL, NULL, NULL, NULL)::@schema@.batch_result
-            FROM (SELECT s.idx, s.op FROM unnest(p_steps) s JOIN @schema@.steps t
+            FROM (SELECT s.idx, s.op FROM unnest(p_puts) s JOIN @schema@.steps t
                     ON t.run_key = s.run_key AND t.step_key = s.step_key
                 WHERE t.status IN ('completed', 'errored', 'skipped', 'cancelled')
                 UNION ALL SELECT d.idx, d.op FROM unnest(p_dooms) d WHERE d.kind = 1) x
@@ -307,6 +333,7 @@ BEGIN
         p_sets := ARRAY(SELECT x FROM unnest(p_sets) x WHERE v_ok[x.idx]);
         p_events := ARRAY(SELECT x FROM unnest(p_events) x WHERE v_ok[x.idx]);
         p_steps := ARRAY(SELECT x FROM unnest(p_steps) x WHERE v_ok[x.idx]);
+        p_puts := ARRAY(SELECT x FROM unnest(p_puts) x WHERE v_ok[x.idx]);
         p_labels := ARRAY(SELECT x FROM unnest(p_labels) x WHERE v_ok[x.idx]);
         p_messages := ARRAY(SELECT x FROM unnest(p_messages) x WHERE v_ok[x.idx]);
         p_consumes := ARRAY(SELECT x FROM unnest(p_consumes) x WHERE v_ok[x.idx]);
@@ -360,12 +387,16 @@ BEGIN
     -- Changes of runs. `accepted > seen` reads the row that is updated, never another snapshot.
     IF p_sets IS NOT NULL THEN
         IF p_status THEN
-            v_counts := ARRAY(SELECT ROW(r.namespace, r.workflow, w.status, w.delta)
+            -- Locks, too: the status that is counted down must be the one that is replaced.
+            v_counts := ARRAY(SELECT ROW(c.namespace, c.workflow, w.status, w.delta)
                     ::@schema@.batch_count
-                FROM unnest(p_sets) u JOIN @schema@.runs r ON r.run_key = u.run_key
-                CROSS JOIN LATERAL (VALUES (r.status, -1::int8), (u.status, 1::int8))
+                FROM (SELECT r.namespace, r.workflow, r.status AS before, u.status AS after
+                    FROM unnest(p_sets) u JOIN @schema@.runs r ON r.run_key = u.run_key
+                    WHERE u.status IS NOT NULL
+                    ORDER BY r.run_key FOR NO KEY UPDATE OF r) c
+                CROSS JOIN LATERAL (VALUES (c.before, -1::int8), (c.after, 1::int8))
                     w (status, delta)
-                WHERE u.status <> r.status);
+                WHERE c.before <> c.after);
         END IF;
         RETURN QUERY UPDATE @schema@.runs r SET
             head = u.head, next_ordinal = u.next_ordinal, cursor = u.cursor,
@@ -407,12 +438,18 @@ BEGIN
                 WHEN u.wake = 1 THEN v_now
                 WHEN u.wake = 2 THEN u.wake_at END
         FROM unnest(p_sets) u
-        WHERE r.run_key = u.run_key
+        WHERE r.run_key = u.run_key AND r.next_ordinal = u.was_ordinal AND r.head = u.was_head
+            AND CASE WHEN u.takes THEN r.turn_worker IS NULL
+                ELSE r.turn_worker = u.worker AND r.turn_claim_no = u.was_claim END
         RETURNING 1::int2, u.idx, NULL::int4, NULL::uuid, NULL::uuid, r.accepted, r.turn_claim_no,
             NULL::bytea, CASE WHEN r.turn_ready THEN r.queue END,
             CASE WHEN r.turn_ready THEN r.workflow END, r.turn_ready,
             CASE WHEN u.wake <> 0 AND NOT r.turn_ready AND r.status <> 'paused'
                 THEN r.turn_due_at END;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+        IF v_n <> cardinality(p_sets) THEN
+            RAISE EXCEPTION 'a guard failed' USING ERRCODE = 'WL001';
+        END IF;
     END IF;
     IF p_events IS NOT NULL THEN
         INSERT INTO @schema@.events
@@ -421,11 +458,18 @@ BEGIN
         FROM unnest(p_events) x;
     END IF;
     IF p_steps IS NOT NULL THEN
+        INSERT INTO @schema@.steps
+        SELECT x.run_key, x.step_key, x.name, x.kind, x.status, x.position, x.attempt,
+            x.attempts_max, x.input, x.input_encoding, x.result, x.result_encoding, x.error,
+            x.error_encoding, x.timeout_us, x.due_at, x.wait_for, x.created_at, x.updated_at
+        FROM unnest(p_steps) x;
+    END IF;
+    IF p_puts IS NOT NULL THEN
         INSERT INTO @schema@.steps AS t
         SELECT x.run_key, x.step_key, x.name, x.kind, x.status, x.position, x.attempt,
             x.attempts_max, x.input, x.input_encoding, x.result, x.result_encoding, x.error,
             x.error_encoding, x.timeout_us, x.due_at, x.wait_for, x.created_at, x.updated_at
-        FROM unnest(p_steps) x
+        FROM unnest(p_puts) x
         ON CONFLICT (run_key, step_key) DO UPDATE SET
             status = excluded.status, attempt = excluded.attempt,
             attempts_max = excluded.attempts_max, input = excluded.input,
@@ -436,7 +480,7 @@ BEGIN
             updated_at = excluded.updated_at
         WHERE t.status NOT IN ('completed', 'errored', 'skipped', 'cancelled');
         GET DIAGNOSTICS v_n = ROW_COUNT;
-        IF v_n <> cardinality(p_steps) THEN
+        IF v_n <> cardinality(p_puts) THEN
             RAISE EXCEPTION 'a step is settled' USING ERRCODE = 'WL001';
         END IF;
     END IF;
@@ -457,7 +501,7 @@ BEGIN
     END IF;
     IF p_settles IS NOT NULL THEN
         DELETE FROM @schema@.tasks t USING unnest(p_settles) x
-        WHERE t.task_id = x.task_id;
+        WHERE t.task_id = x.task_id AND (x.run_key IS NULL OR t.run_key = x.run_key);
     END IF;
     IF p_reschedules IS NOT NULL THEN
         RETURN QUERY UPDATE @schema@.tasks t SET

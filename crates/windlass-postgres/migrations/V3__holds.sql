@@ -533,7 +533,7 @@ BEGIN
             turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
             turn_ready = r.status <> 'paused',
             turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
-                ELSE coalesce(r.turn_due_at, v_now) END
+                ELSE least(r.turn_due_at, v_now) END
         FROM picked WHERE r.run_key = picked.run_key
         RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, picked.at, NULL::int8,
             NULL::bytea, r.queue, r.workflow, r.turn_ready, NULL::int8;
@@ -547,7 +547,7 @@ BEGIN
             WHERE t.claim_no = o.claim_no AND t.worker IS NOT NULL
             ORDER BY t.task_id FOR NO KEY UPDATE OF t SKIP LOCKED)
         UPDATE @schema@.tasks t SET worker = NULL, claimed_at = NULL, claim_no = t.claim_no + 1,
-            reclaims = t.reclaims + 1, ready = true, due_at = coalesce(t.due_at, v_now)
+            reclaims = t.reclaims + 1, ready = true, due_at = least(t.due_at, v_now)
         FROM picked WHERE t.task_id = picked.task_id
         RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, picked.at, NULL::int8,
             NULL::bytea, t.queue, t.name, true, NULL::int8;
@@ -574,7 +574,7 @@ BEGIN
     UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
         turn_claim_no = r.turn_claim_no + 1, turn_ready = r.status <> 'paused',
         turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
-            ELSE coalesce(r.turn_due_at, v_now) END
+            ELSE least(r.turn_due_at, v_now) END
     FROM held WHERE r.run_key = held.run_key
     RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,
         NULL::bytea, r.queue, r.workflow, r.turn_ready, NULL::int8;
@@ -585,7 +585,7 @@ BEGIN
         WHERE t.worker = h.worker AND t.claim_no = h.claim_no
         ORDER BY t.task_id FOR NO KEY UPDATE OF t)
     UPDATE @schema@.tasks t SET worker = NULL, claimed_at = NULL, claim_no = t.claim_no + 1,
-        ready = true, due_at = coalesce(t.due_at, v_now)
+        ready = true, due_at = least(t.due_at, v_now)
     FROM held WHERE t.task_id = held.task_id
     RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, NULL::int8, NULL::int8,
         NULL::bytea, t.queue, t.name, true, NULL::int8;

@@ -18,7 +18,7 @@ use encode::Records;
 /// The call. Its parameters are those of [`Batch::params`].
 pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    $15, $16, $17, $18, $19)";
+    $15, $16, $17, $18, $19, $20)";
 
 /// What the function does with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,10 @@ pub(crate) struct Batch {
     dead_letters: Records,
     causes: Records,
     dooms: Records,
+    puts: Records,
+    nothing: Records,
+    /// It sends nothing, names no task and looks for no cause: see `commit_batch`.
+    plain: bool,
     messages_count: usize,
 }
 
@@ -61,25 +65,27 @@ impl Batch {
     /// Writes the commits down, in order. [`windlass_kernel::fold`] has seen to it that they can
     /// share a batch.
     pub(crate) fn of(commits: &[&Commit]) -> Self {
-        let mut batch = Self { size: commits.len() as i32, ..Self::default() };
+        let mut batch = Self { size: commits.len() as i32, plain: true, ..Self::default() };
         let mut runs = Locks::default();
         let mut tasks = Locks::default();
         for (at, commit) in commits.iter().enumerate() {
             batch.guard(at + 1, commit, &mut runs, &mut tasks);
             batch.ops(at + 1, commit, &mut runs, &mut tasks);
         }
+        batch.sets(commits);
         batch.lock_runs(runs);
         batch.lock_tasks(tasks);
         batch
     }
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
-    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 19] {
+    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 20] {
+        let quick = *mode == Mode::Quick as i16;
         [
             mode,
             &self.size,
             &self.status,
-            &self.runs,
+            if quick && self.plain { &self.nothing } else { &self.runs },
             &self.tasks,
             &self.creates,
             &self.sets,
@@ -95,6 +101,7 @@ impl Batch {
             &self.dead_letters,
             &self.causes,
             &self.dooms,
+            &self.puts,
         ]
     }
 
@@ -120,6 +127,7 @@ impl Batch {
             let kind = if commit.ops.iter().any(leaves) { 1 } else { 2 };
             let hold = (kind, guard.hold.worker.0, guard.hold.claim_no);
             tasks.guarded(guard.task_id, idx, hold);
+            self.plain = false;
         }
     }
 
@@ -135,14 +143,14 @@ impl Batch {
         for (op, what) in commit.ops.iter().enumerate() {
             match what {
                 Op::CreateRun(run) => self.create(idx, op, run),
-                Op::SetRun(change) => self.set(idx, commit, change),
+                Op::SetRun(_) => {}
                 Op::AppendEvent { event, cause } => {
                     looks |= *cause == windlass_kernel::CauseCheck::Look;
                     self.event(idx, event);
                 }
                 Op::PutStep(step) => {
                     if seen.step(commit, op, step) {
-                        self.step(idx, op, step, seen.first_step(commit, step));
+                        self.step(idx, op, commit, step, seen.first_step(commit, step));
                     }
                 }
                 Op::PutMessage(message) => self.message(idx, op, commit, message, runs, &mut seen),
@@ -153,8 +161,11 @@ impl Batch {
                 Op::Reschedule(change) => self.reschedule(idx, change),
                 Op::Settle { task_id } => {
                     tasks.named(*task_id);
-                    self.settles.row(2, |row| {
-                        row.int4(idx).uuid(task_id.0);
+                    self.plain = false;
+                    let guarded = commit.task.is_some_and(|guard| guard.task_id == *task_id);
+                    let owner = if guarded { None } else { commit.run_key().map(|key| key.0) };
+                    self.settles.row(3, |row| {
+                        row.int4(idx).uuid(task_id.0).uuid(owner);
                     });
                 }
                 Op::DeadLetter(letter) => self.dead_letter(idx, letter),
@@ -163,6 +174,7 @@ impl Batch {
             }
         }
         if looks {
+            self.plain = false;
             self.causes(idx, commit);
         }
         self.dooms(idx, commit, &seen);
@@ -260,13 +272,30 @@ impl Batch {
         }
     }
 
+    // In the order of the keys, so that the update locks rows in that order.
+    fn sets(&mut self, commits: &[&Commit]) {
+        let mut sets: Vec<(usize, &Commit, &RunChange)> = Vec::with_capacity(commits.len());
+        for (at, commit) in commits.iter().enumerate() {
+            if let Some(change) = commit.run_change() {
+                sets.push((at + 1, commit, change));
+            }
+        }
+        sets.sort_unstable_by_key(|(_, _, change)| change.run_key);
+        for (idx, commit, change) in sets {
+            self.set(idx, commit, change);
+        }
+    }
+
     fn set(&mut self, idx: usize, commit: &Commit, change: &RunChange) {
         self.status |= change.status.is_some();
-        let (worker, takes) = match &commit.run {
-            Some(RunGuard::Held { hold, .. }) => (Some(hold.worker.0), false),
-            Some(RunGuard::Free { worker, .. }) => (Some(worker.0), true),
-            _ => (None, false),
+        let (worker, claim, takes) = match &commit.run {
+            Some(RunGuard::Held { hold, .. }) => {
+                (Some(hold.worker.0), Some(hold.claim_no as i64), false)
+            }
+            Some(RunGuard::Free { worker, .. }) => (Some(worker.0), None, true),
+            _ => (None, None, false),
         };
+        let was = commit.run.as_ref().and_then(RunGuard::head);
         let (wake, wake_at, seen) = match change.turn {
             TurnChange::Keep => (0, None, None),
             TurnChange::Release { wake, seen } => {
@@ -274,7 +303,7 @@ impl Batch {
                 (wake, at, Some(seen as i64))
             }
         };
-        self.sets.row(22, |row| {
+        self.sets.row(25, |row| {
             row.int4(idx)
                 .uuid(change.run_key.0)
                 .bytes(&change.head.hash.as_bytes()[..])
@@ -293,7 +322,10 @@ impl Batch {
                 .bool(takes)
                 .int2(wake)
                 .time(wake_at)
-                .int8(seen);
+                .int8(seen)
+                .bytes(was.as_ref().map(|head| &head.hash.as_bytes()[..]))
+                .int8(was.map(|head| head.next_ordinal as i64))
+                .int8(claim);
         });
     }
 
@@ -312,9 +344,14 @@ impl Batch {
         });
     }
 
-    // `first` is what the commit itself said the step is; a later op changes only what became of it.
-    fn step(&mut self, idx: usize, op: usize, step: &Step, first: &Step) {
-        self.steps.row(21, |row| {
+    // `first` is what the commit itself said the step is; a later op changes only what became of
+    // it. A step's position is where the ledger ended when it was first recorded, so one that is
+    // not before the guard's end is new; should that be wrong, the careful way finds out.
+    fn step(&mut self, idx: usize, op: usize, commit: &Commit, step: &Step, first: &Step) {
+        let end = commit.run.as_ref().and_then(RunGuard::head).map_or(0, |head| head.next_ordinal);
+        let is_new = first.position >= end;
+        let rows = if is_new { &mut self.steps } else { &mut self.puts };
+        rows.row(21, |row| {
             row.int4(idx)
                 .int4(op)
                 .uuid(step.run_key.0)
@@ -356,6 +393,7 @@ impl Batch {
         let guarded = commit.run_key() == Some(message.run_key) && !created;
         seen.sends_to_itself |= guarded || created;
         self.messages_count += 1;
+        self.plain = false;
         let order = self.messages_count;
         self.messages.row(14, |row| {
             row.int4(idx)

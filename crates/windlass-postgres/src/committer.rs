@@ -84,7 +84,7 @@ impl Committer {
     }
 
     // What can be written now. Commits with user SQL begin elsewhere, because nobody knows how long
-    // the user's statements take; what touches their runs waits, in order.
+    // the user's statements take; later commits of their runs wait, in order.
     fn startable(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let plain = |job: &Job| job.commit.user_sql().next().is_none();
         if self.busy.is_empty() && jobs.iter().all(plain) {
@@ -271,13 +271,13 @@ fn is_store_error(error: &CommitError) -> bool {
     matches!(error, CommitError::Unavailable(_) | CommitError::Unknown(_))
 }
 
+// The runs that it writes. Messages to them need not wait: nobody said which comes first.
 fn touched(commit: &Commit) -> Vec<RunKey> {
-    let named = commit.ops.iter().filter_map(|op| match op {
+    let created = commit.ops.iter().filter_map(|op| match op {
         Op::CreateRun(run) => Some(run.run_key),
-        Op::PutMessage(message) => Some(message.run_key),
         _ => None,
     });
-    commit.run_key().into_iter().chain(named).collect()
+    commit.run_key().into_iter().chain(created).collect()
 }
 
 // Splits a batch where its bodies would make one statement too large.

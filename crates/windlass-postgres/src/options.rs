@@ -167,12 +167,23 @@ impl Connector {
     }
 }
 
-// A plan that was made while the tables were empty would scan them for ever: sequential scans are
-// off and plans are generic. An answer of `Ok` must be durable whatever the server's default is.
+/// Planner settings for the engine's own statements. A plan that was made while the tables were
+/// empty would scan them for ever: so no sequential scans, and no joins that read a whole index. A
+/// nested loop along the given keys is what every statement means.
+pub(crate) const PLANNER: [(&str, &str); 4] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+];
+
+// An answer of `Ok` must be durable whatever the server's default is.
 fn settings(options: &Options) -> String {
+    let planner: String =
+        PLANNER.iter().map(|(name, value)| format!("SET {name} = {value}; ")).collect();
     format!(
-        "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off; \
-         SET synchronous_commit = on; SET default_transaction_isolation = 'read committed'; \
+        "{planner} SET jit = off; SET synchronous_commit = on; \
+         SET default_transaction_isolation = 'read committed'; \
          SET statement_timeout = {}; SET lock_timeout = {}; \
          SET idle_in_transaction_session_timeout = 60000",
         options.statement_timeout.as_millis(),

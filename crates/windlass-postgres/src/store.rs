@@ -1,5 +1,6 @@
 //! The store: takes calls and hands them to whoever does the work.
 
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -445,8 +446,32 @@ fn batches_of(commits: Vec<Commit>) -> Vec<Vec<(usize, Commit)>> {
         let mut members: Vec<usize> =
             groups.iter().flat_map(|group| group.members().iter().copied()).collect();
         members.sort_unstable();
-        let batch = members.into_iter().filter_map(|index| Some((index, commits[index].take()?)));
-        batches.push(batch.collect());
+        for wave in waves(members, &commits) {
+            let wave = wave.into_iter().filter_map(|index| Some((index, commits[index].take()?)));
+            batches.push(wave.collect());
+        }
     }
     batches
+}
+
+// Messages to one run may be in one batch, and are then numbered in order; but only if they go to
+// the same committer. What would go to another one waits for the next wave.
+fn waves(members: Vec<usize>, commits: &[Option<Commit>]) -> Vec<Vec<usize>> {
+    let mut waves: Vec<Vec<usize>> = Vec::new();
+    let mut last: BTreeMap<RunKey, (usize, u64)> = BTreeMap::new();
+    for index in members {
+        let Some(commit) = &commits[index] else { continue };
+        let own = place(commit);
+        let after = |(wave, place): &(usize, u64)| if *place == own { *wave } else { wave + 1 };
+        let targets = || commit.messages().map(|message| message.run_key);
+        let wave = targets().filter_map(|run| last.get(&run)).map(after).max().unwrap_or(0);
+        for run in targets() {
+            last.insert(run, (wave, own));
+        }
+        if waves.len() <= wave {
+            waves.resize(wave + 1, Vec::new());
+        }
+        waves[wave].push(index);
+    }
+    waves
 }

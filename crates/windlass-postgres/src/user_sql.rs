@@ -15,6 +15,7 @@ use windlass_kernel::{Commit, CommitError, CommitKey, Error, Statement};
 use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
 use crate::committer::{Outcome, decide, resolve};
 use crate::error::{Failure, classify, constraint, is_unique, of_call, said, unknown};
+use crate::options::PLANNER;
 use crate::store::Shared;
 
 use convert::Converted;
@@ -117,9 +118,11 @@ async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ende
     let begun = async {
         let transaction = client.transaction().await?;
         // The engine's planner settings are not for the user's statements.
+        let planner: String =
+            PLANNER.iter().map(|(name, _)| format!("SET LOCAL {name} TO DEFAULT; ")).collect();
         let settings = format!(
-            "SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; \
-             SET LOCAL statement_timeout = {patience}; SET LOCAL lock_timeout = {patience}"
+            "{planner} SET LOCAL statement_timeout = {patience}; \
+             SET LOCAL lock_timeout = {patience}"
         );
         transaction.batch_execute(&settings).await?;
         let row = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await?;
@@ -179,9 +182,10 @@ async fn finish(
         let message = "a statement ended the transaction that it runs in".to_owned();
         return Ok(Ended::User { unique: false, message });
     }
+    let planner: String =
+        PLANNER.iter().map(|(name, value)| format!("SET LOCAL {name} = {value}; ")).collect();
     let settings = format!(
-        "SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = force_generic_plan; \
-         SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = {}; \
+        "{planner} SET LOCAL synchronous_commit = on; SET LOCAL statement_timeout = {}; \
          SET LOCAL lock_timeout = {}",
         shared.options.statement_timeout.as_millis(),
         shared.options.lock_timeout.as_millis(),

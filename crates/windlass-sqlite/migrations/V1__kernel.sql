@@ -241,23 +241,26 @@ CREATE TABLE meta (
 
 INSERT INTO meta (name, value) VALUES ('clock', 0);
 
--- What must never happen, said where no program can forget it.
+-- What must never happen, said where no program can forget it. It ends the whole transaction, not
+-- the statement alone: for that SQLite would keep an undo log of every statement that a trigger
+-- could stop, and the writer's are millions. After and not before, because before a change SQLite
+-- has to look its row up twice.
 
 CREATE TRIGGER events_update AFTER UPDATE ON events
 BEGIN
-    SELECT RAISE(ABORT, 'events never change');
+    SELECT RAISE(ROLLBACK, 'events never change');
 END;
 
 CREATE TRIGGER events_delete BEFORE DELETE ON events
 WHEN EXISTS (SELECT 1 FROM runs WHERE run_key = OLD.run_key)
 BEGIN
-    SELECT RAISE(ABORT, 'events are deleted only after their run');
+    SELECT RAISE(ROLLBACK, 'events are deleted only after their run');
 END;
 
 CREATE TRIGGER runs_delete BEFORE DELETE ON runs
 WHEN OLD.status NOT IN ('complete', 'errored', 'terminated')
 BEGIN
-    SELECT RAISE(ABORT, 'a run is deleted only when it has ended');
+    SELECT RAISE(ROLLBACK, 'a run is deleted only when it has ended');
 END;
 
 CREATE TRIGGER runs_ended AFTER UPDATE OF
@@ -268,7 +271,7 @@ CREATE TRIGGER runs_ended AFTER UPDATE OF
 ON runs
 WHEN OLD.status IN ('complete', 'errored', 'terminated')
 BEGIN
-    SELECT RAISE(ABORT, 'an ended run never changes');
+    SELECT RAISE(ROLLBACK, 'an ended run never changes');
 END;
 
 CREATE TRIGGER runs_identity AFTER UPDATE OF
@@ -276,26 +279,26 @@ CREATE TRIGGER runs_identity AFTER UPDATE OF
     created_at, input, input_encoding, input_hash
 ON runs
 BEGIN
-    SELECT RAISE(ABORT, 'what identifies a run never changes');
+    SELECT RAISE(ROLLBACK, 'what identifies a run never changes');
 END;
 
 CREATE TRIGGER steps_settled AFTER UPDATE ON steps
 WHEN OLD.status IN ('completed', 'errored', 'skipped', 'cancelled')
 BEGIN
-    SELECT RAISE(ABORT, 'a settled step never changes');
+    SELECT RAISE(ROLLBACK, 'a settled step never changes');
 END;
 
 CREATE TRIGGER steps_delete BEFORE DELETE ON steps
 WHEN EXISTS (SELECT 1 FROM runs WHERE run_key = OLD.run_key)
 BEGIN
-    SELECT RAISE(ABORT, 'steps are deleted only after their run');
+    SELECT RAISE(ROLLBACK, 'steps are deleted only after their run');
 END;
 
 CREATE TRIGGER steps_identity AFTER UPDATE OF
     run_key, step_key, name, kind, position, created_at
 ON steps
 BEGIN
-    SELECT RAISE(ABORT, 'what identifies a step never changes');
+    SELECT RAISE(ROLLBACK, 'what identifies a step never changes');
 END;
 
 -- For people with a SQL prompt: keys and hashes in hex, times as text, JSON bodies as text.

@@ -1,6 +1,10 @@
 //! The committer: the one thread that writes, in batches, and what becomes of a batch that fails.
 
+mod checkpoint;
+mod units;
+
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +24,9 @@ use crate::options::Options;
 use crate::schema::{self, Opened};
 use crate::user_sql::Fence;
 use crate::wake::Bell;
+
+use checkpoint::{Checkpointer, Log};
+use units::{Answers, CallOf, Outcome, Unit};
 
 /// The store's clock: the system's, but never behind the last commit.
 pub(crate) struct StoreClock {
@@ -49,38 +56,6 @@ pub(crate) struct Committer {
 pub(crate) enum Job {
     Unit(Unit),
     Close(oneshot::Sender<()>),
-}
-
-/// One call.
-pub(crate) enum Unit {
-    Commits { commits: Vec<Commit>, user_sql: bool, reply: oneshot::Sender<CommitResults> },
-    Call(RefCell<Box<dyn Call + Send>>),
-}
-
-/// A call that writes and is not a commit. It may be run again after a rollback.
-pub(crate) trait Call {
-    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail>;
-    fn answer(&mut self, outcome: Result<(), Error>);
-}
-
-struct CallOf<T, F> {
-    work: F,
-    result: Option<T>,
-    reply: Option<oneshot::Sender<Result<T, Error>>>,
-}
-
-impl<T: Send, F: FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send> Call for CallOf<T, F> {
-    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail> {
-        self.result = Some((self.work)(writer)?);
-        Ok(())
-    }
-
-    fn answer(&mut self, outcome: Result<(), Error>) {
-        let Some(reply) = self.reply.take() else { return };
-        let answer = outcome.and_then(|()| self.result.take().ok_or_else(error::lost));
-        // Nobody waits any more: what was written stays written.
-        let _ = reply.send(answer);
-    }
 }
 
 impl Committer {
@@ -171,30 +146,6 @@ impl Drop for Closing {
     }
 }
 
-impl Unit {
-    fn len(&self) -> usize {
-        match self {
-            Unit::Commits { commits, .. } => commits.len(),
-            Unit::Call(_) => 1,
-        }
-    }
-
-    fn has_user_sql(&self) -> bool {
-        matches!(self, Unit::Commits { user_sql: true, .. })
-    }
-
-    // Answers that nothing was written, because of `error`.
-    fn refuse(self, error: &Error) {
-        match self {
-            Unit::Commits { commits, reply, .. } => {
-                let error = error::commit_error(error::again(error));
-                let _ = reply.send(commits.iter().map(|_| Err(error.clone())).collect());
-            }
-            Unit::Call(call) => call.into_inner().answer(Err(error::again(error))),
-        }
-    }
-}
-
 fn write_batches(
     opened: Opened,
     options: &Options,
@@ -206,9 +157,10 @@ fn write_batches(
     let log = Log::watch(&mut conn)?;
     let fence = Fence::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
     let checkpointer = Checkpointer::start(path)?;
+    let answers = Answers::start()?;
     let writer = Writer::new(&conn, &fence).map_err(error::sql)?;
     let mut batcher =
-        Batcher { writer, clock, bell, options, seen_version: None, log, checkpointer };
+        Batcher { writer, clock, bell, options, seen_version: None, log, checkpointer, answers };
     let closing = batcher.run(jobs);
     drop(batcher);
     drop(fence);
@@ -229,12 +181,7 @@ struct Batcher<'c> {
     seen_version: Option<i64>,
     log: Log,
     checkpointer: Checkpointer,
-}
-
-/// What became of a batch's units: for commits the results, for calls whether it went through.
-enum Outcome {
-    Commits(CommitResults),
-    Call(Result<(), Error>),
+    answers: Answers,
 }
 
 impl<'c> Batcher<'c> {
@@ -285,9 +232,7 @@ impl<'c> Batcher<'c> {
         match written {
             Ok(outcomes) => {
                 self.ring();
-                for (unit, outcome) in batch.into_iter().zip(outcomes) {
-                    answer(unit, outcome);
-                }
+                self.answers.give(batch.into_iter().zip(outcomes).collect());
                 Ok(())
             }
             Err(Broken::Lost(error)) => {
@@ -348,52 +293,87 @@ impl<'c> Batcher<'c> {
 
     // After something in the batch failed: each in a savepoint, so that it fails alone.
     fn one_by_one(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Broken> {
+        let mut spoilers = Spoilers::new();
+        loop {
+            if let Some(outcomes) = self.savepoints(batch, &mut spoilers)? {
+                return Ok(outcomes);
+            }
+        }
+    }
+
+    // Nothing if one of them ended the transaction that was everybody's: then it is among the
+    // spoilers, and the others are written without it.
+    fn savepoints(
+        &mut self,
+        batch: &[Unit],
+        spoilers: &mut Spoilers,
+    ) -> Result<Option<Vec<Outcome>>, Broken> {
         self.begin()?;
         let before = self.writer.conn.total_changes();
         self.writer.careful = true;
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut failed = None;
-        for unit in batch {
-            match self.unit_alone(unit) {
+        for (index, unit) in batch.iter().enumerate() {
+            match self.unit_alone(unit, index, spoilers) {
                 Ok(outcome) => outcomes.push(outcome),
-                Err(fail) => {
-                    failed = Some(fail);
+                Err((n, fail)) => {
+                    failed = Some(((index, n), fail));
                     break;
                 }
             }
         }
         self.writer.careful = false;
-        if let Some(fail) = failed {
-            self.rollback()?;
+        let Some((place, fail)) = failed else {
+            self.commit(before)?;
+            return Ok(Some(outcomes));
+        };
+        let has_ended = self.writer.conn.is_autocommit();
+        self.rollback()?;
+        if fail.is_everybodys() || !has_ended {
             return Err(Broken::Fail(fail));
         }
-        self.commit(before)?;
-        Ok(outcomes)
+        spoilers.insert(place, fail.into_commit_error());
+        Ok(None)
     }
 
-    fn unit_alone(&mut self, unit: &Unit) -> Result<Outcome, Fail> {
-        Ok(match unit {
+    fn unit_alone(
+        &mut self,
+        unit: &Unit,
+        index: usize,
+        spoilers: &Spoilers,
+    ) -> Result<Outcome, (usize, Fail)> {
+        match unit {
             Unit::Commits { commits, .. } => {
                 let mut results = Vec::with_capacity(commits.len());
-                for commit in commits {
+                for (n, commit) in commits.iter().enumerate() {
+                    if let Some(error) = spoilers.get(&(index, n)) {
+                        results.push(Err(error.clone()));
+                        continue;
+                    }
                     let written = self.in_savepoint(|writer| {
                         let mut buffers = Buffers::default();
                         let committed = writer.apply(&mut buffers, commit)?;
                         writer.finish(&mut buffers)?;
                         Ok(committed)
-                    })?;
+                    });
+                    let written = written.map_err(|fail| (n, fail))?;
                     results.push(written.map_err(Fail::into_commit_error));
                 }
-                Outcome::Commits(results)
+                Ok(Outcome::Commits(results))
+            }
+            Unit::Call(_) if let Some(error) = spoilers.get(&(index, 0)) => {
+                let error = Error::new(error.kind(), error.code(), error.to_string());
+                Ok(Outcome::Call(Err(error)))
             }
             Unit::Call(call) => {
                 let written = self.in_savepoint(|writer| {
                     call.borrow_mut().run(writer)?;
                     writer.finish(&mut Buffers::default())
-                })?;
-                Outcome::Call(written.map_err(Fail::into_error))
+                });
+                let written = written.map_err(|fail| (0, fail))?;
+                Ok(Outcome::Call(written.map_err(Fail::into_error)))
             }
-        })
+        }
     }
 
     // The outer error is everybody's, the inner one only of what was tried.
@@ -587,6 +567,9 @@ impl<'c> Batcher<'c> {
     }
 }
 
+/// Commits (by unit, and place in it) whose failure ended a transaction, and their answer.
+type Spoilers = HashMap<(usize, usize), CommitError>;
+
 /// A batch of which nothing was written, or of which nobody knows.
 enum Broken {
     Fail(Fail),
@@ -609,15 +592,6 @@ impl Broken {
     }
 }
 
-fn answer(unit: Unit, outcome: Outcome) {
-    match (unit, outcome) {
-        (Unit::Commits { reply, .. }, Outcome::Commits(results)) => drop(reply.send(results)),
-        (Unit::Call(call), Outcome::Call(result)) => call.into_inner().answer(result),
-        // Outcomes are made from their units, one for one.
-        _ => {}
-    }
-}
-
 impl Writer<'_> {
     // A commit that does not hold is an answer; anything else is the batch's affair.
     fn apply_or_answer<'b>(
@@ -631,93 +605,4 @@ impl Writer<'_> {
             Err(fail) => Err(fail),
         }
     }
-}
-
-/// The size of the write-ahead log.
-struct Log {
-    pages: Arc<AtomicU64>,
-    page_bytes: u64,
-}
-
-impl Log {
-    fn watch(conn: &mut Connection) -> Result<Self, Error> {
-        // The file's own, which need not be what a new one would get.
-        let page_bytes: u32 =
-            conn.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(error::sql)?;
-        let pages = Arc::new(AtomicU64::new(0));
-        let seen = pages.clone();
-        let hook = move |_: &mut rusqlite::hooks::Wal, count: std::ffi::c_int| {
-            seen.store(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-            Ok(())
-        };
-        conn.wal_hook(Some(hook)).map_err(error::sql)?;
-        Ok(Self { pages, page_bytes: page_bytes.into() })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.pages.load(Ordering::Relaxed) * self.page_bytes
-    }
-
-    // The next commit writes to the log's beginning.
-    fn restarts(&self) {
-        self.pages.store(0, Ordering::Relaxed);
-    }
-}
-
-/// The thread that copies the log into the database beside the commits.
-struct Checkpointer {
-    ask: Option<Sender<()>>,
-    done: Receiver<()>,
-    is_asked: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Checkpointer {
-    fn start(path: PathBuf) -> Result<Self, Error> {
-        let (ask, asked) = unbounded::<()>();
-        let (finish, done) = unbounded();
-        let work = move || {
-            while asked.recv().is_ok() {
-                if let Err(error) = copy_log(&path) {
-                    tracing::warn!(%error, "a checkpoint failed; the log grows");
-                }
-                let _ = finish.send(());
-            }
-        };
-        let thread = Some(schema::spawn("windlass-checkpoint", work)?);
-        Ok(Self { ask: Some(ask), done, is_asked: false, thread })
-    }
-
-    fn ask(&mut self) {
-        if let Some(ask) = &self.ask
-            && !self.is_asked
-        {
-            self.is_asked = ask.send(()).is_ok();
-        }
-    }
-
-    fn is_done(&mut self) -> bool {
-        let done = self.done.try_recv().is_ok();
-        self.is_asked &= !done;
-        done
-    }
-}
-
-impl Drop for Checkpointer {
-    fn drop(&mut self) {
-        self.ask = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn copy_log(path: &Path) -> Result<(), Error> {
-    let conn = schema::connect(path, false)?;
-    let copy = || -> rusqlite::Result<()> {
-        conn.pragma_update(None, "synchronous", "FULL")?;
-        conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
-    };
-    copy().map_err(error::sql)
 }

@@ -78,12 +78,12 @@ const RELEASE_TURN: &str = "UPDATE runs SET turn_worker = NULL, turn_claimed_at 
      turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + ?5, \
      turn_ready = (status IN ('active', 'waiting')), \
      turn_due_at = CASE WHEN status IN ('active', 'waiting') \
-                   THEN COALESCE(turn_due_at, ?4) ELSE turn_due_at END \
+                   THEN MIN(COALESCE(turn_due_at, ?4), ?4) ELSE turn_due_at END \
      WHERE run_key = ?1 AND turn_worker = ?2 AND turn_claim_no = ?3 \
      RETURNING namespace, queue, workflow, limit_key, turn_ready";
 const RELEASE_TASK: &str = "UPDATE tasks SET worker = NULL, claimed_at = NULL, \
      claim_no = claim_no + 1, reclaims = reclaims + ?5, ready = 1, \
-     due_at = COALESCE(due_at, ?4) \
+     due_at = MIN(COALESCE(due_at, ?4), ?4) \
      WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3 \
      RETURNING namespace, queue, name, limit_key, ready";
 

@@ -299,13 +299,13 @@ fn start(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> {
          turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + 1, \
          turn_ready = (status <> 'paused'), \
          turn_due_at = CASE status WHEN 'paused' THEN turn_due_at \
-                       ELSE COALESCE(turn_due_at, ?1) END \
+                       ELSE MIN(COALESCE(turn_due_at, ?1), ?1) END \
          WHERE turn_worker IS NOT NULL",
         [now.as_micros()],
     )?;
     tx.execute(
         "UPDATE tasks SET worker = NULL, claimed_at = NULL, claim_no = claim_no + 1, \
-         reclaims = reclaims + 1, ready = 1, due_at = COALESCE(due_at, ?1) \
+         reclaims = reclaims + 1, ready = 1, due_at = MIN(COALESCE(due_at, ?1), ?1) \
          WHERE worker IS NOT NULL",
         [now.as_micros()],
     )?;

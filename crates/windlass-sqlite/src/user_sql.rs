@@ -59,7 +59,10 @@ pub(crate) struct Fence {
 
 impl Fence {
     /// Installs the fence on a connection; it is down.
-    #[expect(clippy::disallowed_methods, reason = "bounds how long a statement runs, decides nothing")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "bounds how long a statement runs, decides nothing"
+    )]
     pub(crate) fn install(conn: &mut Connection, span: Duration) -> rusqlite::Result<Self> {
         let up = Arc::new(AtomicBool::new(false));
         let until = Arc::new(AtomicI64::new(i64::MAX));

@@ -77,6 +77,7 @@ macro_rules! conformance {
                 of_tasks_after_reaping_and_release,
                 of_tasks_after_reschedule,
                 revoke_of_ended_and_unknown_runs,
+                of_a_sleeping_run_that_is_revoked,
             ],
             guards: [
                 a_run_from_start_to_end,
@@ -89,6 +90,7 @@ macro_rules! conformance {
                 a_settled_step_is_final,
                 an_open_step_is_replaced,
                 an_ended_run_takes_nothing,
+                a_run_settles_its_own_tasks,
                 retries_of_a_task,
                 dead_letters,
             ],

@@ -72,7 +72,10 @@ impl Session {
                         self.live = None;
                         deadline = deadline.max(Instant::now() + until / 2);
                     }
-                    Failure::Careful if mode == Mode::Quick => mode = Mode::Careful,
+                    // A broken key may be a step that was there after all.
+                    Failure::Careful | Failure::Constraint if mode == Mode::Quick => {
+                        mode = Mode::Careful;
+                    }
                     Failure::Again | Failure::Careful if tries < TRIES_MAX => {
                         tries += 1;
                         tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await;

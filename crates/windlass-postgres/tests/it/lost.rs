@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass_kernel::{Commit, Delivery, Op, Statement, Turn};
+use windlass_kernel::{Commit, Delivery, OnExisting, Op, Statement, Turn};
 use windlass_postgres::PostgresStore;
 use windlass_testkit::world::World;
 
@@ -25,9 +25,9 @@ async fn a_create_and_a_step_are_found_again() {
     let worker = world.worker();
     let new = world.new_run("a", Turn::held_by(worker));
     let run_key = new.run_key;
-    let commit = world.create_commit(new, windlass_kernel::OnExisting::Refuse);
+    let commit = world.create_commit(new, OnExisting::Refuse);
     // The committer connects with the first commit: its Bind is the one that is cut.
-    let warm = world.create_commit(world.new_run("warm", Turn::ready()), windlass_kernel::OnExisting::Refuse);
+    let warm = world.create_commit(world.new_run("warm", Turn::ready()), OnExisting::Refuse);
     world.ok(warm).await;
     proxy.cut(1);
     let committed = world.ok(commit).await;
@@ -91,7 +91,7 @@ async fn a_whole_batch_is_sent_again() {
     let stale = commits[3].clone();
     commits.push(world.create_commit(
         world.new_run("new", Turn::ready()),
-        windlass_kernel::OnExisting::Refuse,
+        OnExisting::Refuse,
     ));
     world.ok(stale).await;
     proxy.cut(1);
@@ -140,16 +140,22 @@ async fn user_sql_happens_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stays_away_is_unknown_only_if_something_was_sent() {
+    let proxy = Proxy::start().await;
     let schema = Schema::new();
     let mut options = options(&schema.name);
     options.reconnect_for = std::time::Duration::from_millis(300);
-    options.connect_timeout = std::time::Duration::from_millis(200);
-    let store = schema.open(options).await;
+    let store = PostgresStore::open(&proxy.dsn(&schema), options).await.expect("it opens");
     let world = World::new(Box::new(TestStore { store, schema })).await;
     let (run, hold) = world.create_held("a").await;
-    // Sessions of this schema are refused from now on, and the committer's own is ended.
-    let client = crate::support::connect().await;
     let commit = world.step_commit(&run, hold, "charge", "1");
-    drop(client);
-    world.ok(commit).await;
+
+    proxy.refuse(true);
+    proxy.cut(1);
+    assert_eq!(world.commit(commit.clone()).await.unwrap_err().code(), "STORE_UNKNOWN");
+    // By now the connection is gone before anything can be sent.
+    assert_eq!(world.commit(commit.clone()).await.unwrap_err().code(), "STORE_UNAVAILABLE");
+    proxy.refuse(false);
+    let committed = world.ok(commit).await;
+    assert!(committed.repeated, "it was written the first time");
+    assert_eq!(world.events(run.run_key).await.len(), 2);
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,9 +15,10 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Cuts {
-    // How many more messages with `needle` are cut off from their answer.
+    // How many more executions are cut off from their answer.
     left: AtomicUsize,
     done: AtomicUsize,
+    refuse: AtomicBool,
 }
 
 impl Proxy {
@@ -34,6 +35,9 @@ impl Proxy {
         let shared = cuts.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if shared.refuse.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let server = TcpStream::connect((host.as_str(), port)).await.expect("the server");
                 tokio::spawn(forward(client, server, shared.clone()));
             }
@@ -59,6 +63,11 @@ impl Proxy {
     /// Cuts the connections of the next so many executions off from their answers.
     pub(crate) fn cut(&self, count: usize) {
         self.cuts.left.store(count, Ordering::SeqCst);
+    }
+
+    /// Whether new connections are refused.
+    pub(crate) fn refuse(&self, refuse: bool) {
+        self.cuts.refuse.store(refuse, Ordering::SeqCst);
     }
 
     /// How many were cut.

@@ -11,6 +11,12 @@ use super::{Buffers, Writer, created, message_seq};
 use crate::error::Fail;
 use crate::rows::{Blob, count, number};
 
+/// Whether a run has a key.
+pub(super) const BY_KEY: &str = "SELECT run_key, input_hash FROM runs WHERE run_key = ?1";
+/// Whether a run has a name.
+pub(super) const BY_NAME: &str = "SELECT run_key, input_hash FROM runs \
+     WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 AND generation = ?4";
+
 /// The first guard that fails, if one does.
 pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {
     if let Some(conflict) = run_guard(w, commit)? {
@@ -51,17 +57,13 @@ fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fa
 }
 
 fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, Fail> {
-    let by_key = "SELECT run_key, input_hash FROM runs WHERE run_key = ?1";
-    let by_name = "SELECT run_key, input_hash FROM runs \
-                   WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 AND generation = ?4";
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Uuid>(0)?, row.get::<_, [u8; 32]>(1)?));
-    let mut find = w.conn.prepare_cached(by_key)?;
-    let mut found = find.query_row(params![Blob(run.run_key.as_bytes())], read).optional()?;
+    let key = params![Blob(run.run_key.as_bytes())];
+    let mut found = w.run_by_key.query_row(key, read).optional()?;
     if found.is_none() {
-        let mut find = w.conn.prepare_cached(by_name)?;
         let name =
             params![run.namespace.as_str(), run.workflow.as_str(), run.id.as_str(), run.generation];
-        found = find.query_row(name, read).optional()?;
+        found = w.run_by_name.query_row(name, read).optional()?;
     }
     Ok(found.map(|(key, hash)| Conflict::RunExists {
         run_key: RunKey(key),

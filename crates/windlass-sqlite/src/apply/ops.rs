@@ -42,7 +42,8 @@ const PARTS: [(u16, &str); 10] = [
     (RETENTION, ", retention_until = ?"),
 ];
 
-static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_into("runs", RUN));
+/// Inserts a run.
+pub(super) static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_into("runs", RUN));
 static INSERT_MESSAGE: LazyLock<String> = LazyLock::new(|| insert_into("messages", MESSAGE));
 static INSERT_TASK: LazyLock<String> = LazyLock::new(|| insert_into("tasks", TASK));
 static INSERT_DEAD_LETTER: LazyLock<String> =
@@ -117,11 +118,10 @@ pub(super) fn write<'b>(
 fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
     let turn = run.turn.clone().normalised(w.now);
     let labels = labels_text(&run.labels)?;
-    let mut insert = w.conn.prepare_cached(&INSERT_RUN)?;
     let (state_encoding, state) = body(&run.state);
     let (output_encoding, output) = body(&run.output);
     let (error_encoding, error) = body(&run.error);
-    let rowid = insert.insert(params![
+    let rowid = w.run_insert.insert(params![
         Blob(run.run_key.as_bytes()),
         run.namespace.as_str(),
         run.workflow.as_str(),

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use rusqlite::{OptionalExtension, params};
 use windlass_kernel::{
-    CausalRef, CauseCheck, Commit, CommitError, Delivery, Error, ErrorKind, NewMessage, Op,
-    Refusal, RunGuard, RunKey, RunStatus, StepStatus,
+    CausalRef, CauseCheck, Commit, CommitError, Delivery, NewMessage, Op, Refusal, RunGuard,
+    RunKey, RunStatus, StepStatus,
 };
 
 use super::{Buffers, Writer, created, message_seq};
-use crate::error::{Fail, commit_error};
+use crate::error::Fail;
 use crate::rows::{Blob, number};
 
 /// What becomes of each message, if nothing refuses the commit.
@@ -18,12 +18,13 @@ pub(super) fn check(
     buffers: &mut Buffers<'_>,
     commit: &Commit,
 ) -> Result<Vec<Delivery>, Fail> {
+    ended_run(w, commit)?;
     let deliveries = deliveries(w, commit)?;
     causes(w, buffers, commit)?;
     if w.careful {
         settled_steps(w, commit)?;
     }
-    let rest = consumed_messages(w, commit).and_then(|()| ended_run(w, commit));
+    let rest = consumed_messages(w, commit);
     if rest.is_err() && !w.careful && commit.ops.iter().any(|op| matches!(op, Op::PutStep(_))) {
         // Nothing of the commit will be written, so its steps are not noticed later on.
         w.flush_steps(buffers)?;
@@ -158,7 +159,7 @@ fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     Ok(())
 }
 
-// What a trigger would refuse anyhow, said before the batch has to be undone for it.
+// Nobody holds the turn of an ended run, so a commit that takes it passes the guards.
 fn ended_run(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     let Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) = &commit.run else {
         return Ok(());
@@ -166,9 +167,7 @@ fn ended_run(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     let run_key = guard.run_key();
     match w.run(run_key)? {
         Some(run) if run.status.is_ended() => {
-            let message = format!("run {run_key} is {} and never changes", run.status);
-            let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
-            Err(Fail::Answer(commit_error(error)))
+            refuse(Refusal::RunEnded { run_key, status: run.status })
         }
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use windlass_kernel::{Commit, HeldItem, Op, Reschedule, RunKey, Task, TaskGuard, Wake};
 
+use super::batches::idle_run;
 use crate::world::World;
 
 fn settle(task: &Task) -> Commit {
@@ -109,4 +110,16 @@ pub async fn revoke_of_ended_and_unknown_runs(world: World) {
     for run_key in [run.run_key, RunKey(world.key())] {
         assert_eq!(world.store.revoke(run_key, world.worker()).await.unwrap(), None);
     }
+}
+
+/// A sleeping run whose turn was taken and given back is ready now, not at some later time.
+pub async fn of_a_sleeping_run_that_is_revoked(world: World) {
+    let later = world.now().await.plus(std::time::Duration::from_secs(60));
+    let run = idle_run(&world, "sleeps", Wake::At(later)).await;
+    let worker = world.worker();
+    world.store.revoke(run.run_key, worker).await.unwrap().unwrap();
+    world.store.release(world.store.held(worker).await.unwrap()).await.unwrap();
+    let turn = world.run(run.run_key).await.turn;
+    let now = world.now().await;
+    assert!(turn.ready && turn.due_at.is_some_and(|due_at| due_at <= now), "{turn:?}");
 }

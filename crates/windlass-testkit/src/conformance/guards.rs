@@ -212,9 +212,37 @@ pub async fn an_ended_run_takes_nothing(world: World) {
     world.ok(world.complete_commit(&run, hold)).await;
     let ended = world.load(run.run_key).await;
     assert_eq!(world.code(world.step_commit(&ended.run, hold, "x", "1")).await, "RUN_HOLD_CONFLICT");
+    let mut draft = Draft::free(&ended.run, world.worker(), run.created_at);
+    draft.event("workflow.resumed", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Active);
+    assert_eq!(world.code(draft.finish()).await, "RUN_TERMINAL");
     assert_eq!(world.store.revoke(run.run_key, world.worker()).await.unwrap(), None);
     assert!(world.claim_turns(world.worker(), 10).await.is_empty());
     assert_eq!(world.load(run.run_key).await, ended);
+}
+
+/// A turn can call off its own run's tasks, held or not, and nobody else's.
+pub async fn a_run_settles_its_own_tasks(world: World) {
+    let (run, hold) = world.create_held("own").await;
+    let (other, _) = world.create_held("other").await;
+    let tasks = [Some(&run), Some(&run), Some(&other), None].map(|run| world.task(run));
+    world.enqueue(tasks.to_vec()).await;
+    let held = world.claim_tasks(world.worker(), 1).await.remove(0);
+    assert_eq!(held.task_id, tasks[0].task_id);
+    let mut draft = world.draft(&run, hold);
+    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    for task in &tasks {
+        draft.op(Op::Settle { task_id: task.task_id });
+    }
+    draft.op(Op::Settle { task_id: world.task(None).task_id });
+    world.ok(draft.finish()).await;
+    let guard = TaskGuard { task_id: held.task_id, hold: held.hold().unwrap() };
+    let late = Commit::new(None, Some(guard), vec![Op::Settle { task_id: held.task_id }]);
+    assert_eq!(world.code(late).await, "TASK_NOT_FOUND");
+    let mut left: Vec<_> = world.claim_tasks(world.worker(), 10).await;
+    left.sort_by_key(|task| task.task_id);
+    let left: Vec<_> = left.iter().map(|task| task.task_id).collect();
+    assert_eq!(left, [tasks[2].task_id, tasks[3].task_id]);
 }
 
 /// A task that failed is given back with its history, to be tried later.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_kernel::{Task, Turn, Wake, Wakeup};
+use windlass_kernel::{LimitKey, Namespace, Task, Turn, Wake, Wakeup};
 
 use super::batches::idle_run;
 use crate::world::{World, route};
@@ -46,6 +46,9 @@ pub async fn tell_of_what_became_ready(world: World) {
     world.advance_ms(61_000).await;
     world.store.promote(10).await.unwrap();
     expect(task()).await;
+    let (namespace, key) = (Namespace::default_namespace(), LimitKey::new("api").unwrap());
+    world.store.set_limit(namespace, key, Some(1)).await.unwrap();
+    expect(Wakeup::Missed).await;
 }
 
 /// A store that was closed says so to every call.

@@ -8,7 +8,7 @@ use crate::commit::{
     Refusal, RunChange, RunGuard,
 };
 use crate::error::{Error, ErrorKind};
-use crate::ids::{RunKey, StepKey};
+use crate::ids::{RunKey, StepKey, TaskId};
 use crate::ledger::CausalRef;
 use crate::limits::Limits;
 use crate::rows::{Consumed, Hold, Message, Run, Step};
@@ -31,7 +31,6 @@ impl State {
             let message = "the memory store runs no SQL; use SQLite or PostgreSQL".to_owned();
             return Err(CommitError::UserSql { unique: false, message });
         }
-        self.check_final(commit)?;
         self.check_keys(commit)?;
         Ok(self.write(commit))
     }
@@ -130,6 +129,11 @@ impl State {
     }
 
     fn check_refusals(&self, commit: &Commit) -> Result<(), Refusal> {
+        // Nobody holds the turn of an ended run, so a commit that takes it passes the guards.
+        let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
+        if let Some(run) = run.filter(|run| run.status.is_ended()) {
+            return Err(Refusal::RunEnded { run_key: run.run_key, status: run.status });
+        }
         let created: BTreeSet<RunKey> = created(commit).map(|run| run.run_key).collect();
         for message in commit.messages().filter(|message| message.required) {
             let run_key = message.run_key;
@@ -193,18 +197,6 @@ impl State {
         Ok(())
     }
 
-    // What the databases enforce with a trigger: nobody holds the turn of an ended run, so a
-    // commit that takes a free turn would pass the guards.
-    fn check_final(&self, commit: &Commit) -> Result<(), CommitError> {
-        let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
-        if let Some(run) = run.filter(|run| run.status.is_ended()) {
-            let message = format!("run {} is {} and changes no more", run.run_key, run.status);
-            let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
-            return Err(CommitError::Invalid(Arc::new(error)));
-        }
-        Ok(())
-    }
-
     // What the databases enforce with keys.
     fn check_keys(&self, commit: &Commit) -> Result<(), CommitError> {
         let mut tasks = BTreeSet::new();
@@ -264,7 +256,10 @@ impl State {
         // Messages come before the run's own change, so a release sees those it did not read.
         let messages = commit.messages().map(|message| self.accept(message)).collect();
         for op in &commit.ops {
-            self.write_op(op);
+            match op {
+                Op::Settle { task_id } if !self.may_settle(commit, *task_id) => {}
+                op => self.write_op(op),
+            }
         }
         let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
         Committed {
@@ -275,6 +270,13 @@ impl State {
             messages,
             now,
         }
+    }
+
+    // The guarded task, or one of the guarded run.
+    fn may_settle(&self, commit: &Commit, task_id: TaskId) -> bool {
+        let guarded = commit.task.is_some_and(|guard| guard.task_id == task_id);
+        let run = self.tasks.get(&task_id).and_then(|task| task.run_key);
+        guarded || run.is_some() && run == commit.run_key()
     }
 
     fn write_op(&mut self, op: &Op) {

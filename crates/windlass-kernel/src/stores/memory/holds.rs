@@ -8,7 +8,7 @@ use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
 use crate::store::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Want,
+    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Wakeup, Want,
 };
 use crate::time::Timestamp;
 
@@ -242,6 +242,7 @@ impl State {
             Some(slots) => self.limits.insert((namespace, key), slots),
             None => self.limits.remove(&(namespace, key)),
         };
+        self.note(Some(Wakeup::Missed), None);
     }
 }
 
