@@ -21,15 +21,26 @@ use crate::script::Author;
 /// Runs whose rows are made at once, while the clock stands.
 const CHUNK: usize = 10_000;
 
-/// Runs a second that the driver alone writes, in batches of the given size.
+/// What is to be written alike: so many runs, so many in a batch, by so many callers.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// Runs of the load.
+    pub(crate) runs: u64,
+    /// Commits of a batch.
+    pub(crate) batch: usize,
+    /// Callers at once: a single one never keeps two connections busy.
+    pub(crate) in_flight: usize,
+}
+
+/// Runs a second that the driver alone writes.
 pub(crate) async fn runs_per_s(
     place: &Place,
     name: &str,
     author: &Author,
-    runs: u64,
-    batch: usize,
+    shape: Shape,
 ) -> anyhow::Result<f64> {
-    let mut writer = Writer::open(place, name).await?;
+    let Shape { runs, batch, in_flight } = shape;
+    let mut writer = Writer::open(place, name, in_flight).await?;
     let mut taken = Duration::ZERO;
     let mut n = 0;
     while n < runs {
@@ -51,13 +62,14 @@ enum Writer {
 }
 
 impl Writer {
-    async fn open(place: &Place, name: &str) -> anyhow::Result<Self> {
+    async fn open(place: &Place, name: &str, in_flight: usize) -> anyhow::Result<Self> {
         // The store makes the tables, so they are the same ones.
         place.open(name).await?.store().close().await?;
         Ok(match place {
             Place::Sqlite(_) => Self::Sqlite(sqlite::Writer::open(&place.file(name)?)?),
             Place::Postgres { .. } => {
-                Self::Postgres(postgres::Writer::open(place, &place.schema(name)?).await?)
+                let schema = place.schema(name)?;
+                Self::Postgres(postgres::Writer::open(place, &schema, in_flight).await?)
             }
             Place::Memory => Self::Memory(memory::Writer::default()),
         })

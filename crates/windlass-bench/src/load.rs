@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use windlass_kernel::{Commit, Store, Timestamp};
 
 use crate::backend::{Opened, Place, Target};
-use crate::calibrate;
+use crate::calibrate::{self, Shape};
 use crate::report::{Report, Times};
 use crate::script::Author;
 
@@ -57,7 +57,8 @@ async fn measure(args: &Args, place: &Place, author: &Arc<Author>) -> anyhow::Re
             return Ok(None);
         }
         let batch = (batch_avg.round() as usize).max(1);
-        calibrate::runs_per_s(place, name, author, args.runs, batch).await.map(Some)
+        let shape = Shape { runs: args.runs, batch, in_flight: args.in_flight };
+        calibrate::runs_per_s(place, name, author, shape).await.map(Some)
     };
     let before = calibrated(pilot.batch_avg, "before").await?;
     let driven = drive(&opened, author, args.in_flight, warm_up, args.runs).await?;

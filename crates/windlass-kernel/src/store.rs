@@ -264,6 +264,12 @@ impl Capped {
     }
 }
 
+impl std::fmt::Display for Capped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.count, if self.more { "+" } else { "" })
+    }
+}
+
 /// Counts and ages of turns, or of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueueHealth {

@@ -140,6 +140,7 @@ DECLARE
     v_now     int8;
     v_ok      bool[];          -- by commit; NULL while all hold
     v_good    bool;
+    v_ended   bool := false;
     v_n       int8;
     v_probed  bool := false;
     v_failed  @schema@.batch_result[];
@@ -152,8 +153,10 @@ BEGIN
     -- 1. Lock everything named, in the order of the keys: LockRows sits above the sort. The guard
     -- is decided from the locked row itself, so a wait for a lock cannot leave an old answer.
     IF p_runs IS NOT NULL THEN
-        SELECT count(*), coalesce(bool_and(good), true) INTO v_n, v_good FROM (
-            SELECT CASE g.kind
+        SELECT count(*), coalesce(bool_and(good), true), coalesce(bool_or(ended), false)
+        INTO v_n, v_good, v_ended FROM (
+            SELECT g.kind = 3 AND r.status IN ('complete', 'errored', 'terminated') AS ended,
+                CASE g.kind
                 WHEN 0 THEN true
                 WHEN 2 THEN r.turn_worker IS NOT DISTINCT FROM g.worker
                     AND r.turn_claim_no = g.claim_no

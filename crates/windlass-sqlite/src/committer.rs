@@ -6,14 +6,13 @@ mod units;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures::channel::oneshot;
-use rusqlite::{Connection, ffi, params};
+use rusqlite::{ffi, params};
 use windlass_kernel::{
     Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
 };
@@ -53,7 +52,7 @@ pub(crate) struct Committer {
 }
 
 /// What is left for the writer.
-pub(crate) enum Job {
+enum Job {
     Unit(Unit),
     Close(oneshot::Sender<()>),
 }

@@ -295,3 +295,50 @@ pub async fn anchors(store: &dyn Store) -> Result<Vec<Anchor>, Error> {
     };
     Ok(every_run(store).await?.into_iter().map(anchor).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::ManualClock;
+    use windlass_kernel::{Limits, MemoryStore};
+
+    async fn sample(runs: usize) -> Record {
+        let clock = ManualClock::new();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(clock.as_clock(), Limits::DEFAULT));
+        write_sample(store.clone(), runs).await;
+        assert_eq!(noticed(&*store).await, None);
+        Record::read(&*store).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_not_as_it_was_is_told() {
+        let before = sample(8).await;
+        assert_eq!(before.compare(&before), Outcome::Unchanged);
+        let gone = before.compare(&sample(7).await);
+        assert!(matches!(&gone, Outcome::Missed(what) if what.contains("gone")), "{gone:?}");
+
+        let mut now = before.clone();
+        let run = now.promised.values_mut().next().unwrap();
+        run.events.pop();
+        let cut = before.compare(&now);
+        assert!(matches!(&cut, Outcome::Missed(what) if what.ends_with(": events")), "{cut:?}");
+
+        let mut now = before.clone();
+        now.beside.values_mut().next().unwrap().logs.clear();
+        assert_eq!(before.compare(&now).word(), "beside");
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_wound_within_the_file() {
+        let bytes = vec![0_u8; 100];
+        let mut cuts = 0;
+        for seed in 0..1_000 {
+            let damage = Damage::draw(seed, bytes.len());
+            assert_eq!(damage, Damage::draw(seed, bytes.len()));
+            let after = damage.inflict(&bytes);
+            assert_ne!(after, bytes);
+            cuts += usize::from(after.len() < bytes.len());
+        }
+        assert!((50..200).contains(&cuts), "{cuts}");
+    }
+}

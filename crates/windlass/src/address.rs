@@ -53,6 +53,18 @@ impl fmt::Display for Address {
     }
 }
 
+/// Makes the folder that a file is to be in.
+#[cfg(feature = "sqlite")]
+pub(crate) fn make_folder_of(path: &std::path::Path) -> Result<(), Error> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder).map_err(|source| {
+        let message = format!("the folder {} cannot be made", folder.display());
+        Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message).with_source(source)
+    })
+}
+
 /// The system's clock; the memory store needs somebody to tell it the time.
 #[expect(clippy::disallowed_methods, reason = "this is the edge where time comes in")]
 pub(crate) fn system_clock() -> Timestamp {

@@ -33,6 +33,7 @@ pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
         ))),
         #[cfg(feature = "sqlite")]
         Address::Sqlite(path) => {
+            address::make_folder_of(&path)?;
             let options = windlass_sqlite::Options::default();
             Ok(windlass_sqlite::SqliteStore::open(path, options)?)
         }

