@@ -40,6 +40,12 @@ pub(crate) enum Kind {
 }
 
 impl Target {
+    /// A store in its usual place.
+    #[cfg(test)]
+    pub(crate) fn of(store: Kind) -> Self {
+        Self { store, dsn: None, path: None }
+    }
+
     /// What the store is called.
     pub(crate) fn name(&self) -> &'static str {
         match self.store {

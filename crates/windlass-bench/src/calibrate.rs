@@ -133,3 +133,43 @@ impl Phase {
         Ok(Self { change, caused_by: event.caused_by.canonical(), event, step })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use windlass_kernel::verify::verify_store;
+    use windlass_kernel::{Namespace, Query, RunStatus, RunsQuery};
+
+    use super::*;
+    use crate::backend::{Kind, Target};
+
+    // What the calibration has written reads, verifies and is complete as if the store had.
+    async fn check(kind: Kind) {
+        let place = Place::new(&Target::of(kind)).unwrap();
+        let author = Author::new(3).unwrap();
+        let shape = Shape { runs: 25, batch: 10, in_flight: 2 };
+        runs_per_s(&place, "check", &author, shape).await.unwrap();
+        let store = place.open("check").await.unwrap().store();
+        let report = verify_store(&*store, &[]).await.unwrap();
+        let query = RunsQuery::all(Namespace::default_namespace(), 100);
+        let runs = store.list(Query::Runs(query)).await.unwrap().runs().unwrap();
+        store.close().await.unwrap();
+        place.remove().await.unwrap();
+        assert_eq!((report.flaws, report.unreadable), (Vec::new(), Vec::new()));
+        assert_eq!((report.runs, report.events), (25, 125));
+        for run in runs {
+            assert_eq!(run.status, RunStatus::Complete);
+            assert_eq!((run.turn.worker, run.turn.claim_no, run.turn.claimed_at), (None, 2, None));
+            assert!(run.started_at.is_some() && run.ended_at.is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn on_sqlite_it_writes_what_the_store_writes() {
+        check(Kind::Sqlite).await;
+    }
+
+    #[tokio::test]
+    async fn on_postgres_it_writes_what_the_store_writes() {
+        check(Kind::Postgres).await;
+    }
+}

@@ -9,7 +9,8 @@
 //!
 //! It is a list scheduling: everything that a commit touches has a level, the last batch that
 //! touched it, and a commit goes to the first batch that comes after all of these. Users of a thing
-//! that do not disturb each other (messages to one run) may share a level but never go back.
+//! that do not disturb each other (messages to one run) may share a level but never go back; a
+//! store that writes a batch keeps the order of messages to one run.
 
 use std::collections::HashMap;
 

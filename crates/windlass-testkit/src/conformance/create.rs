@@ -1,4 +1,4 @@
-//! Creating runs.
+//! Creating runs: once a name, with events and labels.
 
 use windlass_kernel::{
     Body, CausalRef, CommitError, Conflict, Draft, OnExisting, Query, RunStatus, Sha256Digest,
