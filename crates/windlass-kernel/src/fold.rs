@@ -14,7 +14,9 @@
 
 use std::collections::HashMap;
 
-use crate::commit::{CauseCheck, Commit, CommitKey, Committed, Op, RunChange, RunGuard, TurnChange};
+use crate::commit::{
+    CauseCheck, Commit, CommitKey, Committed, Op, RunChange, RunGuard, TurnChange,
+};
 use crate::ids::{EventId, MessageId, Namespace, RunId, RunKey, TaskId, WorkflowName};
 use crate::ledger::{CausalRef, Head};
 use crate::rows::{Hold, RunStatus};

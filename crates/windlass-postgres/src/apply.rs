@@ -6,11 +6,11 @@ mod encode;
 use std::collections::HashMap;
 
 use tokio_postgres::types::ToSql;
+use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::{
     CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, Reschedule, Run,
     RunChange, RunGuard, RunKey, Step, StepKey, Task, TaskId, Timestamp, TurnChange, Wake,
 };
-use windlass_kernel::canonical::to_canonical;
 
 pub(crate) use answer::{Answers, created_turn, read_answers, unavailable};
 use encode::Records;

@@ -94,9 +94,11 @@ impl Committer {
         let mut batch = Vec::new();
         for job in jobs {
             let runs = touched(&job.commit);
-            let blocked = |run_key: &RunKey| self.busy.contains(run_key) || behind.contains(run_key);
+            let blocked =
+                |run_key: &RunKey| self.busy.contains(run_key) || behind.contains(run_key);
             // A commit of this very batch that comes first has to be written first, too.
-            let first = |earlier: &Job| touched(&earlier.commit).iter().any(|run| runs.contains(run));
+            let first =
+                |earlier: &Job| touched(&earlier.commit).iter().any(|run| runs.contains(run));
             if runs.iter().any(blocked) || (!plain(&job) && batch.iter().any(first)) {
                 behind.extend(runs);
                 self.waiting.push(job);
@@ -191,7 +193,9 @@ impl Committer {
                     self.shared.waker.publish(answers.wakeups);
                     self.spread(groups, commits, answers.results, sent_before).await
                 }
-                Err(Refused { error, sent_before }) if groups.len() == 1 && !groups[0].is_merged() => {
+                Err(Refused { error, sent_before })
+                    if groups.len() == 1 && !groups[0].is_merged() =>
+                {
                     let index = groups[0].members()[0];
                     let outcome = self.blamed(&commits[index], &error, sent_before).await;
                     vec![(index, outcome)]

@@ -4,8 +4,8 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
     ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head, HeldItem, Hold,
-    LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task,
-    Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, Timestamp,
+    Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::error::of_call;
@@ -187,10 +187,7 @@ pub(crate) async fn release(shared: &Shared, items: Vec<HeldItem>) -> Result<u32
         }
     }
     let rows = shared
-        .query(
-            RELEASE,
-            &[&runs, &run_workers, &run_claims, &tasks, &task_workers, &task_claims],
-        )
+        .query(RELEASE, &[&runs, &run_workers, &run_claims, &tasks, &task_workers, &task_claims])
         .await?;
     let freed = freed(&rows)?;
     let wakeups = freed.iter().filter_map(|freed| freed.wakeup.clone()).collect();
@@ -235,8 +232,7 @@ pub(crate) fn freed(rows: &[Row]) -> Result<Vec<Freed>, Error> {
 }
 
 fn wakeup(is_task: bool, queue: &str, name: &str) -> Wakeup {
-    let route =
-        Route { queue: QueueName::from_stored(queue), name: RouteName::from_stored(name) };
+    let route = Route { queue: QueueName::from_stored(queue), name: RouteName::from_stored(name) };
     if is_task { Wakeup::Task(route) } else { Wakeup::Turn(route) }
 }
 

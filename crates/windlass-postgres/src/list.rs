@@ -54,7 +54,8 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
         }
         Query::Tasks(query) => page.tasks(query).await,
         Query::Logs { run_key, level_min, category, after, .. } => {
-            let levels = LogLevel::ALL.iter().filter(|level| level_min.is_none_or(|min| **level >= min));
+            let levels =
+                LogLevel::ALL.iter().filter(|level| level_min.is_none_or(|min| **level >= min));
             let levels: Vec<&str> = levels.map(|level| level.as_str()).collect();
             let category = category.as_deref();
             let after = after_key(after.map(|key| key.0));
@@ -93,11 +94,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    async fn ask(
-        &self,
-        text: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Error> {
+    async fn ask(&self, text: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
         self.shared.read(text, params).await
     }
 
@@ -117,9 +114,8 @@ impl Page<'_> {
         let workflow = query.workflow.as_ref().map(|workflow| workflow.as_str());
         if let Some((key, value)) = &query.label {
             let status = query.status.map(RunStatus::as_str);
-            let params: [&(dyn ToSql + Sync); 8] = [
-                &namespace, key, value, &lower, &upper, &workflow, &status, &self.limit,
-            ];
+            let params: [&(dyn ToSql + Sync); 8] =
+                [&namespace, key, value, &lower, &upper, &workflow, &status, &self.limit];
             return self.runs_by(&runs_by_label(query.order), &params).await;
         }
         let statuses: Vec<&str> = match query.status {
@@ -307,7 +303,9 @@ fn logs() -> String {
 }
 
 fn workers() -> String {
-    format!("SELECT {WORKER} FROM @schema@.workers w WHERE w.worker > $1 ORDER BY w.worker LIMIT $2")
+    format!(
+        "SELECT {WORKER} FROM @schema@.workers w WHERE w.worker > $1 ORDER BY w.worker LIMIT $2"
+    )
 }
 
 fn dead_letters() -> String {

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use uuid::Uuid;
-use windlass_kernel::{
-    Error, Loaded, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName,
-};
+use windlass_kernel::{Error, Loaded, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName};
 
 use crate::error::{Failure, classify, of_call};
 use crate::rows::{self, Cells, MESSAGE, RUN, STEP};

@@ -11,8 +11,8 @@ use windlass_kernel::{Error, ErrorKind, Limits};
 
 use crate::error::{said, unavailable};
 
-pub use dsn::TlsMode;
 pub(crate) use dsn::Dsn;
+pub use dsn::TlsMode;
 
 /// How a store is opened. Validated once, by [`PostgresStore::open`](crate::PostgresStore::open).
 #[derive(Clone, Debug)]

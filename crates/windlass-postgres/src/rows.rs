@@ -362,8 +362,9 @@ pub(crate) fn routes_text(routes: &[Route]) -> String {
 }
 
 fn routes(text: &str) -> Result<Vec<Route>, Error> {
-    let pairs: Vec<(String, String)> = serde_json::from_str(text)
-        .map_err(|source| Error::corrupt("the routes of a worker do not read").with_source(source))?;
+    let pairs: Vec<(String, String)> = serde_json::from_str(text).map_err(|source| {
+        Error::corrupt("the routes of a worker do not read").with_source(source)
+    })?;
     let route = |(queue, name): (String, String)| Route {
         queue: QueueName::from_stored(queue),
         name: RouteName::from_stored(name),

@@ -150,23 +150,28 @@ pub(crate) async fn keep_partitions_ahead(shared: &Shared, now: Timestamp) -> Re
     ensure_partitions(shared, &shared.connector.client().await?).await
 }
 
-/// Puts another clock into the schema of a test, and moves it forward.
-pub(crate) async fn advance_clock(shared: &Shared, by: Duration) -> Result<(), Error> {
+/// Puts another clock into the schema of a test: frozen at a time if one is given, and moved
+/// forward.
+pub(crate) async fn set_clock(
+    shared: &Shared,
+    frozen: Option<Timestamp>,
+    by: Duration,
+) -> Result<(), Error> {
     let client = shared.client().await?;
     let sql = shared.sql(
         "BEGIN; \
          SELECT pg_advisory_xact_lock(20260714); \
-         CREATE TABLE IF NOT EXISTS @schema@.test_clock (offset_us int8 NOT NULL); \
-         INSERT INTO @schema@.test_clock SELECT 0 \
+         CREATE TABLE IF NOT EXISTS @schema@.test_clock (frozen_us int8, offset_us int8 NOT NULL); \
+         INSERT INTO @schema@.test_clock SELECT NULL, 0 \
              WHERE NOT EXISTS (SELECT FROM @schema@.test_clock); \
          CREATE OR REPLACE FUNCTION @schema@.clock_us() RETURNS int8 LANGUAGE sql VOLATILE AS \
-         $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 \
-             + (SELECT offset_us FROM @schema@.test_clock) $$; ",
+         $$ SELECT coalesce(frozen_us, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) \
+             + offset_us FROM @schema@.test_clock $$; \
+         UPDATE @schema@.test_clock SET",
     );
-    let update = shared.sql("UPDATE @schema@.test_clock SET offset_us = offset_us + ");
-    let micros = by.as_micros();
-    client
-        .batch_execute(&format!("{sql} {update} {micros}; COMMIT"))
-        .await
-        .map_err(of_call)
+    let frozen = match frozen {
+        Some(at) => format!("frozen_us = {}, offset_us = 0", at.as_micros()),
+        None => format!("offset_us = offset_us + {}", by.as_micros()),
+    };
+    client.batch_execute(&format!("{sql} {frozen}; COMMIT")).await.map_err(of_call)
 }

@@ -130,7 +130,16 @@ impl PostgresStore {
     #[doc(hidden)]
     pub async fn advance_clock_for_tests(&self, by: Duration) -> Result<(), Error> {
         let shared = self.shared.clone();
-        self.spawned(async move { schema::advance_clock(&shared, by).await }).await
+        self.spawned(async move { schema::set_clock(&shared, None, by).await }).await
+    }
+
+    /// Stops the clock of this schema at a time, for tests that own it; see
+    /// [`PostgresStore::advance_clock_for_tests`].
+    #[doc(hidden)]
+    pub async fn freeze_clock_for_tests(&self, at: Timestamp) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        let set = async move { schema::set_clock(&shared, Some(at), Duration::ZERO).await };
+        self.spawned(set).await
     }
 
     /// Every statement that the store prepares, with a word for it, for tests that prepare them all.
@@ -225,8 +234,7 @@ fn place(commit: &Commit) -> u64 {
 
 fn pool(connector: &Connector, options: &Options) -> Result<Pool, Error> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager =
-        Manager::from_config(connector.config.clone(), connector.tls.clone(), recycling);
+    let manager = Manager::from_config(connector.config.clone(), connector.tls.clone(), recycling);
     let settings: Arc<str> = connector.settings().into();
     let set = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
         let settings = settings.clone();
@@ -292,8 +300,7 @@ impl Store for PostgresStore {
                 }
             }
         }
-        let places: Vec<usize> =
-            (0..sound.len()).filter(|place| sound[*place].is_some()).collect();
+        let places: Vec<usize> = (0..sound.len()).filter(|place| sound[*place].is_some()).collect();
         let commits: Vec<Commit> = sound.into_iter().flatten().collect();
         let mut batches = batches_of(commits).into_iter();
         // The first batch is under way before the future is polled.
@@ -376,7 +383,9 @@ impl Store for PostgresStore {
         key: LimitKey,
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>> {
-        self.call(move |shared| async move { holds::set_limit(&shared, namespace, key, slots).await })
+        self.call(
+            move |shared| async move { holds::set_limit(&shared, namespace, key, slots).await },
+        )
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

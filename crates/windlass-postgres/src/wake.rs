@@ -115,7 +115,8 @@ impl Waker {
         if lines.next() == Some(self.origin.as_str()) {
             return;
         }
-        let wakeups: Vec<Wakeup> = lines.map(|line| parse(line).unwrap_or(Wakeup::Missed)).collect();
+        let wakeups: Vec<Wakeup> =
+            lines.map(|line| parse(line).unwrap_or(Wakeup::Missed)).collect();
         self.tell(&wakeups);
     }
 }
@@ -206,12 +207,13 @@ async fn listen_once(connector: &Connector, channel: &str, waker: &Waker) -> Res
         waker.tell(&[Wakeup::Missed]);
         Ok::<_, String>(())
     };
-    let heard = messages.take_while(|message| std::future::ready(message.is_ok())).for_each(|message| {
-        if let Ok(AsyncMessage::Notification(notification)) = message {
-            waker.heard(notification.payload());
-        }
-        std::future::ready(())
-    });
+    let heard =
+        messages.take_while(|message| std::future::ready(message.is_ok())).for_each(|message| {
+            if let Ok(AsyncMessage::Notification(notification)) = message {
+                waker.heard(notification.payload());
+            }
+            std::future::ready(())
+        });
     tokio::pin!(heard);
     // The connection works only while its messages are polled.
     tokio::select! {

@@ -74,9 +74,9 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
 pub(crate) async fn reap(shared: &Shared, worker: WorkerKey, limit: u32) -> Result<Reaped, Error> {
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
     let rows = shared.query(REAP, &[&worker.0, &limit]).await?;
-    let permitted = rows.iter().any(|row| {
-        row.get::<_, i16>(0) == 0 && row.get::<_, Option<bool>>(5).unwrap_or(false)
-    });
+    let permitted = rows
+        .iter()
+        .any(|row| row.get::<_, i16>(0) == 0 && row.get::<_, Option<bool>>(5).unwrap_or(false));
     let mut freed = freed(&rows)?;
     freed.sort_unstable_by_key(|freed| (freed.claimed_at, freed.key));
     let mut reaped = Reaped { permitted, ..Reaped::default() };

@@ -244,7 +244,7 @@ INSERT INTO meta (name, value) VALUES ('clock', 0);
 -- What must never happen, said where no program can forget it. It ends the whole transaction, not
 -- the statement alone: for that SQLite would keep an undo log of every statement that a trigger
 -- could stop, and the writer's are millions. After and not before, because before a change SQLite
--- has to look its row up twice.
+-- has to look its row up twice. No IN lists, because SQLite makes a table of one at every change.
 
 CREATE TRIGGER events_update AFTER UPDATE ON events
 BEGIN
@@ -269,7 +269,7 @@ CREATE TRIGGER runs_ended AFTER UPDATE OF
     updated_at, ended_at, deadline_at, output_encoding, error_encoding, state_encoding, state,
     output, error
 ON runs
-WHEN OLD.status IN ('complete', 'errored', 'terminated')
+WHEN OLD.status = 'complete' OR OLD.status = 'errored' OR OLD.status = 'terminated'
 BEGIN
     SELECT RAISE(ROLLBACK, 'an ended run never changes');
 END;
@@ -283,7 +283,8 @@ BEGIN
 END;
 
 CREATE TRIGGER steps_settled AFTER UPDATE ON steps
-WHEN OLD.status IN ('completed', 'errored', 'skipped', 'cancelled')
+WHEN OLD.status = 'completed' OR OLD.status = 'errored' OR OLD.status = 'skipped'
+  OR OLD.status = 'cancelled'
 BEGIN
     SELECT RAISE(ROLLBACK, 'a settled step never changes');
 END;

@@ -250,7 +250,8 @@ fn upsert_steps(rows: usize) -> String {
          input_encoding = excluded.input_encoding, input = excluded.input, \
          result_encoding = excluded.result_encoding, result = excluded.result, \
          error_encoding = excluded.error_encoding, error = excluded.error \
-         WHERE steps.status NOT IN ('completed', 'errored', 'skipped', 'cancelled')"
+         WHERE steps.status <> 'completed' AND steps.status <> 'errored' \
+         AND steps.status <> 'skipped' AND steps.status <> 'cancelled'"
     )
 }
 

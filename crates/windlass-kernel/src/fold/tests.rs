@@ -8,9 +8,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
+use crate::body::Body;
 use crate::commit::{CommitError, NewMessage, OnExisting, TaskGuard};
 use crate::draft::{Draft, End, NewRun};
-use crate::body::Body;
 use crate::ids::{MessageName, ModelName, QueueName, RouteName, StepKey, WorkerKey};
 use crate::ledger::Stamp;
 use crate::limits::Limits;

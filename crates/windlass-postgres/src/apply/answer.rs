@@ -75,8 +75,7 @@ pub(crate) fn read_answers(commits: &[&Commit], rows: &[Row]) -> Result<Answers,
     let now = lines.iter().find(|line| line.code == 0).and_then(|line| line.n);
     let now = Timestamp::from_micros(now.unwrap_or(0));
     let held = |commit: &&Commit| Ok(held(commit, now));
-    let mut answers =
-        Answers { results: commits.iter().map(held).collect(), wakeups: Vec::new() };
+    let mut answers = Answers { results: commits.iter().map(held).collect(), wakeups: Vec::new() };
     for line in &lines {
         let Some(at) = line.idx.checked_sub(1).filter(|at| *at < commits.len()) else {
             if line.code == 4 {
@@ -138,7 +137,9 @@ fn held(commit: &Commit, now: Timestamp) -> Committed {
     let hold = match &commit.run {
         Some(RunGuard::Held { hold, .. }) if kept => Some(*hold),
         Some(RunGuard::Free { worker, .. }) if kept => Some(Hold { worker: *worker, claim_no: 0 }),
-        Some(RunGuard::Absent { run_key, .. }) => created_turn(commit, *run_key).and_then(Turn::hold),
+        Some(RunGuard::Absent { run_key, .. }) => {
+            created_turn(commit, *run_key).and_then(Turn::hold)
+        }
         _ => None,
     };
     Committed {
@@ -298,13 +299,15 @@ fn repeated_create(
     }
     let found = commit.key == CommitKey::Run(existing) && existing == run_key;
     let named = on_existing == OnExisting::Return && same_input && existing != run_key;
-    let guarded = matches!(commit.ops.get(line.op), Some(Op::CreateRun(run)) if run.run_key == run_key);
-    if !found && !(named && guarded) {
+    let guarded =
+        matches!(commit.ops.get(line.op), Some(Op::CreateRun(run)) if run.run_key == run_key);
+    let returned = named && guarded;
+    if !found && !returned {
         return None;
     }
-    let hold = line.hold(line.m).filter(|hold| {
-        found && created_turn(commit, run_key).and_then(Turn::hold) == Some(*hold)
-    });
+    let hold = line
+        .hold(line.m)
+        .filter(|hold| found && created_turn(commit, run_key).and_then(Turn::hold) == Some(*hold));
     Some(Committed {
         run_key: Some(existing),
         repeated: true,

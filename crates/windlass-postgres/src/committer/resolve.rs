@@ -110,10 +110,9 @@ fn committed(
     let worker: Option<Uuid> = c.take()?;
     let claim_no: Option<i64> = c.take()?;
     let seqs: Vec<Option<i64>> = c.take()?;
-    let hold = worker.zip(claim_no).map(|(worker, claim_no)| Hold {
-        worker: WorkerKey(worker),
-        claim_no: claim_no as u64,
-    });
+    let hold = worker
+        .zip(claim_no)
+        .map(|(worker, claim_no)| Hold { worker: WorkerKey(worker), claim_no: claim_no as u64 });
     let delivery = |seq: Option<i64>| match seq {
         Some(seq) => Delivery::Duplicate { seq: seq as u64 },
         None => Delivery::Dropped,

@@ -55,7 +55,10 @@ async fn a_missing_partition_is_the_commits_own_failure() {
     let sql = format!("ALTER TABLE {schema}.events DETACH PARTITION {schema}.events_default");
     client.batch_execute(&sql).await.unwrap();
     let findings = world.store.check().await.unwrap();
-    assert!(findings.iter().any(|finding| finding.contains("no default partition")), "{findings:?}");
+    assert!(
+        findings.iter().any(|finding| finding.contains("no default partition")),
+        "{findings:?}"
+    );
     let mut old = world.new_run("old", Turn::ready());
     old.run_key = windlass_kernel::RunKey(windlass_testkit::world::uuid7(1_000, 1));
     let create = world.create_commit(old, windlass_kernel::OnExisting::Refuse);

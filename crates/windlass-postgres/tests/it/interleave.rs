@@ -39,7 +39,8 @@ impl Two {
         for store in [&one, &two] {
             let id = format!("warm-{}", world.key().simple());
             let commit = world.create_commit(
-                world.new_run(&id, Turn::due_at(world.now().await.plus(Duration::from_secs(9_999)))),
+                world
+                    .new_run(&id, Turn::due_at(world.now().await.plus(Duration::from_secs(9_999)))),
                 windlass_kernel::OnExisting::Refuse,
             );
             store.commit(vec![commit]).await.remove(0).expect("a warm-up");
@@ -128,7 +129,10 @@ async fn commit_and_commit_of_one_head() {
         other => panic!("the second commit was decided from an old snapshot: {other:?}"),
     }
     let loaded = world.load(run.run_key).await;
-    assert_eq!(loaded.steps[0].result.as_ref().map(|body| body.bytes.to_vec()), Some(b"1".to_vec()));
+    assert_eq!(
+        loaded.steps[0].result.as_ref().map(|body| body.bytes.to_vec()),
+        Some(b"1".to_vec())
+    );
     assert_eq!(world.events(run.run_key).await.len(), 2);
 }
 
@@ -186,13 +190,8 @@ async fn commit_and_the_same_commit_lost() {
         store.statements_for_tests()[0].1.split('"').nth(1).unwrap().to_owned()
     };
     let (run, hold) = world.create_held("a").await;
-    let two = Two {
-        one: store.clone(),
-        two: store.clone(),
-        gate: connect().await,
-        schema: name,
-        world,
-    };
+    let two =
+        Two { one: store.clone(), two: store.clone(), gate: connect().await, schema: name, world };
     let world = &two.world;
     for message in [false, true] {
         let run_now = world.run(run.run_key).await;

@@ -89,10 +89,7 @@ async fn a_whole_batch_is_sent_again() {
     }
     // One of them is stale already, and one is new.
     let stale = commits[3].clone();
-    commits.push(world.create_commit(
-        world.new_run("new", Turn::ready()),
-        OnExisting::Refuse,
-    ));
+    commits.push(world.create_commit(world.new_run("new", Turn::ready()), OnExisting::Refuse));
     world.ok(stale).await;
     proxy.cut(1);
     let results = world.store.commit(commits).await;

@@ -1,7 +1,10 @@
 //! Tests of the PostgreSQL store against the server that `WINDLASS_TEST_PG` names.
 
+#![allow(clippy::disallowed_methods, reason = "a real server has a real clock")]
+
 mod batches;
 mod conformance;
+mod differential;
 mod interleave;
 mod listen;
 mod lost;

@@ -10,14 +10,16 @@ async fn twenty_openers_migrate_once() {
     let schema = Schema::new();
     let mut opening = Vec::new();
     for _ in 0..20 {
-        let options = Options { pool_size_max: 1, committers: 1, threads: 1, ..options(&schema.name) };
+        let options =
+            Options { pool_size_max: 1, committers: 1, threads: 1, ..options(&schema.name) };
         opening.push(tokio::spawn(async move { PostgresStore::open(&dsn(), options).await }));
     }
     for opened in opening {
         opened.await.unwrap().expect("every one of them opens");
     }
     let client = connect().await;
-    let sql = format!("SELECT version, count(*) FROM {}.refinery_schema_history GROUP BY 1", schema.name);
+    let sql =
+        format!("SELECT version, count(*) FROM {}.refinery_schema_history GROUP BY 1", schema.name);
     let rows = client.query(&sql, &[]).await.unwrap();
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row.get::<_, i64>(1) == 1), "each migration ran once");

@@ -87,8 +87,8 @@ async fn forward(client: TcpStream, server: TcpStream, cuts: Arc<Cuts>) {
         let arm = |left: usize| left.checked_sub(1);
         // A Bind message begins the execution of a prepared statement.
         let executes = buffer[0] == b'B';
-        let cut = executes
-            && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
+        let cut =
+            executes && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
         if cut {
             // Nothing comes back from here on, but the server gets all of it.
             back.abort();

@@ -39,7 +39,13 @@ async fn no_listing_scans_a_table() {
         let plan = plan.join("\n");
         // The partitions of the months are empty here, and may be scanned as such.
         let tables = [
-            "runs", "steps_default", "events_default", "messages", "tasks", "logs", "labels",
+            "runs",
+            "steps_default",
+            "events_default",
+            "messages",
+            "tasks",
+            "logs",
+            "labels",
             "dead_letters",
         ];
         // A count that stops at its bound may take the rows as they come.
@@ -60,7 +66,8 @@ async fn fill(world: &World, schema: &str) {
     let copies = format!(
         "INSERT INTO {schema}.runs SELECT (jsonb_populate_record(r, jsonb_build_object('run_key', \
              {new}, 'id', 'copy-' || i, 'root', {new}, 'namespace', 'n' || i % 7, 'turn_ready', \
-             i % 9 = 0, 'turn_worker', CASE WHEN i % 11 = 1 THEN {new} END))).* \
+             i % 9 = 0, 'turn_worker', CASE WHEN i % 11 = 1 THEN {new} END, 'turn_due_at', \
+             CASE WHEN i % 13 = 0 THEN i END))).* \
              FROM {schema}.runs r, generate_series(1, 5000) i WHERE r.run_key = '{key}'; \
          INSERT INTO {schema}.events SELECT {new}, 0, {new}, 'a.b', 1, '', '', 0, '' \
              FROM generate_series(1, 5000) i; \

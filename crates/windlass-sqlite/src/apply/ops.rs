@@ -297,7 +297,7 @@ fn update_run(
 
 fn update_sql(parts: u16) -> String {
     let mut sql = String::from(
-        "UPDATE runs SET turn_reclaims = 0, head = ?, next_ordinal = ?, cursor = ?, \
+        "UPDATE OR FAIL runs SET turn_reclaims = 0, head = ?, next_ordinal = ?, cursor = ?, \
          updated_at = ?, accepted = ?",
     );
     for (part, text) in PARTS {

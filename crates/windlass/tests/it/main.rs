@@ -1,5 +1,8 @@
-//! All stores behave alike: the same random calls leave the same rows.
+//! All stores behave alike: the same random calls leave the same rows, and examples run on each.
 
+#[path = "../../examples/ledger.rs"]
+#[allow(dead_code, reason = "its main is for people")]
+mod ledger;
 #[path = "../../../windlass-postgres/tests/it/subject.rs"]
 mod postgres;
 #[path = "../../../windlass-sqlite/tests/it/subject.rs"]
@@ -21,5 +24,17 @@ async fn the_same_calls_leave_the_same_rows() {
     for seed in 0..seeds(SEEDS) {
         let subjects = vec![memory::open().await, sqlite::open().await, postgres::open().await];
         differential(subjects, seed, CALLS).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ledger_example_runs_and_finds_its_run_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("sqlite://{}/new/demo.db", folder.path().display());
+    for address in ["memory:", &file, &file] {
+        let text = ledger::run(address).await.unwrap();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(text.contains("#3 workflow.completed sha256:"), "{text}");
+        assert!(text.ends_with("run order-A-42 is complete; 0 flaws\n"), "{text}");
     }
 }
