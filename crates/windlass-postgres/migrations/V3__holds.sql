@@ -183,6 +183,7 @@ CREATE FUNCTION @schema@.claim_turns(
 #variable_conflict use_column
 DECLARE
     v_now      int8 := @schema@.clock_us();
+    v_places   tid[];
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
     v_known    @schema@.limit_slots[] := '{}';
@@ -195,15 +196,15 @@ BEGIN
     IF cardinality(p_queues) = 1 AND NOT p_oldest
             AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
         -- The usual case: one walk along the index that locks what it takes and steps over what
-        -- others have locked.
-        RETURN QUERY WITH picked AS MATERIALIZED (
-            SELECT t.run_key AS key FROM @schema@.runs t
+        -- others have locked. A locked row stays where it is, so the update finds it by its place;
+        -- it is a statement of its own, whose snapshot is not older than the lock.
+        v_places := ARRAY(SELECT t.ctid FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = p_queues[1] AND t.workflow = p_names[1]
             ORDER BY t.priority DESC, (t.started_at IS NULL), t.turn_due_at, t.run_key
-            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED)
-        UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
+            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
+        RETURN QUERY UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
             turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
-        FROM picked WHERE t.run_key = picked.key RETURNING t.*;
+        WHERE t.ctid = ANY (v_places) RETURNING t.*;
         RETURN;
     END IF;
     -- Several routes, or limits: look, decide, take; and again while something was in the way.
@@ -347,6 +348,7 @@ CREATE FUNCTION @schema@.claim_tasks(
 #variable_conflict use_column
 DECLARE
     v_now      int8 := @schema@.clock_us();
+    v_places   tid[];
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
     v_known    @schema@.limit_slots[] := '{}';
@@ -359,15 +361,15 @@ BEGIN
     IF cardinality(p_queues) = 1 AND NOT p_oldest
             AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
         -- The usual case: one walk along the index that locks what it takes and steps over what
-        -- others have locked.
-        RETURN QUERY WITH picked AS MATERIALIZED (
-            SELECT t.task_id AS key FROM @schema@.tasks t
+        -- others have locked. A locked row stays where it is, so the update finds it by its place;
+        -- it is a statement of its own, whose snapshot is not older than the lock.
+        v_places := ARRAY(SELECT t.ctid FROM @schema@.tasks t
             WHERE t.ready AND t.queue = p_queues[1] AND t.name = p_names[1]
             ORDER BY t.priority DESC, t.due_at, t.task_id
-            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED)
-        UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
+            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
+        RETURN QUERY UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
             claim_no = t.claim_no + 1, claimed_at = v_now
-        FROM picked WHERE t.task_id = picked.key RETURNING t.*;
+        WHERE t.ctid = ANY (v_places) RETURNING t.*;
         RETURN;
     END IF;
     -- Several routes, or limits: look, decide, take; and again while something was in the way.
@@ -406,23 +408,22 @@ CREATE FUNCTION @schema@.promote(p_limit int4) RETURNS SETOF @schema@.batch_resu
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now int8 := @schema@.clock_us();
+    v_now    int8 := @schema@.clock_us();
+    v_places tid[];
 BEGIN
     RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, v_now, NULL, NULL, NULL, NULL, NULL, NULL)
         ::@schema@.batch_result;
-    RETURN QUERY WITH due AS MATERIALIZED (
-        SELECT r.run_key FROM @schema@.runs r
+    v_places := ARRAY(SELECT r.ctid FROM @schema@.runs r
         WHERE NOT r.turn_ready AND r.turn_worker IS NULL AND r.turn_due_at IS NOT NULL
             AND r.status <> 'paused' AND r.turn_due_at <= v_now
-        ORDER BY r.turn_due_at, r.run_key LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED)
-    UPDATE @schema@.runs r SET turn_ready = true FROM due WHERE r.run_key = due.run_key
+        ORDER BY r.turn_due_at, r.run_key LIMIT p_limit FOR NO KEY UPDATE OF r SKIP LOCKED);
+    RETURN QUERY UPDATE @schema@.runs r SET turn_ready = true WHERE r.ctid = ANY (v_places)
     RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,
         NULL::bytea, r.queue, r.workflow, true, r.turn_due_at;
-    RETURN QUERY WITH due AS MATERIALIZED (
-        SELECT t.task_id FROM @schema@.tasks t
+    v_places := ARRAY(SELECT t.ctid FROM @schema@.tasks t
         WHERE NOT t.ready AND t.worker IS NULL AND t.due_at IS NOT NULL AND t.due_at <= v_now
-        ORDER BY t.due_at, t.task_id LIMIT p_limit FOR NO KEY UPDATE OF t SKIP LOCKED)
-    UPDATE @schema@.tasks t SET ready = true FROM due WHERE t.task_id = due.task_id
+        ORDER BY t.due_at, t.task_id LIMIT p_limit FOR NO KEY UPDATE OF t SKIP LOCKED);
+    RETURN QUERY UPDATE @schema@.tasks t SET ready = true WHERE t.ctid = ANY (v_places)
     RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, NULL::int8, NULL::int8,
         NULL::bytea, t.queue, t.name, true, t.due_at;
     RETURN QUERY SELECT 6::int2, NULL::int4, NULL::int4, NULL::uuid, NULL::uuid, NULL::int8,

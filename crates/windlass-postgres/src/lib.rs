@@ -7,7 +7,10 @@
 //! be awaited on any executor, and user code that blocks every thread of its own runtime delays
 //! no commit of others.
 
-#![allow(clippy::disallowed_methods, reason = "a store has a real clock, real tasks and real waits")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a store has a real clock, real tasks and real waits"
+)]
 
 mod apply;
 mod committer;

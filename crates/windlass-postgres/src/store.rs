@@ -206,10 +206,10 @@ impl PostgresStore {
         let (reply, answer) = oneshot::channel();
         let running = self.running();
         let at = place(&commit) as usize % running.committers.len().max(1);
-        let sent = running.committers.get(at).map(|jobs| jobs.send(Job { commit, reply }));
-        match sent {
-            Some(Ok(())) => Ok(answer),
-            _ => Err(unavailable(closed())),
+        let sent = |jobs: &mpsc::UnboundedSender<Job>| jobs.send(Job { commit, reply }).is_ok();
+        match running.committers.get(at).is_some_and(sent) {
+            true => Ok(answer),
+            false => Err(unavailable(closed())),
         }
     }
 }

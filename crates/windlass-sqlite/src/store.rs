@@ -82,8 +82,8 @@ impl SqliteStore {
 // The lock is free when the store is gone, whether or not somebody closed it.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        let _ = self.committer.close();
         self.readers.close();
+        let _ = self.committer.close();
         self.join();
     }
 }
@@ -200,10 +200,10 @@ impl Store for SqliteStore {
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.closed.store(true, Ordering::Release);
-        let done = self.committer.close();
         Box::pin(async move {
-            // Readers first: the last connection that closes tidies the log away.
+            // Readers first: only the last connection can tidy the log away, and a reader may not.
             self.readers.close();
+            let done = self.committer.close();
             if let Some(done) = done {
                 let _ = done.await;
             }
