@@ -11,9 +11,7 @@ use crate::body::Body;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{EventId, MessageId, MessageName, RunKey, StepKey, TaskId, WorkerKey};
 use crate::ledger::{CausalRef, Event, Head};
-use crate::rows::{
-    DeadLetter, Hold, LogLine, MessageKind, Run, RunStatus, Step, Task, Wake,
-};
+use crate::rows::{DeadLetter, Hold, LogLine, MessageKind, Run, RunStatus, Step, Task, Wake};
 use crate::time::Timestamp;
 
 /// What is written together or not at all.
@@ -46,6 +44,31 @@ impl Commit {
             Op::SetRun(change) => Some(&**change),
             _ => None,
         })
+    }
+
+    /// Whether it is bound to nothing: such a commit can meet its own trace only as a broken key.
+    pub fn is_unguarded(&self) -> bool {
+        self.run.is_none() && self.task.is_none()
+    }
+
+    /// Whether the sender of this commit, found written before, still has the turn under `hold`,
+    /// which the row names beside `head`: a commit that took a free turn has it only if it did not
+    /// give it back and nothing was written since.
+    pub fn still_has(&self, head: Head, hold: Hold) -> bool {
+        let created = |run_key: RunKey| {
+            self.ops.iter().find_map(|op| match op {
+                Op::CreateRun(run) if run.run_key == run_key => run.turn.hold(),
+                _ => None,
+            })
+        };
+        match &self.run {
+            Some(RunGuard::Held { hold: sent, .. }) => *sent == hold,
+            Some(RunGuard::Free { worker, .. }) => self.run_change().is_some_and(|change| {
+                change.turn == TurnChange::Keep && change.head == head && *worker == hold.worker
+            }),
+            Some(RunGuard::Absent { run_key, .. }) => created(*run_key) == Some(hold),
+            None => false,
+        }
     }
 
     /// The user's statements, in order.
@@ -108,12 +131,11 @@ pub enum CommitKey {
         /// The message.
         message_id: MessageId,
     },
-    /// A dead letter that it leaves.
-    DeadLetter(TaskId),
     /// A task that it enqueues. Once somebody settles that task, the trace is gone.
     Task(TaskId),
-    /// Nothing new stays: the commit only moves or removes a task that the sender holds. Sent
-    /// again it conflicts, and the sender learns from the task's row what became of it.
+    /// Nothing stays that could not be another's too: the commit only moves or removes a task that
+    /// the sender holds, or leaves its dead letter. Sent again it conflicts, and the sender learns
+    /// from the task's row what became of it.
     Nothing,
 }
 
@@ -125,9 +147,8 @@ impl CommitKey {
             CommitKey::Run(_) => 0,
             CommitKey::Event { .. } => 1,
             CommitKey::Message { .. } => 2,
-            CommitKey::DeadLetter(_) => 3,
-            CommitKey::Task(_) => 4,
-            CommitKey::Nothing => 5,
+            CommitKey::Task(_) => 3,
+            CommitKey::Nothing => 4,
         };
         ops.iter().filter_map(Op::trace).min_by_key(rank).unwrap_or(CommitKey::Nothing)
     }
@@ -261,7 +282,6 @@ impl Op {
                 run_key: message.run_key,
                 message_id: message.message_id.clone(),
             }),
-            Op::DeadLetter(letter) => Some(CommitKey::DeadLetter(letter.task_id)),
             Op::Enqueue(task) => Some(CommitKey::Task(task.task_id)),
             _ => None,
         }
@@ -577,7 +597,11 @@ impl CommitError {
 
     /// Whether the same commit can succeed later without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unknown(_))
+        match self {
+            // A store that was closed is closed for good, although nothing was written.
+            Self::Unavailable(error) | Self::Unknown(error) => error.is_retryable(),
+            _ => false,
+        }
     }
 }
 

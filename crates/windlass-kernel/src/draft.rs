@@ -15,9 +15,7 @@ use crate::commit::{
 };
 use crate::digest::Sha256Digest;
 use crate::error::Error;
-use crate::ids::{
-    EventId, ModelName, Namespace, RunId, RunKey, StepKey, WorkerKey, WorkflowName,
-};
+use crate::ids::{EventId, ModelName, Namespace, RunId, RunKey, StepKey, WorkerKey, WorkflowName};
 use crate::ledger::{CausalRef, Head, Ledger, Seal, Stamp};
 use crate::limits::Limits;
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
@@ -199,8 +197,8 @@ impl Draft {
         limits: &Limits,
     ) -> Result<EventId, Error> {
         let ledger = &mut self.ledger;
-        let id =
-            ledger.record_event_caused_by(event_type, version, payload, caused_by, stamp, limits)?;
+        let id = ledger
+            .record_event_caused_by(event_type, version, payload, caused_by, stamp, limits)?;
         self.ops.extend(self.ledger.take_ops());
         Ok(id)
     }

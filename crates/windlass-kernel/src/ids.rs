@@ -35,9 +35,7 @@ impl Charset {
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         match self {
             Charset::Printable => !text.chars().any(char::is_control),
-            Charset::Word => {
-                text.starts_with(word) && text.chars().all(|c| word(c) || c == '-')
-            }
+            Charset::Word => text.starts_with(word) && text.chars().all(|c| word(c) || c == '-'),
             Charset::Composed => {
                 text.starts_with(word)
                     && text.chars().all(|c| word(c) || matches!(c, '-' | '.' | ':'))
@@ -67,7 +65,8 @@ fn validate(
     if !charset.allows(text) {
         let shown: String = text.chars().take(40).collect();
         let allowed = charset.describe();
-        let message = format!("{what} {shown:?} has a character that is not allowed; use {allowed}");
+        let message =
+            format!("{what} {shown:?} has a character that is not allowed; use {allowed}");
         return Err(Error::new(ErrorKind::Invalid, code, message));
     }
     Ok(())

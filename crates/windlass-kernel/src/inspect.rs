@@ -1,5 +1,7 @@
 //! Inspecting ledgers: raw records, with what their run says of itself beside them.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::error::Error;
@@ -23,7 +25,10 @@ pub struct EventRecord {
 }
 
 /// One event by its id.
-pub async fn load_event(store: &dyn Store, event_id: EventId) -> Result<Option<EventRecord>, Error> {
+pub async fn load_event(
+    store: &dyn Store,
+    event_id: EventId,
+) -> Result<Option<EventRecord>, Error> {
     let event = store.list(Query::Event { event_id }).await?.events()?.pop();
     let Some(event) = event else { return Ok(None) };
     let run = store.load(vec![event.run_key]).await?.pop();
@@ -48,20 +53,28 @@ pub async fn load_events(store: &dyn Store, run_key: RunKey) -> Result<Vec<Event
 /// The ledgers of all runs of a tree, by time and id; within a run that is not always its exact
 /// order, so each record keeps its ordinal.
 pub async fn load_root_events(store: &dyn Store, root: RunKey) -> Result<Vec<EventRecord>, Error> {
-    let mut records = Vec::new();
-    let mut after = None;
+    let mut records: Vec<EventRecord> = Vec::new();
+    let mut runs: BTreeMap<RunKey, Run> = BTreeMap::new();
     loop {
-        let page = store.list(Query::Tree { root, after, limit: PAGE }).await?.runs()?;
-        for run in &page {
-            records.extend(load_events(store, run.run_key).await?);
+        let last = records.last().map(|record| &record.event);
+        let after = last.map(|event| (event.created_at, event.event_id));
+        let query = Query::RootEvents { root, after, limit: PAGE };
+        let page = store.list(query).await?.events()?;
+        let short = page.len() < PAGE as usize;
+        for event in page {
+            if let Entry::Vacant(place) = runs.entry(event.run_key)
+                && let Some(loaded) = store.load(vec![event.run_key]).await?.pop()
+            {
+                place.insert(loaded.run);
+            }
+            if let Some(run) = runs.get(&event.run_key) {
+                records.push(record(event, run));
+            }
         }
-        after = page.last().map(|run| run.run_key);
-        if page.len() < PAGE as usize {
-            break;
+        if short {
+            return Ok(records);
         }
     }
-    records.sort_by_key(|record| (record.event.created_at, record.event.event_id));
-    Ok(records)
 }
 
 const PAGE: u32 = 200;

@@ -39,7 +39,9 @@ pub use ids::{
     EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
     RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
-pub use ledger::{Actor, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, Seal, Stamp, StorageRef};
+pub use ledger::{
+    Actor, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, Seal, Stamp, StorageRef,
+};
 pub use limits::Limits;
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};

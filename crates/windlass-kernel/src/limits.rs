@@ -5,6 +5,9 @@ use crate::error::{Error, ErrorKind};
 const MIB: usize = 1024 * 1024;
 
 /// Every size, count and length that is checked before something is written.
+///
+/// A store checks what it can see: names, bodies, payloads, ops. Steps of a run, sleeps, depths
+/// and diffs are for whoever builds commits: a store never opens a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Characters of a namespace. Default 64.
@@ -67,6 +70,8 @@ pub struct Limits {
     pub commit_ops_max: usize,
     /// Statements of user SQL in one commit. Default 1,000.
     pub user_sql_statements_max: usize,
+    /// Bytes of user SQL in one commit, texts and parameters. Default 8 MiB.
+    pub user_sql_bytes_max: usize,
     /// Rows of one page of a listing. Default 1,000.
     pub page_rows_max: u32,
     /// Turns and tasks of one claim. Default 1,000.
@@ -106,6 +111,7 @@ impl Limits {
         json_depth_max: 64,
         commit_ops_max: 10_000,
         user_sql_statements_max: 1_000,
+        user_sql_bytes_max: 8 * MIB,
         page_rows_max: 1_000,
         claim_rows_max: 1_000,
     };

@@ -9,9 +9,7 @@ use crate::ids::{
 };
 use crate::ledger::Event;
 use crate::limits::Limits;
-use crate::rows::{
-    DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Step, Task, Worker,
-};
+use crate::rows::{DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Step, Task, Worker};
 use crate::time::Timestamp;
 
 /// What to list, and from where. `after` is the key of the last row of the page before.
@@ -19,8 +17,9 @@ use crate::time::Timestamp;
 pub enum Query {
     /// Runs of a namespace by run key, which is by creation.
     Runs(RunsQuery),
-    /// The runs of all namespaces by run key, oldest first: for verification and export.
-    EveryRun {
+    /// The keys of all runs of all namespaces, oldest first: for verification and export, which
+    /// must be able to name a run whose row does not read.
+    RunKeys {
         /// List those after this one.
         after: Option<RunKey>,
         /// How many at most.
@@ -239,7 +238,7 @@ impl Query {
             Query::Runs(query) => query.limit,
             Query::Tasks(query) => query.limit,
             Query::Event { .. } => 1,
-            Query::EveryRun { limit, .. }
+            Query::RunKeys { limit, .. }
             | Query::Generations { limit, .. }
             | Query::Tree { limit, .. }
             | Query::Steps { limit, .. }
@@ -267,8 +266,10 @@ impl Query {
 /// The rows of one page. A page with fewer rows than asked for is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Answers `Runs`, `EveryRun`, `Generations` and `Tree`.
+    /// Answers `Runs`, `Generations` and `Tree`.
     Runs(Vec<Run>),
+    /// Answers `RunKeys`.
+    RunKeys(Vec<RunKey>),
     /// Answers `Steps`.
     Steps(Vec<Step>),
     /// Answers `Events`, `RootEvents` and `Event`.
@@ -319,6 +320,7 @@ macro_rules! unwrap_rows {
 
 unwrap_rows!(
     runs -> Runs(Run),
+    run_keys -> RunKeys(RunKey),
     steps -> Steps(Step),
     events -> Events(Event),
     messages -> Messages(Message),

@@ -8,8 +8,8 @@ use crate::body::Body;
 use crate::digest::Sha256Digest;
 use crate::error::Error;
 use crate::ids::{
-    EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName, RunId,
-    RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
+    EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
+    RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::{CausalRef, Head};
 use crate::time::Timestamp;

@@ -27,7 +27,7 @@ pub trait Store: Send + Sync + 'static {
     /// had been written one after the other in the given order. An answer of `Ok` is durable.
     fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults>;
 
-    /// The store's clock, which never runs backwards past a commit.
+    /// The store's clock. Where the store has no server, it never runs behind its last commit.
     fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>>;
 
     /// Takes ready turns and tasks, in order: priority, resumed before first turns, oldest first.

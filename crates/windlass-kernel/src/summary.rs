@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::digest::SetsumDigest;
 
 /// How many changed keys a [`MapDiff`] lists unless told otherwise.
-pub const CHANGES_MAX_DEFAULT: usize = 64;
+pub const CHANGES_MAX_DEFAULT: usize = crate::limits::Limits::DEFAULT.diff_entries_max;
 
 /// The kind of a JSON value, or that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

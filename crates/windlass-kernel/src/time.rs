@@ -6,9 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A point in time, in microseconds since 1970-01-01T00:00:00Z.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(i64);
 

@@ -71,20 +71,20 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
     let mut report = Report::default();
     let mut after = None;
     loop {
-        let query = Query::EveryRun { after, limit: PAGE };
-        let page = match store.list(query).await {
-            Ok(rows) => rows.runs()?,
+        let page = match store.list(Query::RunKeys { after, limit: PAGE }).await {
+            Ok(rows) => rows.run_keys()?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
+                // What was not reached is not known to be missing.
                 report.unreadable.push(format!("runs cannot be listed: {error}"));
-                break;
+                return Ok(report);
             }
             Err(error) => return Err(error),
         };
-        for run in &page {
-            let anchors = kept.remove(&run.run_key).unwrap_or_default();
-            verify_into(store, run.run_key, &anchors, &mut report).await?;
+        for run_key in &page {
+            let anchors = kept.remove(run_key).unwrap_or_default();
+            verify_into(store, *run_key, &anchors, &mut report).await?;
         }
-        after = page.last().map(|run| run.run_key);
+        after = page.last().copied();
         if page.len() < PAGE as usize {
             break;
         }
@@ -233,7 +233,8 @@ impl WholeRun {
         }
         if head != self.run.head {
             let (found, told) = (head.next_ordinal, self.run.head.next_ordinal);
-            let what = format!("the ledger ends at {found} and the run says {told}, or another hash");
+            let what =
+                format!("the ledger ends at {found} and the run says {told}, or another hash");
             return Err(self.flaw(Some(found), what));
         }
         let last = self.events.last().map(|event| event.event_id);
@@ -252,7 +253,10 @@ impl WholeRun {
             Some(_) => Err(self.flaw(last, "the ledger is not the one that was anchored")),
             None => {
                 let next = self.run.head.next_ordinal;
-                let what = format!("the ledger was anchored at {} and ends at {next}", anchor.next_ordinal);
+                let what = format!(
+                    "the ledger was anchored at {} and ends at {next}",
+                    anchor.next_ordinal
+                );
                 Err(self.flaw(Some(next), what))
             }
         }

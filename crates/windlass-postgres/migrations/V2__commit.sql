@@ -19,9 +19,9 @@ CREATE TYPE @schema@.batch_create AS (
     started_at int8, updated_at int8, ended_at int8, retention_until int8, queue text,
     priority int2, turn_ready bool, turn_due_at int8, turn_worker uuid, turn_claim_no int8,
     turn_reclaims int8, limit_key text, accepted int8, seen int8);
--- wake 0: keep the turn; 1: now; 2: at a time; 3: on a message. `worker` is who has the turn if it
--- is kept; `takes` whether the commit takes it; `was_…` is what the guard expects. In the order of
--- their keys.
+-- wake 0: keep the turn; 1: now; 2: at a time; 3: on a message; 4: never, the run ends. `worker` is
+-- who has the turn if it is kept; `takes` whether the commit takes it; `was_…` is what the guard
+-- expects. In the order of their keys.
 CREATE TYPE @schema@.batch_set AS (
     idx int4, run_key uuid, head bytea, next_ordinal int8, cursor uuid, status text,
     output bytea, output_encoding text, error bytea, error_encoding text, state bytea,
@@ -117,9 +117,10 @@ BEGIN
     ORDER BY c.idx, c.op, r.run_key <> c.run_key);
 END $$;
 
--- p_mode 0: write, and raise WL001 where only the careful way can tell who is to blame; 1: look
--- before writing; 2: decide only. p_status: some change of a run names a status. p_steps are steps
--- that are new as far as their writer knows, p_puts may replace others.
+-- p_mode 0: write, and raise WL001, or break a key, where only the careful way can tell who is to
+-- blame; 3: the same, but expect runs that exist; 1: look before writing; 2: decide only. p_status:
+-- some change of a run names a status. p_steps are steps that are new as far as their writer knows,
+-- p_puts may replace others.
 --
 -- A quick batch that sends nothing and names no task may come without p_runs: then its changes of
 -- runs check their guards themselves, in the order of the keys, and spare the look-up of each row.
@@ -137,6 +138,7 @@ CREATE FUNCTION @schema@.commit_batch(
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    v_careful bool := p_mode IN (1, 2);
     v_now     int8;
     v_ok      bool[];          -- by commit; NULL while all hold
     v_good    bool;
@@ -146,7 +148,7 @@ DECLARE
     v_failed  @schema@.batch_result[];
     v_counts  @schema@.batch_count[];
 BEGIN
-    IF p_mode > 0 AND p_steps IS NOT NULL THEN
+    IF v_careful AND p_steps IS NOT NULL THEN
         p_puts := coalesce(p_puts, '{}') || p_steps;
         p_steps := NULL;
     END IF;
@@ -198,7 +200,7 @@ BEGIN
     END IF;
     -- A create that fails must fail before anything less than a guard is looked at, or a commit
     -- that is sent again would be refused for what it did itself.
-    IF p_creates IS NOT NULL AND (p_mode > 0 OR p_tasks IS NOT NULL OR p_messages IS NOT NULL
+    IF p_creates IS NOT NULL AND (v_careful OR p_tasks IS NOT NULL OR p_messages IS NOT NULL
             OR p_causes IS NOT NULL) THEN
         v_probed := true;
         v_failed := ARRAY(SELECT f FROM unnest(@schema@.batch_existing(p_creates)) f
@@ -267,7 +269,7 @@ BEGIN
             RETURN QUERY SELECT * FROM unnest(v_failed);
         END IF;
     END IF;
-    IF p_mode > 0 THEN
+    IF v_careful THEN
         v_failed := ARRAY(SELECT DISTINCT ON (x.idx) ROW(23, x.idx, x.op, NULL, NULL, NULL, NULL,
                 NULL, NULL, NULL, NULL, NULL)::@schema@.batch_result
             FROM (SELECT s.idx, s.op FROM unnest(p_puts) s JOIN @schema@.steps t
@@ -301,21 +303,38 @@ BEGIN
         IF v_ok IS NOT NULL THEN
             p_creates := ARRAY(SELECT c FROM unnest(p_creates) c WHERE v_ok[c.idx]);
         END IF;
-        INSERT INTO @schema@.runs
-        SELECT c.run_key, c.namespace, c.workflow, c.model, c.id, c.generation, c.status, c.input,
-            c.input_encoding, c.input_hash, c.output, c.output_encoding, c.error,
-            c.error_encoding, c.state, c.state_encoding, c.head, c.next_ordinal, c.cursor, c.root,
-            c.parent, c.fork, c.labels, c.trace, c.deadline_at, c.created_at, c.started_at,
-            c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
-            CASE WHEN c.turn_worker IS NOT NULL THEN false
-                WHEN c.turn_due_at IS NULL THEN c.turn_ready ELSE c.turn_due_at <= v_now END,
-            CASE WHEN c.turn_worker IS NULL AND c.turn_ready AND c.turn_due_at IS NULL THEN v_now
-                ELSE c.turn_due_at END,
-            c.turn_worker, c.turn_claim_no,
-            CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
-            c.turn_reclaims, c.limit_key, c.accepted, c.seen
-        FROM unnest(p_creates) c
-        ON CONFLICT DO NOTHING;
+        IF p_mode = 0 THEN
+            INSERT INTO @schema@.runs
+            SELECT c.run_key, c.namespace, c.workflow, c.model, c.id, c.generation, c.status, c.input,
+                c.input_encoding, c.input_hash, c.output, c.output_encoding, c.error,
+                c.error_encoding, c.state, c.state_encoding, c.head, c.next_ordinal, c.cursor, c.root,
+                c.parent, c.fork, c.labels, c.trace, c.deadline_at, c.created_at, c.started_at,
+                c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
+                CASE WHEN c.turn_worker IS NOT NULL THEN false
+                    WHEN c.turn_due_at IS NULL THEN c.turn_ready ELSE c.turn_due_at <= v_now END,
+                CASE WHEN c.turn_worker IS NULL AND c.turn_ready AND c.turn_due_at IS NULL THEN v_now
+                    ELSE c.turn_due_at END,
+                c.turn_worker, c.turn_claim_no,
+                CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen
+            FROM unnest(p_creates) c;
+        ELSE
+            INSERT INTO @schema@.runs
+            SELECT c.run_key, c.namespace, c.workflow, c.model, c.id, c.generation, c.status, c.input,
+                c.input_encoding, c.input_hash, c.output, c.output_encoding, c.error,
+                c.error_encoding, c.state, c.state_encoding, c.head, c.next_ordinal, c.cursor, c.root,
+                c.parent, c.fork, c.labels, c.trace, c.deadline_at, c.created_at, c.started_at,
+                c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
+                CASE WHEN c.turn_worker IS NOT NULL THEN false
+                    WHEN c.turn_due_at IS NULL THEN c.turn_ready ELSE c.turn_due_at <= v_now END,
+                CASE WHEN c.turn_worker IS NULL AND c.turn_ready AND c.turn_due_at IS NULL THEN v_now
+                    ELSE c.turn_due_at END,
+                c.turn_worker, c.turn_claim_no,
+                CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen
+            FROM unnest(p_creates) c
+            ON CONFLICT DO NOTHING;
+        END IF;
         GET DIAGNOSTICS v_n = ROW_COUNT;
         IF v_n <> cardinality(p_creates) THEN
             v_failed := @schema@.batch_existing(p_creates);
@@ -390,16 +409,14 @@ BEGIN
     -- Changes of runs. `accepted > seen` reads the row that is updated, never another snapshot.
     IF p_sets IS NOT NULL THEN
         IF p_status THEN
-            -- Locks, too: the status that is counted down must be the one that is replaced.
-            v_counts := ARRAY(SELECT ROW(c.namespace, c.workflow, w.status, w.delta)
+            -- Without a lock, which would be out of order: the guard says that nobody but its
+            -- holder has changed the row, and what a holder sends again comes the careful way.
+            v_counts := ARRAY(SELECT ROW(r.namespace, r.workflow, w.status, w.delta)
                     ::@schema@.batch_count
-                FROM (SELECT r.namespace, r.workflow, r.status AS before, u.status AS after
-                    FROM unnest(p_sets) u JOIN @schema@.runs r ON r.run_key = u.run_key
-                    WHERE u.status IS NOT NULL
-                    ORDER BY r.run_key FOR NO KEY UPDATE OF r) c
-                CROSS JOIN LATERAL (VALUES (c.before, -1::int8), (c.after, 1::int8))
+                FROM unnest(p_sets) u JOIN @schema@.runs r ON r.run_key = u.run_key
+                CROSS JOIN LATERAL (VALUES (r.status, -1::int8), (u.status, 1::int8))
                     w (status, delta)
-                WHERE c.before <> c.after);
+                WHERE u.status <> r.status);
         END IF;
         RETURN QUERY UPDATE @schema@.runs r SET
             head = u.head, next_ordinal = u.next_ordinal, cursor = u.cursor,
@@ -416,27 +433,21 @@ BEGIN
             retention_until = coalesce(u.retention_until, r.retention_until),
             updated_at = u.updated_at,
             turn_reclaims = 0,
-            seen = CASE WHEN u.wake = 0 THEN r.seen ELSE u.seen END,
-            turn_worker = CASE WHEN u.wake = 0
-                    AND coalesce(u.status, r.status) NOT IN ('complete', 'errored', 'terminated')
-                THEN u.worker END,
-            turn_claimed_at = CASE WHEN u.wake = 0
-                    AND coalesce(u.status, r.status) NOT IN ('complete', 'errored', 'terminated')
-                THEN CASE WHEN u.takes THEN v_now ELSE r.turn_claimed_at END END,
+            seen = coalesce(u.seen, r.seen),
+            turn_worker = CASE WHEN u.wake = 0 THEN u.worker END,
+            turn_claimed_at = CASE WHEN u.wake <> 0 THEN NULL
+                WHEN u.takes THEN v_now ELSE r.turn_claimed_at END,
             turn_claim_no = r.turn_claim_no + CASE WHEN u.takes THEN 1 ELSE 0 END
-                + CASE WHEN u.wake <> 0
-                    OR coalesce(u.status, r.status) IN ('complete', 'errored', 'terminated')
-                THEN 1 ELSE 0 END,
+                + CASE WHEN u.wake <> 0 THEN 1 ELSE 0 END,
             turn_ready = CASE
-                WHEN u.wake = 0
-                    OR coalesce(u.status, r.status) IN ('complete', 'errored', 'terminated')
-                    OR coalesce(u.status, r.status) = 'paused' THEN false
+                WHEN u.wake IN (0, 4) THEN false
+                WHEN coalesce(u.status, r.status) = 'paused' THEN false
                 WHEN r.accepted > u.seen OR u.wake = 1 THEN true
                 WHEN u.wake = 2 THEN u.wake_at <= v_now
                 ELSE false END,
             turn_due_at = CASE
-                WHEN coalesce(u.status, r.status) IN ('complete', 'errored', 'terminated') THEN NULL
                 WHEN u.wake = 0 THEN r.turn_due_at
+                WHEN u.wake = 4 THEN NULL
                 WHEN r.accepted > u.seen AND coalesce(u.status, r.status) <> 'paused' THEN v_now
                 WHEN u.wake = 1 THEN v_now
                 WHEN u.wake = 2 THEN u.wake_at END

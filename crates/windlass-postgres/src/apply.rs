@@ -9,10 +9,11 @@ use tokio_postgres::types::ToSql;
 use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::{
     CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, Reschedule, Run,
-    RunChange, RunGuard, RunKey, Step, StepKey, Task, TaskId, Timestamp, TurnChange, Wake,
+    RunChange, RunGuard, RunKey, RunStatus, Step, StepKey, Task, TaskId, Timestamp, TurnChange,
+    Wake,
 };
 
-pub(crate) use answer::{Answers, created_turn, read_answers, unavailable};
+pub(crate) use answer::{Answers, read_answers, unavailable};
 use encode::Records;
 
 /// The call. Its parameters are those of [`Batch::params`].
@@ -29,6 +30,8 @@ pub(crate) enum Mode {
     Careful = 1,
     /// Decide, and write nothing.
     Decide = 2,
+    /// As quick, but expect runs that exist.
+    Wary = 3,
 }
 
 /// Commits that do not depend on each other, as arrays of rows.
@@ -80,7 +83,7 @@ impl Batch {
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
     pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 20] {
-        let quick = *mode == Mode::Quick as i16;
+        let quick = *mode == Mode::Quick as i16 || *mode == Mode::Wary as i16;
         [
             mode,
             &self.size,
@@ -296,13 +299,16 @@ impl Batch {
             _ => (None, None, false),
         };
         let was = commit.run.as_ref().and_then(RunGuard::head);
-        let (wake, wake_at, seen) = match change.turn {
+        let (mut wake, wake_at, seen) = match change.turn {
             TurnChange::Keep => (0, None, None),
             TurnChange::Release { wake, seen } => {
                 let (wake, at) = wake_parts(wake);
                 (wake, at, Some(seen as i64))
             }
         };
+        if change.status.is_some_and(RunStatus::is_ended) {
+            wake = 4;
+        }
         self.sets.row(25, |row| {
             row.int4(idx)
                 .uuid(change.run_key.0)
@@ -534,9 +540,13 @@ impl Batch {
         self.careful |= seen.sends_to_itself && commit.ops.iter().any(consumes);
     }
 
-    /// Whether there is nothing to look at twice: see [`Mode`].
-    pub(crate) fn mode(&self) -> Mode {
-        if self.careful { Mode::Careful } else { Mode::Quick }
+    /// How to begin with it: `wary` if runs that exist were met lately.
+    pub(crate) fn mode(&self, wary: bool) -> Mode {
+        match (self.careful, wary) {
+            (true, _) => Mode::Careful,
+            (false, true) => Mode::Wary,
+            (false, false) => Mode::Quick,
+        }
     }
 }
 

@@ -175,7 +175,8 @@ impl Committer {
         }
         let (shared, commits) = (self.shared.clone(), commits.clone());
         tokio::spawn(async move {
-            let _ = reply.send(resolve(&shared, &commits[index], Some(conflict)).await);
+            let conflict = CommitError::Conflict(conflict);
+            let _ = reply.send(resolve(&shared, &commits[index], conflict).await);
         });
     }
 
@@ -193,11 +194,9 @@ impl Committer {
                     self.shared.waker.publish(answers.wakeups);
                     self.spread(groups, commits, answers.results, sent_before).await
                 }
-                Err(Refused { error, sent_before })
-                    if groups.len() == 1 && !groups[0].is_merged() =>
-                {
+                Err(Refused { error, .. }) if groups.len() == 1 && !groups[0].is_merged() => {
                     let index = groups[0].members()[0];
-                    let outcome = self.blamed(&commits[index], &error, sent_before).await;
+                    let outcome = self.blamed(&commits[index], &error).await;
                     vec![(index, outcome)]
                 }
                 Err(Refused { error, sent_before }) => {
@@ -252,22 +251,17 @@ impl Committer {
     }
 
     // A commit that the database refuses by itself.
-    async fn blamed(
-        &mut self,
-        commit: &Commit,
-        error: &tokio_postgres::Error,
-        sent_before: bool,
-    ) -> Outcome {
-        let unguarded = commit.run.is_none() && commit.task.is_none();
+    async fn blamed(&mut self, commit: &Commit, error: &tokio_postgres::Error) -> Outcome {
         if classify(error) != Failure::Constraint {
             let message = format!("PostgreSQL did not write the commit: {}", said(error));
             return Err(unavailable(crate::error::unavailable(message)));
         }
+        let refused = constraint(&said(error));
         // Without a guard a broken key is the only echo of a commit whose answer was lost.
-        if sent_before && unguarded && crate::error::is_unique(error) {
-            return resolve(&self.shared, commit, None).await;
+        if commit.is_unguarded() && crate::error::is_unique(error) {
+            return resolve(&self.shared, commit, refused).await;
         }
-        Err(constraint(&said(error)))
+        Err(refused)
     }
 }
 

@@ -4,8 +4,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunStatus, RunsQuery, TaskState,
-    TasksQuery,
+    Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus, RunsQuery,
+    TaskState, TasksQuery,
 };
 
 use crate::rows::{self, Cells, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER};
@@ -18,8 +18,9 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
     let page = Page { shared, limit };
     match query {
         Query::Runs(query) => page.runs(query).await,
-        Query::EveryRun { after, .. } => {
-            page.runs_by(&every_run(), &[&after_key(after.map(|key| key.0)), &limit]).await
+        Query::RunKeys { after, .. } => {
+            let found = page.ask(RUN_KEYS, &[&after_key(after.map(|key| key.0)), &limit]).await?;
+            rows::all(&found, |row| Ok(RunKey(Cells::of(row).take()?))).map(Rows::RunKeys)
         }
         Query::Generations { namespace, workflow, id, before, .. } => {
             let before = before.map_or(i64::MAX, i64::from);
@@ -213,9 +214,8 @@ fn runs_by_label(order: Order) -> String {
     )
 }
 
-fn every_run() -> String {
-    format!("SELECT {RUN} FROM @schema@.runs r WHERE r.run_key > $1 ORDER BY r.run_key LIMIT $2")
-}
+const RUN_KEYS: &str =
+    "SELECT r.run_key FROM @schema@.runs r WHERE r.run_key > $1 ORDER BY r.run_key LIMIT $2";
 
 fn generations() -> String {
     format!(
@@ -332,7 +332,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("runs by workflow, newest first", runs_by_workflow(Order::Descending)),
         named("runs by label", runs_by_label(Order::Ascending)),
         named("runs by label, newest first", runs_by_label(Order::Descending)),
-        named("every run", every_run()),
+        named("run keys", RUN_KEYS.to_owned()),
         named("generations", generations()),
         named("tree", tree()),
         named("steps", steps()),

@@ -81,8 +81,8 @@ pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
 // A conflict may be the echo of this very commit, written before.
 async fn settle(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
     match outcome {
-        Err(CommitError::Conflict(conflict)) if commit.key != CommitKey::Nothing => {
-            resolve(shared, commit, Some(conflict)).await
+        Err(conflict @ CommitError::Conflict(_)) if commit.key != CommitKey::Nothing => {
+            resolve(shared, commit, conflict).await
         }
         other => other,
     }

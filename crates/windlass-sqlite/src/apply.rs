@@ -10,6 +10,8 @@ mod ops;
 mod refusals;
 mod runs;
 
+pub(crate) use guards::found_again;
+
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, Statement, params};

@@ -17,7 +17,7 @@ use windlass_kernel::{
     Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
 };
 
-use crate::apply::{Buffers, Writer};
+use crate::apply::{Buffers, Writer, found_again};
 use crate::error::{self, Fail};
 use crate::options::Options;
 use crate::schema::{self, Opened};
@@ -356,6 +356,13 @@ impl<'c> Batcher<'c> {
                         Ok(committed)
                     });
                     let written = written.map_err(|fail| (n, fail))?;
+                    let written = match written {
+                        Err(Fail::Sql(error)) if commit.is_unguarded() => {
+                            let found = found_again(&mut self.writer, commit);
+                            found.map_err(|fail| (n, fail))?.ok_or(Fail::Sql(error))
+                        }
+                        other => other,
+                    };
                     results.push(written.map_err(Fail::into_commit_error));
                 }
                 Ok(Outcome::Commits(results))

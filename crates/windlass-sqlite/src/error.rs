@@ -169,5 +169,9 @@ pub(crate) fn lost() -> Error {
 
 /// The same error for somebody else: errors are not clonable because their sources are not.
 pub(crate) fn again(error: &Error) -> Error {
-    Error::new(error.kind(), error.code(), error.to_string())
+    let message = match std::error::Error::source(error) {
+        Some(source) => format!("{}: {source}", error.message()),
+        None => error.message().to_owned(),
+    };
+    Error::new(error.kind(), error.code(), message)
 }

@@ -23,11 +23,10 @@ pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
     let conn = &*tx;
     Ok(match query {
         Query::Runs(query) => Rows::Runs(runs(conn, query)?),
-        Query::EveryRun { after, limit } => {
-            let sql =
-                format!("SELECT {RUN} FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2");
+        Query::RunKeys { after, limit } => {
+            let sql = "SELECT run_key FROM runs WHERE run_key > ?1 ORDER BY run_key LIMIT ?2";
             let after = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
-            Rows::Runs(page(conn, &sql, params![after, limit], rows::run)?)
+            Rows::RunKeys(page(conn, sql, params![after, limit], rows::run_key)?)
         }
         Query::Generations { namespace, workflow, id, before, limit } => {
             let sql = format!(

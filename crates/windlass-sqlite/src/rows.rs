@@ -236,6 +236,11 @@ fn labels(text: Option<Arc<str>>) -> Result<BTreeMap<String, String>, Error> {
         .map_err(|source| Error::corrupt("the labels of a run do not read").with_source(source))
 }
 
+/// Reads a run's key alone.
+pub(crate) fn run_key(row: &Row<'_>) -> Result<RunKey, Error> {
+    Cols::new(row).key()
+}
+
 /// Reads [`RUN`].
 pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
     let c = &mut Cols::new(row);

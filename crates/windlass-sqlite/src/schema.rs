@@ -225,9 +225,18 @@ pub(crate) fn connect(path: &Path, read_only: bool) -> Result<Connection, Error>
     open().map_err(|source| unreadable(path, source))
 }
 
+fn failure(code: std::ffi::c_int, message: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some(message))
+}
+
 fn prepare(conn: &mut Connection, options: &Options) -> rusqlite::Result<()> {
     conn.pragma_update(None, "page_size", options.page_bytes)?;
-    conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
+    let mode: String =
+        conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let message = format!("the file cannot have a write-ahead log: its journal stays {mode:?}");
+        return Err(failure(rusqlite::ffi::SQLITE_CANTOPEN, message));
+    }
     conn.pragma_update(None, "synchronous", "FULL")?;
     // Checkpoints are the committer's business: none inside a commit.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -285,7 +294,11 @@ fn compare(conn: &Connection) -> Result<(), Error> {
 // be alive. After a failed fsync the log's pages may be clean in memory and wrong on the disk;
 // copying them into the database and syncing that leaves nothing to trust.
 fn start(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> {
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if busy != 0 {
+        let message = "somebody else reads the file, so its log cannot be copied into it";
+        return Err(failure(rusqlite::ffi::SQLITE_BUSY, message.to_owned()));
+    }
     if let Some(pages) = options.pages_max {
         conn.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
@@ -330,6 +343,6 @@ mod tests {
     fn the_newest_migration_is_the_schema_version() {
         let runner = embedded::migrations::runner();
         let newest = runner.get_migrations().iter().map(|m| m.version()).max();
-        assert_eq!(newest, Some(SCHEMA_VERSION.into()));
+        assert_eq!(newest, Some(SCHEMA_VERSION));
     }
 }

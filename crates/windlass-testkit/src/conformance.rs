@@ -145,6 +145,8 @@ macro_rules! conformance {
                 of_a_turn_commit_after_others,
                 of_a_message,
                 of_a_settlement,
+                of_an_enqueue,
+                of_a_commit_that_took_a_turn,
                 of_an_end_that_frees_the_turn,
                 of_another_commit_is_a_conflict,
             ],

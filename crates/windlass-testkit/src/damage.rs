@@ -277,9 +277,9 @@ async fn every_run(store: &dyn Store) -> Result<Vec<Run>, Error> {
     let mut runs: Vec<Run> = Vec::new();
     loop {
         let after = runs.last().map(|run| run.run_key);
-        let page = store.list(Query::EveryRun { after, limit: PAGE }).await?.runs()?;
+        let page = store.list(Query::RunKeys { after, limit: PAGE }).await?.run_keys()?;
         let short = page.len() < PAGE as usize;
-        runs.extend(page);
+        runs.extend(store.load(page).await?.into_iter().map(|loaded| loaded.run));
         if short {
             return Ok(runs);
         }

@@ -11,8 +11,8 @@ use serde_json::json;
 use windlass::kernel::inspect::load_events;
 use windlass::kernel::verify::verify_one;
 use windlass::kernel::{
-    Body, Draft, End, EventId, ModelName, Namespace, NewRun, OnExisting, Run, RunId, RunKey,
-    Stamp, Step, StepKey, StepStatus, Timestamp, Turn, WorkerKey, WorkflowName,
+    Body, Draft, End, EventId, ModelName, Namespace, NewRun, OnExisting, Run, RunId, RunKey, Stamp,
+    Step, StepKey, StepStatus, Timestamp, Turn, WorkerKey, WorkflowName,
 };
 use windlass::{Error, Store};
 

@@ -27,10 +27,9 @@ pub use windlass_kernel::{Error, ErrorKind, Limits, Store};
 /// | `memory:` | nothing is kept when the process ends |
 pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
     match address.parse()? {
-        Address::Memory => Ok(Arc::new(kernel::MemoryStore::new(
-            Arc::new(address::system_clock),
-            Limits::DEFAULT,
-        ))),
+        Address::Memory => {
+            Ok(Arc::new(kernel::MemoryStore::new(Arc::new(address::system_clock), Limits::DEFAULT)))
+        }
         #[cfg(feature = "sqlite")]
         Address::Sqlite(path) => {
             address::make_folder_of(&path)?;

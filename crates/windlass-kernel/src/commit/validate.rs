@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::body::Body;
-use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard};
+use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard, SqlValue, Statement};
 use crate::error::{Error, ErrorKind};
 use crate::ids::RunKey;
 use crate::ledger::Head;
@@ -64,15 +64,34 @@ impl Commit {
                     check_body("a dead letter's errors", &letter.errors, limits.task_bytes_max)?;
                     check_text("a dead letter's reason", &letter.reason, 2_048)?;
                 }
-                Op::PutLog(line) => check_log(line, limits)?,
-                Op::UserSql(statements) => {
-                    let max = limits.user_sql_statements_max;
-                    check_max("user SQL", "statements", statements.len(), max)?;
+                Op::PutLog(line) => {
+                    // A task's worker logs for the run that the task works for.
+                    if self.task.is_none() {
+                        self.own(line.run_key, "PutLog")?;
+                    }
+                    check_log(line, limits)?;
                 }
+                Op::UserSql(_) => {}
             }
         }
+        self.check_user_sql(limits)?;
         self.check_guard(created, set)?;
         ledgers.finish(self)
+    }
+
+    fn check_user_sql(&self, limits: &Limits) -> Result<(), Error> {
+        let max = limits.user_sql_statements_max;
+        check_max("user SQL", "statements", self.user_sql().count(), max)?;
+        let value = |value: &SqlValue| match value {
+            SqlValue::Text(text) => text.len(),
+            SqlValue::Bytes(bytes) => bytes.len(),
+            _ => 8,
+        };
+        let bytes = |statement: &Statement| {
+            statement.sql.len() + statement.params.iter().map(value).sum::<usize>()
+        };
+        let bytes = self.user_sql().map(bytes).sum();
+        check_max("user SQL", "bytes", bytes, limits.user_sql_bytes_max)
     }
 
     fn advances_run(&self) -> bool {
@@ -128,9 +147,10 @@ struct Ledgers(Vec<(RunKey, Head, Option<crate::ids::EventId>)>);
 
 impl Ledgers {
     fn of(commit: &Commit) -> Self {
-        let guarded = commit.run.as_ref().and_then(|guard| {
-            guard.head().map(|head| (guard.run_key(), head, None))
-        });
+        let guarded = commit
+            .run
+            .as_ref()
+            .and_then(|guard| guard.head().map(|head| (guard.run_key(), head, None)));
         Self(guarded.into_iter().collect())
     }
 
@@ -169,7 +189,8 @@ impl Ledgers {
                 continue;
             };
             if *end != head || last.is_some_and(|last| last != cursor) {
-                let message = format!("the row of run {run_key} does not end where its ledger does");
+                let message =
+                    format!("the row of run {run_key} does not end where its ledger does");
                 return Err(malformed(&message));
             }
             if matches!(op, Op::CreateRun(_)) && last.is_none() {

@@ -99,7 +99,10 @@ mod tests {
         let at = StorageRef::StepError { step_key: "charge".into() };
         let summary = ErrorSummary::new("Declined", false, &Body::json("\"card 4711\""), at);
         let text = serde_json::to_string(&summary).unwrap();
-        assert!(text.contains("\"at\":{\"kind\":\"step_error\",\"step_key\":\"charge\"}"), "{text}");
+        assert!(
+            text.contains("\"at\":{\"kind\":\"step_error\",\"step_key\":\"charge\"}"),
+            "{text}"
+        );
         assert!(!text.contains("4711"), "{text}");
     }
 }

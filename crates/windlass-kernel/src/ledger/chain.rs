@@ -18,7 +18,7 @@ pub struct Head {
 }
 
 /// The head of an empty ledger. It covers what must never change about a run, so a run's row
-/// cannot be relabelled, moved to another tenant or given another input without breaking its chain.
+/// cannot be renamed, moved to another tenant or given another input without breaking its chain.
 pub fn genesis(run: &Run) -> Head {
     let generation = run.generation.to_string();
     let key = |key: Option<&[u8; 16]>| key.map_or(&[][..], |key| &key[..]).to_vec();

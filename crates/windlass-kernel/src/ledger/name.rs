@@ -8,9 +8,29 @@ use crate::limits::{Limits, check_max};
 
 /// Prefixes of first-party events. A custom event must not start with any of them.
 pub const RESERVED_PREFIXES: &[&str] = &[
-    "workflow.", "message.", "child.", "schedule.", "effect.", "step.", "sleep.", "event.",
-    "activity.", "timer.", "signal.", "relay.", "hook.", "document.", "node.", "approval.",
-    "llm.", "continuation.", "tool_call.", "fork_join.", "human.", "anthropic.", "openai.",
+    "workflow.",
+    "message.",
+    "child.",
+    "schedule.",
+    "effect.",
+    "step.",
+    "sleep.",
+    "event.",
+    "activity.",
+    "timer.",
+    "signal.",
+    "relay.",
+    "hook.",
+    "document.",
+    "node.",
+    "approval.",
+    "llm.",
+    "continuation.",
+    "tool_call.",
+    "fork_join.",
+    "human.",
+    "anthropic.",
+    "openai.",
     "local_call.",
 ];
 
@@ -33,8 +53,9 @@ impl EventType {
     pub fn custom(text: &str, limits: &Limits) -> Result<Self, Error> {
         let name = Self::parse(text, limits)?;
         if let Some(prefix) = RESERVED_PREFIXES.iter().find(|prefix| text.starts_with(**prefix)) {
-            let message =
-                format!("event type {text:?} starts with {prefix:?}, which is reserved; use a prefix of your own");
+            let message = format!(
+                "event type {text:?} starts with {prefix:?}, which is reserved; use a prefix of your own"
+            );
             return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
         }
         Ok(name)
@@ -59,9 +80,9 @@ impl EventType {
     fn parse(text: &str, limits: &Limits) -> Result<Self, Error> {
         check_max("event type", "characters", text.chars().count(), limits.event_type_chars_max)?;
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let good = text.split('.').all(|part| {
-            part.starts_with(word) && part.chars().all(|c| word(c) || c == '-')
-        });
+        let good = text
+            .split('.')
+            .all(|part| part.starts_with(word) && part.chars().all(|c| word(c) || c == '-'));
         if !good {
             let shown: String = text.chars().take(40).collect();
             let message = format!(

@@ -116,9 +116,7 @@ impl Ledger {
         stamp: Stamp,
         limits: &Limits,
     ) -> Result<EventId, Error> {
-        let own = |(event, _): &(Event, CauseCheck)| {
-            caused_by == CausalRef::event(event.event_id)
-        };
+        let own = |(event, _): &(Event, CauseCheck)| caused_by == CausalRef::event(event.event_id);
         let check = if caused_by == self.cursor {
             self.cause
         } else if self.pending.iter().any(own) {

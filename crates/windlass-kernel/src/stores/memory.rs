@@ -53,10 +53,7 @@ impl MemoryStore {
     }
 
     // Runs one call on the state, then tells the listeners what it made ready, outside the lock.
-    fn call<T>(
-        &self,
-        run: impl FnOnce(&mut State) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn call<T>(&self, run: impl FnOnce(&mut State) -> Result<T, Error>) -> Result<T, Error> {
         let (result, wakeups, sinks) = {
             let mut inner = self.lock();
             if inner.closed {

@@ -152,7 +152,7 @@ fn held(commit: &Commit, now: Timestamp) -> Committed {
     }
 }
 
-pub(crate) fn created_turn(commit: &Commit, run_key: RunKey) -> Option<&Turn> {
+fn created_turn(commit: &Commit, run_key: RunKey) -> Option<&Turn> {
     commit.ops.iter().find_map(|op| match op {
         Op::CreateRun(run) if run.run_key == run_key => Some(&run.turn),
         _ => None,

@@ -3,11 +3,11 @@
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
-    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Hold, OnExisting,
-    RunGuard, RunKey, Turn, WorkerKey,
+    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Head, Hold, OnExisting,
+    RunGuard, RunKey, Sha256Digest, WorkerKey,
 };
 
-use crate::apply::{created_turn, unavailable};
+use crate::apply::unavailable;
 use crate::rows::Cells;
 use crate::store::Shared;
 
@@ -19,30 +19,26 @@ pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
     WHEN 2 THEN EXISTS (SELECT FROM @schema@.events \
         WHERE run_key = $2 AND ordinal = $3 AND event_id = $4) \
     WHEN 3 THEN EXISTS (SELECT FROM @schema@.messages WHERE run_key = $2 AND message_id = $5) \
-    WHEN 4 THEN EXISTS (SELECT FROM @schema@.dead_letters WHERE task_id = $2) \
-    WHEN 5 THEN EXISTS (SELECT FROM @schema@.tasks WHERE task_id = $2) \
+    WHEN 4 THEN EXISTS (SELECT FROM @schema@.tasks WHERE task_id = $2) \
     ELSE false END, \
-    @schema@.clock_us(), r.accepted, r.turn_worker, r.turn_claim_no, \
+    @schema@.clock_us(), r.accepted, r.turn_worker, r.turn_claim_no, r.head, r.next_ordinal, \
     ARRAY(SELECT m.seq FROM unnest($7::uuid[], $8::text[]) \
         WITH ORDINALITY x (run_key, message_id, place) \
         LEFT JOIN @schema@.messages m ON m.run_key = x.run_key AND m.message_id = x.message_id \
         ORDER BY x.place) \
     FROM (VALUES (1)) one LEFT JOIN @schema@.runs r ON r.run_key = $6";
 
-/// Answers `Committed` if the commit was written before, else the conflict. Without a conflict the
-/// caller knows that it was written.
-pub(crate) async fn resolve(
-    shared: &Shared,
-    commit: &Commit,
-    conflict: Option<Conflict>,
-) -> Outcome {
+/// Answers `Committed` if the commit was written before, else the error that made the store ask: a
+/// conflict, or a broken key of a commit without guards.
+pub(crate) async fn resolve(shared: &Shared, commit: &Commit, error: CommitError) -> Outcome {
+    let conflict = match &error {
+        CommitError::Conflict(conflict) => Some(*conflict),
+        _ => None,
+    };
     match look(shared, commit, conflict).await {
         Ok(Some(committed)) => Ok(committed),
-        Ok(None) => match conflict {
-            Some(conflict) => Err(CommitError::Conflict(conflict)),
-            None => Err(crate::error::unknown("the commit's key is not there")),
-        },
-        // The conflict stands, but calling it one could deny what was written.
+        Ok(None) => Err(error),
+        // The error stands, but giving it as the answer could deny what was written.
         Err(error) => Err(unavailable(error)),
     }
 }
@@ -54,8 +50,7 @@ async fn look(
 ) -> Result<Option<Committed>, Error> {
     let own = commit.run_key();
     let row = ask(shared, commit, own).await?;
-    let found = conflict.is_none() || row.try_get(0).unwrap_or(false);
-    if found {
+    if row.try_get(0).unwrap_or(false) {
         return committed(commit, own, &row, true).map(Some);
     }
     match (&commit.run, conflict) {
@@ -83,8 +78,7 @@ async fn ask(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Ro
         CommitKey::Message { run_key, message_id } => {
             (kind, key, message) = (3, Some(run_key.0), Some(message_id.as_str()));
         }
-        CommitKey::DeadLetter(task_id) => (kind, key) = (4, Some(task_id.0)),
-        CommitKey::Task(task_id) => (kind, key) = (5, Some(task_id.0)),
+        CommitKey::Task(task_id) => (kind, key) = (4, Some(task_id.0)),
         CommitKey::Nothing => {}
     }
     let run = run.map(|run| run.0);
@@ -109,7 +103,11 @@ fn committed(
     let accepted: Option<i64> = c.take()?;
     let worker: Option<Uuid> = c.take()?;
     let claim_no: Option<i64> = c.take()?;
+    let hash: Option<&[u8]> = c.take()?;
+    let next_ordinal: Option<i64> = c.take()?;
     let seqs: Vec<Option<i64>> = c.take()?;
+    let hash = hash.and_then(|hash| hash.try_into().ok()).map(Sha256Digest::from_bytes);
+    let head = hash.zip(next_ordinal).map(|(hash, next)| Head { next_ordinal: next as u64, hash });
     let hold = worker
         .zip(claim_no)
         .map(|(worker, claim_no)| Hold { worker: WorkerKey(worker), claim_no: claim_no as u64 });
@@ -121,20 +119,11 @@ fn committed(
         run_key,
         repeated: true,
         accepted: accepted.unwrap_or(0) as u64,
-        hold: hold.filter(|hold| found && sent_by(commit, hold)),
+        hold: head
+            .zip(hold)
+            .filter(|(head, hold)| found && commit.still_has(*head, *hold))
+            .map(|(_, hold)| hold),
         messages: seqs.into_iter().map(delivery).collect(),
         now,
     })
-}
-
-// Whether a hold is the one that the sender of this commit has.
-fn sent_by(commit: &Commit, hold: &Hold) -> bool {
-    match &commit.run {
-        Some(RunGuard::Held { hold: sent, .. }) => sent == hold,
-        Some(RunGuard::Free { worker, .. }) => *worker == hold.worker,
-        Some(RunGuard::Absent { run_key, .. }) => {
-            created_turn(commit, *run_key).and_then(Turn::hold) == Some(*hold)
-        }
-        None => false,
-    }
 }

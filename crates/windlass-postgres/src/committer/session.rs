@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Row, Statement};
 use windlass_kernel::{Commit, CommitError, Error};
 
 use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
-use crate::error::{Failure, classify, of_call, said, unknown};
+use crate::error::{Failure, classify, is_unique, of_call, said, unknown};
 use crate::store::Shared;
 
 /// How often a batch runs again that lost against another one.
@@ -22,15 +22,19 @@ pub(crate) struct Refused {
     pub(crate) sent_before: bool,
 }
 
+/// How many batches expect runs that exist after one has met such a run.
+const WARY_BATCHES: u32 = 100;
+
 /// A connection that comes back when it is lost.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     live: Option<(Client, Statement)>,
+    wary: u32,
 }
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, live: None }
+        Self { shared, live: None, wary: 0 }
     }
 
     /// Sends commits that can share a batch. After a lost answer the same batch is sent again: what
@@ -41,7 +45,11 @@ impl Session {
         sent_before: bool,
     ) -> Result<(Answers, bool), Refused> {
         let batch = Batch::of(commits);
-        let mut mode = batch.mode();
+        let mut mode = match sent_before {
+            true => Mode::Careful,
+            false => batch.mode(self.wary > 0),
+        };
+        self.wary = self.wary.saturating_sub(1);
         let mut sent_before = sent_before;
         let mut tries = 0;
         let until = self.shared.options.reconnect_for;
@@ -61,19 +69,23 @@ impl Session {
             match call(client, &batch, mode, patience).await {
                 Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
                 Err(None) => {
-                    sent_before = true;
+                    (sent_before, mode) = (true, Mode::Careful);
                     self.live = None;
                     deadline = deadline.max(Instant::now() + until / 2);
                 }
                 Err(Some(error)) => match classify(&error) {
                     Failure::Lost => {
                         tracing::warn!(error = %said(&error), "the answer to a batch was lost");
-                        sent_before = true;
+                        // The first sending may still be under way: look before writing.
+                        (sent_before, mode) = (true, Mode::Careful);
                         self.live = None;
                         deadline = deadline.max(Instant::now() + until / 2);
                     }
-                    // A broken key may be a step that was there after all.
-                    Failure::Careful | Failure::Constraint if mode == Mode::Quick => {
+                    // A broken key may be a run or a step that was there after all.
+                    Failure::Careful | Failure::Constraint if mode != Mode::Careful => {
+                        if is_unique(&error) {
+                            self.wary = WARY_BATCHES;
+                        }
                         mode = Mode::Careful;
                     }
                     Failure::Again | Failure::Careful if tries < TRIES_MAX => {

@@ -107,6 +107,23 @@ pub(super) fn repeated(
             _ => return Err(Fail::Answer(CommitError::Conflict(conflict))),
         }
     };
+    answer_again(w, commit, run_key)
+}
+
+/// The answer to a commit without guards that breaks a key: the one that was lost, if it is the
+/// same commit again.
+pub(crate) fn found_again(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Committed>, Fail> {
+    if !is_there(w, &mut Buffers::default(), &commit.key)? {
+        return Ok(None);
+    }
+    answer_again(w, commit, None).map(Some)
+}
+
+fn answer_again(
+    w: &mut Writer<'_>,
+    commit: &Commit,
+    run_key: Option<RunKey>,
+) -> Result<Committed, Fail> {
     let mut messages = Vec::new();
     for message in commit.messages() {
         messages.push(match message_seq(w.conn, message.run_key, &message.message_id)? {
@@ -119,18 +136,11 @@ pub(super) fn repeated(
         && let Some(run) = w.run(key)?
     {
         accepted = run.accepted;
-        hold = run.turn.hold();
+        hold = run
+            .turn
+            .hold()
+            .filter(|hold| run_key == commit.run_key() && commit.still_has(run.head, *hold));
     }
-    let hold = hold.filter(|hold| match &commit.run {
-        Some(RunGuard::Held { hold: own, .. }) => hold == own,
-        // The commit itself took the turn, under a number that only its answer told.
-        Some(RunGuard::Free { worker, .. }) => hold.worker == *worker,
-        Some(RunGuard::Absent { run_key: own, .. }) => {
-            run_key == Some(*own)
-                && created(commit, *own).is_some_and(|run| run.turn.hold() == Some(*hold))
-        }
-        None => false,
-    });
     Ok(Committed { run_key, repeated: true, accepted, hold, messages, now: w.now })
 }
 
@@ -151,10 +161,6 @@ fn is_there(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, key: &CommitKey) -> R
         }
         CommitKey::Message { run_key, message_id } => {
             message_seq(w.conn, *run_key, message_id)?.is_some()
-        }
-        CommitKey::DeadLetter(task_id) => {
-            let sql = "SELECT 1 FROM dead_letters WHERE task_id = ?1";
-            w.conn.prepare_cached(sql)?.exists(params![Blob(task_id.as_bytes())])?
         }
         CommitKey::Task(task_id) => {
             let sql = "SELECT 1 FROM tasks WHERE task_id = ?1";

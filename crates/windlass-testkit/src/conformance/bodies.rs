@@ -51,7 +51,10 @@ pub async fn come_back_byte_for_byte(world: World) {
         world.ok(draft.finish()).await;
 
         let loaded = world.load(run.run_key).await;
-        assert_eq!((loaded.run.output.as_ref(), loaded.run.state.as_ref()), (Some(&body), Some(&body)));
+        assert_eq!(
+            (loaded.run.output.as_ref(), loaded.run.state.as_ref()),
+            (Some(&body), Some(&body))
+        );
         assert_eq!(loaded.steps, [step]);
         assert_eq!(loaded.messages[0].body, Some(body.clone()));
         let task = world.claim_tasks(world.worker(), 1).await.remove(0);
@@ -104,7 +107,10 @@ pub async fn maximal_ones_are_taken(world: World) {
     world.ok(draft.finish()).await;
     let loaded = world.load(run.run_key).await;
     assert_eq!(loaded.run.output, Some(body.clone()));
-    assert_eq!((&loaded.steps[0].result, &loaded.messages[0].body), (&Some(body.clone()), &Some(body)));
+    assert_eq!(
+        (&loaded.steps[0].result, &loaded.messages[0].body),
+        (&Some(body.clone()), &Some(body))
+    );
 }
 
 /// One byte more is refused with an error that names size and limit, and nothing is written.

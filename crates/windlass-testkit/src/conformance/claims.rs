@@ -113,12 +113,13 @@ pub async fn only_what_is_asked_for(world: World) {
 /// What is due later is not claimed.
 pub async fn never_a_future_task(world: World) {
     let now = world.now().await;
-    let due_at = Some(now.plus(Duration::from_secs(3_600)));
+    let later = now.plus(Duration::from_secs(3_600));
+    let due_at = Some(later);
     let task = Task { due_at, ready: false, ..world.task(None) };
     // A task that claims to be ready before its time is not believed.
     let liar = Task { due_at, ready: true, ..world.task(None) };
     world.enqueue(vec![task, liar]).await;
-    idle_run(&world, "sleeps", Wake::At(due_at.unwrap())).await;
+    idle_run(&world, "sleeps", Wake::At(later)).await;
     world.store.promote(100).await.unwrap();
     assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
     assert!(world.claim_turns(world.worker(), 10).await.is_empty());

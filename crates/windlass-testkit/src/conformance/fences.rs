@@ -14,11 +14,8 @@ fn settle(task: &Task) -> Commit {
 pub async fn after_release(world: World) {
     let (run, hold) = world.create_held("run").await;
     let held = world.store.held(hold.worker).await.unwrap();
-    let item = HeldItem::Turn {
-        run_key: run.run_key,
-        worker: hold.worker,
-        claim_no: hold.claim_no,
-    };
+    let item =
+        HeldItem::Turn { run_key: run.run_key, worker: hold.worker, claim_no: hold.claim_no };
     assert_eq!(held, [item]);
     assert_eq!(world.store.release(held.clone()).await.unwrap(), 1);
     assert_eq!(world.store.release(held).await.unwrap(), 0, "a hold is given back once");
@@ -93,8 +90,7 @@ pub async fn of_tasks_after_reschedule(world: World) {
     world.enqueue(vec![world.task(None)]).await;
     let worker = world.worker();
     let task = world.claim_tasks(worker, 1).await.remove(0);
-    let change =
-        Reschedule { task_id: task.task_id, wake: Wake::Now, attempt: 1, errors: None };
+    let change = Reschedule { task_id: task.task_id, wake: Wake::Now, attempt: 1, errors: None };
     let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
     world.ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))])).await;
     assert_eq!(world.code(settle(&task)).await, "TASK_HOLD_CONFLICT");

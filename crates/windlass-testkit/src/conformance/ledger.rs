@@ -14,7 +14,9 @@ pub async fn events_only(world: World) {
     let (run, hold) = world.create_held("run").await;
     let mut draft = world.draft(&run, hold);
     for n in 0..3 {
-        draft.event("timer.started", &json!({ "n": n, "text": "é漢\u{0}" }), world.stamp()).unwrap();
+        draft
+            .event("timer.started", &json!({ "n": n, "text": "é漢\u{0}" }), world.stamp())
+            .unwrap();
     }
     let commit = draft.finish();
     let change = commit.run_change().unwrap().clone();

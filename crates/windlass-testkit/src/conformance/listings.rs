@@ -69,7 +69,8 @@ pub async fn runs_by_workflow_status_and_label(world: World) {
     }
     made.reverse();
     let workflows = [None, Some("w"), Some("v"), Some("nobody")];
-    let statuses = [None, Some(RunStatus::Active), Some(RunStatus::Waiting), Some(RunStatus::Complete)];
+    let statuses =
+        [None, Some(RunStatus::Active), Some(RunStatus::Waiting), Some(RunStatus::Complete)];
     let labels = [None, Some(("third", "1")), Some(("third", "9")), Some(("other", "1"))];
     for workflow in workflows {
         for status in statuses {
@@ -228,8 +229,12 @@ pub async fn tasks_by_filter(world: World) {
     let stored = world.store.list(Query::Tasks(query.clone())).await.unwrap().tasks().unwrap();
     assert_eq!(stored.len(), tasks.len());
     for run_key in [None, Some(run.run_key)] {
-        for (queue, name) in [(None, None), (Some("q"), None), (None, Some("u")), (Some("p"), Some("t"))] {
-            for state in [None, Some(TaskState::Ready), Some(TaskState::Held), Some(TaskState::Scheduled)] {
+        for (queue, name) in
+            [(None, None), (Some("q"), None), (None, Some("u")), (Some("p"), Some("t"))]
+        {
+            for state in
+                [None, Some(TaskState::Ready), Some(TaskState::Held), Some(TaskState::Scheduled)]
+            {
                 let is = |task: &&Task| {
                     let found = match (task.worker, task.ready) {
                         (Some(_), _) => TaskState::Held,

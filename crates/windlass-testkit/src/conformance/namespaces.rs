@@ -24,7 +24,7 @@ pub async fn never_mix(world: World) {
         for label in [None, Some(("k".to_owned(), "v".to_owned()))] {
             let query = RunsQuery { label, ..RunsQuery::all(namespace.clone(), 10) };
             let listed = world.store.list(Query::Runs(query)).await.unwrap().runs().unwrap();
-            assert_eq!(listed, [run.clone()]);
+            assert_eq!(listed, std::slice::from_ref(run));
         }
         let query = TasksQuery {
             namespace: namespace.clone(),

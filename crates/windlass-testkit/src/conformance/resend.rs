@@ -88,6 +88,44 @@ pub async fn of_a_settlement(world: World) {
     assert_eq!(world.code(commit).await, "TASK_NOT_FOUND");
 }
 
+/// A commit without guards is found by what it enqueued, and enqueues nothing twice.
+pub async fn of_an_enqueue(world: World) {
+    let task = world.task(None);
+    let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
+    assert!(!world.ok(commit.clone()).await.repeated);
+    assert!(world.ok(commit).await.repeated);
+    assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 1);
+}
+
+/// A commit that took a free turn has it still only if nothing was written since.
+pub async fn of_a_commit_that_took_a_turn(world: World) {
+    let run = world.create(world.new_run("free", Turn::ready())).await;
+    let worker = world.worker();
+    let take = |release: bool| {
+        let mut draft = Draft::free(&run, worker, run.created_at);
+        draft.event("timer.started", &json!({}), world.stamp()).unwrap();
+        if release {
+            draft.release(Wake::Now, 0);
+        }
+        draft.finish()
+    };
+    let released = take(true);
+    world.ok(released.clone()).await;
+    let turn = world.claim_turns(worker, 1).await.remove(0);
+    let again = world.ok(released).await;
+    assert_eq!((again.repeated, again.hold), (true, None), "the later claim is not this commit's");
+    world.store.release(world.store.held(worker).await.unwrap()).await.unwrap();
+
+    let run = world.run(turn.run_key).await;
+    let mut draft = Draft::free(&run, worker, run.created_at);
+    draft.event("timer.fired", &json!({}), world.stamp()).unwrap();
+    let kept = draft.finish();
+    let first = world.ok(kept.clone()).await;
+    let again = world.ok(kept).await;
+    assert!(again.repeated && again.hold.is_some());
+    assert_eq!(again.hold, first.hold);
+}
+
 /// The commit that ended a run is found although the run takes nothing any more.
 pub async fn of_an_end_that_frees_the_turn(world: World) {
     let (run, hold) = world.create_held("end").await;

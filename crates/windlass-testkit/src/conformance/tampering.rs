@@ -29,7 +29,8 @@ pub async fn is_named_by_verification(world: World) {
     ];
     for (n, (table, column, value, which)) in cases.into_iter().enumerate() {
         let value = bytes(value);
-        let sql = format!("UPDATE {table} SET {column} = {value} WHERE {which} run_key = {}", run(n));
+        let sql =
+            format!("UPDATE {table} SET {column} = {value} WHERE {which} run_key = {}", run(n));
         let statement = format!("{}{sql}", disarm(table));
         world.subject.raw_sql(statement).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
         let report = verify_store(&*world.store, &[]).await.unwrap();

@@ -63,7 +63,8 @@ pub async fn keep_identities(world: World) {
     draft.event("timer.started", &serde_json::json!({}), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     let key = dialect.key(run.run_key.0);
-    let changes = ["namespace = 'x'", "workflow = 'x'", "id = 'x'", "generation = 9", "input = NULL"];
+    let changes =
+        ["namespace = 'x'", "workflow = 'x'", "id = 'x'", "generation = 9", "input = NULL"];
     for change in changes {
         refused(&world, &format!("UPDATE runs SET {change} WHERE run_key = {key}")).await;
     }

@@ -1,9 +1,7 @@
 //! User SQL: with the step or not at all.
 
 use serde_json::json;
-use windlass_kernel::{
-    Commit, CommitError, Hold, Run, SqlValue, Statement, StepStatus,
-};
+use windlass_kernel::{Commit, CommitError, Hold, Run, SqlValue, Statement, StepStatus};
 
 use crate::world::{Dialect, World};
 

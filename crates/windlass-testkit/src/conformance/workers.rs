@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kernel::{
-    MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus,
-};
+use windlass_kernel::{MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus};
 
 use super::batches::idle_run;
 use crate::world::World;

@@ -61,7 +61,9 @@ impl Call {
     pub(super) async fn play(&self, store: &Arc<dyn Store>, subject: &dyn Subject) -> Vec<String> {
         match self {
             Self::Commit(commits) => commit(&**store, commits).await,
-            Self::Claim(request) => vec![format!("{:?}", store.claim(request.clone()).await.unwrap())],
+            Self::Claim(request) => {
+                vec![format!("{:?}", store.claim(request.clone()).await.unwrap())]
+            }
             Self::Release(held) => vec![format!("{}", store.release(held.clone()).await.unwrap())],
             Self::Revoke(run_key, worker) => {
                 vec![format!("{:?}", store.revoke(*run_key, *worker).await.unwrap())]

@@ -44,7 +44,10 @@ impl Author {
         for (commit, answer) in commits.iter().zip(answers) {
             let word = answer.split([' ', '{']).next().unwrap_or_default().to_owned();
             let repeated = answer.contains("repeated: true");
-            *self.answers.entry(if repeated { "repeated".to_owned() } else { word }).or_default() += 1;
+            *self
+                .answers
+                .entry(if repeated { "repeated".to_owned() } else { word })
+                .or_default() += 1;
             self.sent.push(commit.clone());
         }
     }
@@ -143,7 +146,8 @@ impl Author {
         let new = self.new_run(world);
         self.runs.push(new.run_key);
         let run_key = new.run_key;
-        let on_existing = if self.rng.chance(500) { OnExisting::Return } else { OnExisting::Refuse };
+        let on_existing =
+            if self.rng.chance(500) { OnExisting::Return } else { OnExisting::Refuse };
         let stamp = world.stamp();
         self.events.push(stamp.event_id);
         let mut draft = Draft::create(new, on_existing, stamp).unwrap();
@@ -195,10 +199,21 @@ impl Author {
         let stamp = world.stamp();
         self.events.push(stamp.event_id);
         let seen = run.accepted.saturating_sub(u64::from(self.rng.chance(200)));
-        let later = world.now().await.plus(std::time::Duration::from_millis(self.rng.below(20_000)));
+        let later =
+            world.now().await.plus(std::time::Duration::from_millis(self.rng.below(20_000)));
         match self.rng.below(12) {
-            0 => drop(draft.end("workflow.completed", &json!({}), End::Complete(Body::json("1")), stamp)),
-            1 => drop(draft.end("workflow.failed", &json!({}), End::Errored(Body::bytes("e")), stamp)),
+            0 => drop(draft.end(
+                "workflow.completed",
+                &json!({}),
+                End::Complete(Body::json("1")),
+                stamp,
+            )),
+            1 => drop(draft.end(
+                "workflow.failed",
+                &json!({}),
+                End::Errored(Body::bytes("e")),
+                stamp,
+            )),
             2 => {
                 draft.event("workflow.paused", &json!({}), stamp).unwrap();
                 draft.status(RunStatus::Paused).release(Wake::At(later), seen);

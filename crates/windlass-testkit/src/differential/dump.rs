@@ -5,12 +5,11 @@ use std::fmt::Debug;
 
 use windlass_kernel::{
     DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message, Namespace, Query,
-    Run, RunKey, Store, Task, TasksQuery, Worker,
+    RunKey, Store, Task, TasksQuery, Worker,
 };
 
 /// The rows of a store.
 pub(super) struct Dump {
-    runs: Vec<Run>,
     loaded: Vec<Loaded>,
     events: Vec<Event>,
     messages: Vec<Message>,
@@ -25,8 +24,7 @@ pub(super) struct Dump {
 
 impl Dump {
     pub(super) async fn of(store: &dyn Store) -> Self {
-        let runs = every_run(store).await;
-        let keys: Vec<RunKey> = runs.iter().map(|run| run.run_key).collect();
+        let keys = every_run(store).await;
         let loaded = store.load(keys.clone()).await.unwrap();
         let (mut events, mut messages, mut logs) = (Vec::new(), Vec::new(), Vec::new());
         for run_key in keys {
@@ -53,20 +51,17 @@ impl Dump {
         }
         let query = Query::Workers { after: None, limit: 1_000 };
         let workers = store.list(query).await.unwrap().workers().unwrap();
-        let holders = runs.iter().filter_map(|run| run.turn.worker);
+        let holders = loaded.iter().filter_map(|loaded| loaded.run.turn.worker);
         let holders = holders.chain(tasks.iter().filter_map(|task| task.worker));
         let mut held = Vec::new();
         for worker in holders.collect::<BTreeSet<_>>() {
             held.extend(store.held(worker).await.unwrap());
         }
         let health = store.health().await.unwrap();
-        Self {
-            runs, loaded, events, messages, logs, tasks, letters, limits, workers, held, health,
-        }
+        Self { loaded, events, messages, logs, tasks, letters, limits, workers, held, health }
     }
 
     pub(super) fn assert_same(&self, found: &Dump, place: &str) {
-        same("runs", &self.runs, &found.runs, place);
         same("loaded runs", &self.loaded, &found.loaded, place);
         same("events", &self.events, &found.events, place);
         same("messages", &self.messages, &found.messages, place);
@@ -87,16 +82,16 @@ fn same<T: Debug + PartialEq>(what: &str, expect: &[T], found: &[T], place: &str
     assert_eq!(found.len(), expect.len(), "the number of {what} differs: {place}");
 }
 
-async fn every_run(store: &dyn Store) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+async fn every_run(store: &dyn Store) -> Vec<RunKey> {
+    let mut keys: Vec<RunKey> = Vec::new();
     loop {
-        let after = runs.last().map(|run| run.run_key);
-        let page = store.list(Query::EveryRun { after, limit: 100 }).await.unwrap();
-        let page = page.runs().unwrap();
+        let after = keys.last().copied();
+        let page = store.list(Query::RunKeys { after, limit: 100 }).await.unwrap();
+        let page = page.run_keys().unwrap();
         if page.is_empty() {
-            return runs;
+            return keys;
         }
-        runs.extend(page);
+        keys.extend(page);
     }
 }
 

@@ -24,21 +24,25 @@ impl State {
     ) -> Result<Committed, CommitError> {
         commit.validate(limits)?;
         if let Err(conflict) = self.check_guards(commit) {
-            return self.known(commit, conflict).ok_or(CommitError::Conflict(conflict));
+            return self.known(commit, Some(conflict)).ok_or(CommitError::Conflict(conflict));
         }
         self.check_refusals(commit).map_err(CommitError::Refused)?;
         if commit.user_sql().next().is_some() {
             let message = "the memory store runs no SQL; use SQLite or PostgreSQL".to_owned();
             return Err(CommitError::UserSql { unique: false, message });
         }
-        self.check_keys(commit)?;
+        if let Err(error) = self.check_keys(commit) {
+            let known = commit.is_unguarded().then(|| self.known(commit, None)).flatten();
+            return known.ok_or(error);
+        }
         Ok(self.write(commit))
     }
 
     fn check_guards(&self, commit: &Commit) -> Result<(), Conflict> {
         match &commit.run {
             Some(RunGuard::Held { run_key, head, hold }) => {
-                let run = self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
+                let run =
+                    self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
                 let found = run.turn.hold();
                 if found != Some(*hold) {
                     return Err(Conflict::RunHold { run_key: *run_key, found });
@@ -48,7 +52,8 @@ impl State {
                 }
             }
             Some(RunGuard::Free { run_key, head, .. }) => {
-                let run = self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
+                let run =
+                    self.runs.get(run_key).ok_or(Conflict::RunMissing { run_key: *run_key })?;
                 let found = run.turn.hold();
                 if found.is_some() {
                     return Err(Conflict::RunHold { run_key: *run_key, found });
@@ -85,8 +90,8 @@ impl State {
         self.runs.get(run_key)
     }
 
-    // A guard failed: is it because this very commit was written before?
-    fn known(&self, commit: &Commit, conflict: Conflict) -> Option<Committed> {
+    // A guard failed, or a key is broken: is it because this very commit was written before?
+    fn known(&self, commit: &Commit, conflict: Option<Conflict>) -> Option<Committed> {
         let mut run_key = commit.run_key();
         let found = match &commit.key {
             CommitKey::Run(run_key) => self.runs.contains_key(run_key),
@@ -96,27 +101,34 @@ impl State {
             CommitKey::Message { run_key, message_id } => {
                 self.message_ids.contains_key(&(*run_key, message_id.clone()))
             }
-            CommitKey::DeadLetter(task_id) => self.dead_letters.contains_key(task_id),
             CommitKey::Task(task_id) => self.tasks.contains_key(task_id),
             CommitKey::Nothing => false,
         };
         if !found {
-            let Some(RunGuard::Absent { on_existing: OnExisting::Return, run_key: own }) = commit.run
+            let Some(RunGuard::Absent { on_existing: OnExisting::Return, run_key: own }) =
+                commit.run
             else {
                 return None;
             };
             match conflict {
-                Conflict::RunExists { run_key: existing, same_input: true } if existing != own => {
+                Some(Conflict::RunExists { run_key: existing, same_input: true })
+                    if existing != own =>
+                {
                     run_key = Some(existing);
                 }
                 _ => return None,
             }
         }
         let run = run_key.and_then(|run_key| self.runs.get(&run_key));
-        let hold = run.and_then(|run| run.turn.hold()).filter(|hold| found && sent_by(commit, hold));
+        let hold = run.and_then(|run| {
+            let hold = run.turn.hold()?;
+            (found && commit.still_has(run.head, hold)).then_some(hold)
+        });
         let delivery = |message: &NewMessage| {
             let key = (message.run_key, message.message_id.clone());
-            self.message_ids.get(&key).map_or(Delivery::Dropped, |seq| Delivery::Duplicate { seq: *seq })
+            self.message_ids
+                .get(&key)
+                .map_or(Delivery::Dropped, |seq| Delivery::Duplicate { seq: *seq })
         };
         Some(Committed {
             run_key,
@@ -169,7 +181,8 @@ impl State {
         let mut settled: BTreeSet<(RunKey, &StepKey)> = BTreeSet::new();
         for op in &commit.ops {
             if let Op::PutStep(step) = op {
-                let stored = self.steps.get(&step.run_key).and_then(|steps| steps.get(&step.step_key));
+                let stored =
+                    self.steps.get(&step.run_key).and_then(|steps| steps.get(&step.step_key));
                 let key = (step.run_key, &step.step_key);
                 if stored.is_some_and(|step| step.status.is_settled()) || settled.contains(&key) {
                     return Err(Refusal::StepSettled { step_key: step.step_key.clone() });
@@ -373,15 +386,4 @@ fn created(commit: &Commit) -> impl Iterator<Item = &Run> {
 
 fn created_run(commit: &Commit, run_key: RunKey) -> Option<&Run> {
     created(commit).find(|run| run.run_key == run_key)
-}
-
-// Whether a hold is the one that the sender of this commit has.
-fn sent_by(commit: &Commit, hold: &Hold) -> bool {
-    match &commit.run {
-        Some(RunGuard::Held { hold: sent, .. }) => sent == hold,
-        Some(RunGuard::Free { worker, .. }) => *worker == hold.worker,
-        Some(RunGuard::Absent { run_key, .. }) => created_run(commit, *run_key)
-            .is_some_and(|run| run.turn.hold() == Some(*hold)),
-        None => false,
-    }
 }

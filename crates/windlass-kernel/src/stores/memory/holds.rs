@@ -8,7 +8,8 @@ use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
 use crate::store::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Wakeup, Want,
+    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Wakeup,
+    Want,
 };
 use crate::time::Timestamp;
 
@@ -26,7 +27,8 @@ impl State {
         let max = limits.claim_rows_max;
         if request.turns.max > max || request.tasks.max > max {
             let asked = request.turns.max.max(request.tasks.max);
-            let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
+            let message =
+                format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
             return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
         }
         let mut turns = Vec::new();
@@ -191,7 +193,8 @@ impl State {
         }
         let holders: BTreeSet<WorkerKey> =
             self.turn_index.held.keys().chain(self.task_index.held.keys()).copied().collect();
-        let live = |worker: &WorkerKey| self.workers.get(worker).is_some_and(|row| row.is_live(now));
+        let live =
+            |worker: &WorkerKey| self.workers.get(worker).is_some_and(|row| row.is_live(now));
         let dead: Vec<WorkerKey> = holders.into_iter().filter(|worker| !live(worker)).collect();
         let mut reaped = Reaped { permitted: true, ..Reaped::default() };
         for (run_key, hold) in self.held_turns(&dead, limit) {

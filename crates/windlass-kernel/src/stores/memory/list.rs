@@ -44,9 +44,9 @@ impl State {
         let limit = query.limit() as usize;
         match query {
             Query::Runs(query) => Rows::Runs(self.list_runs(query)),
-            Query::EveryRun { after, .. } => {
-                let runs = self.runs.values().filter(|run| Some(run.run_key) > *after);
-                Rows::Runs(runs.take(limit).cloned().collect())
+            Query::RunKeys { after, .. } => {
+                let keys = self.runs.keys().filter(|key| Some(**key) > *after);
+                Rows::RunKeys(keys.take(limit).copied().collect())
             }
             Query::Generations { namespace, workflow, id, before, .. } => {
                 let name = (namespace.clone(), workflow.clone(), id.clone());
@@ -68,7 +68,9 @@ impl State {
             }
             Query::Events { run_key, from, .. } => {
                 let events = self.events.get(run_key).into_iter().flatten();
-                Rows::Events(events.filter(|event| event.ordinal >= *from).take(limit).cloned().collect())
+                Rows::Events(
+                    events.filter(|event| event.ordinal >= *from).take(limit).cloned().collect(),
+                )
             }
             Query::RootEvents { root, after, .. } => {
                 let events = self.tree(*root).filter_map(|key| self.events.get(&key)).flatten();

@@ -8,9 +8,7 @@ use crate::ids::{
     TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::Event;
-use crate::rows::{
-    DeadLetter, LogLine, Message, Route, Run, RunStatus, Step, Task, Turn, Worker,
-};
+use crate::rows::{DeadLetter, LogLine, Message, Route, Run, RunStatus, Step, Task, Turn, Worker};
 use crate::store::Wakeup;
 use crate::time::Timestamp;
 
