@@ -379,8 +379,7 @@ BEGIN
         RETURN QUERY WITH taken AS MATERIALIZED (
             SELECT x.*,
                 r.accepted + row_number() OVER (PARTITION BY x.run_key ORDER BY x.ord) AS seq,
-                r.turn_worker IS NULL AND NOT r.turn_ready AND r.status <> 'paused'
-                    AND NOT x.guarded AS wakes
+                r.turn_ready AS was_ready, r.turn_due_at AS was_due
             FROM unnest(p_messages) x JOIN @schema@.runs r ON r.run_key = x.run_key
             WHERE r.status NOT IN ('complete', 'errored', 'terminated')
                 AND NOT EXISTS (SELECT FROM @schema@.messages d
@@ -391,13 +390,19 @@ BEGIN
             SELECT run_key, seq, message_id, kind, name, body, body_encoding, caused_by, sent_at
             FROM taken
         ), counted AS (
+            -- Whether it wakes the turn is decided from the row that is updated. A commit that
+            -- guards the run has its turn, and says itself when it is ready.
             UPDATE @schema@.runs r SET accepted = c.accepted,
-                turn_ready = r.turn_ready OR c.wakes,
-                turn_due_at = CASE WHEN c.wakes THEN v_now ELSE r.turn_due_at END
-            FROM (SELECT run_key, max(seq) AS accepted, bool_or(wakes) AS wakes FROM taken
+                turn_ready = r.turn_ready
+                    OR c.calls AND r.turn_worker IS NULL AND r.status <> 'paused',
+                turn_due_at = CASE WHEN c.calls AND r.turn_worker IS NULL AND NOT r.turn_ready
+                    AND r.status <> 'paused' THEN v_now ELSE r.turn_due_at END
+            FROM (SELECT run_key, max(seq) AS accepted, bool_or(NOT guarded) AS calls,
+                    bool_and(was_ready) AS was_ready, max(was_due) AS was_due FROM taken
                 GROUP BY run_key) c
             WHERE r.run_key = c.run_key
-            RETURNING c.wakes, r.queue, r.workflow
+            RETURNING r.turn_ready AND (NOT c.was_ready OR r.turn_due_at IS DISTINCT FROM c.was_due)
+                AS wakes, r.queue, r.workflow
         )
         SELECT 2::int2, idx, op, NULL::uuid, NULL::uuid, seq, NULL::int8, NULL::bytea, NULL, NULL,
             NULL::bool, NULL::int8 FROM taken
@@ -416,7 +421,7 @@ BEGIN
                 FROM unnest(p_sets) u JOIN @schema@.runs r ON r.run_key = u.run_key
                 CROSS JOIN LATERAL (VALUES (r.status, -1::int8), (u.status, 1::int8))
                     w (status, delta)
-                WHERE u.status <> r.status);
+                WHERE u.status IS NOT NULL AND u.status <> r.status);
         END IF;
         RETURN QUERY UPDATE @schema@.runs r SET
             head = u.head, next_ordinal = u.next_ordinal, cursor = u.cursor,

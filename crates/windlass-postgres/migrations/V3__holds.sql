@@ -8,8 +8,8 @@ CREATE TYPE @schema@.candidate AS (key uuid, namespace text, limit_key text, ord
 CREATE TYPE @schema@.limit_slots AS (namespace text, limit_key text, slots int8);
 
 -- Locks the limits that the candidates fall under, in order, and counts their holders. The first
--- time it waits; later ones are out of order and could deadlock, so a limit that somebody else has
--- locked then counts as full.
+-- time in a transaction it waits; later ones, such as those of the tasks after the turns, are out
+-- of order and could deadlock, so a limit that somebody else has locked then counts as full.
 CREATE FUNCTION @schema@.lock_limits(
     p_seen @schema@.candidate[], p_known @schema@.limit_slots[], p_wait bool
 ) RETURNS @schema@.limit_slots[] LANGUAGE plpgsql AS $$
@@ -25,11 +25,15 @@ BEGIN
     IF cardinality(v_new) = 0 THEN
         RETURN v_new;
     END IF;
-    IF p_wait THEN
+    IF p_wait AND current_setting('windlass.limits_locked', true) IS DISTINCT FROM 'yes' THEN
         v_locked := ARRAY(SELECT ROW(l.namespace, l.limit_key, l.slots)::@schema@.limit_slots
             FROM unnest(v_new) n JOIN @schema@.limits l
                 ON l.namespace = n.namespace AND l.limit_key = n.limit_key
             ORDER BY l.namespace, l.limit_key FOR NO KEY UPDATE OF l);
+        IF cardinality(v_locked) > 0 THEN
+            -- It ends with the transaction.
+            PERFORM set_config('windlass.limits_locked', 'yes', true);
+        END IF;
     ELSE
         v_locked := ARRAY(SELECT ROW(l.namespace, l.limit_key, l.slots)::@schema@.limit_slots
             FROM unnest(v_new) n JOIN @schema@.limits l

@@ -11,17 +11,18 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use windlass_kernel::fold::{Group, fold};
 use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RunKey};
 
 use crate::apply::unavailable;
-use crate::error::{Failure, classify, constraint, said};
+use crate::error::{Failure, classify, said, unknown};
 use crate::store::Shared;
 use crate::user_sql;
 
 use session::{Refused, Session};
 
-pub(crate) use resolve::{RESOLVE, resolve};
+pub(crate) use resolve::{RESOLVE, broken, resolve};
 pub(crate) use session::decide;
 
 /// The answer to a commit.
@@ -45,6 +46,7 @@ pub(crate) struct Committer {
     busy: HashSet<RunKey>,
     waiting: Vec<Job>,
     under_way: usize,
+    resolving: JoinSet<()>,
     finished: (mpsc::UnboundedSender<Vec<RunKey>>, mpsc::UnboundedReceiver<Vec<RunKey>>),
 }
 
@@ -57,6 +59,7 @@ impl Committer {
             busy: HashSet::new(),
             waiting: Vec::new(),
             under_way: 0,
+            resolving: JoinSet::new(),
             finished: mpsc::unbounded_channel(),
         }
     }
@@ -81,17 +84,21 @@ impl Committer {
             let batch = self.startable(std::mem::take(&mut jobs));
             self.process(batch).await;
         }
+        while self.resolving.join_next().await.is_some() {}
     }
 
     // What can be written now. Commits with user SQL begin elsewhere, because nobody knows how long
     // the user's statements take; later commits of their runs wait, in order.
     fn startable(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let plain = |job: &Job| job.commit.user_sql().next().is_none();
-        if self.busy.is_empty() && jobs.iter().all(plain) {
+        if self.busy.is_empty() && self.waiting.is_empty() && jobs.iter().all(plain) {
             return jobs;
         }
-        let mut behind: HashSet<RunKey> = HashSet::new();
+        // What waits already comes first.
+        let mut behind: HashSet<RunKey> =
+            self.waiting.iter().flat_map(|job| touched(&job.commit)).collect();
         let mut batch = Vec::new();
+        let mut after_batch = false;
         for job in jobs {
             let runs = touched(&job.commit);
             let blocked =
@@ -99,7 +106,9 @@ impl Committer {
             // A commit of this very batch that comes first has to be written first, too.
             let first =
                 |earlier: &Job| touched(&earlier.commit).iter().any(|run| runs.contains(run));
-            if runs.iter().any(blocked) || (!plain(&job) && batch.iter().any(first)) {
+            let blocked = runs.iter().any(blocked);
+            if blocked || (!plain(&job) && batch.iter().any(first)) {
+                after_batch |= !blocked;
                 behind.extend(runs);
                 self.waiting.push(job);
             } else if plain(&job) {
@@ -108,8 +117,8 @@ impl Committer {
                 self.begin_user_sql(job, runs);
             }
         }
-        if self.under_way == 0 && !self.waiting.is_empty() {
-            // They wait only for what is in this batch: come back right after it.
+        if after_batch {
+            // Somebody waits only for what is in this batch: come back right after it.
             self.under_way += 1;
             let _ = self.finished.0.send(Vec::new());
         }
@@ -156,7 +165,7 @@ impl Committer {
     // A conflict may be the echo of a commit whose answer was lost. To find out takes another look,
     // for which nobody else has to wait: a guard that has failed once can never hold again.
     fn answer(
-        &self,
+        &mut self,
         index: usize,
         commits: &Arc<Vec<Commit>>,
         outcome: Outcome,
@@ -173,8 +182,9 @@ impl Committer {
             let _ = reply.send(Err(CommitError::Conflict(conflict)));
             return;
         }
+        while self.resolving.try_join_next().is_some() {}
         let (shared, commits) = (self.shared.clone(), commits.clone());
-        tokio::spawn(async move {
+        self.resolving.spawn(async move {
             let conflict = CommitError::Conflict(conflict);
             let _ = reply.send(resolve(&shared, &commits[index], conflict).await);
         });
@@ -194,13 +204,16 @@ impl Committer {
                     self.shared.waker.publish(answers.wakeups);
                     self.spread(groups, commits, answers.results, sent_before).await
                 }
-                Err(Refused { error, .. }) if groups.len() == 1 && !groups[0].is_merged() => {
+                Err(Refused { error, sent_before })
+                    if groups.len() == 1 && !groups[0].is_merged() =>
+                {
                     let index = groups[0].members()[0];
-                    let outcome = self.blamed(&commits[index], &error).await;
+                    let outcome = self.blamed(&commits[index], error, sent_before).await;
                     vec![(index, outcome)]
                 }
                 Err(Refused { error, sent_before }) => {
-                    tracing::debug!(error = %said(&error), "a batch failed; each commit runs alone");
+                    let error = error.as_ref().map(said);
+                    tracing::debug!(?error, "a batch failed; each commit runs alone");
                     self.one_by_one(groups, commits, sent_before).await
                 }
             }
@@ -250,18 +263,24 @@ impl Committer {
         outcomes
     }
 
-    // A commit that the database refuses by itself.
-    async fn blamed(&mut self, commit: &Commit, error: &tokio_postgres::Error) -> Outcome {
-        if classify(error) != Failure::Constraint {
-            let message = format!("PostgreSQL did not write the commit: {}", said(error));
-            return Err(unavailable(crate::error::unavailable(message)));
+    // A commit that the database refuses by itself, or whose answers are all lost.
+    async fn blamed(
+        &self,
+        commit: &Commit,
+        error: Option<tokio_postgres::Error>,
+        sent_before: bool,
+    ) -> Outcome {
+        let Some(error) = error else {
+            return Err(unknown("it was lost each time that it was sent"));
+        };
+        match classify(&error) {
+            Failure::Constraint => broken(&self.shared, commit, &error, sent_before).await,
+            _ if sent_before => Err(unknown(&said(&error))),
+            _ => {
+                let message = format!("PostgreSQL did not write the commit: {}", said(&error));
+                Err(unavailable(crate::error::unavailable(message)))
+            }
         }
-        let refused = constraint(&said(error));
-        // Without a guard a broken key is the only echo of a commit whose answer was lost.
-        if commit.is_unguarded() && crate::error::is_unique(error) {
-            return resolve(&self.shared, commit, refused).await;
-        }
-        Err(refused)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) enum Failure {
 /// Sorts an error by what can be done about it.
 pub(crate) fn classify(error: &tokio_postgres::Error) -> Failure {
     let Some(state) = error.code() else {
-        return Failure::Lost;
+        return if is_unsent(error) { Failure::Constraint } else { Failure::Lost };
     };
     let code = state.code();
     match code {
@@ -41,6 +41,15 @@ pub(crate) fn classify(error: &tokio_postgres::Error) -> Failure {
         _ if code.starts_with("08") => Failure::Lost,
         _ => Failure::Unavailable,
     }
+}
+
+// A parameter that the driver cannot write down never leaves this process. The driver does not
+// name its kinds of errors, so their words have to do.
+fn is_unsent(error: &tokio_postgres::Error) -> bool {
+    let text = error.to_string();
+    let words = ["error serializing parameter", "error encoding message"];
+    words.iter().any(|words| text.starts_with(words))
+        || (text.starts_with("expected ") && text.contains(" parameters but got "))
 }
 
 /// Whether a unique key was broken.
@@ -102,6 +111,6 @@ pub(crate) fn constraint(text: &str) -> CommitError {
 
 /// Nobody knows whether a commit was written.
 pub(crate) fn unknown(text: &str) -> CommitError {
-    let message = format!("the answer to a commit was lost and PostgreSQL stays away: {text}");
+    let message = format!("nobody knows whether the commit was written: {text}");
     CommitError::Unknown(Arc::new(Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)))
 }

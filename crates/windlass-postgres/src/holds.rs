@@ -1,5 +1,7 @@
 //! Who holds what: claims, releases, revocations, promotions and limits.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
@@ -8,9 +10,12 @@ use windlass_kernel::{
     Wakeup, Want, WorkerKey, WorkflowName,
 };
 
-use crate::error::of_call;
+use crate::error::{Failure, classify, of_call};
 use crate::rows::{Cells, TASK, task};
 use crate::store::Shared;
+
+/// How often a claim runs again that lost against another one.
+const CLAIM_TRIES_MAX: u32 = 5;
 
 const TURN: &str = "r.run_key, r.namespace, r.workflow, r.status, r.turn_worker, r.turn_claim_no, \
     r.head, r.next_ordinal, r.accepted, r.turn_reclaims, r.priority, r.started_at, r.turn_due_at";
@@ -63,45 +68,63 @@ pub(crate) async fn claim(shared: &Shared, request: ClaimRequest) -> Result<Clai
         let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
         return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
     }
-    let client = shared.client().await?;
+    let mut tries = 1;
+    let (turns, tasks, now) = loop {
+        let client = shared.client().await?;
+        match claim_once(shared, &client, &request).await {
+            Ok(rows) => break rows,
+            // Nothing was taken: the server has undone all of it.
+            Err(error) if classify(&error) == Failure::Again && tries < CLAIM_TRIES_MAX => {
+                drop(client);
+                tokio::time::sleep(Duration::from_millis(u64::from(tries))).await;
+                tries += 1;
+            }
+            Err(error) => return Err(of_call(error)),
+        }
+    };
+    let oldest = request.order == ClaimOrder::Oldest;
+    Ok(Claims {
+        turns: in_order_turns(&turns, oldest),
+        tasks: in_order_tasks(&tasks, oldest),
+        now: Cells::of(&now).time()?,
+    })
+}
+
+async fn claim_once(
+    shared: &Shared,
+    client: &deadpool_postgres::Object,
+    request: &ClaimRequest,
+) -> Result<(Vec<Row>, Vec<Row>, Row), tokio_postgres::Error> {
     let turns = Asked::new(&request.turns);
     let tasks = Asked::new(&request.tasks);
     let oldest = request.order == ClaimOrder::Oldest;
     let both = turns.is_some() && tasks.is_some();
     let clock = shared.sql(crate::load::NOW);
     let (turns_sql, tasks_sql) = (shared.sql(&claim_turns()), shared.sql(&claim_tasks()));
-    let run = async {
-        let clock = client.prepare_cached(&clock).await?;
-        let turns_sql = client.prepare_cached(&turns_sql).await?;
-        let tasks_sql = client.prepare_cached(&tasks_sql).await?;
-        // All are sent at once: one round trip, whatever is asked for.
-        let begin = async { if both { client.batch_execute("BEGIN").await } else { Ok(()) } };
-        let turns = async {
-            let Some(asked) = &turns else { return Ok(Vec::new()) };
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-                [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
-            client.query(&turns_sql, &params).await
-        };
-        let tasks = async {
-            let Some(asked) = &tasks else { return Ok(Vec::new()) };
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-                [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
-            client.query(&tasks_sql, &params).await
-        };
-        let now = client.query_one(&clock, &[]);
-        let end = async { if both { client.batch_execute("COMMIT").await } else { Ok(()) } };
-        let (begun, turns, tasks, now, ended) = tokio::join!(biased; begin, turns, tasks, now, end);
-        begun?;
-        let rows = (turns?, tasks?, now?);
-        ended?;
-        Ok::<_, tokio_postgres::Error>(rows)
+    let clock = client.prepare_cached(&clock).await?;
+    let turns_sql = client.prepare_cached(&turns_sql).await?;
+    let tasks_sql = client.prepare_cached(&tasks_sql).await?;
+    // All are sent at once: one round trip, whatever is asked for.
+    let begin = async { if both { client.batch_execute("BEGIN").await } else { Ok(()) } };
+    let turns = async {
+        let Some(asked) = &turns else { return Ok(Vec::new()) };
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
+        client.query(&turns_sql, &params).await
     };
-    let (turns, tasks, now) = run.await.map_err(of_call)?;
-    Ok(Claims {
-        turns: in_order_turns(&turns, oldest)?,
-        tasks: in_order_tasks(&tasks, oldest)?,
-        now: Cells::of(&now).time()?,
-    })
+    let tasks = async {
+        let Some(asked) = &tasks else { return Ok(Vec::new()) };
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
+        client.query(&tasks_sql, &params).await
+    };
+    let now = client.query_one(&clock, &[]);
+    let end = async { if both { client.batch_execute("COMMIT").await } else { Ok(()) } };
+    let (begun, turns, tasks, now, ended) = tokio::join!(biased; begin, turns, tasks, now, end);
+    begun?;
+    let rows = (turns?, tasks?, now?);
+    ended?;
+    Ok(rows)
 }
 
 /// Routes as arrays, without those that are named twice.
@@ -124,10 +147,10 @@ impl Asked {
 }
 
 // An update answers its rows in any order; the order of the claim is in the rows.
-fn in_order_turns(rows: &[Row], oldest: bool) -> Result<Vec<ClaimedTurn>, Error> {
+fn in_order_turns(rows: &[Row], oldest: bool) -> Vec<ClaimedTurn> {
     let mut turns = Vec::with_capacity(rows.len());
     for row in rows {
-        let turn = claimed_turn(row)?;
+        let Some(turn) = readable(row, claimed_turn) else { continue };
         let priority: i16 = row.get(10);
         let first = row.get::<_, Option<i64>>(11).is_none();
         let due: Option<i64> = row.get(12);
@@ -135,16 +158,26 @@ fn in_order_turns(rows: &[Row], oldest: bool) -> Result<Vec<ClaimedTurn>, Error>
         turns.push(((rank, due, turn.run_key), turn));
     }
     turns.sort_unstable_by_key(|(rank, _)| *rank);
-    Ok(turns.into_iter().map(|(_, turn)| turn).collect())
+    turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
-fn in_order_tasks(rows: &[Row], oldest: bool) -> Result<Vec<Task>, Error> {
-    let mut tasks = crate::rows::all(rows, task)?;
+// The claim is durable: one bad row must not hide the others from their holder. It stays held, so
+// that nobody meets it at each claim, until its holder is gone or somebody has mended it.
+fn readable<T>(row: &Row, read: impl Fn(&Row) -> Result<T, Error>) -> Option<T> {
+    let unreadable = |error: &Error| {
+        let key: Option<Uuid> = row.try_get(0).ok();
+        tracing::error!(%error, ?key, "a claimed row does not read and is passed over");
+    };
+    read(row).inspect_err(unreadable).ok()
+}
+
+fn in_order_tasks(rows: &[Row], oldest: bool) -> Vec<Task> {
+    let mut tasks: Vec<Task> = rows.iter().filter_map(|row| readable(row, task)).collect();
     tasks.sort_unstable_by_key(|task| {
         let priority = if oldest { 0 } else { -i32::from(task.priority) };
         (priority, task.due_at, task.task_id)
     });
-    Ok(tasks)
+    tasks
 }
 
 fn claimed_turn(row: &Row) -> Result<ClaimedTurn, Error> {

@@ -92,6 +92,29 @@ impl Options {
                 return Err(invalid(format!("{name} is {value}; use 1 to {max}")));
             }
         }
+        self.validate_times()
+    }
+
+    fn validate_times(&self) -> Result<(), Error> {
+        let times = [
+            ("connect_timeout", self.connect_timeout),
+            ("reconnect_for", self.reconnect_for),
+            ("statement_timeout", self.statement_timeout),
+            ("lock_timeout", self.lock_timeout),
+            ("user_sql_timeout", self.user_sql_timeout),
+            ("notify_every", self.notify_every),
+        ];
+        // PostgreSQL counts milliseconds in 32 bits, and takes 0 for "never".
+        let max = Duration::from_millis(i32::MAX as u64);
+        for (name, value) in times {
+            if value < Duration::from_millis(1) || value > max {
+                return Err(invalid(format!("{name} is {value:?}; use 1ms to {max:?}")));
+            }
+        }
+        let months = self.partition_months;
+        if !(1..=120).contains(&months) {
+            return Err(invalid(format!("partition_months is {months}; use 1 to 120")));
+        }
         Ok(())
     }
 
@@ -102,7 +125,7 @@ impl Options {
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, "STORE_OPTIONS", message)
+    Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message)
 }
 
 /// What comes over a connection without being asked for.
@@ -115,25 +138,34 @@ pub(crate) struct Connector {
     pub(crate) config: tokio_postgres::Config,
     pub(crate) tls: MakeRustlsConnect,
     settings: String,
-    timeout: Duration,
+    /// How long it may take to connect.
+    pub(crate) timeout: Duration,
 }
 
 impl Connector {
-    pub(crate) fn new(dsn: &str, options: &Options) -> Result<Self, Error> {
-        let dsn = Dsn::parse(dsn)?;
+    pub(crate) fn new(text: &str, options: &Options) -> Result<Self, Error> {
+        let dsn = Dsn::parse(text)?;
         let tls = MakeRustlsConnect::new(tls::client_config(&dsn)?);
         let mut config = dsn.config;
         if config.get_application_name().is_none() {
             config.application_name("windlass");
         }
-        config.connect_timeout(options.connect_timeout);
+        let timeout = config.get_connect_timeout().copied().unwrap_or(options.connect_timeout);
+        config.connect_timeout(timeout);
         // A peer that vanished without a word is noticed while an answer is waited for.
-        config.keepalives_idle(Duration::from_secs(15));
-        config.keepalives_interval(Duration::from_secs(5));
-        config.keepalives_retries(3);
-        config.tcp_user_timeout(Duration::from_secs(30));
-        let settings = settings(options);
-        Ok(Self { config, tls, settings, timeout: options.connect_timeout })
+        if !text.contains("keepalives_idle") {
+            config.keepalives_idle(Duration::from_secs(15));
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_interval(Duration::from_secs(5));
+        }
+        if config.get_keepalives_retries().is_none() {
+            config.keepalives_retries(3);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(30));
+        }
+        Ok(Self { config, tls, settings: settings(options), timeout })
     }
 
     /// What every session of the store is set to.

@@ -45,7 +45,7 @@ async fn check_server(client: &Client) -> Result<(), Error> {
     let (number, text): (i32, String) = (row.get(0), row.get(1));
     if number < SERVER_VERSION_MIN {
         let message = format!("Windlass needs PostgreSQL 13 or later; this is {text}");
-        return Err(Error::new(ErrorKind::Closed, "STORE_SERVER_VERSION", message));
+        return Err(Error::new(ErrorKind::Closed, "STORE_VERSION", message));
     }
     Ok(())
 }

@@ -244,7 +244,7 @@ fn pool(connector: &Connector, options: &Options) -> Result<Pool, Error> {
         .max_size(options.pool_size_max)
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .wait_timeout(Some(options.connect_timeout))
-        .create_timeout(Some(options.connect_timeout))
+        .create_timeout(Some(connector.timeout))
         .post_create(set)
         .build()
         .map_err(|error| internal("the pool cannot be built").with_source(error))

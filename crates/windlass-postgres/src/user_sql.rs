@@ -13,8 +13,8 @@ use tokio_postgres::{Client, Transaction};
 use windlass_kernel::{Commit, CommitError, CommitKey, Error, Statement};
 
 use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
-use crate::committer::{Outcome, decide, resolve};
-use crate::error::{Failure, classify, constraint, is_unique, of_call, said, unknown};
+use crate::committer::{Outcome, broken, decide, resolve};
+use crate::error::{Failure, classify, is_unique, of_call, said, unknown};
 use crate::options::PLANNER;
 use crate::store::Shared;
 
@@ -58,12 +58,13 @@ pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
                 return settle(shared, commit, outcome).await;
             }
             Ended::User { unique, message } => {
-                return blame_user(shared, commit, unique, message).await;
+                return blame_user(shared, commit, unique, message, lost).await;
             }
             Ended::Engine(error) => match classify(&error) {
                 Failure::Lost => lost = true,
                 Failure::Again | Failure::Careful => {}
-                Failure::Constraint => return Err(constraint(&said(&error))),
+                Failure::Constraint => return broken(shared, commit, &error, lost).await,
+                Failure::Unavailable if lost => return Err(unknown(&said(&error))),
                 Failure::Unavailable => return Err(unavailable(of_call(error))),
             },
             Ended::Away(error) if !lost => return Err(unavailable(error)),
@@ -90,12 +91,23 @@ async fn settle(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
 
 // The user's statement failed; but if the guards hold no more, it may have failed over the rows of
 // this very commit, which was under way over a lost connection. The guards say so, under locks.
-async fn blame_user(shared: &Shared, commit: &Commit, unique: bool, message: String) -> Outcome {
+async fn blame_user(
+    shared: &Shared,
+    commit: &Commit,
+    unique: bool,
+    message: String,
+    lost: bool,
+) -> Outcome {
     match decide(shared, commit).await {
         Ok(answers) => match answers.results.into_iter().next() {
             Some(Err(error)) => settle(shared, commit, Err(error)).await,
+            // No guard can tell; the commit's key can.
+            _ if lost && commit.is_unguarded() => {
+                resolve(shared, commit, CommitError::UserSql { unique, message }).await
+            }
             _ => Err(CommitError::UserSql { unique, message }),
         },
+        Err(error) if lost => Err(unknown(&error.to_string())),
         Err(error) => Err(unavailable(error)),
     }
 }

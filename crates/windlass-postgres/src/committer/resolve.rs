@@ -7,7 +7,7 @@ use windlass_kernel::{
     RunGuard, RunKey, Sha256Digest, WorkerKey,
 };
 
-use crate::apply::unavailable;
+use crate::error::{constraint, is_unique, said, unknown};
 use crate::rows::Cells;
 use crate::store::Shared;
 
@@ -39,7 +39,24 @@ pub(crate) async fn resolve(shared: &Shared, commit: &Commit, error: CommitError
         Ok(Some(committed)) => Ok(committed),
         Ok(None) => Err(error),
         // The error stands, but giving it as the answer could deny what was written.
-        Err(error) => Err(unavailable(error)),
+        Err(error) => Err(unknown(&error.to_string())),
+    }
+}
+
+/// The answer to a commit that breaks a rule of the database. Without a guard a broken key is the
+/// only echo of a commit that was written before; and if it was sent before, a key that somebody
+/// has removed since proves nothing.
+pub(crate) async fn broken(
+    shared: &Shared,
+    commit: &Commit,
+    error: &tokio_postgres::Error,
+    sent_before: bool,
+) -> Outcome {
+    let refused = constraint(&said(error));
+    match commit.is_unguarded() && is_unique(error) {
+        true if sent_before => resolve(shared, commit, unknown(&said(error))).await,
+        true => resolve(shared, commit, refused).await,
+        false => Err(refused),
     }
 }
 

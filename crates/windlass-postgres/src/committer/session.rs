@@ -14,10 +14,14 @@ use crate::store::Shared;
 /// How often a batch runs again that lost against another one.
 const TRIES_MAX: u32 = 50;
 
+/// How often in a row the answer to a batch may be lost before its commits are sent one by one.
+const LOSSES_MAX: u32 = 3;
+
 /// The database refuses the batch, and will again: somebody in it is to blame.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    pub(crate) error: tokio_postgres::Error,
+    /// What it said; nothing if each answer was lost.
+    pub(crate) error: Option<tokio_postgres::Error>,
     /// An answer was lost before: the batch, or a part of it, may have been written then.
     pub(crate) sent_before: bool,
 }
@@ -52,6 +56,8 @@ impl Session {
         self.wary = self.wary.saturating_sub(1);
         let mut sent_before = sent_before;
         let mut tries = 0;
+        // What comes from a batch that was lost is not sent as often again.
+        let mut losses = if sent_before { LOSSES_MAX - 1 } else { 0 };
         let until = self.shared.options.reconnect_for;
         let mut deadline = Instant::now() + until;
         let patience = self.shared.options.statement_timeout + Duration::from_secs(10);
@@ -68,19 +74,21 @@ impl Session {
             };
             match call(client, &batch, mode, patience).await {
                 Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
-                Err(None) => {
+                Err(error) if error.as_ref().is_none_or(is_lost) => {
+                    let error = error.as_ref().map(said);
+                    tracing::warn!(?error, "the answer to a batch was lost");
+                    // The first sending may still be under way: look before writing.
                     (sent_before, mode) = (true, Mode::Careful);
                     self.live = None;
+                    losses += 1;
+                    if losses > LOSSES_MAX {
+                        return Err(Refused { error: None, sent_before });
+                    }
+                    tokio::time::sleep(Duration::from_millis(20 << losses)).await;
                     deadline = deadline.max(Instant::now() + until / 2);
                 }
+                Err(None) => return Err(Refused { error: None, sent_before }),
                 Err(Some(error)) => match classify(&error) {
-                    Failure::Lost => {
-                        tracing::warn!(error = %said(&error), "the answer to a batch was lost");
-                        // The first sending may still be under way: look before writing.
-                        (sent_before, mode) = (true, Mode::Careful);
-                        self.live = None;
-                        deadline = deadline.max(Instant::now() + until / 2);
-                    }
                     // A broken key may be a run or a step that was there after all.
                     Failure::Careful | Failure::Constraint if mode != Mode::Careful => {
                         if is_unique(&error) {
@@ -92,7 +100,7 @@ impl Session {
                         tries += 1;
                         tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await;
                     }
-                    _ => return Err(Refused { error, sent_before }),
+                    _ => return Err(Refused { error: Some(error), sent_before }),
                 },
             }
         }
@@ -145,6 +153,10 @@ pub(crate) async fn decide(shared: &Shared, commit: &Commit) -> Result<Answers, 
     let mode = Mode::Decide as i16;
     let rows = shared.query(CALL, &batch.params(&mode)).await?;
     read_answers(&[commit], &rows)
+}
+
+fn is_lost(error: &tokio_postgres::Error) -> bool {
+    classify(error) == Failure::Lost
 }
 
 fn answers(commits: &[&Commit], rows: &[Row]) -> Answers {

@@ -1,8 +1,10 @@
-//! Two transactions that get in each other's way, interleaved at each statement.
+//! Two transactions that get in each other's way, interleaved where one waits for the other.
 //!
-//! A gate, which is a row lock of a third session, stops both where they lock the row; when it
-//! opens, they go on in the order in which they came, each with a snapshot that is older than what
-//! the other one wrote.
+//! Commits run as one call each, so they can be stopped only where they wait for a row. A gate, which
+//! is a row lock of a third session, stops both there; when it opens, they go on in the order in
+//! which they came, each with a snapshot that is older than what the other one wrote. Claims, reaping
+//! and promotion never wait for a row of a run or a task: here one of the two is a transaction that
+//! the gate's session has begun and not yet ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use windlass_kernel::{
-    Commit, CommitError, Committed, Conflict, RunKey, Store, Turn, Wake, WorkerKey,
+    ClaimOrder, ClaimRequest, Commit, CommitError, Committed, Conflict, LimitKey, Namespace, Op,
+    QueueName, Route, RouteName, RunKey, Statement, Store, Task, Turn, Wake, Want, WorkerKey,
 };
 use windlass_postgres::PostgresStore;
 use windlass_testkit::world::World;
@@ -287,4 +290,96 @@ async fn promote_and_poke() {
         let claimed = world.claim_turns(world.worker(), 10).await;
         assert_eq!(claimed.iter().filter(|turn| turn.run_key == run.run_key).count(), 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_commit_overtakes_one_of_its_run_that_waits() {
+    let schema = Schema::new();
+    let mut options = options(&schema.name);
+    options.committers = 1;
+    let (store, name) = (schema.open(options).await, schema.name.clone());
+    let world = World::new(Box::new(TestStore { store: store.clone(), schema })).await;
+    let gate = connect().await;
+    let two = Two { one: store.clone(), two: store.clone(), gate, schema: name, world };
+    let world = &two.world;
+    let user_sql = |run: &windlass_kernel::Run, hold, sql: &str| {
+        let mut draft = world.draft(run, hold);
+        draft.event("step.completed", &serde_json::json!({}), world.stamp()).unwrap();
+        draft.user_sql(vec![Statement { sql: sql.into(), params: Vec::new() }]);
+        draft.finish()
+    };
+    // Unrelated user SQL is under way all the time.
+    let (unrelated, its_hold) = world.create_held("unrelated").await;
+    let slow = two.send(&store, user_sql(&unrelated, its_hold, "SELECT pg_sleep(8)"));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // The committer waits at the gate, so the next two commits come to it together.
+    let (other, other_hold) = world.create_held("other").await;
+    let (mut run, hold) = world.create_held("chain").await;
+    two.lock(&[other.run_key]).await;
+    let stopped = two.send(&store, world.step_commit(&other, other_hold, "charge", "1"));
+    two.waiting(1).await;
+    let commit = world.step_commit(&run, hold, "first", "1");
+    commit.run_change().unwrap().apply_to(&mut run);
+    let first = store.commit(vec![commit]);
+    let commit = user_sql(&run, hold, "SELECT pg_sleep(1)");
+    commit.run_change().unwrap().apply_to(&mut run);
+    let second = store.commit(vec![commit]);
+    two.unlock().await;
+    stopped.await.unwrap().expect("it holds");
+    first.await.remove(0).expect("the first holds");
+    let third = store.commit(vec![world.step_commit(&run, hold, "third", "1")]);
+    third.await.remove(0).expect("the third comes after the second");
+    second.await.remove(0).expect("the second holds");
+    assert!(!slow.is_finished(), "nobody waited for what is unrelated");
+    slow.await.unwrap().expect("it holds");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_wait_for_limits_only_while_they_have_none() {
+    let two = Two::open().await;
+    let world = &two.world;
+    let key = |text: &str| LimitKey::new(text).unwrap();
+    for limit in ["a", "b"] {
+        let namespace = Namespace::default_namespace();
+        world.store.set_limit(namespace, key(limit), Some(1)).await.unwrap();
+    }
+    let turn = Turn { limit_key: Some(key("b")), ..Turn::ready() };
+    world.create(world.new_run("limited", turn)).await;
+    let task = Task { limit_key: Some(key("a")), ..world.task(None) };
+    world.ok(Commit::new(None, None, vec![Op::Enqueue(Box::new(task))])).await;
+    let route = |queue: &str, name: &str| Route {
+        queue: QueueName::new(queue).unwrap(),
+        name: RouteName::new(name).unwrap(),
+    };
+    // Somebody else has the limit of the task, and might wait for that of the turn.
+    let lock = format!("SELECT FROM {}.limits WHERE limit_key = 'a' FOR UPDATE", two.schema);
+    two.gate.batch_execute("BEGIN").await.unwrap();
+    two.gate.query(&lock, &[]).await.unwrap();
+    let request = ClaimRequest {
+        worker: world.worker(),
+        turns: Want { routes: vec![route("default", "w")], max: 10 },
+        tasks: Want { routes: vec![route("q", "t")], max: 10 },
+        order: ClaimOrder::Priority,
+    };
+    let claims = world.store.claim(request.clone()).await.unwrap();
+    assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "a locked limit is full");
+    two.unlock().await;
+    let claims = world.store.claim(request).await.unwrap();
+    assert_eq!((claims.turns.len(), claims.tasks.len()), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_does_not_read_hides_no_other_from_its_claim() {
+    let two = Two::open().await;
+    let world = &two.world;
+    let bad = world.create(world.new_run("bad", Turn::ready())).await;
+    let good = world.create(world.new_run("good", Turn::ready())).await;
+    let damage = format!(
+        "SET session_replication_role = replica; \
+         UPDATE {}.runs SET status = 'odd' WHERE run_key = '{}'",
+        two.schema, bad.run_key
+    );
+    two.gate.batch_execute(&damage).await.unwrap();
+    let claimed = world.claim_turns(world.worker(), 10).await;
+    assert_eq!(claimed.iter().map(|turn| turn.run_key).collect::<Vec<_>>(), [good.run_key]);
 }

@@ -158,3 +158,45 @@ async fn a_server_that_stays_away_is_unknown_only_if_something_was_sent() {
     assert!(committed.repeated, "it was written the first time");
     assert_eq!(world.events(run.run_key).await.len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_always_lost_hold_no_committer_for_ever() {
+    let proxy = Proxy::start().await;
+    let world = world_behind(&proxy).await;
+    let mut commits = Vec::new();
+    for n in 0..3 {
+        let (run, hold) = world.create_held(&format!("run-{n}")).await;
+        commits.push(world.step_commit(&run, hold, "charge", "1"));
+    }
+    proxy.cut(usize::MAX);
+    for result in world.store.commit(commits.clone()).await {
+        assert_eq!(result.unwrap_err().code(), "STORE_UNKNOWN");
+    }
+    proxy.cut(0);
+    for commit in commits {
+        assert!(world.ok(commit).await.repeated, "it was written the first time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_of_a_single_caller_is_one_statement_and_one_round_trip() {
+    let proxy = Proxy::start().await;
+    let schema = Schema::new();
+    let mut options = options(&schema.name);
+    (options.committers, options.notify) = (1, false);
+    let store = PostgresStore::open(&proxy.dsn(&schema), options).await.expect("it opens");
+    let world = World::new(Box::new(TestStore { store, schema })).await;
+    let (run, hold) = world.create_held("a").await;
+    let create = world.create_commit(world.new_run("b", Turn::ready()), OnExisting::Refuse);
+    let step = world.step_commit(&run, hold, "charge", "1");
+    let message = world.send_commit(world.message(run.run_key, "m-1"));
+    let task = Commit::new(None, None, vec![Op::Enqueue(Box::new(world.task(None)))]);
+    for commit in [create, step, message, task] {
+        proxy.take_sent();
+        world.ok(commit).await;
+        // Bind, Execute and Sync: nothing is parsed, begun or committed by itself.
+        let sent: Vec<(char, usize)> =
+            proxy.take_sent().into_iter().map(|(kind, count)| (kind as char, count)).collect();
+        assert_eq!(sent, [('B', 1), ('E', 1), ('S', 1)]);
+    }
+}

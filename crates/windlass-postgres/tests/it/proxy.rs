@@ -1,8 +1,10 @@
-//! A TCP proxy that loses answers: it forwards what a client sends and cuts before the reply.
+//! A TCP proxy that loses answers: it forwards what a client sends and cuts before the reply. It also
+//! counts what clients send.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +21,34 @@ struct Cuts {
     left: AtomicUsize,
     done: AtomicUsize,
     refuse: AtomicBool,
+    // Messages of clients, by their first byte.
+    sent: Mutex<BTreeMap<u8, usize>>,
+}
+
+// Finds the messages in what a client sends. Only the first has no byte for its type.
+#[derive(Default)]
+struct Messages {
+    started: bool,
+    rest: Vec<u8>,
+}
+
+impl Messages {
+    fn feed(&mut self, bytes: &[u8], cuts: &Cuts) {
+        self.rest.extend_from_slice(bytes);
+        loop {
+            let at = usize::from(self.started);
+            let Some(length) = self.rest.get(at..at + 4) else { return };
+            let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
+            if self.rest.len() < at + length {
+                return;
+            }
+            if self.started {
+                *cuts.sent.lock().unwrap().entry(self.rest[0]).or_default() += 1;
+            }
+            self.rest.drain(..at + length);
+            self.started = true;
+        }
+    }
 }
 
 impl Proxy {
@@ -70,6 +100,11 @@ impl Proxy {
         self.cuts.refuse.store(refuse, Ordering::SeqCst);
     }
 
+    /// Forgets what clients have sent so far, and answers it: how many messages of each type.
+    pub(crate) fn take_sent(&self) -> BTreeMap<u8, usize> {
+        std::mem::take(&mut self.cuts.sent.lock().unwrap())
+    }
+
     /// How many were cut.
     pub(crate) fn cut_so_far(&self) -> usize {
         self.cuts.done.load(Ordering::SeqCst)
@@ -83,7 +118,9 @@ async fn forward(client: TcpStream, server: TcpStream, cuts: Arc<Cuts>) {
         let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
     });
     let mut buffer = vec![0; 1 << 16];
+    let mut messages = Messages::default();
     while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+        messages.feed(&buffer[..count], &cuts);
         let arm = |left: usize| left.checked_sub(1);
         // A Bind message begins the execution of a prepared statement.
         let executes = buffer[0] == b'B';

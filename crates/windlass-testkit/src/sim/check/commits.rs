@@ -392,12 +392,12 @@ impl Checker {
                     self.note_reaped(Item::Task(*task_id), guard.hold);
                 }
             }
-            CommitError::Refused(Refusal::RunEnded { .. }) => {
-                self.sim.sometimes("draft was refused because its run had ended");
-            }
-            // What the databases refuse with a trigger.
-            CommitError::Invalid(error) if error.code() == "STORE_CONSTRAINT" => {
-                self.sim.sometimes("an ended run refused a change");
+            CommitError::Refused(Refusal::RunEnded { run_key, .. }) => {
+                self.sim.sometimes(if sent.run_key() == Some(*run_key) {
+                    "an ended run refused a change"
+                } else {
+                    "draft was refused because its run had ended"
+                });
             }
             CommitError::Invalid(error) => {
                 self.fail("0 the driver sends well-formed commits", error.to_string());
