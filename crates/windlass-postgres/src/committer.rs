@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 use windlass_kernel::fold::{Group, fold};
 use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RunKey};
 
@@ -46,7 +45,6 @@ pub(crate) struct Committer {
     busy: HashSet<RunKey>,
     waiting: Vec<Job>,
     under_way: usize,
-    resolving: JoinSet<()>,
     finished: (mpsc::UnboundedSender<Vec<RunKey>>, mpsc::UnboundedReceiver<Vec<RunKey>>),
 }
 
@@ -59,7 +57,6 @@ impl Committer {
             busy: HashSet::new(),
             waiting: Vec::new(),
             under_way: 0,
-            resolving: JoinSet::new(),
             finished: mpsc::unbounded_channel(),
         }
     }
@@ -84,7 +81,6 @@ impl Committer {
             let batch = self.startable(std::mem::take(&mut jobs));
             self.process(batch).await;
         }
-        while self.resolving.join_next().await.is_some() {}
     }
 
     // What can be written now. Commits with user SQL begin elsewhere, because nobody knows how long
@@ -182,11 +178,14 @@ impl Committer {
             let _ = reply.send(Err(CommitError::Conflict(conflict)));
             return;
         }
-        while self.resolving.try_join_next().is_some() {}
-        let (shared, commits) = (self.shared.clone(), commits.clone());
-        self.resolving.spawn(async move {
+        // It counts as under way, so that the store is not closed before it is answered.
+        self.under_way += 1;
+        let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
+        let commits = commits.clone();
+        tokio::spawn(async move {
             let conflict = CommitError::Conflict(conflict);
             let _ = reply.send(resolve(&shared, &commits[index], conflict).await);
+            let _ = finished.send(Vec::new());
         });
     }
 

@@ -168,10 +168,11 @@ async fn answers_that_are_always_lost_hold_no_committer_for_ever() {
         let (run, hold) = world.create_held(&format!("run-{n}")).await;
         commits.push(world.step_commit(&run, hold, "charge", "1"));
     }
-    proxy.cut(usize::MAX);
+    proxy.cut_commits(usize::MAX);
     for result in world.store.commit(commits.clone()).await {
         assert_eq!(result.unwrap_err().code(), "STORE_UNKNOWN");
     }
+    assert!(proxy.cut_so_far() >= 4, "it was sent again");
     proxy.cut(0);
     for commit in commits {
         assert!(world.ok(commit).await.repeated, "it was written the first time");

@@ -19,6 +19,8 @@ pub(crate) struct Proxy {
 struct Cuts {
     // How many more executions are cut off from their answer.
     left: AtomicUsize,
+    // Smaller ones are not.
+    bytes_min: AtomicUsize,
     done: AtomicUsize,
     refuse: AtomicBool,
     // Messages of clients, by their first byte.
@@ -92,6 +94,14 @@ impl Proxy {
 
     /// Cuts the connections of the next so many executions off from their answers.
     pub(crate) fn cut(&self, count: usize) {
+        self.cuts.bytes_min.store(0, Ordering::SeqCst);
+        self.cuts.left.store(count, Ordering::SeqCst);
+    }
+
+    /// As [`Proxy::cut`], but only of commits, which are large: connections that ask for types, as
+    /// new ones do, are left alone.
+    pub(crate) fn cut_commits(&self, count: usize) {
+        self.cuts.bytes_min.store(400, Ordering::SeqCst);
         self.cuts.left.store(count, Ordering::SeqCst);
     }
 
@@ -123,7 +133,7 @@ async fn forward(client: TcpStream, server: TcpStream, cuts: Arc<Cuts>) {
         messages.feed(&buffer[..count], &cuts);
         let arm = |left: usize| left.checked_sub(1);
         // A Bind message begins the execution of a prepared statement.
-        let executes = buffer[0] == b'B';
+        let executes = buffer[0] == b'B' && count >= cuts.bytes_min.load(Ordering::SeqCst);
         let cut =
             executes && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
         if cut {
