@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use windlass_kernel::{BoxFuture, Error, Store};
 use windlass_sqlite::{Options, SqliteStore};
-use windlass_testkit::damage::{Damage, Open, Outcome, Record, examine, write_sample};
+use windlass_testkit::damage::{
+    Damage, Open, Outcome, Record, Remains, examine, examine_log, write_log, write_sample,
+};
 
 use crate::support::Home;
 
@@ -28,7 +30,7 @@ async fn is_noticed_or_harmless() {
     let bytes = std::fs::read(home.path()).unwrap();
     let mut missed = Vec::new();
     let mut noticed = 0;
-    for seed in 0..150 {
+    for seed in 0..300 {
         let copy = Home::new();
         let damage = Damage::draw(seed, bytes.len());
         std::fs::write(copy.path(), damage.inflict(&bytes)).unwrap();
@@ -40,4 +42,31 @@ async fn is_noticed_or_harmless() {
     }
     assert!(missed.is_empty(), "nobody noticed: {missed:#?}");
     assert!(noticed > 0, "no damage did any harm");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_the_log_leaves_a_prefix_and_anchors_name_the_rest() {
+    let home = Home::new();
+    let open = opener();
+    let store = open(home.path()).await.unwrap();
+    let journal = write_log(store.clone(), 100, 7).await;
+    // Nobody writes now: the two files are what a crash at this moment would leave.
+    let log_of = |path: &PathBuf| PathBuf::from(format!("{}-wal", path.display()));
+    let bytes = std::fs::read(home.path()).unwrap();
+    let log = std::fs::read(log_of(&home.path())).unwrap();
+    store.close().await.unwrap();
+    let (mut shorter, mut missed) = (0, Vec::new());
+    for seed in 0..100 {
+        let copy = Home::new();
+        let damage = Damage::draw(seed, log.len());
+        std::fs::write(copy.path(), &bytes).unwrap();
+        std::fs::write(log_of(&copy.path()), damage.inflict(&log)).unwrap();
+        match examine_log(&open, copy.path(), &journal).await {
+            Remains::Missed(what) => missed.push(format!("{damage:?}: {what}")),
+            Remains::Prefix(found) => shorter += usize::from(found < journal.commits()),
+            Remains::Refused(_) | Remains::Noticed(_) => {}
+        }
+    }
+    assert!(missed.is_empty(), "neither a prefix nor noticed: {missed:#?}");
+    assert!(shorter > 0, "no damage cost a commit");
 }
