@@ -81,7 +81,7 @@ async fn info(store: &dyn Store, shown: &str) -> anyhow::Result<ExitCode> {
     print_health(&health);
     println!();
     println!("This build has the kernel and its stores; workflows come with the engine. Try:");
-    println!("  windlass verify                   recompute every run's hash chain");
+    println!("  cargo run --release -- verify     recompute every run's hash chain");
     println!("  cargo xtask test                  try to break the stores");
     println!("  cargo run --release -p windlass-bench -- store --store sqlite");
     Ok(ExitCode::SUCCESS)
