@@ -34,7 +34,7 @@ pub(crate) fn classify(error: &tokio_postgres::Error) -> Failure {
     match code {
         CAREFUL => Failure::Careful,
         REFUSED | "P0001" => Failure::Constraint,
-        // The server goes down or cut this session: what was on its way may or may not be written.
+        // The server goes down or cut the connection: what was on its way may or may not be written.
         "57P01" | "57P02" | "57P03" | "57P05" => Failure::Lost,
         _ if code.starts_with("40") => Failure::Again,
         _ if code.starts_with("23") || code.starts_with("22") => Failure::Constraint,

@@ -112,7 +112,7 @@ impl State {
             };
             match conflict {
                 Some(Conflict::RunExists { run_key: existing, same_input: true })
-                    if existing != own =>
+                    if existing != own && self.finds(commit, own, existing) =>
                 {
                     run_key = Some(existing);
                 }
@@ -138,6 +138,12 @@ impl State {
             messages: commit.messages().map(delivery).collect(),
             now: self.now,
         })
+    }
+
+    // Whether it is the guarded run itself that exists, and not a further one of the same commit.
+    fn finds(&self, commit: &Commit, own: RunKey, existing: RunKey) -> bool {
+        let found = created_run(commit, own).and_then(|run| self.existing(run));
+        found.is_some_and(|run| run.run_key == existing)
     }
 
     fn check_refusals(&self, commit: &Commit) -> Result<(), Refusal> {
