@@ -203,7 +203,7 @@ async fn commit_and_the_same_commit_lost() {
             false => world.step_commit(&run_now, hold, "charge", "1"),
         };
         two.lock(&[run.run_key]).await;
-        proxy.cut(1);
+        proxy.cut_at_once(1);
         let answer = two.send(&store, commit);
         two.waiting(2).await;
         two.unlock().await;

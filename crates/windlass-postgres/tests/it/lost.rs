@@ -26,10 +26,7 @@ async fn a_create_and_a_step_are_found_again() {
     let new = world.new_run("a", Turn::held_by(worker));
     let run_key = new.run_key;
     let commit = world.create_commit(new, OnExisting::Refuse);
-    // The committer connects with the first commit: its Bind is the one that is cut.
-    let warm = world.create_commit(world.new_run("warm", Turn::ready()), OnExisting::Refuse);
-    world.ok(warm).await;
-    proxy.cut(1);
+    proxy.cut_commits(1);
     let committed = world.ok(commit).await;
     assert_eq!(proxy.cut_so_far(), 1, "the answer was lost");
     assert!(committed.repeated, "the second sending found the first");
@@ -52,20 +49,20 @@ async fn messages_tasks_and_ends_happen_once() {
     let world = world_behind(&proxy).await;
     let (run, hold) = world.create_held("a").await;
 
-    proxy.cut(1);
+    proxy.cut_commits(1);
     let committed = world.ok(world.send_commit(world.message(run.run_key, "m-1"))).await;
     assert_eq!(committed.messages, [Delivery::Duplicate { seq: 1 }]);
     assert_eq!(world.messages(run.run_key).await.len(), 1);
 
     // Nothing guards this commit; the broken key of the second sending tells.
     let task = world.task(None);
-    proxy.cut(1);
+    proxy.cut_commits(1);
     let committed =
         world.ok(Commit::new(None, None, vec![Op::Enqueue(Box::new(task.clone()))])).await;
     assert!(committed.repeated);
     let claimed = world.claim_tasks(hold.worker, 10).await;
     assert_eq!(claimed.len(), 1);
-    proxy.cut(1);
+    proxy.cut_commits(1);
     let committed = world.ok(world.complete_commit(&run, hold)).await;
     assert!(committed.repeated);
     assert_eq!(committed.hold, None);
@@ -87,7 +84,7 @@ async fn a_whole_batch_is_sent_again() {
     let stale = commits[3].clone();
     commits.push(world.create_commit(world.new_run("new", Turn::ready()), OnExisting::Refuse));
     world.ok(stale).await;
-    proxy.cut(1);
+    proxy.cut_commits(1);
     let results = world.store.commit(commits).await;
     let repeated = |result: &&Result<_, _>| {
         matches!(result, Ok(windlass_kernel::Committed { repeated: true, .. }))
@@ -149,7 +146,7 @@ async fn a_server_that_stays_away_is_unknown_only_if_something_was_sent() {
     let commit = world.step_commit(&run, hold, "charge", "1");
 
     proxy.refuse(true);
-    proxy.cut(1);
+    proxy.cut_commits(1);
     assert_eq!(world.commit(commit.clone()).await.unwrap_err().code(), "STORE_UNKNOWN");
     // By now the connection is gone before anything can be sent.
     assert_eq!(world.commit(commit.clone()).await.unwrap_err().code(), "STORE_UNAVAILABLE");

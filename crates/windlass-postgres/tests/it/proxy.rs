@@ -21,6 +21,8 @@ struct Cuts {
     left: AtomicUsize,
     // Smaller ones are not.
     bytes_min: AtomicUsize,
+    // The server may still be at it when the client's connection ends.
+    at_once: AtomicBool,
     done: AtomicUsize,
     refuse: AtomicBool,
     // Messages of clients, by their first byte.
@@ -32,19 +34,28 @@ struct Cuts {
 struct Messages {
     started: bool,
     rest: Vec<u8>,
+    // A Bind that is large enough to be cut has come, and its Sync has not.
+    binds: bool,
 }
 
 impl Messages {
-    fn feed(&mut self, bytes: &[u8], cuts: &Cuts) {
+    /// Whether the bytes end the request to execute a prepared statement.
+    fn feed(&mut self, bytes: &[u8], cuts: &Cuts) -> bool {
         self.rest.extend_from_slice(bytes);
+        let mut executes = false;
         loop {
             let at = usize::from(self.started);
-            let Some(length) = self.rest.get(at..at + 4) else { return };
+            let Some(length) = self.rest.get(at..at + 4) else { return executes };
             let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
             if self.rest.len() < at + length {
-                return;
+                return executes;
             }
             if self.started {
+                match self.rest[0] {
+                    b'B' => self.binds |= length >= cuts.bytes_min.load(Ordering::SeqCst),
+                    b'S' => executes |= std::mem::take(&mut self.binds),
+                    _ => {}
+                }
                 *cuts.sent.lock().unwrap().entry(self.rest[0]).or_default() += 1;
             }
             self.rest.drain(..at + length);
@@ -105,6 +116,12 @@ impl Proxy {
         self.cuts.left.store(count, Ordering::SeqCst);
     }
 
+    /// As [`Proxy::cut`], but the client's connection ends while the server is still at work.
+    pub(crate) fn cut_at_once(&self, count: usize) {
+        self.cuts.at_once.store(true, Ordering::SeqCst);
+        self.cut(count);
+    }
+
     /// Whether new connections are refused.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.cuts.refuse.store(refuse, Ordering::SeqCst);
@@ -121,38 +138,52 @@ impl Proxy {
     }
 }
 
-async fn forward(client: TcpStream, server: TcpStream, cuts: Arc<Cuts>) {
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    let back = tokio::spawn(async move {
-        let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
-    });
-    let mut buffer = vec![0; 1 << 16];
+async fn forward(mut client: TcpStream, mut server: TcpStream, cuts: Arc<Cuts>) {
+    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut messages = Messages::default();
-    while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
-        messages.feed(&buffer[..count], &cuts);
-        let arm = |left: usize| left.checked_sub(1);
-        // A Bind message begins the execution of a prepared statement.
-        let executes = buffer[0] == b'B' && count >= cuts.bytes_min.load(Ordering::SeqCst);
-        let cut =
-            executes && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
-        if cut {
-            // Nothing comes back from here on, but the server gets all of it.
-            back.abort();
+    loop {
+        tokio::select! {
+            biased;
+            read = client.read(&mut asked) => {
+                let Ok(count @ 1..) = read else { return };
+                let executes = messages.feed(&asked[..count], &cuts);
+                let arm = |left: usize| left.checked_sub(1);
+                let cut = executes
+                    && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
+                if server.write_all(&asked[..count]).await.is_err() {
+                    return;
+                }
+                if cut {
+                    let done = async move { until_ready(&mut server).await };
+                    let done = tokio::time::timeout(std::time::Duration::from_secs(20), done);
+                    if cuts.at_once.load(Ordering::SeqCst) {
+                        tokio::spawn(done);
+                    } else {
+                        // What is sent again must not overtake the first.
+                        let _ = done.await;
+                    }
+                    cuts.done.fetch_add(1, Ordering::SeqCst);
+                    return;
+                }
+            }
+            read = server.read(&mut answered) => {
+                let Ok(count @ 1..) = read else { return };
+                if client.write_all(&answered[..count]).await.is_err() {
+                    return;
+                }
+            }
         }
-        if to_server.write_all(&buffer[..count]).await.is_err() {
-            break;
-        }
-        if cut {
-            let _ = to_server.flush().await;
-            cuts.done.fetch_add(1, Ordering::SeqCst);
-            // The server works on while the client sees its connection end.
-            tokio::spawn(async move {
-                tokio::time::sleep(std::time::Duration::from_secs(20)).await;
-                drop(to_server);
-            });
+    }
+}
+
+// ReadyForQuery is the last message of an answer: the transaction is over by then.
+async fn until_ready(server: &mut TcpStream) {
+    let mut tail = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = server.read(&mut buffer).await {
+        tail.extend_from_slice(&buffer[..count]);
+        if tail.len() >= 6 && tail[tail.len() - 6..][..5] == [b'Z', 0, 0, 0, 5] {
             return;
         }
     }
-    back.abort();
 }
