@@ -240,6 +240,23 @@ impl Draft {
         Ok(id)
     }
 
+    /// As [`Draft::consume`], for a step whose result the message is: one event seals both.
+    pub fn consume_into_step<T: Serialize>(
+        &mut self,
+        event_type: &str,
+        payload: &T,
+        message: &Message,
+        step: Step,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let seals = [Seal::message(message.seq, message.body.as_ref()), Seal::step(&step)];
+        let id = self.sealed(event_type, payload, &seals, stamp)?;
+        let (run_key, seq, by) = (message.run_key, message.seq, step.step_key.clone());
+        self.ops.push(Op::ConsumeMessage { run_key, seq, by, at: stamp.at });
+        self.ops.push(Op::PutStep(Box::new(step)));
+        Ok(id)
+    }
+
     /// Creates another run in the same commit: a child, or the next generation.
     pub fn also_create(&mut self, new: NewRun, stamp: Stamp) -> Result<RunKey, Error> {
         let (mut run, mut ledger) = enqueued(new, stamp)?;

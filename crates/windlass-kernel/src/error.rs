@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Refused,
     /// The user's own SQL failed.
     UserSql,
+    /// The user's own program ended with an error.
+    Failed,
     /// The call may or may not have had its effect: send the same commit again.
     Unknown,
     /// Nothing was written and the same call may succeed later.

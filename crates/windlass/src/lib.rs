@@ -1,21 +1,30 @@
 //! Windlass: durable workflows in Rust. One SQLite file, or PostgreSQL for many machines.
 //!
-//! So far this crate opens stores; programs that run on them come with the engine.
-//!
-//! ```
-//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
-//! let store = windlass::open_store("memory:").await?;
-//! assert!(store.health().await?.runs.is_empty());
-//! # Ok::<(), windlass::Error>(()) }).unwrap();
-//! ```
+//! A workflow is an async function. What it does in steps is recorded; when the process ends in the
+//! middle, the next one goes on where the record ends. See [`Engine`] for the first fifteen lines.
 
 mod address;
+mod engine;
 
 use std::sync::Arc;
 
 pub use address::Address;
+pub use engine::{Builder, Engine};
+pub use windlass_engine::{
+    EnqueuedReason, Env, Options, TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv,
+};
 pub use windlass_kernel as kernel;
-pub use windlass_kernel::{Error, ErrorKind, Limits, Store};
+pub use windlass_kernel::{
+    Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunStatus, SqlValue,
+    Store, Timestamp,
+};
+pub use windlass_models::steps;
+pub use windlass_models::steps::{
+    Attempt, BoxError, Ctx, NonRetryable, Retries, RunHandle, StepError, StepTx, WorkflowRef,
+};
+
+/// What a workflow returns; `?` takes any error.
+pub type Result<T, E = BoxError> = std::result::Result<T, E>;
 
 /// Opens the store that an address names.
 ///
@@ -25,7 +34,7 @@ pub use windlass_kernel::{Error, ErrorKind, Limits, Store};
 /// | `sqlite:///var/lib/app.db` | a file by its absolute path |
 /// | `postgres://user@host/database?…` | PostgreSQL, schema `windlass` |
 /// | `memory:` | nothing is kept when the process ends |
-pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
+pub async fn open_store(address: &str) -> std::result::Result<Arc<dyn Store>, Error> {
     match address.parse()? {
         Address::Memory => {
             Ok(Arc::new(kernel::MemoryStore::new(Arc::new(address::system_clock), Limits::DEFAULT)))

@@ -1,0 +1,270 @@
+//! The claimer: promotes what is due, claims what is ready and there is room for, and sleeps until
+//! a wake-up or the next due time. With nothing to do it asks the store nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use windlass_kernel::{
+    ClaimOrder, ClaimRequest, Claims, Error, QueueName, Route, RouteName, Timestamp, Wakeup, Want,
+};
+
+use crate::engine::Inner;
+
+/// How many rows a promotion readies at once.
+const PROMOTE_MAX: u32 = 1_000;
+/// One claim in so many takes the oldest whatever its priority.
+const OLDEST_EVERY: u32 = 8;
+const ERROR_DELAY_MIN: Duration = Duration::from_millis(50);
+const ERROR_DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// What the claimer should look at.
+pub(crate) struct Signals {
+    turns: AtomicBool,
+    tasks: AtomicBool,
+    // When the next scheduled turn or task is due, as far as is known.
+    due_us: AtomicI64,
+    claims: AtomicU32,
+    notify: Notify,
+}
+
+impl Default for Signals {
+    // What was ready or due before the engine started is told by nobody.
+    fn default() -> Self {
+        Self {
+            turns: AtomicBool::new(true),
+            tasks: AtomicBool::new(true),
+            due_us: AtomicI64::new(i64::MIN),
+            claims: AtomicU32::new(0),
+            notify: Notify::new(),
+        }
+    }
+}
+
+impl Signals {
+    pub(crate) fn turns(&self) {
+        if !self.turns.swap(true, Ordering::AcqRel) {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) fn tasks(&self) {
+        if !self.tasks.swap(true, Ordering::AcqRel) {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) fn due(&self, at: Timestamp) {
+        if self.due_us.fetch_min(at.as_micros(), Ordering::AcqRel) > at.as_micros() {
+            self.notify.notify_one();
+        }
+    }
+
+    pub(crate) fn everything(&self) {
+        self.turns.store(true, Ordering::Release);
+        self.tasks.store(true, Ordering::Release);
+        self.due_us.store(i64::MIN, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    fn due_at(&self) -> Option<Timestamp> {
+        match self.due_us.load(Ordering::Acquire) {
+            i64::MAX => None,
+            us => Some(Timestamp::from_micros(us)),
+        }
+    }
+}
+
+/// Claims until the engine stops taking work.
+pub(crate) async fn serve(inner: Arc<Inner>) {
+    let mut delay = ERROR_DELAY_MIN;
+    let mut scan_at = inner.env.elapsed() + inner.options.scan_every;
+    while !inner.is_draining() {
+        let worked = match inner.claim_once().await {
+            Ok(worked) => {
+                delay = ERROR_DELAY_MIN;
+                worked
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the store does not answer a claim; trying again");
+                inner.env.sleep(delay).await;
+                delay = (delay * 2).min(ERROR_DELAY_MAX);
+                inner.signals.everything();
+                continue;
+            }
+        };
+        if worked {
+            continue;
+        }
+        wait(&inner, scan_at).await;
+        if inner.options.shared && inner.env.elapsed() >= scan_at {
+            scan_at = inner.env.elapsed() + inner.options.scan_every;
+            inner.signals.everything();
+            if let Err(error) = inner.adopt_or_release().await {
+                tracing::warn!(%error, "the safety scan failed");
+            }
+        }
+    }
+}
+
+// Until a wake-up, the next due time, or the next scan.
+async fn wait(inner: &Inner, scan_at: Duration) {
+    let mut span = inner.signals.due_at().map(|due| due.since(inner.clock.now()));
+    if inner.options.shared {
+        let scan = scan_at.saturating_sub(inner.env.elapsed());
+        span = Some(span.map_or(scan, |span| span.min(scan)));
+    }
+    let notified = inner.signals.notify.notified();
+    match span {
+        // Timers of the real world are as coarse as a millisecond; a little late is right.
+        Some(span) => {
+            let slept = inner.env.sleep(span.max(Duration::from_micros(500)));
+            futures::future::select(std::pin::pin!(notified), slept).await;
+        }
+        None => notified.await,
+    }
+}
+
+impl Inner {
+    /// One look at what is due and ready. Answers whether there may be more.
+    pub(crate) async fn claim_once(self: &Arc<Self>) -> Result<bool, Error> {
+        let mut more = self.promote_due().await?;
+        let turns = self.signals.turns.swap(false, Ordering::AcqRel);
+        let tasks = self.signals.tasks.swap(false, Ordering::AcqRel);
+        if !turns && !tasks {
+            return Ok(more);
+        }
+        let claimed = self.claim_some(turns, tasks, u32::MAX).await;
+        match claimed {
+            Ok(Some(claims)) => {
+                let max = self.options.claim_max as usize;
+                let full_turns = claims.turns.len() >= max;
+                self.backlog.store(full_turns, Ordering::Relaxed);
+                if full_turns {
+                    self.signals.turns.store(true, Ordering::Release);
+                }
+                if !claims.tasks.is_empty() {
+                    self.signals.tasks.store(true, Ordering::Release);
+                }
+                more |= full_turns || !claims.tasks.is_empty();
+                self.begin_claimed(claims);
+                Ok(more)
+            }
+            Ok(None) => Ok(more),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Readies what is due by now. Answers whether there may be more.
+    pub(crate) async fn promote_due(&self) -> Result<bool, Error> {
+        let due = self.signals.due_us.load(Ordering::Acquire);
+        if due == i64::MAX || due > self.clock.now().as_micros() {
+            return Ok(false);
+        }
+        self.signals.due_us.store(i64::MAX, Ordering::Release);
+        self.metrics.promotions.add(1);
+        let promoted = self.store.promote(PROMOTE_MAX).await;
+        let promoted = match promoted {
+            Ok(promoted) => promoted,
+            Err(error) => {
+                self.signals.due_us.fetch_min(due, Ordering::AcqRel);
+                return Err(error);
+            }
+        };
+        self.clock.learn(promoted.now);
+        if let Some(next) = promoted.next_due {
+            // In terms of the estimate: if the store's clock was set back, the same span is waited.
+            let at = self.clock.now().plus(next.since(promoted.now));
+            self.signals.due_us.fetch_min(at.as_micros(), Ordering::AcqRel);
+        }
+        if promoted.turns > 0 {
+            self.signals.turns.store(true, Ordering::Release);
+        }
+        if promoted.tasks > 0 {
+            self.signals.tasks.store(true, Ordering::Release);
+        }
+        Ok(promoted.next_due.is_some_and(|next| next <= promoted.now))
+    }
+
+    /// Claims as much as there is room for, at most `max` of each. `None` if there is no room, or
+    /// nothing that this process serves; then the signals stay up until there is.
+    pub(crate) async fn claim_some(
+        &self,
+        turns: bool,
+        tasks: bool,
+        max: u32,
+    ) -> Result<Option<Claims>, Error> {
+        let room = self.options.turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
+        let max = max.min(self.options.claim_max);
+        let bound = |room: usize| u32::try_from(room).unwrap_or(u32::MAX).min(max);
+        let mut want_turns = Want::default();
+        if turns {
+            let route = |name| Route { queue: QueueName::default_queue(), name };
+            let models = self.models.read();
+            want_turns.routes = models.keys().map(|name| route(RouteName::from(name))).collect();
+            want_turns.max = bound(room);
+            if want_turns.max == 0 {
+                self.backlog.store(true, Ordering::Relaxed);
+                self.signals.turns.store(true, Ordering::Release);
+            }
+        }
+        let mut want_tasks = Want::default();
+        if tasks {
+            (want_tasks.routes, want_tasks.max) = self.tasks.wanted(max);
+            if want_tasks.max == 0 && !want_tasks.routes.is_empty() {
+                self.signals.tasks.store(true, Ordering::Release);
+            }
+        }
+        let none = |want: &Want| want.routes.is_empty() || want.max == 0;
+        if none(&want_turns) && none(&want_tasks) {
+            return Ok(None);
+        }
+        let count = self.signals.claims.fetch_add(1, Ordering::Relaxed);
+        let oldest = count % OLDEST_EVERY == OLDEST_EVERY - 1;
+        let request = ClaimRequest {
+            worker: self.worker,
+            turns: want_turns,
+            tasks: want_tasks,
+            order: if oldest { ClaimOrder::Oldest } else { ClaimOrder::Priority },
+        };
+        self.metrics.claims.add(1);
+        match self.store.claim(request).await {
+            Ok(claims) => {
+                self.clock.learn(claims.now);
+                Ok(Some(claims))
+            }
+            Err(error) => {
+                self.signals.turns.fetch_or(turns, Ordering::AcqRel);
+                self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
+                Err(error)
+            }
+        }
+    }
+
+    /// There is room again for something that was left ready.
+    pub(crate) fn room_again(&self) {
+        if self.signals.turns.load(Ordering::Acquire) || self.signals.tasks.load(Ordering::Acquire)
+        {
+            self.signals.notify.notify_one();
+        }
+    }
+
+    /// A wake-up of the store: a hint.
+    pub(crate) fn woken(&self, wakeup: &Wakeup) {
+        match wakeup {
+            Wakeup::Turn(route) => {
+                if self.models.read().contains_key(route.name.as_str()) {
+                    self.signals.turns();
+                }
+            }
+            Wakeup::Task(route) => {
+                if self.tasks.serves(route) {
+                    self.signals.tasks();
+                }
+            }
+            Wakeup::Due(at) => self.signals.due(*at),
+            Wakeup::Missed => self.signals.everything(),
+        }
+    }
+}

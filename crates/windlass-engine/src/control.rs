@@ -1,0 +1,474 @@
+//! Control from outside a run: pause, resume, terminate, restart, retry.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use windlass_kernel::{
+    Actor, Body, CausalRef, Commit, CommitError, Conflict, Draft, End, Error, ErrorKind, Message,
+    MessageId, MessageKind, MessageName, NewMessage, NewRun, OnExisting, Op, Query, Run, RunKey,
+    RunStatus, Step, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
+};
+
+use crate::engine::{Engine, Inner};
+use crate::env::new_uuid;
+use crate::options::EnqueuedReason;
+use crate::tasks::{CANCEL_TREE, internal_queue};
+use crate::turn::{refusal, result_for_parent};
+
+/// How often a control request is decided again because the run moved on under it.
+const ATTEMPTS_MAX: u32 = 20;
+
+/// What a control message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Stop before the next piece of user code.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Look again: for runs that wait for a new build.
+    Wake,
+    /// Something that this build does not know; it is consumed and has no effect.
+    Unknown,
+}
+
+impl Control {
+    /// Reads a control message.
+    pub fn of(message: &Message) -> Self {
+        match message.name.as_str() {
+            "pause" => Self::Pause,
+            "resume" => Self::Resume,
+            "wake" => Self::Wake,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl Engine {
+    /// Asks a run to stop before its next piece of user code. An ended run cannot be paused; one
+    /// that is paused stays so.
+    pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        if run.status == RunStatus::Paused {
+            return Ok(());
+        }
+        refuse_ended(run, "paused")?;
+        self.control(run.run_key, "pause", actor.as_ref()).await
+    }
+
+    /// Lets a paused run go on. Any other run is left as it is.
+    pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        let inner = &self.inner;
+        let mut run = run.clone();
+        for _ in 0..ATTEMPTS_MAX {
+            if run.status.is_ended() {
+                return Ok(());
+            }
+            if run.status != RunStatus::Paused {
+                // A pause may have been asked for and not yet been read: this request follows it.
+                return match self.has_unread_control(run.run_key).await? {
+                    true => self.control(run.run_key, "resume", actor.as_ref()).await,
+                    false => Ok(()),
+                };
+            }
+            let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
+            let mut draft = Draft::free(&run, inner.worker, stamp.at);
+            draft.event("workflow.resumed", &with_actor(actor.as_ref()), stamp)?;
+            draft.status(RunStatus::Active);
+            draft.release(Wake::Now, run.seen);
+            match Arc::clone(inner).commit_until_known(draft.finish()).await {
+                Ok(_) => {
+                    inner.enqueued(&run, EnqueuedReason::Resume);
+                    return Ok(());
+                }
+                Err(CommitError::Conflict(_)) => run = self.current(run.run_key).await?,
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        Err(busy(&run))
+    }
+
+    /// Asks a run that waits for a new build or an operator to try again now.
+    pub async fn wake_run(&self, run: &Run) -> Result<(), Error> {
+        refuse_ended(run, "woken")?;
+        self.control(run.run_key, "wake", None).await
+    }
+
+    /// Ends a run, whatever it is doing. One that has ended cannot be terminated.
+    pub async fn terminate(
+        &self,
+        run_key: RunKey,
+        reason: Option<&str>,
+        actor: Option<Actor>,
+    ) -> Result<(), Error> {
+        let inner = &self.inner;
+        for _ in 0..ATTEMPTS_MAX {
+            let run = self.current(run_key).await?;
+            refuse_ended(&run, "terminated")?;
+            let Some((draft, run)) =
+                inner.terminating(run_key, reason, actor.as_ref(), "terminate").await?
+            else {
+                continue;
+            };
+            match Arc::clone(inner).commit_until_known(draft.finish()).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError::Conflict(Conflict::RunHead { .. } | Conflict::RunHold { .. })) => {
+                    tracing::debug!(run_key = %run.run_key, "a termination is decided again");
+                }
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        Err(busy(&self.current(run_key).await?))
+    }
+
+    /// Begins a run anew as its next generation, with the same input. A live generation is ended
+    /// as terminated; its unread messages are dropped with it.
+    pub async fn restart(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        let inner = &self.inner;
+        for _ in 0..ATTEMPTS_MAX {
+            let run = self.newest(&self.current(run_key).await?).await?;
+            let commit = if run.status.is_ended() {
+                let new = inner.next_generation(&run, CausalRef::event(run.cursor));
+                let stamp = inner.clock.stamp(inner.clock.now());
+                Draft::create(new, OnExisting::Refuse, stamp)?.finish()
+            } else {
+                let reason = Some("restarted");
+                let terminating =
+                    inner.terminating(run.run_key, reason, actor.as_ref(), "restart").await?;
+                let Some((mut draft, run)) = terminating else { continue };
+                let new = inner.next_generation(&run, draft.cursor());
+                let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
+                draft.also_create(new, stamp)?;
+                draft.finish()
+            };
+            if let Some(created) = self.superseded(commit).await? {
+                return Ok(created);
+            }
+        }
+        Err(busy(&self.current(run_key).await?))
+    }
+
+    /// Carries an errored run on as its next generation: completed steps are taken along, and the
+    /// failed one is tried again.
+    pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        let inner = &self.inner;
+        for _ in 0..ATTEMPTS_MAX {
+            let run = self.newest(&self.current(run_key).await?).await?;
+            if run.status != RunStatus::Errored {
+                let message = format!(
+                    "run {:?} is {}; only an errored run can be retried",
+                    run.id, run.status
+                );
+                return Err(Error::new(ErrorKind::Refused, "RUN_NOT_ERRORED", message));
+            }
+            let loaded = inner.store.load(vec![run.run_key]).await?;
+            let steps = loaded.into_iter().next().map(|loaded| loaded.steps).unwrap_or_default();
+            let commit = inner.carried_on(&run, steps, actor.as_ref())?;
+            if let Some(created) = self.superseded(commit).await? {
+                return Ok(created);
+            }
+        }
+        Err(busy(&self.current(run_key).await?))
+    }
+
+    // Sends a commit that makes a next generation; none if somebody was faster.
+    async fn superseded(&self, commit: Commit) -> Result<Option<Run>, Error> {
+        let created = commit.ops.iter().find_map(|op| match op {
+            Op::CreateRun(run) => Some((**run).clone()),
+            _ => None,
+        });
+        match Arc::clone(&self.inner).commit_until_known(commit).await {
+            Ok(_) => {
+                if let Some(run) = &created {
+                    self.inner.enqueued(run, EnqueuedReason::Create);
+                }
+                Ok(created)
+            }
+            Err(CommitError::Conflict(_)) => Ok(None),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// A run's row as it is now.
+    pub async fn current(&self, run_key: RunKey) -> Result<Run, Error> {
+        let loaded = self.inner.store.load(vec![run_key]).await?;
+        loaded.into_iter().next().map(|loaded| loaded.run).ok_or_else(|| {
+            let message = format!("there is no run {run_key}");
+            Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", message)
+        })
+    }
+
+    /// The generation that follows a run's.
+    pub async fn next_generation_of(&self, run_key: RunKey) -> Result<RunKey, Error> {
+        let run = self.current(run_key).await?;
+        let query = Query::Generations {
+            namespace: run.namespace.clone(),
+            workflow: run.workflow.clone(),
+            id: run.id.clone(),
+            before: Some(run.generation + 2),
+            limit: 1,
+        };
+        let next = self.inner.store.list(query).await?.runs()?.into_iter().next();
+        let next = next.filter(|next| next.generation == run.generation + 1);
+        next.map(|next| next.run_key).ok_or_else(|| {
+            let message = format!("run {:?} has no generation after {}", run.id, run.generation);
+            Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", message)
+        })
+    }
+
+    async fn newest(&self, run: &Run) -> Result<Run, Error> {
+        let (namespace, workflow) = (run.namespace.clone(), run.workflow.clone());
+        let newest = self.inner.store.find(namespace, workflow, run.id.clone()).await?;
+        Ok(newest.unwrap_or_else(|| run.clone()))
+    }
+
+    async fn has_unread_control(&self, run_key: RunKey) -> Result<bool, Error> {
+        let loaded = self.inner.store.load(vec![run_key]).await?;
+        let messages = loaded.iter().flat_map(|loaded| &loaded.messages);
+        Ok(messages.into_iter().any(|message| message.kind == MessageKind::Control))
+    }
+
+    async fn control(
+        &self,
+        run_key: RunKey,
+        name: &str,
+        actor: Option<&Actor>,
+    ) -> Result<(), Error> {
+        let inner = &self.inner;
+        let now = inner.clock.now();
+        let message = NewMessage {
+            run_key,
+            message_id: MessageId::new(format!("control:{}", new_uuid(&*inner.env, now)))?,
+            kind: MessageKind::Control,
+            name: MessageName::new(name)?,
+            body: Some(Body::of(&with_actor(actor))?),
+            caused_by: None,
+            sent_at: now,
+            required: true,
+        };
+        let commit = Commit::new(None, None, vec![Op::PutMessage(Box::new(message))]);
+        match Arc::clone(inner).commit_until_known(commit).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+}
+
+impl Inner {
+    /// Takes a run's turn from whoever has it, and drafts its end. None if it ended meanwhile.
+    async fn terminating(
+        self: &Arc<Self>,
+        run_key: RunKey,
+        reason: Option<&str>,
+        actor: Option<&Actor>,
+        request: &str,
+    ) -> Result<Option<(Draft, Run)>, Error> {
+        let slot = self.live.lock().get(&run_key).cloned();
+        let Some(claimed) = self.store.revoke(run_key, self.worker).await? else {
+            return Ok(None);
+        };
+        if let Some(slot) = slot {
+            slot.lose();
+        }
+        let Some(loaded) = self.store.load(vec![run_key]).await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let run = loaded.run;
+        let stamp = self.stamp_after(run.updated_at);
+        let mut draft = Draft::held(&run, claimed.hold, stamp.at);
+        let mut payload = with_actor(actor);
+        payload["request"] = request.into();
+        if let Some(reason) = reason {
+            payload["reason"] = reason.chars().take(1_000).collect::<String>().into();
+        }
+        let error = match reason {
+            Some(reason) => Some(Body::of(&json!({ "name": "Terminated", "message": reason }))?),
+            None => None,
+        };
+        let end = End::Terminated(error);
+        let message = result_for_parent(&run, &end, stamp)?;
+        draft.end("workflow.terminated", &payload, end, stamp)?;
+        if let Some(message) = message {
+            draft.send(message);
+        }
+        let open = |step: &&Step| !step.status.is_settled();
+        let reaches = |step: &Step| matches!(&*step.kind, "child" | "activity");
+        if loaded.steps.iter().filter(open).any(reaches) {
+            for op in self.reach_of(&run, stamp.at).await? {
+                draft.op(op);
+            }
+        }
+        Ok(Some((draft, run)))
+    }
+
+    /// What must end with a run, for the commit that ends it.
+    pub(crate) async fn reach_of(&self, run: &Run, at: Timestamp) -> Result<Vec<Op>, Error> {
+        let limit = self.options.limits.page_rows_max;
+        let mut ops = vec![Op::Enqueue(Box::new(self.cancel_tree(run, at)?))];
+        let mut after = None;
+        loop {
+            let page = self.store.list(Query::Tasks(TasksQuery {
+                namespace: run.namespace.clone(),
+                run_key: Some(run.run_key),
+                queue: None,
+                name: None,
+                state: None,
+                after,
+                limit,
+            }));
+            let page = page.await?.tasks()?;
+            after = page.last().map(|task| task.task_id);
+            ops.extend(page.iter().map(|task| Op::Settle { task_id: task.task_id }));
+            if page.len() < limit as usize {
+                return Ok(ops);
+            }
+        }
+    }
+
+    /// The task that reaches what an ended run has left behind: children and activities.
+    pub(crate) fn cancel_tree(&self, run: &Run, at: Timestamp) -> Result<Task, Error> {
+        Ok(Task {
+            task_id: self.task_id(),
+            namespace: run.namespace.clone(),
+            run_key: Some(run.run_key),
+            step_key: None,
+            kind: "cancel".into(),
+            queue: internal_queue(),
+            name: windlass_kernel::RouteName::new(CANCEL_TREE)?,
+            priority: 0,
+            ready: true,
+            due_at: None,
+            worker: None,
+            claim_no: 0,
+            claimed_at: None,
+            attempt: 0,
+            reclaims: 0,
+            body: None,
+            errors: None,
+            limit_key: None,
+            trace: run.trace.clone(),
+            created_at: at,
+        })
+    }
+
+    fn stamp_after(&self, at: Timestamp) -> windlass_kernel::Stamp {
+        let at = self.clock.now().max(at.plus(std::time::Duration::from_micros(1)));
+        self.clock.stamp(at)
+    }
+
+    fn next_generation(&self, run: &Run, caused_by: CausalRef) -> NewRun {
+        let mut turn = TurnRow::ready();
+        turn.queue = run.turn.queue.clone();
+        turn.priority = run.turn.priority;
+        turn.limit_key = run.turn.limit_key.clone();
+        NewRun {
+            run_key: self.clock.run_key(),
+            namespace: run.namespace.clone(),
+            workflow: run.workflow.clone(),
+            model: run.model.clone(),
+            id: run.id.clone(),
+            generation: run.generation + 1,
+            input: run.input.clone(),
+            parent: run.parent.map(|parent| (run.root, parent)),
+            fork: run.fork.clone(),
+            labels: run.labels.clone(),
+            trace: run.trace.clone(),
+            deadline_at: None,
+            turn,
+            caused_by: Some(caused_by),
+        }
+    }
+
+    // The next generation of an errored run, with what it had completed.
+    fn carried_on(
+        &self,
+        run: &Run,
+        mut steps: Vec<Step>,
+        actor: Option<&Actor>,
+    ) -> Result<Commit, Error> {
+        let new = self.next_generation(run, CausalRef::event(run.cursor));
+        let run_key = new.run_key;
+        let mut at = self.clock.now();
+        let mut draft = Draft::create(new, OnExisting::Refuse, self.clock.stamp(at))?;
+        let mut first = true;
+        // In the order in which they were recorded: replay delivers them in it.
+        steps.retain(|step| step.status == StepStatus::Completed);
+        steps.sort_by_key(|step| step.updated_at);
+        for mut step in steps {
+            at = at.plus(std::time::Duration::from_micros(1));
+            let mut payload = if first { with_actor(actor) } else { json!({}) };
+            first = false;
+            payload["key"] = step.step_key.as_str().into();
+            payload["carried_from"] = run.run_key.to_string().into();
+            step.run_key = run_key;
+            step.position = draft.head().next_ordinal;
+            step.updated_at = at;
+            draft.step("step.completed", &payload, step, self.clock.stamp(at))?;
+        }
+        Ok(draft.finish())
+    }
+
+    /// Terminates what a run that has ended left behind.
+    pub(crate) async fn reach_descendants(self: &Arc<Self>, run_key: RunKey) -> Result<(), Error> {
+        let engine_free = |error: &Error| matches!(error.code(), "RUN_TERMINAL" | "RUN_NOT_FOUND");
+        let Some(parent) = self.store.load(vec![run_key]).await?.into_iter().next() else {
+            return Ok(());
+        };
+        let limit = self.options.limits.page_rows_max;
+        let mut after = None;
+        loop {
+            let query = Query::Tree { root: parent.run.root, after, limit };
+            let page = self.store.list(query).await?.runs()?;
+            after = page.last().map(|run| run.run_key);
+            let full = page.len() == limit as usize;
+            for run in page {
+                if run.parent != Some(run_key) || run.status.is_ended() {
+                    continue;
+                }
+                let ended = self.terminate_child(run.run_key).await;
+                if let Err(error) = ended
+                    && !engine_free(&error)
+                {
+                    return Err(error);
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn terminate_child(self: &Arc<Self>, run_key: RunKey) -> Result<(), Error> {
+        for _ in 0..ATTEMPTS_MAX {
+            let reason = Some("the parent run has ended");
+            let Some((draft, _)) = self.terminating(run_key, reason, None, "parent").await? else {
+                return Ok(());
+            };
+            match Arc::clone(self).commit_until_known(draft.finish()).await {
+                Ok(_) => return Ok(()),
+                Err(CommitError::Conflict(_)) => {}
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        let message = format!("run {run_key} moves on faster than it can be terminated");
+        Err(Error::new(ErrorKind::Unavailable, "RUN_BUSY", message))
+    }
+}
+
+fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
+    match actor {
+        Some(actor) => json!({ "actor": actor }),
+        None => json!({}),
+    }
+}
+
+fn refuse_ended(run: &Run, verb: &str) -> Result<(), Error> {
+    if !run.status.is_ended() {
+        return Ok(());
+    }
+    let message = format!("run {:?} is {} and cannot be {verb}", run.id, run.status);
+    Err(Error::new(ErrorKind::Refused, "RUN_TERMINAL", message))
+}
+
+fn busy(run: &Run) -> Error {
+    let message = format!("run {:?} moves on faster than the request; ask again", run.id);
+    Error::new(ErrorKind::Unavailable, "RUN_BUSY", message)
+}

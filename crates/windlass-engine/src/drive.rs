@@ -1,0 +1,445 @@
+//! Taking turns: a run is opened from memory or from the store, advanced, and put away again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_kernel::{
+    Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey, Wake,
+};
+
+use crate::engine::{Engine, Inner, Registered};
+use crate::env::Lane;
+use crate::model::{Opened, Program, TurnError};
+use crate::slot::Slot;
+use crate::sticky::Parked;
+use crate::turn::Turn;
+
+/// What a run's turn is begun from.
+enum Start {
+    New(Box<Run>),
+    Memory(Box<Parked>, ClaimedTurn),
+    Store(Box<Loaded>, ClaimedTurn),
+}
+
+// A turn that is held counts until it is put away, however that comes about.
+struct Counted(Arc<Inner>);
+
+impl Counted {
+    fn new(inner: &Arc<Inner>) -> Self {
+        inner.turns_held.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.turns_held.fetch_sub(1, Ordering::AcqRel);
+        self.0.room_again();
+    }
+}
+
+impl Inner {
+    /// Notes that a run is held here, before the store says so: what the store says is held and
+    /// this process does not know is given back.
+    pub(crate) fn hold(&self, run_key: RunKey) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
+        if let Some(old) = self.live.lock().insert(run_key, Arc::clone(&slot)) {
+            old.lose();
+        }
+        slot
+    }
+
+    /// Forgets a run that is no longer held here.
+    pub(crate) fn unhold(&self, run_key: RunKey, slot: &Arc<Slot>) {
+        let mut live = self.live.lock();
+        if live.get(&run_key).is_some_and(|now| Arc::ptr_eq(now, slot)) {
+            live.remove(&run_key);
+        }
+    }
+
+    /// Takes the first turn of a run that was created as held by this worker.
+    pub(crate) fn begin_new(self: &Arc<Self>, run: Box<Run>) {
+        let known = self.live.lock().get(&run.run_key).cloned();
+        let slot = known.unwrap_or_else(|| self.hold(run.run_key));
+        self.spawn(Start::New(run), slot, None);
+    }
+
+    /// Takes claimed turns and tasks.
+    pub(crate) fn begin_claimed(self: &Arc<Self>, claims: Claims) {
+        for task in claims.tasks {
+            self.begin_task(task);
+        }
+        self.begin_turns(claims.turns, None);
+    }
+
+    pub(crate) fn begin_turns(
+        self: &Arc<Self>,
+        turns: Vec<ClaimedTurn>,
+        steps_left: Option<Arc<AtomicI64>>,
+    ) {
+        let mut to_load = Vec::new();
+        for claimed in turns {
+            let run_key = claimed.run_key;
+            let known = self.live.lock().get(&run_key).cloned();
+            let claimed = match known {
+                Some(slot) => match slot.follow(claimed) {
+                    Some(claimed) => claimed,
+                    None => {
+                        // The task may have looked for it just before.
+                        self.follow_if_gone(run_key, &slot, &mut to_load);
+                        continue;
+                    }
+                },
+                None => claimed,
+            };
+            self.begin_one(claimed, &steps_left, &mut to_load);
+        }
+        if to_load.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let load = async move { inner.load_and_begin(to_load, steps_left).await };
+        self.env.spawn(Lane::User, Box::pin(load));
+    }
+
+    fn begin_one(
+        self: &Arc<Self>,
+        claimed: ClaimedTurn,
+        steps_left: &Option<Arc<AtomicI64>>,
+        to_load: &mut Vec<(ClaimedTurn, Arc<Slot>, Counted)>,
+    ) {
+        let slot = self.hold(claimed.run_key);
+        let parked = self.sticky.lock().take(claimed.run_key, claimed.head);
+        match parked {
+            Some(parked) => {
+                let start = Start::Memory(Box::new(parked), claimed);
+                self.spawn(start, slot, steps_left.clone());
+            }
+            None => to_load.push((claimed, slot, Counted::new(self))),
+        }
+    }
+
+    fn follow_if_gone(
+        self: &Arc<Self>,
+        run_key: RunKey,
+        slot: &Arc<Slot>,
+        to_load: &mut Vec<(ClaimedTurn, Arc<Slot>, Counted)>,
+    ) {
+        let alive = self.live.lock().get(&run_key).is_some_and(|now| Arc::ptr_eq(now, slot));
+        if !alive && let Some(claimed) = slot.take_next() {
+            self.begin_one(claimed, &None, to_load);
+        }
+    }
+
+    async fn load_and_begin(
+        self: Arc<Self>,
+        to_load: Vec<(ClaimedTurn, Arc<Slot>, Counted)>,
+        steps_left: Option<Arc<AtomicI64>>,
+    ) {
+        let keys: Vec<_> = to_load.iter().map(|(claimed, ..)| claimed.run_key).collect();
+        let loaded = match self.store.load(keys).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::warn!(%error, "claimed runs cannot be read; their turns are given back");
+                let mut holds = Vec::new();
+                for (claimed, slot, _) in &to_load {
+                    self.unhold(claimed.run_key, slot);
+                    holds.push(held(claimed.run_key, claimed.hold));
+                }
+                let _ = self.store.release(holds).await;
+                return;
+            }
+        };
+        let mut loaded = loaded.into_iter().peekable();
+        for (claimed, slot, counted) in to_load {
+            // A run whose row is gone is left out; the others keep their order.
+            let found = loaded.next_if(|loaded| loaded.run.run_key == claimed.run_key);
+            match found {
+                Some(found) => {
+                    let start = Start::Store(Box::new(found), claimed);
+                    self.spawn_counted(start, slot, steps_left.clone(), counted);
+                }
+                None => self.unhold(claimed.run_key, &slot),
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, start: Start, slot: Arc<Slot>, steps: Option<Arc<AtomicI64>>) {
+        let counted = Counted::new(self);
+        self.spawn_counted(start, slot, steps, counted);
+    }
+
+    fn spawn_counted(
+        self: &Arc<Self>,
+        start: Start,
+        slot: Arc<Slot>,
+        steps_left: Option<Arc<AtomicI64>>,
+        counted: Counted,
+    ) {
+        let inner = Arc::clone(self);
+        let take = async move {
+            let run_key = match &start {
+                Start::New(run) => run.run_key,
+                Start::Memory(_, claimed) | Start::Store(_, claimed) => claimed.run_key,
+            };
+            let turns = inner.take_turns(start, &slot, steps_left);
+            let stopped = inner.stopped();
+            // What is given back when the engine stops is not put away: it is forgotten.
+            futures::future::select(std::pin::pin!(turns), std::pin::pin!(stopped)).await;
+            inner.unhold(run_key, &slot);
+            drop(counted);
+        };
+        self.env.spawn(Lane::User, Box::pin(take));
+    }
+
+    // Takes a turn, and the next ones as long as they were claimed meanwhile.
+    async fn take_turns(
+        self: &Arc<Self>,
+        start: Start,
+        slot: &Arc<Slot>,
+        steps_left: Option<Arc<AtomicI64>>,
+    ) {
+        let opened = self.open(start, slot).await;
+        let Some((mut program, mut turn)) = opened else { return };
+        turn.steps_left = steps_left;
+        loop {
+            self.metrics.turns.add(1);
+            let taken = self.take_turn(&mut *program, &mut turn).await;
+            if let Err(error) = taken {
+                // Dropping a program must not look like something that the program did.
+                drop(program);
+                self.failed(turn, error).await;
+                return;
+            }
+            if turn.run.status.is_ended() {
+                return;
+            }
+            let next = {
+                let mut live = self.live.lock();
+                let next = slot.take_next();
+                if next.is_none()
+                    && live.get(&turn.run.run_key).is_some_and(|s| Arc::ptr_eq(s, slot))
+                {
+                    live.remove(&turn.run.run_key);
+                }
+                next
+            };
+            let Some(claimed) = next else {
+                let Turn { run, mailbox, read_to, .. } = turn;
+                let parked = Parked { run, program, mailbox, read_to };
+                let gone = self.sticky.lock().put(parked);
+                self.metrics.evictions.add(gone.len() as u64);
+                return;
+            };
+            if claimed.head != turn.run.head {
+                // Somebody else had a turn in between: what is in memory is of no use.
+                drop(program);
+                self.begin_turns_again(claimed);
+                return;
+            }
+            turn.hold = claimed.hold;
+            turn.accepted = turn.accepted.max(claimed.accepted);
+            turn.released = false;
+        }
+    }
+
+    fn begin_turns_again(self: &Arc<Self>, claimed: ClaimedTurn) {
+        let mut to_load = Vec::new();
+        self.begin_one(claimed, &None, &mut to_load);
+        let inner = Arc::clone(self);
+        let load = async move { inner.load_and_begin(to_load, None).await };
+        self.env.spawn(Lane::User, Box::pin(load));
+    }
+
+    async fn take_turn(
+        self: &Arc<Self>,
+        program: &mut dyn Program,
+        turn: &mut Turn,
+    ) -> Result<(), TurnError> {
+        if turn.has_unread() {
+            turn.read_messages().await?;
+        }
+        // Control requests come before any user code.
+        if turn.control().is_some() && turn.obey().await? {
+            return Ok(());
+        }
+        if turn.is_draining() {
+            return Err(TurnError::Store(stopping()));
+        }
+        program.turn(turn).await
+    }
+
+    async fn open(
+        self: &Arc<Self>,
+        start: Start,
+        slot: &Arc<Slot>,
+    ) -> Option<(Box<dyn Program>, Turn)> {
+        let (opened, turn) = match start {
+            Start::New(run) => {
+                let hold = run.turn.hold()?;
+                let Registered { model, .. } = self.registered(&run.workflow)?;
+                let opened = model.open(Opened::New(&run));
+                (opened, Turn::new(Arc::clone(self), run, hold, Arc::clone(slot)))
+            }
+            Start::Memory(parked, claimed) => {
+                let Parked { run, program, mailbox, read_to } = *parked;
+                let mut turn = Turn::new(Arc::clone(self), run, claimed.hold, Arc::clone(slot));
+                (turn.mailbox, turn.read_to, turn.accepted) = (mailbox, read_to, claimed.accepted);
+                (Ok(program), turn)
+            }
+            Start::Store(loaded, claimed) => {
+                self.metrics.replays.add(1);
+                let model = self.registered(&claimed.workflow).map(|registered| registered.model);
+                let opened = match model {
+                    _ if claimed.reclaims >= self.options.reclaims_max => {
+                        self.no_progress(loaded.run, claimed).await;
+                        return None;
+                    }
+                    Some(model) => model.open(Opened::Loaded(&loaded)),
+                    None => Err(unknown_workflow(&loaded.run)),
+                };
+                let Loaded { run, messages, .. } = *loaded;
+                let hold = claimed.hold;
+                let mut turn = Turn::new(Arc::clone(self), Box::new(run), hold, Arc::clone(slot));
+                turn.mailbox = messages.into_iter().map(|m| (m.seq, m)).collect();
+                (opened, turn)
+            }
+        };
+        match opened {
+            Ok(program) => Some((program, turn)),
+            Err(error) => {
+                self.failed(turn, TurnError::Blocked(error)).await;
+                None
+            }
+        }
+    }
+
+    // A turn that was taken from dead workers again and again would kill the next one too.
+    async fn no_progress(self: &Arc<Self>, run: Run, claimed: ClaimedTurn) {
+        let message = format!(
+            "the turn was taken from {} workers that died or stalled, and none of them made \
+             progress",
+            claimed.reclaims
+        );
+        let error = json!({ "name": "NoProgress", "message": message });
+        let slot = Arc::new(Slot::default());
+        let mut turn = Turn::new(Arc::clone(self), Box::new(run), claimed.hold, slot);
+        let mut draft = turn.draft();
+        let end = Body::of(&error).and_then(|body| {
+            let payload = json!({ "error": { "name": "NoProgress" } });
+            turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
+        });
+        if end.is_ok() {
+            let _ = turn.commit(draft).await;
+        }
+    }
+
+    // What becomes of a turn that did not come to its end.
+    async fn failed(self: &Arc<Self>, mut turn: Turn, error: TurnError) {
+        match error {
+            TurnError::Lost => self.metrics.turns_lost.add(1),
+            TurnError::Store(error) => {
+                tracing::debug!(run_key = %turn.run.run_key, %error, "a turn is given back");
+                let item = held(turn.run.run_key, turn.hold);
+                if let Err(error) = self.store.release(vec![item]).await {
+                    tracing::warn!(%error, "a turn cannot be given back; it will be found again");
+                }
+            }
+            TurnError::Blocked(error) => {
+                self.metrics.turns_blocked.add(1);
+                tracing::error!(
+                    run_key = %turn.run.run_key, workflow = %turn.run.workflow, %error,
+                    "a run waits for another build or an operator"
+                );
+                if let Err(error) = self.block(&mut turn, &error).await {
+                    tracing::warn!(?error, "a run that is blocked cannot be put away");
+                }
+            }
+        }
+    }
+
+    // Leaves the reason where people look for it, once, and gives the turn back for a while.
+    async fn block(&self, turn: &mut Turn, error: &Error) -> Result<(), TurnError> {
+        if turn.released {
+            return Ok(());
+        }
+        let reason = json!({
+            "code": error.code(),
+            "reason": error.to_string(),
+            "build": self.options.version,
+        });
+        let mut draft = turn.draft();
+        if !self.blocked_before(turn, &reason).await {
+            let stamp = turn.stamp();
+            draft.event("workflow.blocked", &reason, stamp).map_err(TurnError::Blocked)?;
+            let message = format!("{error}");
+            draft.log(windlass_kernel::LogLine {
+                log_id: turn.new_log_id(stamp.at),
+                run_key: turn.run.run_key,
+                step_key: None,
+                attempt: None,
+                level: windlass_kernel::LogLevel::Error,
+                category: "system".into(),
+                message: message.chars().take(2_000).collect::<String>().into(),
+                data: None,
+                replay: false,
+                created_at: stamp.at,
+            });
+        }
+        if turn.run.status == windlass_kernel::RunStatus::Active {
+            draft.status(windlass_kernel::RunStatus::Waiting);
+        }
+        let again = turn.now().plus(self.options.blocked_retry);
+        draft.release(Wake::At(again), turn.read_to);
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    async fn blocked_before(&self, turn: &Turn, reason: &serde_json::Value) -> bool {
+        let query = windlass_kernel::Query::Event { event_id: turn.run.cursor };
+        let rows = self.store.list(query).await.and_then(|rows| rows.events());
+        let last = rows.ok().and_then(|events| events.into_iter().next());
+        last.is_some_and(|event| {
+            event.event_type.as_str() == "workflow.blocked"
+                && event.payload_json().is_ok_and(|payload| payload == *reason)
+        })
+    }
+}
+
+impl Engine {
+    /// For hosts that drive the engine themselves: readies what is due, takes up to `runs_max` turns
+    /// that are ready, begins at most `steps_max` steps in them, and waits until the turns are given
+    /// back. Answers how many turns were taken.
+    pub async fn tick(&self, runs_max: u32, steps_max: Option<u32>) -> Result<u32, Error> {
+        let inner = &self.inner;
+        inner.signals.everything();
+        inner.promote_due().await?;
+        let Some(claims) = inner.claim_some(true, true, runs_max).await? else { return Ok(0) };
+        let count = claims.turns.len() as u32;
+        let steps_left = steps_max.map(|max| Arc::new(AtomicI64::new(i64::from(max))));
+        let keys: Vec<RunKey> = claims.turns.iter().map(|claimed| claimed.run_key).collect();
+        let tasks = claims.tasks.len() as u32;
+        for task in claims.tasks {
+            inner.begin_task(task);
+        }
+        inner.begin_turns(claims.turns, steps_left);
+        while inner.tasks.held() > 0 || keys.iter().any(|key| inner.live.lock().contains_key(key)) {
+            inner.env.sleep(Duration::from_millis(1)).await;
+        }
+        Ok(count + tasks)
+    }
+}
+
+pub(crate) fn held(run_key: RunKey, hold: Hold) -> HeldItem {
+    HeldItem::Turn { run_key, worker: hold.worker, claim_no: hold.claim_no }
+}
+
+fn stopping() -> Error {
+    Error::new(ErrorKind::Unavailable, "ENGINE_STOPPING", "the engine is stopping")
+}
+
+fn unknown_workflow(run: &Run) -> Error {
+    let message = format!("no workflow named {:?} is registered in this process", run.workflow);
+    Error::new(ErrorKind::NotFound, "WORKFLOW_NOT_FOUND", message)
+}

@@ -1,0 +1,410 @@
+//! The engine: claims what is ready, takes turns, and tells those who wait how runs ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use windlass_kernel::{
+    Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, Op, RouteName, Run, RunKey,
+    Store, TaskId, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+};
+
+use crate::claim::{self, Signals};
+use crate::clock::Clock;
+use crate::env::{Env, Lane, new_uuid};
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::options::{EnqueuedReason, Options};
+use crate::results::{Ended, Results};
+use crate::slot::Slot;
+use crate::sticky::Sticky;
+use crate::tasks::{TaskRoutes, Tasks};
+use crate::workers;
+
+/// A hasher without a random seed: two runs of the simulator must not differ.
+pub(crate) type FixedState = BuildHasherDefault<DefaultHasher>;
+
+/// How far an engine has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Running,
+    Draining,
+    Stopped,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) clock: Clock,
+    pub(crate) options: Options,
+    pub(crate) worker: WorkerKey,
+    pub(crate) metrics: Metrics,
+    pub(crate) models: RwLock<BTreeMap<WorkflowName, Registered>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
+    pub(crate) turns_held: AtomicUsize,
+    pub(crate) sticky: Mutex<Sticky>,
+    pub(crate) results: Results,
+    pub(crate) signals: Signals,
+    pub(crate) backlog: AtomicBool,
+    phase: tokio::sync::watch::Sender<Phase>,
+}
+
+/// A workflow that this process serves.
+#[derive(Clone)]
+pub(crate) struct Registered {
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) limit: Option<LimitKey>,
+}
+
+/// A running engine. Cheap to clone; the last clone that goes stops it without waiting.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+    _life: Arc<Life>,
+}
+
+/// What a model needs of the engine to open runs.
+#[derive(Clone)]
+pub struct EngineParts {
+    /// The environment.
+    pub env: Arc<dyn Env>,
+    /// The limits.
+    pub limits: windlass_kernel::Limits,
+}
+
+struct Life(Arc<Inner>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.set_phase(Phase::Stopped);
+    }
+}
+
+impl Engine {
+    /// Starts an engine on a store.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        env: Arc<dyn Env>,
+        options: Options,
+    ) -> Result<Self, Error> {
+        options.validate()?;
+        let now = store.now().await?;
+        let clock = Clock::new(Arc::clone(&env), now);
+        let worker = WorkerKey(new_uuid(&*env, now));
+        let sticky_bytes_max = options.sticky_bytes_max;
+        let inner = Arc::new(Inner {
+            tasks: Tasks::new(options.tasks_max),
+            store,
+            env,
+            clock,
+            options,
+            worker,
+            metrics: Metrics::default(),
+            models: RwLock::default(),
+            live: Mutex::default(),
+            turns_held: AtomicUsize::new(0),
+            sticky: Mutex::new(Sticky::new(sticky_bytes_max)),
+            results: Results::default(),
+            signals: Signals::default(),
+            backlog: AtomicBool::new(false),
+            phase: tokio::sync::watch::Sender::new(Phase::Running),
+        });
+        let renewed = inner.store.renew(inner.worker_info(WorkerStatus::Active)).await?;
+        inner.clock.learn(renewed.now);
+        let weak = Arc::downgrade(&inner);
+        inner.store.listen(Arc::new(move |wakeup| {
+            if let Some(inner) = weak.upgrade() {
+                inner.woken(&wakeup);
+            }
+        }));
+        if inner.options.background {
+            inner.env.spawn(Lane::Service, Box::pin(claim::serve(Arc::clone(&inner))));
+        }
+        if inner.options.shared {
+            inner.env.spawn(Lane::Service, Box::pin(workers::serve(Arc::clone(&inner))));
+        }
+        let life = Arc::new(Life(Arc::clone(&inner)));
+        Ok(Self { inner, _life: life })
+    }
+
+    /// Serves the runs of a workflow with a model.
+    pub fn register(&self, workflow: WorkflowName, model: Arc<dyn Model>) -> Result<(), Error> {
+        let mut models = self.inner.models.write();
+        if models.contains_key(&workflow) {
+            let message = format!("a workflow named {workflow:?} is registered already");
+            return Err(Error::new(ErrorKind::Invalid, "WORKFLOW_EXISTS", message));
+        }
+        models.insert(workflow, Registered { model, limit: None });
+        drop(models);
+        self.inner.signals.turns();
+        Ok(())
+    }
+
+    /// Sets how many runs of a workflow may be held at the same time over all processes.
+    pub async fn limit_workflow(
+        &self,
+        workflow: &WorkflowName,
+        slots: Option<u32>,
+    ) -> Result<(), Error> {
+        let inner = &self.inner;
+        let key = LimitKey::new(format!("workflow:{workflow}"))?;
+        let namespace = inner.options.namespace.clone();
+        inner.store.set_limit(namespace, key.clone(), slots).await?;
+        if let Some(registered) = inner.models.write().get_mut(workflow) {
+            registered.limit = slots.map(|_| key);
+        }
+        Ok(())
+    }
+
+    /// Sets how many may be held at the same time under a key of the user's.
+    pub async fn set_limit(&self, key: impl AsRef<str>, slots: Option<u32>) -> Result<(), Error> {
+        let key = LimitKey::with_limits(key, &self.inner.options.limits)?;
+        let namespace = self.inner.options.namespace.clone();
+        self.inner.store.set_limit(namespace, key, slots).await
+    }
+
+    /// What a model needs of the engine to open runs.
+    pub fn parts(&self) -> EngineParts {
+        EngineParts { env: Arc::clone(&self.inner.env), limits: self.inner.options.limits.clone() }
+    }
+
+    /// The names of the workflows that this process serves.
+    pub fn workflows(&self) -> Vec<WorkflowName> {
+        self.inner.models.read().keys().cloned().collect()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// The environment.
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.inner.env
+    }
+
+    /// The options that the engine was started with.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// The engine's estimate of the store's clock, and ids made with it.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// Counters of what this engine did.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// This life of this process.
+    pub fn worker(&self) -> WorkerKey {
+        self.inner.worker
+    }
+
+    /// How many turns are held here, and how many waiting runs are in memory.
+    pub fn load(&self) -> (usize, usize) {
+        let held = self.inner.turns_held.load(Ordering::Acquire);
+        (held, self.inner.sticky.lock().len())
+    }
+
+    /// Forgets every waiting run in memory, as if there were no room for them: their next turns
+    /// replay from the store.
+    pub fn evict_all(&self) {
+        self.inner.sticky.lock().clear();
+    }
+
+    /// Looks for ready work now, as after a wake-up.
+    pub fn wake(&self) {
+        self.inner.signals.everything();
+    }
+
+    /// Stops: takes nothing new, lets steps and tasks finish until the deadline, then gives the
+    /// rest back at once, so that another process takes it without waiting for the lease.
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.set_phase(Phase::Draining);
+        let slots: Vec<_> = inner.live.lock().values().cloned().collect();
+        slots.iter().for_each(|slot| slot.poke());
+        let until = inner.env.elapsed() + deadline;
+        while inner.busy() && inner.env.elapsed() < until {
+            inner.env.sleep(Duration::from_millis(5)).await;
+        }
+        inner.set_phase(Phase::Stopped);
+        let held = inner.store.held(inner.worker).await?;
+        if !held.is_empty() {
+            inner.store.release(held).await?;
+        }
+        inner.store.renew(inner.worker_info(WorkerStatus::Stopped)).await?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn busy(&self) -> bool {
+        self.turns_held.load(Ordering::Acquire) > 0 || self.tasks.held() > 0
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            // An engine never comes back from a later phase.
+            let rises = (*now as u8) < (phase as u8);
+            if rises {
+                *now = phase;
+            }
+            rises
+        });
+        self.signals.everything();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.phase.borrow() != Phase::Running
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.phase.borrow() == Phase::Stopped
+    }
+
+    /// Ends when the engine is to stop at once.
+    pub(crate) async fn stopped(&self) {
+        let mut phase = self.phase.subscribe();
+        let _ = phase.wait_for(|phase| *phase == Phase::Stopped).await;
+    }
+
+    pub(crate) fn registered(&self, workflow: &WorkflowName) -> Option<Registered> {
+        self.models.read().get(workflow).cloned()
+    }
+
+    /// Whether a run that is being created can be held from the start: this process serves it, has
+    /// room, is not behind with its queue, and no limit applies.
+    pub(crate) fn takes_eagerly(&self, workflow: &WorkflowName, limit: Option<&LimitKey>) -> bool {
+        limit.is_none()
+            && self.options.background
+            && !self.backlog.load(Ordering::Relaxed)
+            && !self.is_draining()
+            && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
+            && self.models.read().get(workflow).is_some_and(|served| served.limit.is_none())
+    }
+
+    pub(crate) fn worker_info(&self, status: WorkerStatus) -> WorkerInfo {
+        let route = |name: RouteName| windlass_kernel::Route {
+            queue: windlass_kernel::QueueName::default_queue(),
+            name,
+        };
+        let turns = self.models.read().keys().map(|name| route(RouteName::from(name))).collect();
+        // With one process there is nobody who could wait for the lease to run out.
+        let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+        WorkerInfo {
+            worker: self.worker,
+            name: self.options.worker_name.as_str().into(),
+            version: self.options.version.as_str().into(),
+            status,
+            lease: if self.options.shared { self.options.lease } else { forever },
+            turns,
+            tasks: self.tasks.routes(),
+            slots: u32::try_from(self.options.turns_max).unwrap_or(u32::MAX),
+            note: None,
+        }
+    }
+
+    /// What follows from a commit that holds, outside the store.
+    pub(crate) fn dispatch(self: &Arc<Self>, commit: Commit, committed: &Committed) {
+        let guarded = commit.run_key();
+        let mut deliveries = committed.messages.iter();
+        for op in commit.ops {
+            match op {
+                Op::PutMessage(message) => {
+                    if matches!(deliveries.next(), Some(Delivery::Accepted { .. })) {
+                        self.poke(message.run_key);
+                    }
+                }
+                Op::CreateRun(run) if Some(run.run_key) != guarded => {
+                    self.metrics.runs_created.add(1);
+                    self.enqueued(&run, EnqueuedReason::Create);
+                    if run.turn.worker == Some(self.worker) && !committed.repeated {
+                        self.begin_new(run);
+                    }
+                }
+                Op::Enqueue(task) if task.worker == Some(self.worker) && !committed.repeated => {
+                    self.begin_task(*task);
+                }
+                // Whoever runs it here need not go on.
+                Op::Settle { task_id } => self.tasks.cancel(&task_id),
+                Op::SetRun(change) if change.status.is_some_and(|status| status.is_ended()) => {
+                    let status = change.status.expect("it has a status");
+                    self.results.ended(Ended {
+                        run_key: change.run_key,
+                        status,
+                        output: change.output.clone(),
+                        error: change.error.clone(),
+                    });
+                    match status {
+                        windlass_kernel::RunStatus::Complete => &self.metrics.runs_completed,
+                        windlass_kernel::RunStatus::Errored => &self.metrics.runs_failed,
+                        _ => &self.metrics.runs_terminated,
+                    }
+                    .add(1);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells the host that a run has something to do.
+    pub(crate) fn enqueued(&self, run: &Run, reason: EnqueuedReason) {
+        if let Some(on_enqueued) = &self.options.on_enqueued {
+            on_enqueued(run.workflow.as_str(), run.id.as_str(), reason);
+        }
+    }
+
+    /// Tells a turn that is being taken here to look at its messages.
+    pub(crate) fn poke(&self, run_key: RunKey) {
+        let slot = self.live.lock().get(&run_key).cloned();
+        if let Some(slot) = slot {
+            slot.poke();
+        }
+    }
+
+    /// Gives back what this worker's key holds and this process does not know of.
+    pub(crate) async fn adopt_or_release(&self) -> Result<(), Error> {
+        let running = self.tasks.running();
+        let held = self.store.held(self.worker).await?;
+        // Nobody wants the results of tasks that were taken away.
+        let mut gone = running;
+        for item in &held {
+            if let HeldItem::Task { task_id, .. } = item {
+                gone.remove(task_id);
+            }
+        }
+        gone.iter().for_each(|task_id| self.tasks.cancel(task_id));
+        let forgotten: Vec<HeldItem> = {
+            let live = self.live.lock();
+            held.into_iter()
+                .filter(|item| match item {
+                    HeldItem::Turn { run_key, .. } => !live.contains_key(run_key),
+                    HeldItem::Task { task_id, .. } => !self.tasks.knows(task_id),
+                })
+                .collect()
+        };
+        if !forgotten.is_empty() {
+            tracing::warn!(count = forgotten.len(), "giving back what was held unknowingly");
+            self.store.release(forgotten).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn task_id(&self) -> TaskId {
+        self.clock.task_id()
+    }
+}
+
+impl TaskRoutes for Inner {
+    fn changed(&self) {
+        self.signals.tasks();
+    }
+}

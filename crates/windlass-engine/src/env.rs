@@ -1,0 +1,105 @@
+//! The environment: time, randomness, ids and tasks reach the engine and the models only from here,
+//! so that the simulator can own them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use uuid::Uuid;
+use windlass_kernel::{BoxFuture, Timestamp};
+
+/// Which threads a task runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Claiming, renewing and timers: user code that blocks cannot delay them.
+    Service,
+    /// Turns and tasks: where user code runs.
+    User,
+}
+
+/// Everything that is not a function of its arguments.
+pub trait Env: Send + Sync + 'static {
+    /// Time since some fixed point of this process; it never goes back.
+    fn elapsed(&self) -> Duration;
+
+    /// Waits.
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
+
+    /// Starts a task.
+    fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>);
+
+    /// 64 random bits.
+    fn random(&self) -> u64;
+}
+
+/// A key that sorts by the given time.
+pub fn new_uuid(env: &dyn Env, at: Timestamp) -> Uuid {
+    let millis = u64::try_from(at.as_millis()).unwrap_or(0);
+    // The microseconds below the millisecond come first, so that keys of one process made within a
+    // millisecond sort by time as well.
+    let micros = (at.as_micros().rem_euclid(1_000) as u64) << 2;
+    let (high, low) = (env.random(), env.random());
+    let mut bytes = [0_u8; 10];
+    bytes[..2].copy_from_slice(&(micros as u16).to_be_bytes());
+    bytes[2..].copy_from_slice(&(high ^ low.rotate_left(17)).to_be_bytes());
+    uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
+}
+
+/// The real world: tokio for user code, and a thread of its own for the engine's services.
+pub struct TokioEnv {
+    user: tokio::runtime::Handle,
+    service: tokio::runtime::Handle,
+    started: std::time::Instant,
+    random: AtomicU64,
+    // Dropping the sender ends the thread.
+    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl TokioEnv {
+    /// User code runs on the runtime that this is called in.
+    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    pub fn new() -> std::io::Result<Arc<Self>> {
+        let user = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let service = runtime.handle().clone();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        std::thread::Builder::new().name("windlass-service".into()).spawn(move || {
+            runtime.block_on(async {
+                let _ = stopped.await;
+            });
+            runtime.shutdown_background();
+        })?;
+        let random = AtomicU64::new(rand::random());
+        let started = std::time::Instant::now();
+        Ok(Arc::new(Self { user, service, started, random, _stop: stop }))
+    }
+}
+
+impl Env for TokioEnv {
+    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        // A timer belongs to the runtime it is made in; this one fires though user code blocks.
+        let _entered = self.service.enter();
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>) {
+        match lane {
+            Lane::Service => self.service.spawn(future),
+            Lane::User => self.user.spawn(future),
+        };
+    }
+
+    fn random(&self) -> u64 {
+        // SplitMix64: a counter that threads share without waiting, scrambled.
+        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

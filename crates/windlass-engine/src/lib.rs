@@ -1,0 +1,34 @@
+//! The engine of Windlass: claim, load, decide, commit, dispatch.
+//!
+//! An [`Engine`] stands on a store and serves workflows through models. A model advances a run when
+//! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
+//! tasks come from the [`Env`], so that a simulator can own them.
+
+mod claim;
+mod clock;
+mod control;
+mod drive;
+mod engine;
+mod env;
+mod metrics;
+mod model;
+mod options;
+mod results;
+mod slot;
+mod start;
+mod sticky;
+mod tasks;
+mod turn;
+mod workers;
+
+pub use clock::Clock;
+pub use control::Control;
+pub use engine::{Engine, EngineParts};
+pub use env::{Env, Lane, TokioEnv, new_uuid};
+pub use metrics::{Counter, Metrics};
+pub use model::{Model, Opened, Program, TurnError};
+pub use options::{EnqueuedReason, OnEnqueued, Options};
+pub use results::Ended;
+pub use start::{StartRun, Started};
+pub use tasks::{TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text};
+pub use turn::{Sent, Turn, refusal};

@@ -1,0 +1,58 @@
+//! How a model plugs in: given a turn, it advances a run.
+
+use windlass_kernel::{BoxFuture, Error, Loaded, ModelName, Run};
+
+use crate::turn::Turn;
+
+/// A way to write workflows. One model serves all runs of the workflows that it is registered for.
+pub trait Model: Send + Sync + 'static {
+    /// The model's name, as runs carry it.
+    fn name(&self) -> ModelName;
+
+    /// Opens a run that has not been in memory: a new one, or one that is read back from the store.
+    fn open(&self, loaded: Opened<'_>) -> Result<Box<dyn Program>, Error>;
+
+    /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
+    fn has_reach(&self, step_kind: &str) -> bool {
+        matches!(step_kind, "child" | "activity")
+    }
+}
+
+/// What a run is opened from.
+pub enum Opened<'a> {
+    /// It was created by this process and has nothing yet.
+    New(&'a Run),
+    /// It was read from the store.
+    Loaded(&'a Loaded),
+}
+
+impl Opened<'_> {
+    /// The run's row.
+    pub fn run(&self) -> &Run {
+        match self {
+            Opened::New(run) => run,
+            Opened::Loaded(loaded) => &loaded.run,
+        }
+    }
+}
+
+/// A run in memory. It stays there while it waits, as long as there is room.
+pub trait Program: Send {
+    /// Takes the run as far as it gets: until it has ended, or until it has given its turn back
+    /// because all that it waits for is in the store.
+    fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>>;
+
+    /// About how many bytes it takes while it waits.
+    fn bytes(&self) -> usize;
+}
+
+/// Why a turn stopped before it was given back.
+#[derive(Debug)]
+pub enum TurnError {
+    /// Somebody else has the turn, or the run has moved on: forget what is in memory.
+    Lost,
+    /// This build cannot carry the run on; it waits for another, or for an operator.
+    Blocked(Error),
+    /// The store does not answer; the turn stays ours as far as we know, so it is given back.
+    Store(Error),
+}

@@ -1,0 +1,70 @@
+//! A run that this process holds: how the rest of the engine reaches its turn.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use windlass_kernel::ClaimedTurn;
+
+/// The wire to a turn that is being taken.
+#[derive(Default)]
+pub(crate) struct Slot {
+    poked: AtomicBool,
+    lost: AtomicBool,
+    released: AtomicBool,
+    waker: AtomicWaker,
+    // The run's next turn, claimed before the task that gave back this one had put it away.
+    next: Mutex<Option<ClaimedTurn>>,
+}
+
+impl Slot {
+    /// There may be new messages, or the engine wants the turn back.
+    pub(crate) fn poke(&self) {
+        self.poked.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// The turn was revoked: whoever takes it must stop.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.poke();
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// The commit that gives the turn back is on its way.
+    pub(crate) fn released(&self) {
+        self.released.store(true, Ordering::Release);
+    }
+
+    /// Hands the run's next turn to the task that has just given one back. Answers it again if
+    /// that task does not know that its turn is over.
+    pub(crate) fn follow(&self, claimed: ClaimedTurn) -> Option<ClaimedTurn> {
+        if !self.released.load(Ordering::Acquire) {
+            return Some(claimed);
+        }
+        *self.next.lock() = Some(claimed);
+        None
+    }
+
+    /// The next turn, if one was handed over.
+    pub(crate) fn take_next(&self) -> Option<ClaimedTurn> {
+        let next = self.next.lock().take();
+        if next.is_some() {
+            self.released.store(false, Ordering::Release);
+        }
+        next
+    }
+
+    /// Ready once after each poke.
+    pub(crate) fn poll_poked(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waker.register(cx.waker());
+        match self.poked.swap(false, Ordering::AcqRel) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Starting runs, sending them events, and waiting for how they end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_kernel::{
+    Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorKind, LimitKey,
+    MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, OnExisting, Op, Run, RunId,
+    RunKey, Timestamp, Turn as TurnRow, WorkflowName,
+};
+
+use crate::engine::{Engine, Inner};
+use crate::env::new_uuid;
+use crate::options::EnqueuedReason;
+use crate::results::Ended;
+use crate::turn::refusal;
+
+/// How long a waiter for a run that another process holds sleeps between two looks.
+const POLL_MIN: Duration = Duration::from_millis(20);
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// How often a message is sent again because its run was superseded meanwhile.
+const RESOLVE_MAX: u32 = 5;
+
+/// A run to be started.
+#[derive(Clone, Debug)]
+pub struct StartRun {
+    /// The workflow.
+    pub workflow: WorkflowName,
+    /// The model of the workflow, for processes that do not serve it.
+    pub model: ModelName,
+    /// The user's name for the run; the engine makes one if there is none.
+    pub id: Option<RunId>,
+    /// What it is started with.
+    pub input: Body,
+    /// Small strings to find it by.
+    pub labels: BTreeMap<String, String>,
+    /// Higher first.
+    pub priority: i16,
+    /// When its first turn is due; at once if there is none.
+    pub due_at: Option<Timestamp>,
+    /// A key under which its turns count against a limit.
+    pub limit_key: Option<LimitKey>,
+    /// The trace context it is started in.
+    pub trace: Option<Arc<str>>,
+    /// What caused it.
+    pub caused_by: Option<CausalRef>,
+    /// What to do if the run exists.
+    pub on_existing: OnExisting,
+}
+
+impl StartRun {
+    /// A run with an input and nothing else.
+    pub fn new(workflow: WorkflowName, model: ModelName, input: Body) -> Self {
+        Self {
+            workflow,
+            model,
+            id: None,
+            input,
+            labels: BTreeMap::new(),
+            priority: 0,
+            due_at: None,
+            limit_key: None,
+            trace: None,
+            caused_by: None,
+            on_existing: OnExisting::Return,
+        }
+    }
+}
+
+/// A run that was started, or found.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// Names this generation.
+    pub run_key: RunKey,
+    /// The user's name for it.
+    pub id: RunId,
+    /// Whether it was there before.
+    pub existed: bool,
+}
+
+impl Engine {
+    /// Starts a run. With an id, the same input finds the run that exists; another is an error.
+    pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
+        let inner = &self.inner;
+        let (commit, id) = inner.creating(start)?;
+        let run_key = commit.run_key().expect("a create names its run");
+        let answer = inner.create(commit).await;
+        started(answer, run_key, id)
+    }
+
+    /// Starts many runs at once. Those whose id is taken are left out of the answer.
+    pub async fn start_runs(&self, starts: Vec<StartRun>) -> Result<Vec<Started>, Error> {
+        let inner = &self.inner;
+        let mut pending = Vec::new();
+        for mut start in starts {
+            start.on_existing = OnExisting::Refuse;
+            let (commit, id) = inner.creating(start)?;
+            let run_key = commit.run_key().expect("a create names its run");
+            pending.push(async move { started(inner.create(commit).await, run_key, id) });
+        }
+        let mut runs = Vec::new();
+        for answer in futures::future::join_all(pending).await {
+            match answer {
+                Ok(run) if !run.existed => runs.push(run),
+                Ok(_) => {}
+                Err(error) if error.code() == "RUN_EXISTS" => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The newest generation of a run.
+    pub async fn find_run(
+        &self,
+        workflow: &WorkflowName,
+        id: &RunId,
+    ) -> Result<Option<Run>, Error> {
+        let namespace = self.inner.options.namespace.clone();
+        self.inner.store.find(namespace, workflow.clone(), id.clone()).await
+    }
+
+    /// Sends an event to a run. Sent again with the same message id it is the same event.
+    pub async fn send_event(
+        &self,
+        run_key: RunKey,
+        name: MessageName,
+        body: Option<Body>,
+        message_id: Option<MessageId>,
+    ) -> Result<Delivery, Error> {
+        self.send_message(run_key, MessageKind::Event, name, body, message_id).await
+    }
+
+    /// Sends a message to a run; if the run was superseded, to its newest generation.
+    pub async fn send_message(
+        &self,
+        run_key: RunKey,
+        kind: MessageKind,
+        name: MessageName,
+        body: Option<Body>,
+        message_id: Option<MessageId>,
+    ) -> Result<Delivery, Error> {
+        let inner = &self.inner;
+        let now = inner.clock.now();
+        let message_id = match message_id {
+            Some(id) => id,
+            None => MessageId::new(new_uuid(&*inner.env, now).to_string())?,
+        };
+        let mut to = run_key;
+        let mut sent = 0;
+        loop {
+            let message = NewMessage {
+                run_key: to,
+                message_id: message_id.clone(),
+                kind,
+                name: name.clone(),
+                body: body.clone(),
+                caused_by: None,
+                sent_at: now,
+                required: true,
+            };
+            let commit = Commit::new(None, None, vec![Op::PutMessage(Box::new(message))]);
+            match Arc::clone(inner).commit_until_known(commit).await {
+                Ok(committed) => {
+                    if inner.options.on_enqueued.is_some() {
+                        let run = self.current(to).await?;
+                        inner.enqueued(&run, EnqueuedReason::Event);
+                    }
+                    return Ok(committed.messages.first().copied().unwrap_or(Delivery::Dropped));
+                }
+                Err(error) if error.code() == "RUN_TERMINAL" && sent < RESOLVE_MAX => {
+                    // It may have been restarted since its key was read.
+                    let ended = self.current(to).await?;
+                    let newest = self.find_run(&ended.workflow, &ended.id).await?;
+                    match newest {
+                        Some(newest) if newest.run_key != to => to = newest.run_key,
+                        _ => return Err(refusal(&error)),
+                    }
+                    sent += 1;
+                }
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+    }
+
+    /// Waits until a run has ended. Follows it through its generations, unless it ended for good.
+    pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
+        let inner = &self.inner;
+        let mut poll = POLL_MIN;
+        loop {
+            let receiver = match inner.results.wait_for(run_key) {
+                Ok(ended) => return Ok(ended),
+                Err(receiver) => receiver,
+            };
+            // A run that this process holds ends here; any other may have ended before.
+            if !inner.live.lock().contains_key(&run_key) {
+                let run = self.current(run_key).await?;
+                if run.status.is_ended() {
+                    return Ok(ended(run));
+                }
+            }
+            if !inner.options.shared {
+                match receiver.await {
+                    Ok(ended) => return Ok(ended),
+                    Err(_) => continue,
+                }
+            }
+            let slept = inner.env.sleep(poll);
+            match futures::future::select(receiver, slept).await {
+                futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
+                _ => poll = (poll * 2).min(POLL_MAX),
+            }
+        }
+    }
+}
+
+fn ended(run: Run) -> Ended {
+    Ended { run_key: run.run_key, status: run.status, output: run.output, error: run.error }
+}
+
+fn started(
+    answer: Result<windlass_kernel::Committed, CommitError>,
+    run_key: RunKey,
+    id: RunId,
+) -> Result<Started, Error> {
+    match answer {
+        Ok(committed) => {
+            let found = committed.run_key.unwrap_or(run_key);
+            Ok(Started { run_key: found, id, existed: found != run_key })
+        }
+        Err(CommitError::Conflict(Conflict::RunExists { same_input, .. })) => {
+            let with = if same_input { "the same" } else { "another" };
+            let message = format!("a run with id {id:?} exists, started with {with} input");
+            Err(Error::new(ErrorKind::Conflict, "RUN_EXISTS", message))
+        }
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+impl Inner {
+    fn creating(&self, start: StartRun) -> Result<(Commit, RunId), Error> {
+        let run_key = self.clock.run_key();
+        let id = match start.id {
+            Some(id) => id,
+            None => RunId::new(run_key.to_string())?,
+        };
+        let limits = &self.options.limits;
+        if start.input.len() > limits.input_bytes_max {
+            let message = format!(
+                "the input has {} bytes; at most {} are allowed",
+                start.input.len(),
+                limits.input_bytes_max
+            );
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
+        }
+        let registered = self.registered(&start.workflow);
+        let limit_key = start.limit_key.or_else(|| registered.and_then(|served| served.limit));
+        let eager = start.due_at.is_none()
+            && start.priority == 0
+            && self.takes_eagerly(&start.workflow, limit_key.as_ref());
+        let mut turn = match start.due_at {
+            _ if eager => TurnRow::held_by(self.worker),
+            Some(due_at) => TurnRow::due_at(due_at),
+            None => TurnRow::ready(),
+        };
+        turn.priority = start.priority;
+        turn.limit_key = limit_key;
+        let new = NewRun {
+            run_key,
+            namespace: self.options.namespace.clone(),
+            workflow: start.workflow,
+            model: start.model,
+            id: id.clone(),
+            generation: 0,
+            input: start.input,
+            parent: None,
+            fork: None,
+            labels: start.labels,
+            trace: start.trace,
+            deadline_at: None,
+            turn,
+            caused_by: start.caused_by,
+        };
+        let stamp = self.clock.stamp(self.clock.now());
+        let draft = Draft::create(new, start.on_existing, stamp)?;
+        Ok((draft.finish(), id))
+    }
+
+    /// Sends a create. If the run is held from the start, its first turn begins here.
+    async fn create(
+        self: &Arc<Self>,
+        commit: Commit,
+    ) -> Result<windlass_kernel::Committed, CommitError> {
+        let run_key = commit.run_key().expect("a create names its run");
+        let row = commit.ops.iter().find_map(|op| match op {
+            Op::CreateRun(run) if run.run_key == run_key => Some(run.clone()),
+            _ => None,
+        });
+        let row = row.expect("a create holds its run");
+        let eager = row.turn.worker.is_some();
+        let slot = eager.then(|| self.hold(run_key));
+        let answer = Arc::clone(self).commit_until_known(commit).await;
+        let ours = matches!(&answer, Ok(committed) if committed.run_key == Some(run_key));
+        if ours {
+            self.metrics.runs_created.add(1);
+            self.enqueued(&row, EnqueuedReason::Create);
+        }
+        match (slot, &answer) {
+            (Some(_), Ok(committed)) if ours && committed.hold.is_some() => self.begin_new(row),
+            (Some(slot), _) => self.unhold(run_key, &slot),
+            (None, _) => {}
+        }
+        answer
+    }
+}

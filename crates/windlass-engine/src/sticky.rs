@@ -1,0 +1,76 @@
+//! Runs that wait, kept in memory as far as there is room: their next turn needs no replay.
+
+use std::collections::{BTreeMap, HashMap};
+
+use windlass_kernel::{Head, Message, Run, RunKey};
+
+use crate::engine::FixedState;
+use crate::model::Program;
+
+/// A run that gave its turn back.
+pub(crate) struct Parked {
+    pub(crate) run: Box<Run>,
+    pub(crate) program: Box<dyn Program>,
+    pub(crate) mailbox: BTreeMap<u64, Message>,
+    pub(crate) read_to: u64,
+}
+
+pub(crate) struct Sticky {
+    parked: HashMap<RunKey, (u64, usize, Parked), FixedState>,
+    oldest: BTreeMap<u64, RunKey>,
+    next: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Sticky {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let parked = HashMap::default();
+        Self { parked, oldest: BTreeMap::new(), next: 0, bytes: 0, bytes_max }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Keeps a run, and answers those that had to go for it: they are dropped outside the lock.
+    pub(crate) fn put(&mut self, parked: Parked) -> Vec<Parked> {
+        let run_key = parked.run.run_key;
+        let mut gone: Vec<Parked> = self.remove(run_key).into_iter().collect();
+        let messages: usize = parked
+            .mailbox
+            .values()
+            .map(|message| 200 + message.body.as_ref().map_or(0, |body| body.len()))
+            .sum();
+        let bytes = size_of::<Run>()
+            + parked.run.input.len()
+            + parked.run.state.as_ref().map_or(0, |state| state.len())
+            + parked.program.bytes()
+            + messages;
+        self.next += 1;
+        self.oldest.insert(self.next, run_key);
+        self.parked.insert(run_key, (self.next, bytes, parked));
+        self.bytes += bytes;
+        while self.bytes > self.bytes_max {
+            let Some((_, oldest)) = self.oldest.first_key_value() else { break };
+            gone.extend(self.remove(*oldest));
+        }
+        gone
+    }
+
+    /// A run that is as it was left, at the given head. One that has moved on is of no use.
+    pub(crate) fn take(&mut self, run_key: RunKey, head: Head) -> Option<Parked> {
+        self.remove(run_key).filter(|parked| parked.run.head == head)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+
+    fn remove(&mut self, run_key: RunKey) -> Option<Parked> {
+        let (place, bytes, parked) = self.parked.remove(&run_key)?;
+        self.oldest.remove(&place);
+        self.bytes -= bytes;
+        Some(parked)
+    }
+}

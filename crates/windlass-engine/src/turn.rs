@@ -1,0 +1,436 @@
+//! A turn: what a program gets to advance its run, and the only way it writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+use windlass_kernel::{
+    Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, Hold, Limits, LogId,
+    Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run, RunKey,
+    RunStatus, Stamp, StepKey, Store, TaskId, Timestamp, Wake, WorkerKey,
+};
+
+use crate::control::Control;
+use crate::engine::Inner;
+use crate::env::Env;
+use crate::metrics::Metrics;
+use crate::model::TurnError;
+use crate::slot::Slot;
+
+/// A held turn of a run.
+pub struct Turn {
+    pub(crate) inner: Arc<Inner>,
+    /// The run's row as it is after every commit that was sent.
+    pub run: Box<Run>,
+    /// The messages that were read and not consumed, by sequence number.
+    pub mailbox: BTreeMap<u64, Message>,
+    pub(crate) hold: Hold,
+    pub(crate) slot: Arc<Slot>,
+    // Every message up to this one was read.
+    pub(crate) read_to: u64,
+    // As far as commits and claims told.
+    pub(crate) accepted: u64,
+    pub(crate) released: bool,
+    pub(crate) steps_left: Option<Arc<AtomicI64>>,
+    last_at: Timestamp,
+    // The row before a commit that may be refused without the turn being lost.
+    before: Option<Box<Run>>,
+}
+
+/// A commit on its way.
+pub type Sent = BoxFuture<'static, Result<Committed, CommitError>>;
+
+impl Turn {
+    pub(crate) fn new(inner: Arc<Inner>, run: Box<Run>, hold: Hold, slot: Arc<Slot>) -> Self {
+        Self {
+            accepted: run.accepted,
+            read_to: run.accepted,
+            last_at: run.updated_at,
+            inner,
+            run,
+            mailbox: BTreeMap::new(),
+            hold,
+            slot,
+            released: false,
+            steps_left: None,
+            before: None,
+        }
+    }
+
+    /// The store's time, as far as is known here.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
+    }
+
+    /// The environment.
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.inner.env
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.options.limits
+    }
+
+    /// What this build calls itself.
+    pub fn version(&self) -> &str {
+        &self.inner.options.version
+    }
+
+    /// The worker that holds the turn.
+    pub fn worker(&self) -> WorkerKey {
+        self.hold.worker
+    }
+
+    /// A new event's id and time. Times of one run's events rise strictly, so the order of what is
+    /// recorded can be read from rows that carry them.
+    pub fn stamp(&mut self) -> Stamp {
+        let at = self.now().max(self.last_at.plus(Duration::from_micros(1)));
+        self.last_at = at;
+        self.inner.clock.stamp(at)
+    }
+
+    /// A new run's key.
+    pub fn new_run_key(&self) -> RunKey {
+        self.inner.clock.run_key()
+    }
+
+    /// A new task's id.
+    pub fn new_task_id(&self) -> TaskId {
+        self.inner.clock.task_id()
+    }
+
+    /// A new log line's id.
+    pub fn new_log_id(&self, at: Timestamp) -> LogId {
+        self.inner.clock.log_id(at)
+    }
+
+    /// A commit in the making, under this turn.
+    pub fn draft(&mut self) -> Draft {
+        let at = self.now().max(self.last_at);
+        let mut draft = Draft::held(&self.run, self.hold, at);
+        draft.set_limits(&self.inner.options.limits);
+        draft
+    }
+
+    /// Sends a commit. The run's row is taken to be as it will be if the commit holds; whoever
+    /// awaits the answer hands it to [`Turn::answered`].
+    pub fn send(&mut self, draft: Draft) -> Sent {
+        let commit = draft.finish();
+        // The user's own SQL can fail, and then the run is where it was.
+        self.before = commit.user_sql().next().map(|_| self.run.clone());
+        if let Some(change) = commit.run_change() {
+            change.apply_to(&mut self.run);
+            // Rows and events of this run rise together.
+            self.run.updated_at = self.run.updated_at.max(self.last_at);
+            let ended = self.run.status.is_ended();
+            if ended || change.turn != windlass_kernel::TurnChange::Keep {
+                self.released = true;
+                self.slot.released();
+            }
+        }
+        self.inner.metrics.commits.add(1);
+        Box::pin(Arc::clone(&self.inner).commit_until_known(commit))
+    }
+
+    /// Takes in the answer to a commit. A conflict means that the turn is lost.
+    pub fn answered(
+        &mut self,
+        answer: Result<Committed, CommitError>,
+    ) -> Result<Result<Committed, CommitError>, TurnError> {
+        match answer {
+            Ok(committed) => {
+                self.inner.clock.learn(committed.now);
+                self.accepted = self.accepted.max(committed.accepted);
+                if !self.released && committed.hold != Some(self.hold) {
+                    return Err(TurnError::Lost);
+                }
+                Ok(Ok(committed))
+            }
+            Err(CommitError::Conflict(conflict)) => {
+                tracing::debug!(run_key = %self.run.run_key, %conflict, "a turn was lost");
+                Err(TurnError::Lost)
+            }
+            Err(CommitError::Unavailable(error) | CommitError::Unknown(error)) => {
+                Err(TurnError::Store(Error::new(error.kind(), error.code(), error.message())))
+            }
+            Err(refused) => {
+                if let Some(before) = self.before.take() {
+                    self.run = before;
+                }
+                Ok(Err(refused))
+            }
+        }
+    }
+
+    /// Sends a commit and waits for its answer.
+    pub async fn commit(&mut self, draft: Draft) -> Result<Committed, TurnError> {
+        let sent = self.send(draft);
+        match self.answered(sent.await)? {
+            Ok(committed) => Ok(committed),
+            Err(refused) => Err(TurnError::Blocked(refusal(&refused))),
+        }
+    }
+
+    /// Whether messages may have come that were not read.
+    pub fn has_unread(&self) -> bool {
+        self.accepted > self.read_to
+    }
+
+    /// Reads the messages that came since the last time.
+    pub async fn read_messages(&mut self) -> Result<(), TurnError> {
+        loop {
+            let limit = self.inner.options.limits.page_rows_max.min(1_000);
+            let query = Query::Messages { run_key: self.run.run_key, after: self.read_to, limit };
+            let rows = self.inner.store.list(query).await.and_then(|rows| rows.messages());
+            let rows = rows.map_err(TurnError::Store)?;
+            let count = rows.len();
+            for message in rows {
+                self.read_to = message.seq;
+                self.accepted = self.accepted.max(message.seq);
+                if message.consumed.is_none() {
+                    self.mailbox.insert(message.seq, message);
+                }
+            }
+            if count < limit as usize {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ready when something outside the turn wants it: messages came, it was revoked, or the engine
+    /// is stopping.
+    pub fn poll_poked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let poked = self.slot.poll_poked(cx);
+        if poked.is_ready() {
+            // Whoever poked knows of a message that this turn's counters do not show yet.
+            self.accepted = self.accepted.max(self.read_to + 1);
+        }
+        poked
+    }
+
+    /// Whether the turn was taken away.
+    pub fn is_lost(&self) -> bool {
+        self.slot.is_lost()
+    }
+
+    /// Whether the engine wants no new work to be begun.
+    pub fn is_draining(&self) -> bool {
+        self.inner.is_draining()
+    }
+
+    /// Whether another step may be begun in this turn. A host that drives the engine by ticks can
+    /// say how many.
+    pub fn take_step(&self) -> bool {
+        match &self.steps_left {
+            Some(left) => left.fetch_sub(1, Ordering::Relaxed) > 0,
+            None => true,
+        }
+    }
+
+    /// The oldest control request that was read.
+    pub fn control(&self) -> Option<(Control, &Message)> {
+        let message = self.mailbox.values().find(|m| m.kind == MessageKind::Control)?;
+        Some((Control::of(message), message))
+    }
+
+    /// Consumes the control requests and does what they say: `true` if the turn was given back
+    /// because the run is paused now. Its timers go on: a resumed run has a turn at once, and looks
+    /// at them itself.
+    pub async fn obey(&mut self) -> Result<bool, TurnError> {
+        let mut paused = self.run.status == RunStatus::Paused;
+        let mut draft = self.draft();
+        let mut controls: Vec<Message> = Vec::new();
+        self.mailbox.retain(|_, message| {
+            let control = message.kind == MessageKind::Control;
+            if control {
+                controls.push(message.clone());
+            }
+            !control
+        });
+        let by = StepKey::from_stored("windlass");
+        for message in &controls {
+            let stamp = self.stamp();
+            let event = match Control::of(message) {
+                Control::Pause => {
+                    paused = true;
+                    "workflow.paused"
+                }
+                Control::Resume => {
+                    paused = false;
+                    "workflow.resumed"
+                }
+                Control::Wake | Control::Unknown => "message.received",
+            };
+            let payload = control_payload(message);
+            draft
+                .consume(event, &payload, message, by.clone(), stamp)
+                .map_err(TurnError::Blocked)?;
+        }
+        if paused {
+            draft.status(RunStatus::Paused);
+            draft.release(Wake::OnMessage, self.read_to);
+        }
+        self.commit(draft).await?;
+        Ok(paused)
+    }
+
+    /// Ends the run: the event, the row and what its parent hears of it.
+    pub fn end<T: Serialize>(
+        &mut self,
+        draft: &mut Draft,
+        event_type: &str,
+        payload: &T,
+        end: End,
+    ) -> Result<(), Error> {
+        let stamp = self.stamp();
+        let message = result_for_parent(&self.run, &end, stamp)?;
+        draft.end(event_type, payload, end, stamp)?;
+        if let Some(message) = message {
+            draft.send(message);
+        }
+        Ok(())
+    }
+
+    /// A child run of this one, held by this worker if it has room for it.
+    pub fn child(&mut self, new: NewRun, may_hold: bool) -> NewRun {
+        let mut new = new;
+        if may_hold && self.inner.takes_eagerly(&new.workflow, new.turn.limit_key.as_ref()) {
+            new.turn.worker = Some(self.hold.worker);
+            new.turn.ready = false;
+            new.turn.claim_no = 1;
+        }
+        new
+    }
+
+    /// What must end with the run, for the commit that ends it: its tasks are settled, and a task of
+    /// the engine's reaches its children.
+    pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
+        let ops = self.inner.reach_of(&self.run, self.now()).await;
+        ops.map_err(TurnError::Store)
+    }
+
+    /// Counters of what the engine did.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Every message up to this one was read.
+    pub fn read_to(&self) -> u64 {
+        self.read_to
+    }
+
+    /// The store, for look-ups that a turn needs.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// Looks up the newest generation of a run by its name.
+    pub async fn find(
+        &self,
+        workflow: &windlass_kernel::WorkflowName,
+        id: &windlass_kernel::RunId,
+    ) -> Result<Option<Run>, TurnError> {
+        let namespace = self.run.namespace.clone();
+        let found = self.inner.store.find(namespace, workflow.clone(), id.clone()).await;
+        found.map_err(TurnError::Store)
+    }
+}
+
+/// A refusal as an error that says what refused.
+pub fn refusal(error: &CommitError) -> Error {
+    Error::new(error.kind(), error.code(), error.to_string())
+}
+
+pub(crate) fn control_payload(message: &Message) -> serde_json::Value {
+    let body: Option<serde_json::Value> = message.body.as_ref().and_then(|body| body.read().ok());
+    let actor = body.as_ref().and_then(|body| body.get("actor")).cloned();
+    match actor {
+        Some(actor) => json!({ "message": message.seq, "actor": actor }),
+        None => json!({ "message": message.seq }),
+    }
+}
+
+/// The message that tells a run's parent how it ended, if it has a parent.
+pub(crate) fn result_for_parent(
+    run: &Run,
+    end: &End,
+    stamp: Stamp,
+) -> Result<Option<NewMessage>, Error> {
+    let Some(parent) = run.parent else { return Ok(None) };
+    let (status, result) = match end {
+        End::Complete(output) => ("complete", Some(output)),
+        End::Errored(error) => ("errored", Some(error)),
+        End::Terminated(error) => ("terminated", error.as_ref()),
+    };
+    let head = json!({
+        "workflow": run.workflow, "id": run.id, "run_key": run.run_key, "status": status,
+        "fork": run.fork,
+    });
+    Ok(Some(NewMessage {
+        run_key: parent,
+        message_id: MessageId::new(format!("child:{}", run.run_key))?,
+        kind: MessageKind::ChildResult,
+        name: MessageName::new("child")?,
+        body: Some(with_result(head, result)?),
+        caused_by: Some(windlass_kernel::CausalRef::event(stamp.event_id)),
+        sent_at: stamp.at,
+        required: false,
+    }))
+}
+
+/// Results up to this size ride in the message; a parent reads larger ones from the child's row.
+const RESULT_INLINE_BYTES_MAX: usize = 64 * 1024;
+
+// The result goes in as the bytes it is: parsing it only to write it again is work for nothing.
+fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, Error> {
+    let mut text = head.to_string();
+    let inline = |body: &&Body| {
+        body.encoding == windlass_kernel::Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX
+    };
+    if let Some(result) = result.filter(inline) {
+        text.pop();
+        text.push_str(",\"result\":");
+        text.push_str(&String::from_utf8_lossy(&result.bytes));
+        text.push('}');
+    }
+    Ok(Body::json(text))
+}
+
+impl Inner {
+    /// Sends a commit until its outcome is known. After a lost answer the same commit is sent
+    /// again: the store finds its key. Afterwards what it made ready here is dispatched.
+    pub(crate) async fn commit_until_known(
+        self: Arc<Self>,
+        commit: Commit,
+    ) -> Result<Committed, CommitError> {
+        let mut delay = Duration::from_millis(10);
+        loop {
+            let sent = commit.clone();
+            let answer = self.store.commit(vec![sent]).await.pop();
+            match answer {
+                Some(Ok(committed)) => {
+                    self.dispatch(commit, &committed);
+                    return Ok(committed);
+                }
+                Some(Err(error)) if error.is_retryable() => {
+                    tracing::warn!(%error, "a commit is sent again");
+                    self.metrics.commits_resent.add(1);
+                    self.env.sleep(delay).await;
+                    delay = (delay * 2).min(Duration::from_secs(5));
+                }
+                Some(Err(error)) => return Err(error),
+                None => {
+                    let message = "the store answered nothing to a commit";
+                    let error =
+                        Error::new(windlass_kernel::ErrorKind::Internal, "INTERNAL", message);
+                    return Err(CommitError::Invalid(Arc::new(error)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The worker's lease: renewed on threads of its own, and the holds of dead workers are freed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_kernel::{Error, WorkerStatus};
+
+use crate::engine::Inner;
+
+const REAP_MAX: u32 = 1_000;
+
+/// Renews until the engine stops.
+pub(crate) async fn serve(inner: Arc<Inner>) {
+    let mut reap_in = 0_u32;
+    while !inner.is_stopped() {
+        let slept = inner.env.sleep(inner.options.renew_every);
+        futures::future::select(slept, std::pin::pin!(inner.stopped())).await;
+        if inner.is_stopped() {
+            return;
+        }
+        if let Err(error) = renew(&inner, &mut reap_in).await {
+            tracing::warn!(%error, "the lease was not renewed; trying again");
+            inner.env.sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+async fn renew(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
+    let status = if inner.is_draining() { WorkerStatus::Draining } else { WorkerStatus::Active };
+    let renewed = inner.store.renew(inner.worker_info(status)).await?;
+    inner.metrics.renewals.add(1);
+    inner.clock.correct(renewed.now);
+    if renewed.lapsed {
+        tracing::warn!("the lease had run out: others may have taken what was held here");
+        inner.adopt_or_release().await?;
+    }
+    for run_key in renewed.control {
+        inner.poke(run_key);
+    }
+    // Dead holders are looked for about twice a lease.
+    if *reap_in == 0 {
+        let lease = inner.options.lease.as_millis() / 2;
+        *reap_in = u32::try_from(lease / inner.options.renew_every.as_millis()).unwrap_or(1).max(1);
+        if renewed.may_reap {
+            let reaped = inner.store.reap(inner.worker, REAP_MAX).await?;
+            if !reaped.turns.is_empty() || !reaped.tasks.is_empty() {
+                let (turns, tasks) = (reaped.turns.len(), reaped.tasks.len());
+                tracing::warn!(turns, tasks, "freed what dead workers held");
+                inner.signals.everything();
+                *reap_in = 1;
+            }
+        }
+    }
+    *reap_in -= 1;
+    Ok(())
+}

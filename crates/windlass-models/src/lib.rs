@@ -1,0 +1,4 @@
+//! The models of Windlass: ways to write a workflow, each on the same kernel and engine.
+
+#[cfg(feature = "steps")]
+pub mod steps;

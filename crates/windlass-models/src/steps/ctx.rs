@@ -1,0 +1,480 @@
+//! What a workflow gets: the way to its durable steps, waits, children, logs and its own clock.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use windlass_engine::Env;
+use windlass_kernel::{
+    Body, CausalRef, Error, ErrorKind, EventId, IntoDuration, Limits, LogLevel, MessageName,
+    QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey, Timestamp,
+    WorkflowName,
+};
+
+use super::activity::Activity;
+use super::core::{Core, Key, PendingEvent, PendingLog, Plan};
+use super::error::{BoxError, StepError};
+use super::step::{Attempt, Step, StepTx};
+use super::wait::{Child, EventWait, Sleep};
+use super::wake::{self, RootWaker};
+
+/// The default timeout of an event.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+const EVENT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// The default timeout of a step's attempt.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// What a run knows of itself.
+#[derive(Clone, Debug)]
+pub struct RunInfo {
+    /// The user's name for it.
+    pub id: String,
+    /// The program.
+    pub workflow: String,
+    /// Rises on restart, retry and continue-as-new; the first is 0.
+    pub generation: u32,
+    /// Names this generation.
+    pub run_key: RunKey,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Small strings to find it by.
+    pub labels: BTreeMap<String, String>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) core: Mutex<Core>,
+    pub(crate) info: RunInfo,
+    pub(crate) waker: Arc<RootWaker>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) limits: Limits,
+}
+
+/// The context of a run. Cheap to clone; only of use inside the workflow's own future.
+#[derive(Clone)]
+pub struct Ctx {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Ctx {
+    pub(crate) fn new(run: &Run, core: Core, env: Arc<dyn Env>, limits: Limits) -> Self {
+        let info = RunInfo {
+            id: run.id.as_str().to_owned(),
+            workflow: run.workflow.as_str().to_owned(),
+            generation: run.generation,
+            run_key: run.run_key,
+            created_at: run.created_at,
+            labels: run.labels.clone(),
+        };
+        let waker = Arc::new(RootWaker::default());
+        Self { shared: Arc::new(Shared { core: Mutex::new(core), info, waker, env, limits }) }
+    }
+
+    /// A durable step: its result is recorded, and once it is, the body never runs again.
+    ///
+    /// The body runs at least once. If it fails it is tried again: five more times by default, after
+    /// 10 s and then twice as long each time; an attempt may take ten minutes.
+    pub fn step<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    where
+        F: FnMut() -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        T: Serialize + DeserializeOwned,
+        E: Into<BoxError>,
+    {
+        Step::new(self.clone(), key.as_ref(), Box::new(move |_| Box::pin(body())))
+    }
+
+    /// As [`Ctx::step`], for a body that wants to know its attempt, or to log under it.
+    pub fn step_with<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    where
+        F: FnMut(Attempt) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        T: Serialize + DeserializeOwned,
+        E: Into<BoxError>,
+    {
+        Step::new(self.clone(), key.as_ref(), Box::new(move |attempt| Box::pin(body(attempt))))
+    }
+
+    /// A step with SQL of its own: the statements that the body adds to its [`StepTx`] run in the
+    /// same transaction that records the step, only if the body succeeds, and never again.
+    pub fn step_tx<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    where
+        F: FnMut(StepTx) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        T: Serialize + DeserializeOwned,
+        E: Into<BoxError>,
+    {
+        let make = move |attempt: Attempt| Box::pin(body(attempt.tx.clone())) as _;
+        Step::new(self.clone(), key.as_ref(), Box::new(make))
+    }
+
+    /// Sleeps for a while: `"10 seconds"`, `"3 days"`, or a `Duration`.
+    pub fn sleep(&self, key: impl AsRef<str>, span: impl IntoDuration) -> Sleep {
+        let plan = span
+            .into_duration()
+            .map_err(|source| invalid("INVALID_DURATION", source.to_string()))
+            .and_then(|span| self.check_span(span).map(|()| Plan::SleepFor(span)));
+        Sleep::new(self.clone(), key.as_ref(), plan)
+    }
+
+    /// Sleeps until a time. One that has passed is no error.
+    pub fn sleep_until(&self, key: impl AsRef<str>, at: Timestamp) -> Sleep {
+        let span = at.since(self.now());
+        let plan = self.check_span(span).map(|()| Plan::SleepUntil(at));
+        Sleep::new(self.clone(), key.as_ref(), plan)
+    }
+
+    /// Waits for an event of a type. One that came earlier and was not consumed is taken at once,
+    /// the oldest first. Without a timeout of its own it gives up after a day.
+    pub fn event<T: DeserializeOwned>(
+        &self,
+        key: impl AsRef<str>,
+        event_type: impl AsRef<str>,
+    ) -> EventWait<T> {
+        let name = MessageName::with_limits(event_type.as_ref(), &self.shared.limits);
+        let plan = name.map(|name| Plan::Event { name, timeout: EVENT_TIMEOUT });
+        EventWait::new(self.clone(), key.as_ref(), plan)
+    }
+
+    /// Runs another workflow as a child and waits for its output. The child ends with its parent.
+    pub fn child<I: Serialize, O: DeserializeOwned>(
+        &self,
+        key: impl AsRef<str>,
+        workflow: &super::WorkflowRef<I, O>,
+        input: &I,
+    ) -> Child<O> {
+        self.child_named(key, workflow.name(), input)
+    }
+
+    /// As [`Ctx::child`], for a workflow that this program only knows by name.
+    pub fn child_named<I: Serialize, O: DeserializeOwned>(
+        &self,
+        key: impl AsRef<str>,
+        workflow: impl AsRef<str>,
+        input: &I,
+    ) -> Child<O> {
+        let plan = WorkflowName::with_limits(workflow.as_ref(), &self.shared.limits).and_then(
+            |workflow| {
+                let input = self.check_body("the child's input", Body::of(input)?)?;
+                let model = super::model_name();
+                Ok(Plan::Child { workflow, model, input, labels: BTreeMap::new() })
+            },
+        );
+        Child::new(self.clone(), key.as_ref(), plan)
+    }
+
+    /// Runs an activity on a worker that serves it, here or elsewhere, and waits for its result.
+    pub fn activity<I: Serialize, O: DeserializeOwned>(
+        &self,
+        key: impl AsRef<str>,
+        activity_type: impl AsRef<str>,
+        input: &I,
+    ) -> Activity<O> {
+        let name = RouteName::with_limits(activity_type.as_ref(), &self.shared.limits);
+        let route = name.map(|name| Route { queue: QueueName::default_queue(), name });
+        let input = Body::of(input).and_then(|body| self.check_body("the activity's input", body));
+        Activity::new(self.clone(), key.as_ref(), route, input)
+    }
+
+    /// The run's own facts.
+    pub fn run(&self) -> &RunInfo {
+        &self.shared.info
+    }
+
+    /// The time of the last recorded thing that this code has seen: the same on every replay.
+    pub fn now(&self) -> Timestamp {
+        self.shared.core.lock().now
+    }
+
+    /// A random number that is the same on every replay.
+    pub fn random(&self) -> u64 {
+        let digest = self.draw("random");
+        u64::from_be_bytes(digest.as_bytes()[..8].try_into().expect("eight bytes"))
+    }
+
+    /// A UUID that is the same on every replay.
+    pub fn uuid(&self) -> uuid::Uuid {
+        let digest = self.draw("uuid");
+        let bytes: [u8; 16] = digest.as_bytes()[..16].try_into().expect("sixteen bytes");
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    }
+
+    fn draw(&self, what: &str) -> Sha256Digest {
+        let mut core = self.shared.core.lock();
+        core.draws += 1;
+        let run = self.shared.info.run_key;
+        Sha256Digest::of_parts(&[
+            b"windlass:draw:v1",
+            what.as_bytes(),
+            run.as_bytes(),
+            &core.draws.to_be_bytes(),
+        ])
+    }
+
+    /// Writes durable log lines. Inside a step's body they belong to the step and its attempt.
+    pub fn log(&self) -> Log {
+        Log { ctx: self.clone(), category: "workflow".into() }
+    }
+
+    /// Records an event of the author's own in the run's ledger. Outside a step it is recorded once
+    /// over all replays; inside one, with every attempt.
+    pub fn record_event<T: Serialize>(
+        &self,
+        event_type: impl Into<String>,
+        version: u16,
+        payload: &T,
+    ) -> Result<EventId, Error> {
+        self.record(event_type.into(), version, payload, None)
+    }
+
+    /// As [`Ctx::record_event`], with a cause that the author names.
+    pub fn record_event_caused_by<T: Serialize>(
+        &self,
+        event_type: impl Into<String>,
+        version: u16,
+        payload: &T,
+        caused_by: CausalRef,
+    ) -> Result<EventId, Error> {
+        self.record(event_type.into(), version, payload, Some(caused_by))
+    }
+
+    fn record<T: Serialize>(
+        &self,
+        event_type: String,
+        version: u16,
+        payload: &T,
+        caused_by: Option<CausalRef>,
+    ) -> Result<EventId, Error> {
+        let custom = windlass_kernel::EventType::custom(&event_type, &self.shared.limits)?;
+        let payload = serde_json::to_value(payload).map_err(|source| {
+            invalid("INVALID_EVENT", "the payload cannot be written as JSON").with_source(source)
+        })?;
+        let max = self.shared.limits.event_payload_bytes_max;
+        let bytes = payload.to_string().len();
+        if bytes > max {
+            let message =
+                format!("the payload of {custom} has {bytes} bytes; at most {max} are allowed");
+            return Err(invalid("INVALID_SIZE", message));
+        }
+        if version == 0 {
+            return Err(invalid("INVALID_EVENT", "the version of a payload's shape begins at 1"));
+        }
+        let outside_step = wake::current_step().is_none();
+        // Inside a body the id may differ from attempt to attempt; outside it must not.
+        let event_id = EventId(match outside_step {
+            true => self.event_uuid(),
+            false => windlass_engine::new_uuid(&*self.shared.env, self.now()),
+        });
+        let mut core = self.shared.core.lock();
+        if outside_step && core.passed_over < core.kept_stored.custom_events {
+            core.passed_over += 1;
+            return Ok(event_id);
+        }
+        core.events.push(PendingEvent {
+            event_id,
+            event_type,
+            version,
+            payload,
+            caused_by,
+            outside_step,
+        });
+        Ok(event_id)
+    }
+
+    // A UUIDv7 of the deterministic now.
+    fn event_uuid(&self) -> uuid::Uuid {
+        let digest = self.draw("event");
+        let millis = u64::try_from(self.now().as_millis()).unwrap_or(0);
+        let bytes: [u8; 10] = digest.as_bytes()[..10].try_into().expect("ten bytes");
+        uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
+    }
+
+    /// Ends this generation and begins the next one with another input; unread events go along.
+    /// Return what this returns.
+    pub fn continue_as_new<I: Serialize, O>(&self, input: &I) -> Result<O, BoxError> {
+        let body = self.check_body("the next generation's input", Body::of(input)?)?;
+        self.shared.core.lock().continue_with = Some(body);
+        Err("the run continues as a new generation".into())
+    }
+
+    pub(crate) fn check_key(&self, key: &str) -> Result<Key, StepError> {
+        StepKey::with_limits(key, &self.shared.limits).map(|key| Key::from(key.as_str())).map_err(
+            |error| {
+                let shown: String = key.chars().take(60).collect();
+                StepError::new("INVALID_NAME", &shown, "InvalidStep", error.message().to_owned())
+            },
+        )
+    }
+
+    fn check_span(&self, span: Duration) -> Result<(), Error> {
+        let days = self.shared.limits.sleep_days_max;
+        if span > Duration::from_secs(u64::from(days) * 24 * 60 * 60) {
+            let shown = windlass_kernel::format_duration(span);
+            let message =
+                format!("a wait of {shown} is asked for; at most {days} days are allowed");
+            return Err(invalid("INVALID_DURATION", message));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        self.check_span(timeout)?;
+        if timeout < EVENT_TIMEOUT_MIN {
+            let message =
+                format!("a timeout of {timeout:?} is asked for; at least 1 second is allowed");
+            return Err(invalid("INVALID_DURATION", message));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_body(&self, what: &str, body: Body) -> Result<Body, Error> {
+        check_body(what, body, self.shared.limits.step_bytes_max, self.shared.limits.json_depth_max)
+    }
+}
+
+/// Refuses a JSON body that is too large or nested too deep, and says both.
+pub(crate) fn check_body(
+    what: &str,
+    body: Body,
+    bytes_max: usize,
+    depth_max: usize,
+) -> Result<Body, Error> {
+    if body.len() > bytes_max {
+        let message = format!("{what} has {} bytes; at most {bytes_max} are allowed", body.len());
+        return Err(invalid("INVALID_SIZE", message));
+    }
+    let depth = json_depth(&body.bytes);
+    if depth > depth_max {
+        let message = format!("{what} is nested {depth} deep; at most {depth_max} are allowed");
+        return Err(invalid("INVALID_DEPTH", message));
+    }
+    Ok(body)
+}
+
+// How deep arrays and objects nest in well-formed JSON.
+fn json_depth(bytes: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+pub(crate) fn invalid(code: &'static str, message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, code, message)
+}
+
+/// Writes durable log lines.
+#[derive(Clone)]
+pub struct Log {
+    ctx: Ctx,
+    category: String,
+}
+
+impl Log {
+    /// The same log under another category. `system` is the engine's own.
+    pub fn category(mut self, category: impl Into<String>) -> Self {
+        self.category = category.into();
+        self
+    }
+
+    /// For whoever hunts a bug.
+    pub fn debug(&self, message: impl Into<String>) -> Result<(), Error> {
+        self.write(LogLevel::Debug, message, &())
+    }
+
+    /// Worth reading once.
+    pub fn info(&self, message: impl Into<String>) -> Result<(), Error> {
+        self.write(LogLevel::Info, message, &())
+    }
+
+    /// Worth a look.
+    pub fn warn(&self, message: impl Into<String>) -> Result<(), Error> {
+        self.write(LogLevel::Warn, message, &())
+    }
+
+    /// Something failed.
+    pub fn error(&self, message: impl Into<String>) -> Result<(), Error> {
+        self.write(LogLevel::Error, message, &())
+    }
+
+    /// A line of any level with data beside its text.
+    pub fn write<T: Serialize>(
+        &self,
+        level: LogLevel,
+        message: impl Into<String>,
+        data: &T,
+    ) -> Result<(), Error> {
+        let limits = &self.ctx.shared.limits;
+        let message: String = message.into();
+        if self.category == "system" {
+            return Err(invalid("INVALID_LOG", "the log category \"system\" is the engine's own"));
+        }
+        let too_long = |what: &str, text: &str, max: usize| {
+            let chars = text.chars().count();
+            let wrong = chars > max || text.contains('\0');
+            wrong.then(|| {
+                let message =
+                    format!("{what} has {chars} characters; at most {max} without NUL are allowed");
+                invalid("INVALID_LOG", message)
+            })
+        };
+        let refused = too_long("the log category", &self.category, limits.log_category_chars_max)
+            .or_else(|| too_long("the log message", &message, limits.log_message_chars_max));
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let data = Body::of(data)?;
+        let data = (data.bytes.as_ref() != b"null").then_some(data);
+        if let Some(data) = &data
+            && data.len() > limits.log_data_bytes_max
+        {
+            let (found, max) = (data.len(), limits.log_data_bytes_max);
+            let message = format!("the log data has {found} bytes; at most {max} are allowed");
+            return Err(invalid("INVALID_SIZE", message));
+        }
+        let step = wake::current_step();
+        let mut core = self.ctx.shared.core.lock();
+        let replay = core.replaying && step.is_none();
+        let category = self.category.clone();
+        core.logs.push(PendingLog { step, level, category, message, data, replay });
+        Ok(())
+    }
+}
+
+/// The policy of a step that says nothing else.
+pub(crate) fn default_policy() -> RetryPolicy {
+    RetryPolicy::steps()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_of_json() {
+        for (text, expect) in [
+            ("1", 0),
+            ("\"[[[\"", 0),
+            ("[]", 1),
+            ("{\"a\":[{\"b\":\"}\"}]}", 3),
+            ("[\"\\\"[\",[1]]", 2),
+        ] {
+            assert_eq!(json_depth(text.as_bytes()), expect, "{text}");
+        }
+    }
+}

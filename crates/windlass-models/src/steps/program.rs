@@ -1,0 +1,694 @@
+//! A run of `steps` in memory: polls the workflow, records what it did, and puts it away.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use serde_json::json;
+use windlass_engine::{Program, Sent, Turn, TurnError};
+use windlass_kernel::{
+    Body, BoxFuture, CommitError, Committed, Draft, End, Error, ErrorKind, LogLine, Message,
+    NewMessage, NewRun, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp,
+    Turn as TurnRow, Wake,
+};
+
+use super::core::{Completion, Core, Key, Outcome, Plan, Started, State, nondeterminism};
+use super::ctx::Ctx;
+use super::error::Failure;
+use super::wake::{RootWaker, polling};
+
+/// A workflow's own future, its output already written.
+pub(crate) type Root = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// A commit takes at most so many records; the next ones wait for it.
+const RECORDS_MAX: usize = 2_000;
+
+pub(crate) struct StepsProgram {
+    root: Option<Root>,
+    pub(crate) ctx: Ctx,
+    waker: Waker,
+    draft: Option<Draft>,
+    records: usize,
+    in_flight: Option<InFlight>,
+    // A step whose own SQL is being committed: nothing is told before that is known.
+    sql: Option<Completion>,
+    must_poll: bool,
+    finished: Option<Outcome>,
+    future_bytes: usize,
+    out_of_steps: bool,
+}
+
+struct InFlight {
+    sent: Sent,
+    // So many records are durable once it holds.
+    records: u64,
+}
+
+impl StepsProgram {
+    pub(crate) fn new(root: Root, ctx: Ctx, future_bytes: usize) -> Self {
+        let waker = Waker::from(Arc::clone(&ctx.shared.waker));
+        Self {
+            root: Some(root),
+            ctx,
+            waker,
+            draft: None,
+            records: 0,
+            in_flight: None,
+            sql: None,
+            must_poll: true,
+            finished: None,
+            future_bytes,
+            out_of_steps: false,
+        }
+    }
+
+    fn core(&self) -> parking_lot::MutexGuard<'_, Core> {
+        self.ctx.shared.core.lock()
+    }
+
+    fn root_waker(&self) -> &Arc<RootWaker> {
+        &self.ctx.shared.waker
+    }
+
+    async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        self.out_of_steps = false;
+        loop {
+            if turn.is_lost() {
+                return Err(TurnError::Lost);
+            }
+            if turn.has_unread() {
+                turn.read_messages().await?;
+            }
+            let hold_back = turn.control().is_some() || turn.is_draining() || self.out_of_steps;
+            self.advance(turn, hold_back)?;
+            if self.finished.is_some() && self.in_flight.is_none() {
+                return self.finish(turn).await;
+            }
+            let busy = {
+                let mut core = self.core();
+                core.is_running()
+                    || !core.completions.is_empty()
+                    || self.sql.is_some()
+                    || (core.has_deferred() && !hold_back && !self.out_of_steps)
+            };
+            if self.in_flight.is_none() {
+                if !busy && self.finished.is_none() {
+                    if turn.control().is_some() {
+                        self.settle(turn).await?;
+                        if turn.obey().await? {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                    return self.park(turn).await;
+                }
+                self.send(turn)?;
+            }
+            self.wait(turn).await?;
+        }
+    }
+
+    // Takes the workflow as far as it gets without waiting for anything.
+    fn advance(&mut self, turn: &mut Turn, hold_back: bool) -> Result<(), TurnError> {
+        while self.finished.is_none() && self.sql.is_none() {
+            if std::mem::take(&mut self.must_poll) | self.root_waker().take_woken() {
+                self.poll_root(turn)?;
+                continue;
+            }
+            if self.core().deliver_next() {
+                self.must_poll = true;
+                self.check_fault()?;
+                continue;
+            }
+            if self.core().replaying {
+                self.core().end_replay();
+                self.check_fault()?;
+                continue;
+            }
+            if self.records >= RECORDS_MAX {
+                return Ok(());
+            }
+            let completion = self.core().completions.pop_front();
+            if let Some(completion) = completion {
+                self.record_completion(turn, completion)?;
+                continue;
+            }
+            if self.settle_one_wait(turn)? {
+                continue;
+            }
+            self.show_long_running(turn)?;
+            if hold_back || !self.start_bodies(turn)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_root(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let Some(root) = &mut self.root else { return Ok(()) };
+        let id = self.ctx.shared.waker.id();
+        let mut cx = Context::from_waker(&self.waker);
+        let polled = polling(id, || catch_unwind(AssertUnwindSafe(|| root.as_mut().poll(&mut cx))));
+        self.check_fault()?;
+        if self.root_waker().take_foreign() {
+            return Err(TurnError::Blocked(foreign()));
+        }
+        match polled {
+            Ok(Poll::Pending) => Ok(()),
+            Ok(Poll::Ready(outcome)) => {
+                if let Some(key) = self.core().records.front() {
+                    return Err(TurnError::Blocked(nondeterminism(format!(
+                        "the code has returned, and the record has step {key:?} next"
+                    ))));
+                }
+                // What the code let go by returning is not let go by being dropped.
+                self.root = None;
+                self.finished = Some(outcome);
+                Ok(())
+            }
+            Err(panic) => {
+                let text = windlass_engine::panic_text(&*panic);
+                tracing::error!(run_key = %turn.run.run_key, panic = text, "a workflow panicked");
+                let message = format!("the workflow panicked outside its steps: {text}");
+                let error = Error::new(ErrorKind::Invalid, "WORKFLOW_PANICKED", message);
+                Err(TurnError::Blocked(error))
+            }
+        }
+    }
+
+    fn check_fault(&self) -> Result<(), TurnError> {
+        match self.core().fault.take() {
+            Some(fault) => Err(TurnError::Blocked(fault)),
+            None => Ok(()),
+        }
+    }
+
+    // The commit that is being made.
+    fn draft(&mut self, turn: &mut Turn) -> &mut Draft {
+        self.draft.get_or_insert_with(|| {
+            let mut draft = turn.draft();
+            if turn.run.status == RunStatus::Waiting {
+                draft.status(RunStatus::Active);
+            }
+            draft
+        })
+    }
+
+    // What a body ended with becomes a record: a result, an error, or another attempt.
+    fn record_completion(
+        &mut self,
+        turn: &mut Turn,
+        completion: Completion,
+    ) -> Result<(), TurnError> {
+        if !completion.sql.is_empty() && completion.outcome.is_ok() {
+            // Its commit may fail by itself, so it goes alone, and the code is told afterwards.
+            self.sql = Some(completion);
+            return Ok(());
+        }
+        let Completion { key, attempt, outcome, .. } = completion;
+        let metrics = turn.metrics();
+        let (event, decided) = match &outcome {
+            Ok(_) => {
+                metrics.steps_completed.add(1);
+                ("step.completed", None)
+            }
+            Err(failure) => match self.next_attempt(turn, &key, attempt, failure) {
+                Some(due) => {
+                    metrics.steps_retried.add(1);
+                    ("step.retried", Some(due))
+                }
+                None => {
+                    metrics.steps_failed.add(1);
+                    ("step.failed", None)
+                }
+            },
+        };
+        if let Some(entry) = self.core().entry_mut(&key) {
+            entry.attempt = attempt;
+        }
+        let stamp = turn.stamp();
+        let mut row = self.row(turn, &key, stamp.at);
+        row.attempt = attempt;
+        let mut payload = json!({ "key": &*key, "attempt": attempt });
+        match &outcome {
+            Ok(result) => {
+                row.status = StepStatus::Completed;
+                payload["result_bytes"] = result.len().into();
+                row.result = Some(result.clone());
+            }
+            Err(failure) => {
+                let retried = decided.is_some();
+                row.status = if retried { StepStatus::Waiting } else { StepStatus::Errored };
+                row.due_at = decided;
+                payload["error"] = json!({ "name": failure.name });
+                row.error = Some(failure.body().map_err(TurnError::Blocked)?);
+            }
+        }
+        self.draft(turn).step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
+        self.records += 1;
+        let mut core = self.core();
+        match decided {
+            Some(due) => {
+                core.appended += 1;
+                if let Some(entry) = core.entry_mut(&key) {
+                    entry.state = State::Retrying;
+                    entry.stored = true;
+                    entry.due = Some(due);
+                    let live = entry.live;
+                    core.put_open(&key);
+                    if !live {
+                        core.let_go.insert(key);
+                    }
+                }
+            }
+            None => {
+                core.recorded(&key, outcome, stamp.at);
+                drop(core);
+                self.must_poll = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_attempt(
+        &self,
+        turn: &Turn,
+        key: &Key,
+        attempt: u32,
+        failure: &Failure,
+    ) -> Option<Timestamp> {
+        let core = self.core();
+        let entry = core.entry(key)?;
+        let Some(Plan::Do { policy, .. }) = &entry.plan else { return None };
+        let seed = turn.env().random();
+        match policy.decide(attempt, &failure.name, failure.retryable, None, seed) {
+            windlass_kernel::Decision::RetryIn(delay) => Some(turn.now().plus(delay)),
+            windlass_kernel::Decision::GiveUp(_) => None,
+        }
+    }
+
+    // The row of a step as far as it does not depend on what became of it.
+    fn row(&mut self, turn: &mut Turn, key: &Key, at: Timestamp) -> StepRow {
+        let next_ordinal = self.draft(turn).head().next_ordinal;
+        let mut core = self.core();
+        let entry = core.entry_mut(key).expect("a step that is recorded has an entry");
+        if !entry.stored {
+            entry.position = next_ordinal;
+            entry.created_at = at;
+        }
+        let (attempts_max, timeout) = match &entry.plan {
+            Some(Plan::Do { policy, timeout, .. }) => (policy.attempts_max(), *timeout),
+            _ => (None, None),
+        };
+        StepRow {
+            run_key: turn.run.run_key,
+            step_key: StepKey::from_stored(Arc::clone(key)),
+            name: Arc::clone(key),
+            kind: entry.kind.as_str().into(),
+            status: StepStatus::Pending,
+            position: entry.position,
+            attempt: entry.attempt,
+            attempts_max,
+            input: None,
+            result: None,
+            error: None,
+            timeout,
+            due_at: None,
+            wait_for: None,
+            created_at: entry.created_at,
+            updated_at: at,
+        }
+    }
+
+    fn start_bodies(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        let started = self.core().start_deferred(|| turn.take_step());
+        match started {
+            Started::Bodies(0) => Ok(false),
+            Started::Bodies(count) => {
+                turn.metrics().steps_begun.add(count as u64);
+                self.must_poll = true;
+                Ok(true)
+            }
+            Started::NoneLeft => {
+                self.out_of_steps = true;
+                Ok(false)
+            }
+            Started::Intent(key) => {
+                let at = turn.stamp().at;
+                let mut row = self.row(turn, &key, at);
+                row.status = StepStatus::Running;
+                row.input = Some(Body::json("{\"intent\":true}"));
+                self.draft(turn).open_step(row);
+                let mut core = self.core();
+                core.intent_recorded(&key);
+                if let Some(entry) = core.entry_mut(&key) {
+                    entry.stored = true;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    // People should see what takes long, also before it has ended.
+    fn show_long_running(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let keys = std::mem::take(&mut self.core().long_running);
+        for key in keys {
+            let running =
+                matches!(self.core().entry(&key).map(|entry| &entry.state), Some(State::Running));
+            if running {
+                let at = turn.stamp().at;
+                let mut row = self.row(turn, &key, at);
+                row.status = StepStatus::Running;
+                row.attempt += 1;
+                self.draft(turn).open_step(row);
+                if let Some(entry) = self.core().entry_mut(&key) {
+                    entry.stored = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Moves what the code logged and recorded into the commit.
+    fn take_lines(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let (logs, events) = {
+            let mut core = self.core();
+            (std::mem::take(&mut core.logs), std::mem::take(&mut core.events))
+        };
+        if logs.is_empty() && events.is_empty() {
+            return Ok(());
+        }
+        for event in events {
+            let stamp = Stamp { event_id: event.event_id, at: turn.stamp().at };
+            let limits = turn.limits().clone();
+            let draft = self.draft(turn);
+            let (name, version, payload) = (&event.event_type, event.version, &event.payload);
+            let recorded = match event.caused_by {
+                Some(cause) => {
+                    draft.record_event_caused_by(name, version, payload, cause, stamp, &limits)
+                }
+                None => draft.record_event(name, version, payload, stamp, &limits),
+            };
+            recorded.map_err(TurnError::Blocked)?;
+            if event.outside_step {
+                let mut core = self.core();
+                core.kept.custom_events += 1;
+                core.passed_over += 1;
+            }
+        }
+        for log in logs {
+            let at = turn.stamp().at;
+            let line = LogLine {
+                log_id: turn.new_log_id(at),
+                run_key: turn.run.run_key,
+                attempt: log.step.as_ref().map(|(_, attempt)| *attempt),
+                step_key: log.step.map(|(key, _)| StepKey::from_stored(key)),
+                level: log.level,
+                category: log.category.into(),
+                message: log.message.into(),
+                data: log.data,
+                replay: log.replay,
+                created_at: at,
+            };
+            self.draft(turn).log(line);
+        }
+        let (kept, stored) = {
+            let core = self.core();
+            (core.kept, core.kept_stored)
+        };
+        if kept != stored {
+            let state = Body::of(&kept).map_err(TurnError::Blocked)?;
+            self.draft(turn).state(state);
+            self.core().kept_stored = kept;
+        }
+        Ok(())
+    }
+
+    // Sends what there is to send, if nothing is on its way.
+    fn send(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        debug_assert!(self.in_flight.is_none(), "one commit of a run is on its way at a time");
+        self.take_lines(turn)?;
+        if self.draft.is_none()
+            && let Some(completion) = &self.sql
+        {
+            let key = Arc::clone(&completion.key);
+            self.draft_sql(turn, &key)?;
+        }
+        if let Some(draft) = self.draft.take() {
+            let records = self.core().appended;
+            self.records = 0;
+            self.in_flight = Some(InFlight { sent: turn.send(draft), records });
+        }
+        Ok(())
+    }
+
+    // The commit of a step with SQL of its own holds nothing else.
+    fn draft_sql(&mut self, turn: &mut Turn, key: &Key) -> Result<(), TurnError> {
+        let stamp = turn.stamp();
+        let mut row = self.row(turn, key, stamp.at);
+        let completion = self.sql.as_mut().expect("there is a step with SQL");
+        let statements = std::mem::take(&mut completion.sql);
+        let (attempt, outcome) = (completion.attempt, completion.outcome.clone());
+        row.attempt = attempt;
+        row.status = StepStatus::Completed;
+        row.result = outcome.ok();
+        let payload = json!({ "key": &**key, "attempt": attempt, "statements": statements.len() });
+        let draft = self.draft(turn);
+        draft.user_sql(statements);
+        draft.step("step.completed", &payload, row, stamp).map_err(TurnError::Blocked)?;
+        if let Some(entry) = self.core().entry_mut(key) {
+            (entry.attempt, entry.recorded_at) = (attempt, stamp.at);
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        turn: &mut Turn,
+        records: u64,
+        answer: Result<Committed, CommitError>,
+    ) -> Result<(), TurnError> {
+        let with_sql = self.sql.as_ref().is_some_and(|completion| completion.sql.is_empty());
+        match turn.answered(answer)? {
+            Ok(_) => {
+                let mut core = self.core();
+                core.durable = core.durable.max(records);
+                drop(core);
+                if with_sql && let Some(completion) = self.sql.take() {
+                    let mut core = self.core();
+                    let at = core.entry(&completion.key).map_or(core.now, |e| e.recorded_at);
+                    core.recorded(&completion.key, completion.outcome, at);
+                    core.durable = core.appended;
+                    drop(core);
+                    turn.metrics().steps_completed.add(1);
+                    self.must_poll = true;
+                }
+                Ok(())
+            }
+            Err(CommitError::UserSql { unique, message }) if with_sql => {
+                let Some(completion) = self.sql.take() else { return Ok(()) };
+                let name = if unique { "UniqueViolation" } else { "SqlError" };
+                let failure = Failure::new(name, message, !unique);
+                let outcome = Err(failure);
+                let Completion { key, attempt, .. } = completion;
+                self.record_completion(turn, Completion { key, attempt, outcome, sql: Vec::new() })
+            }
+            Err(refused) => Err(TurnError::Blocked(windlass_engine::refusal(&refused))),
+        }
+    }
+
+    // Until a body, an answer, a message or a time moves something.
+    async fn wait(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let due = self.core().next_due();
+        let mut timer: Option<BoxFuture<'static, ()>> = due.map(|due| {
+            // The clock here only lags behind the store's: when the timer is over, it is due.
+            turn.env().sleep(due.since(turn.now()))
+        });
+        let mut answer = None;
+        std::future::poll_fn(|cx| {
+            self.root_waker().driver.register(cx.waker());
+            if let Some(in_flight) = &mut self.in_flight
+                && let Poll::Ready(ready) = in_flight.sent.as_mut().poll(cx)
+            {
+                answer = Some((in_flight.records, ready));
+                return Poll::Ready(());
+            }
+            if turn.poll_poked(cx).is_ready() || self.root_waker().is_woken() {
+                return Poll::Ready(());
+            }
+            match &mut timer {
+                Some(timer) => timer.as_mut().poll(cx),
+                None => Poll::Pending,
+            }
+        })
+        .await;
+        if let Some((records, answer)) = answer {
+            self.in_flight = None;
+            self.answered(turn, records, answer)?;
+        }
+        Ok(())
+    }
+
+    // Commits what is being made and waits for it.
+    async fn settle(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        self.send(turn)?;
+        if let Some(InFlight { sent, records }) = self.in_flight.take() {
+            let answer = sent.await;
+            self.answered(turn, records, answer)?;
+        }
+        Ok(())
+    }
+
+    // Everything that the run waits for is in the store, or in this commit: the turn is given back.
+    async fn park(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        self.cancel_let_go(turn)?;
+        self.take_lines(turn)?;
+        let (wake, waiting) = {
+            let mut core = self.core();
+            if core.has_deferred() {
+                (Wake::Now, false)
+            } else if core.has_open() {
+                (core.next_due().map_or(Wake::OnMessage, Wake::At), true)
+            } else {
+                return Err(TurnError::Blocked(waits_for_nothing()));
+            }
+        };
+        let read_to = turn.read_to();
+        let records = self.core().appended;
+        let mut draft = self.draft.take().unwrap_or_else(|| turn.draft());
+        draft.status(if waiting { RunStatus::Waiting } else { RunStatus::Active });
+        draft.release(wake, read_to);
+        self.records = 0;
+        let answer = turn.send(draft).await;
+        self.answered(turn, records, answer)
+    }
+
+    // The run has returned: its end is in the same commit as its last records.
+    async fn finish(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let outcome = self.finished.take().expect("the run has returned");
+        self.take_lines(turn)?;
+        let continue_with = self.core().continue_with.take();
+        let reaches = match self.reaches_outside() {
+            true => turn.reach().await?,
+            false => Vec::new(),
+        };
+        let limits = turn.limits().clone();
+        let outcome = outcome.and_then(|output| {
+            let (bytes, depth) = (limits.output_bytes_max, limits.json_depth_max);
+            super::ctx::check_body("the output", output, bytes, depth)
+                .map_err(|error| Failure::new("ResultTooLarge", error.to_string(), false))
+        });
+        let mut draft = match self.draft.take() {
+            Some(draft) => draft,
+            None => turn.draft(),
+        };
+        for op in reaches {
+            draft.op(op);
+        }
+        let ended = match (continue_with, outcome) {
+            (Some(input), _) => {
+                let output = Body::json(super::CONTINUED);
+                let payload = json!({ "continued": true });
+                turn.end(&mut draft, "workflow.completed", &payload, End::Complete(output))
+                    .and_then(|()| continue_as_new(turn, &mut draft, input))
+            }
+            (None, Ok(output)) => {
+                let payload = json!({ "output_bytes": output.len() });
+                turn.end(&mut draft, "workflow.completed", &payload, End::Complete(output))
+            }
+            (None, Err(failure)) => {
+                let payload = json!({ "error": { "name": failure.name } });
+                let error = failure.body().map_err(TurnError::Blocked)?;
+                turn.end(&mut draft, "workflow.failed", &payload, End::Errored(error))
+            }
+        };
+        ended.map_err(TurnError::Blocked)?;
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    pub(crate) fn pieces(&mut self) -> (&Ctx, &mut usize, &mut bool) {
+        (&self.ctx, &mut self.records, &mut self.must_poll)
+    }
+
+    pub(crate) fn make_row(&mut self, turn: &mut Turn, key: &Key, at: Timestamp) -> StepRow {
+        self.row(turn, key, at)
+    }
+
+    pub(crate) fn make_draft(&mut self, turn: &mut Turn) -> &mut Draft {
+        self.draft(turn)
+    }
+}
+
+// The next generation, with the messages that nobody has consumed.
+fn continue_as_new(turn: &mut Turn, draft: &mut Draft, input: Body) -> Result<(), Error> {
+    let run = turn.run.clone();
+    let mut row = TurnRow::ready();
+    row.queue = run.turn.queue.clone();
+    row.priority = run.turn.priority;
+    row.limit_key = run.turn.limit_key.clone();
+    let new = NewRun {
+        run_key: turn.new_run_key(),
+        namespace: run.namespace.clone(),
+        workflow: run.workflow.clone(),
+        model: run.model.clone(),
+        id: run.id.clone(),
+        generation: run.generation + 1,
+        input,
+        parent: run.parent.map(|parent| (run.root, parent)),
+        fork: run.fork.clone(),
+        labels: run.labels.clone(),
+        trace: run.trace.clone(),
+        deadline_at: None,
+        turn: row,
+        caused_by: Some(draft.cursor()),
+    };
+    let stamp = turn.stamp();
+    let run_key = draft.also_create(new, stamp)?;
+    let unread: BTreeMap<u64, Message> = std::mem::take(&mut turn.mailbox);
+    for message in unread.into_values() {
+        draft.send(NewMessage {
+            run_key,
+            message_id: message.message_id,
+            kind: message.kind,
+            name: message.name,
+            body: message.body,
+            caused_by: message.caused_by,
+            sent_at: message.sent_at,
+            required: false,
+        });
+    }
+    Ok(())
+}
+
+impl Program for StepsProgram {
+    fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
+        Box::pin(self.take(turn))
+    }
+
+    fn bytes(&self) -> usize {
+        self.future_bytes + size_of::<Self>() + size_of::<Core>() + self.core().bytes
+    }
+}
+
+impl Drop for StepsProgram {
+    fn drop(&mut self) {
+        // What the code holds is dropped with the run in memory; it did not let it go.
+        self.core().closed = true;
+        self.root = None;
+    }
+}
+
+fn foreign() -> Error {
+    let message = "the workflow was woken by something that is not one of its steps (a socket, a \
+                   timer, a channel or a spawned task); move it into a step";
+    Error::new(ErrorKind::Invalid, "FOREIGN_WAKE", message)
+}
+
+fn waits_for_nothing() -> Error {
+    let message = "the workflow waits, but for no step, sleep, event, child or activity: whatever \
+                   it waits for is lost when the process ends; move it into a step";
+    Error::new(ErrorKind::Invalid, "FOREIGN_WAIT", message)
+}

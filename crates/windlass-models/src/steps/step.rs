@@ -1,0 +1,369 @@
+//! A step: an operation whose body is the user's, tried again until it succeeds or gives up.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use windlass_kernel::{
+    Backoff, Body, BoxFuture, IntoDuration, RetryLimit, RetryPolicy, SqlValue, Statement,
+};
+
+use super::core::{Completion, Found, Kind, Outcome, Plan};
+use super::ctx::{Ctx, STEP_TIMEOUT, default_policy, invalid};
+use super::error::{BoxError, Failure, StepError};
+use super::operation::Operation;
+use super::wake::{OperationWaker, in_step};
+
+type Making<'a, T, E> =
+    Box<dyn FnMut(Attempt) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>> + Send + 'a>;
+type Probing<'a, T, E> = Box<
+    dyn FnMut(Attempt) -> Pin<Box<dyn Future<Output = Result<Option<T>, E>> + Send + 'a>>
+        + Send
+        + 'a,
+>;
+
+type Judging<'a, E> = Box<dyn Fn(&E) -> bool + Send + 'a>;
+
+/// A body that has run for so long gets a row that says so.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// What a body may know of its attempt.
+#[derive(Clone)]
+pub struct Attempt {
+    /// Which attempt this is, from 1.
+    pub number: u32,
+    /// The same for every attempt of this step in this run: hand it to services that deduplicate.
+    pub idempotency_key: String,
+    pub(crate) tx: StepTx,
+}
+
+/// The statements that are to run with the record of a step.
+#[derive(Clone, Default)]
+pub struct StepTx {
+    statements: Arc<Mutex<Vec<Statement>>>,
+}
+
+impl StepTx {
+    /// Adds a statement with the placeholders of its database (`?1` on SQLite, `$1` on PostgreSQL).
+    pub fn execute(&self, sql: impl Into<Arc<str>>, params: impl IntoIterator<Item = SqlValue>) {
+        let params = params.into_iter().collect();
+        self.statements.lock().push(Statement { sql: sql.into(), params });
+    }
+}
+
+/// How often a failed step is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retries {
+    /// So many times after the first attempt.
+    Times(u32),
+    /// Without end.
+    Forever,
+}
+
+impl From<u32> for Retries {
+    fn from(times: u32) -> Self {
+        Self::Times(times)
+    }
+}
+
+/// A step in the making, and the future of its result.
+#[must_use = "a step does nothing unless it is awaited"]
+pub struct Step<'a, T, E> {
+    operation: Operation,
+    policy: RetryPolicy,
+    timeout: Option<Duration>,
+    make: Making<'a, T, E>,
+    probe: Option<Probing<'a, T, E>>,
+    fatal: Option<Judging<'a, E>>,
+    work: Option<Work<'a, T, E>>,
+    timer: Option<Timer>,
+    attempt: u32,
+    tx: StepTx,
+    wakers: Option<(Waker, Waker)>,
+    result: PhantomData<fn() -> T>,
+}
+
+enum Work<'a, T, E> {
+    Doing(Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>>),
+    Asking(Pin<Box<dyn Future<Output = Result<Option<T>, E>> + Send + 'a>>),
+}
+
+struct Timer {
+    future: BoxFuture<'static, ()>,
+    left: Left,
+}
+
+// What is left of the timeout when a timer is over.
+#[derive(Clone, Copy)]
+enum Left {
+    Nothing,
+    After(Duration),
+    Forever,
+}
+
+impl<'a, T, E> Step<'a, T, E> {
+    pub(crate) fn new(ctx: Ctx, key: &str, make: Making<'a, T, E>) -> Self {
+        Self {
+            operation: Operation::new(ctx, key),
+            policy: default_policy(),
+            timeout: Some(STEP_TIMEOUT),
+            make,
+            probe: None,
+            fatal: None,
+            work: None,
+            timer: None,
+            attempt: 0,
+            tx: StepTx::default(),
+            wakers: None,
+            result: PhantomData,
+        }
+    }
+
+    /// How often it is tried again after a failure. Default 5.
+    pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
+        self.policy.limit = match retries.into() {
+            Retries::Times(times) => RetryLimit::Times(times),
+            Retries::Forever => RetryLimit::Forever,
+        };
+        self
+    }
+
+    /// How long after the first failure it is tried again. Default 10 seconds.
+    pub fn delay(mut self, delay: impl IntoDuration) -> Self {
+        match delay.into_duration() {
+            Ok(delay) => self.policy.delay = delay,
+            Err(error) => self.refuse("INVALID_DURATION", &error.to_string()),
+        }
+        self
+    }
+
+    /// How the delay grows. Default: it doubles each time.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.policy.backoff = backoff;
+        self
+    }
+
+    /// Replaces the whole policy.
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How long one attempt may take. Default ten minutes. What comes later is refused.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        match timeout.into_duration() {
+            Ok(timeout) if !timeout.is_zero() => self.timeout = Some(timeout),
+            Ok(_) => {
+                self.refuse("INVALID_DURATION", "a timeout of nothing leaves no time for the body")
+            }
+            Err(error) => self.refuse("INVALID_DURATION", &error.to_string()),
+        }
+        self
+    }
+
+    /// Lets an attempt take as long as it likes.
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout = None;
+        self
+    }
+
+    /// Names of errors that are not worth another attempt.
+    pub fn non_retryable<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.policy.non_retryable = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Says of an error whether another attempt cannot help.
+    pub fn fatal_if(mut self, fatal: impl Fn(&E) -> bool + Send + 'a) -> Self {
+        self.fatal = Some(Box::new(fatal));
+        self
+    }
+
+    /// Records that the body is about to run before it does. After a crash the probe is asked what
+    /// became of it: `Some` is the result, `None` means that it did not happen and is to be done.
+    pub fn intent<F, Fut>(mut self, mut probe: F) -> Self
+    where
+        F: FnMut(Attempt) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<Option<T>, E>> + Send + 'a,
+    {
+        self.probe = Some(Box::new(move |attempt| Box::pin(probe(attempt))));
+        self
+    }
+
+    fn refuse(&mut self, code: &'static str, message: &str) {
+        self.operation.refuse(&invalid(code, message));
+    }
+}
+
+impl<T, E> Step<'_, T, E>
+where
+    T: Serialize + DeserializeOwned,
+    E: Into<BoxError>,
+{
+    fn start(&mut self, number: u32, probe: bool) {
+        self.attempt = number;
+        self.tx = StepTx::default();
+        let attempt = self.given();
+        let made = catch_unwind(AssertUnwindSafe(|| match &mut self.probe {
+            Some(ask) if probe => Work::Asking(ask(attempt)),
+            _ => Work::Doing((self.make)(attempt)),
+        }));
+        match made {
+            Ok(work) => self.work = Some(work),
+            Err(panic) => {
+                let text = windlass_engine::panic_text(&*panic);
+                self.finish(Err(Failure::new("Panic", text, true)));
+                return;
+            }
+        }
+        let first = self.timeout.map_or(SHOWN_AFTER, |timeout| timeout.min(SHOWN_AFTER));
+        let left = match self.timeout {
+            Some(timeout) if timeout > SHOWN_AFTER => Left::After(timeout - SHOWN_AFTER),
+            Some(_) => Left::Nothing,
+            None => Left::Forever,
+        };
+        let future = self.operation.ctx.shared.env.sleep(first);
+        self.timer = Some(Timer { future, left });
+    }
+
+    fn given(&self) -> Attempt {
+        let run_key = self.operation.ctx.run().run_key;
+        Attempt {
+            number: self.attempt,
+            idempotency_key: format!("{run_key}:{}", self.operation.key()),
+            tx: self.tx.clone(),
+        }
+    }
+
+    // Polls the body and its timer, with a waker that says that they belong to the run.
+    fn poll_body(&mut self, cx: &mut Context<'_>) {
+        let waker = match &self.wakers {
+            Some((outer, inner)) if outer.will_wake(cx.waker()) => inner.clone(),
+            _ => {
+                let inner = OperationWaker::around(cx.waker());
+                self.wakers = Some((cx.waker().clone(), inner.clone()));
+                inner
+            }
+        };
+        let mut cx = Context::from_waker(&waker);
+        let key = self.operation.key().clone();
+        while let Some(work) = &mut self.work {
+            let polled = in_step(&key, self.attempt, || {
+                catch_unwind(AssertUnwindSafe(|| match work {
+                    Work::Doing(body) => body.as_mut().poll(&mut cx).map(|done| done.map(Some)),
+                    Work::Asking(probe) => probe.as_mut().poll(&mut cx),
+                }))
+            });
+            match polled {
+                Ok(Poll::Pending) => break,
+                Ok(Poll::Ready(Ok(Some(value)))) => {
+                    let outcome = self.written(&value);
+                    return self.finish(outcome);
+                }
+                // The probe knows of nothing: it is to be done.
+                Ok(Poll::Ready(Ok(None))) => {
+                    let attempt = self.given();
+                    self.work = Some(Work::Doing((self.make)(attempt)));
+                }
+                Ok(Poll::Ready(Err(error))) => {
+                    let fatal = self.fatal.as_ref().is_some_and(|fatal| fatal(&error));
+                    return self.finish(Err(Failure::of(error, fatal)));
+                }
+                Err(panic) => {
+                    let text = windlass_engine::panic_text(&*panic);
+                    return self.finish(Err(Failure::new("Panic", text, true)));
+                }
+            }
+        }
+        self.poll_timer(&mut cx);
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) {
+        while let Some(timer) = &mut self.timer {
+            if timer.future.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            let shared = &self.operation.ctx.shared;
+            match timer.left {
+                Left::Nothing => {
+                    let timeout = self.timeout.unwrap_or_default();
+                    let shown = windlass_kernel::format_duration(timeout);
+                    let message = format!("the attempt took longer than {shown}");
+                    return self.finish(Err(Failure::new("Timeout", message, true)));
+                }
+                Left::After(rest) => {
+                    shared.core.lock().long_running.push(self.operation.key().clone());
+                    let future = shared.env.sleep(rest);
+                    self.timer = Some(Timer { future, left: Left::Nothing });
+                }
+                Left::Forever => {
+                    shared.core.lock().long_running.push(self.operation.key().clone());
+                    self.timer = None;
+                }
+            }
+        }
+    }
+
+    fn written(&self, value: &T) -> Outcome {
+        let written =
+            Body::of(value).and_then(|body| self.operation.ctx.check_body("the result", body));
+        written.map_err(|error| {
+            let name = match error.code() {
+                "INVALID_SIZE" => "ResultTooLarge",
+                "INVALID_DEPTH" => "ResultTooDeep",
+                _ => "ResultUnwritable",
+            };
+            Failure::new(name, error.to_string(), false)
+        })
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        // A body that came too late, or that somebody let go, ends here.
+        (self.work, self.timer) = (None, None);
+        let sql = match outcome {
+            Ok(_) => std::mem::take(&mut *self.tx.statements.lock()),
+            Err(_) => Vec::new(),
+        };
+        let (key, attempt) = (self.operation.key().clone(), self.attempt);
+        let completion = Completion { key, attempt, outcome, sql };
+        self.operation.ctx.shared.core.lock().completed(completion);
+    }
+}
+
+impl<T, E> Future for Step<'_, T, E>
+where
+    T: Serialize + DeserializeOwned,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, StepError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if this.operation.is_new()
+            && let Err(error) = this.policy.validate()
+        {
+            this.refuse("INVALID_RETRY_POLICY", &error.to_string());
+        }
+        let (policy, timeout, intent) = (&this.policy, this.timeout, this.probe.is_some());
+        let plan = || Plan::Do { policy: policy.clone(), timeout, intent };
+        match this.operation.poll(cx, plan) {
+            Poll::Ready(Err(refused)) => return Poll::Ready(Err(refused)),
+            Poll::Ready(Ok(Found::Ready(outcome))) => {
+                return this.operation.read(Kind::Do, outcome);
+            }
+            Poll::Ready(Ok(Found::Start { attempt, probe })) => this.start(attempt, probe),
+            Poll::Ready(Ok(Found::Pending)) | Poll::Pending => {}
+        }
+        if this.work.is_some() {
+            this.poll_body(cx);
+        }
+        Poll::Pending
+    }
+}

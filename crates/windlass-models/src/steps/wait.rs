@@ -1,0 +1,125 @@
+//! Waits: a time, an event, or a child run. They are rows in the store, not futures that poll.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use serde::de::DeserializeOwned;
+use windlass_kernel::{Error, IntoDuration};
+
+use super::core::{Found, Kind, Plan};
+use super::ctx::{Ctx, invalid};
+use super::error::StepError;
+use super::operation::Operation;
+
+/// A plan that may have been refused before it was a wait.
+pub(crate) struct Wait {
+    pub(crate) operation: Operation,
+    pub(crate) plan: Option<Plan>,
+}
+
+impl Wait {
+    pub(crate) fn new(ctx: Ctx, key: &str, plan: Result<Plan, Error>) -> Self {
+        let mut operation = Operation::new(ctx, key);
+        let plan = plan.map_err(|error| operation.refuse(&error)).ok();
+        Self { operation, plan }
+    }
+
+    pub(crate) fn poll<T: DeserializeOwned>(
+        &mut self,
+        kind: Kind,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, StepError>> {
+        let plan = &mut self.plan;
+        let taken = || plan.take().expect("what was not refused has a plan");
+        match self.operation.poll(cx, taken) {
+            Poll::Ready(Err(refused)) => Poll::Ready(Err(refused)),
+            Poll::Ready(Ok(Found::Ready(outcome))) => self.operation.read(kind, outcome),
+            Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// A sleep. The run holds nothing while it lasts.
+#[must_use = "a sleep does nothing unless it is awaited"]
+pub struct Sleep(Wait);
+
+impl Sleep {
+    pub(crate) fn new(ctx: Ctx, key: &str, plan: Result<Plan, Error>) -> Self {
+        Self(Wait::new(ctx, key, plan))
+    }
+}
+
+impl Future for Sleep {
+    type Output = Result<(), StepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(Kind::Sleep, cx)
+    }
+}
+
+/// A wait for an event.
+#[must_use = "a wait does nothing unless it is awaited"]
+pub struct EventWait<T> {
+    wait: Wait,
+    payload: PhantomData<fn() -> T>,
+}
+
+impl<T> EventWait<T> {
+    pub(crate) fn new(ctx: Ctx, key: &str, plan: Result<Plan, Error>) -> Self {
+        Self { wait: Wait::new(ctx, key, plan), payload: PhantomData }
+    }
+
+    /// How long it waits, from one second to 365 days. Default a day. Then it ends with an error
+    /// of the code `EVENT_TIMEOUT`, which the workflow can catch.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        let checked = timeout
+            .into_duration()
+            .map_err(|error| invalid("INVALID_DURATION", error.to_string()))
+            .and_then(|t| self.wait.operation.ctx.check_timeout(t).map(|()| t));
+        match (checked, &mut self.wait.plan) {
+            (Ok(asked), Some(Plan::Event { timeout, .. })) => *timeout = asked,
+            (Ok(_), _) => {}
+            (Err(error), _) => self.wait.operation.refuse(&error),
+        }
+        self
+    }
+}
+
+impl<T: DeserializeOwned> Future for EventWait<T> {
+    type Output = Result<T, StepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.wait.poll(Kind::Event, cx)
+    }
+}
+
+/// A child run and the wait for its output.
+#[must_use = "a child does nothing unless it is awaited"]
+pub struct Child<O> {
+    wait: Wait,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> Child<O> {
+    pub(crate) fn new(ctx: Ctx, key: &str, plan: Result<Plan, Error>) -> Self {
+        Self { wait: Wait::new(ctx, key, plan), output: PhantomData }
+    }
+
+    /// Gives the child a label.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Some(Plan::Child { labels, .. }) = &mut self.wait.plan {
+            labels.insert(key.into(), value.into());
+        }
+        self
+    }
+}
+
+impl<O: DeserializeOwned> Future for Child<O> {
+    type Output = Result<O, StepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.wait.poll(Kind::Child, cx)
+    }
+}
