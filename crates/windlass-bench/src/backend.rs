@@ -46,6 +46,11 @@ impl Target {
         Self { store, dsn: None, path: None }
     }
 
+    /// The directory that was asked for.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// What the store is called.
     pub(crate) fn name(&self) -> &'static str {
         match self.store {
@@ -162,6 +167,18 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
+    /// A store in a file that somebody else made and removes.
+    pub(crate) fn file(file: &Path) -> anyhow::Result<Self> {
+        Ok(Self::Sqlite(SqliteStore::open(file.to_owned(), windlass_sqlite::Options::default())?))
+    }
+
+    /// A store in a schema that somebody else drops.
+    pub(crate) async fn schema(dsn: &str, schema: &str) -> anyhow::Result<Self> {
+        let schema = schema.to_owned();
+        let options = windlass_postgres::Options { schema, ..Default::default() };
+        Ok(Self::Postgres(PostgresStore::open(dsn, options).await?))
+    }
+
     /// The store.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {

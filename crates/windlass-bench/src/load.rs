@@ -88,6 +88,23 @@ async fn measure(args: &Args, place: &Place, author: &Arc<Author>) -> anyhow::Re
     Ok(report)
 }
 
+/// The load on a fresh store, without a calibration: what an engine's load is compared with.
+pub(crate) async fn bare(
+    place: &Place,
+    name: &str,
+    runs: u64,
+    steps: usize,
+    in_flight: usize,
+) -> anyhow::Result<f64> {
+    let author = Arc::new(Author::new(steps)?);
+    let opened = place.open(&format!("bare_{name}")).await?;
+    let warm_up = (runs / 10).clamp(1, 5_000);
+    drive(&opened, &author, in_flight, 0, warm_up).await?;
+    let driven = drive(&opened, &author, in_flight, warm_up, runs).await?;
+    opened.store().close().await?;
+    Ok(driven.runs_per_s)
+}
+
 async fn drive(
     opened: &Opened,
     author: &Arc<Author>,

@@ -10,6 +10,7 @@
 mod backend;
 mod calibrate;
 mod claim;
+mod engine;
 mod flips;
 mod idle;
 mod load;
@@ -21,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 use crate::report::Report;
 
-/// Measures Windlass's stores.
+/// Measures Windlass's stores and engine.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -40,6 +41,23 @@ enum Workload {
     Claim(claim::Args),
     /// What an open store does when there is nothing to do.
     Idle(idle::Args),
+    /// Runs of a few steps through the public API, from many callers at once.
+    Steps(engine::steps::Args),
+    /// One run at a time.
+    Sequential(engine::sequential::Args),
+    /// One run with many waits.
+    Waits(engine::waits::Args),
+    /// One run with many concurrent steps.
+    Fanout(engine::fanout::Args),
+    /// What an engine does when there is nothing to do.
+    Quiet(engine::quiet::Args),
+    /// A store full of runs that sleep.
+    Sleeping(engine::sleeping::Args),
+    /// A process is killed with runs in flight.
+    Recover(engine::recover::Args),
+    /// The process that `recover` kills.
+    #[command(hide = true)]
+    RecoverVictim(engine::recover::VictimArgs),
     /// Flipped bits and cut files: each is noticed, or changes nothing.
     Flips(flips::Args),
 }
@@ -64,6 +82,16 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Store(args) => load::run(&args).await,
         Workload::Claim(args) => claim::run(&args).await,
         Workload::Idle(args) => idle::run(&args).await,
+        Workload::Steps(args) => engine::steps::run(&args).await,
+        Workload::Sequential(args) => engine::sequential::run(&args).await,
+        Workload::Waits(args) => engine::waits::run(&args).await,
+        Workload::Fanout(args) => engine::fanout::run(&args).await,
+        Workload::Quiet(args) => engine::quiet::run(&args).await,
+        Workload::Sleeping(args) => engine::sleeping::run(&args).await,
+        Workload::Recover(args) => engine::recover::run(&args).await,
+        Workload::RecoverVictim(args) => {
+            engine::recover::victim(&args).await.map(|()| Report::default())
+        }
         Workload::Flips(args) => flips::run(&args).await,
     }
 }
