@@ -146,6 +146,32 @@ impl Engine {
         Err(busy(&self.current(run_key).await?))
     }
 
+    /// Begins a run anew with another input, as its next generation.
+    pub(crate) async fn supersede(&self, run: &Run, input: Body) -> Result<(), Error> {
+        let inner = &self.inner;
+        for _ in 0..ATTEMPTS_MAX {
+            let run = self.newest(run).await?;
+            let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
+            let commit = if run.status.is_ended() {
+                let mut new = inner.next_generation(&run, CausalRef::event(run.cursor));
+                new.input = input.clone();
+                Draft::create(new, OnExisting::Refuse, stamp)?.finish()
+            } else {
+                let reason = Some("replaced");
+                let terminating = inner.terminating(run.run_key, reason, None, "replace").await?;
+                let Some((mut draft, run)) = terminating else { continue };
+                let mut new = inner.next_generation(&run, draft.cursor());
+                new.input = input.clone();
+                draft.also_create(new, stamp)?;
+                draft.finish()
+            };
+            if self.superseded(commit).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(busy(run))
+    }
+
     /// Carries an errored run on as its next generation: completed steps are taken along, and the
     /// failed one is tried again.
     pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::options::{EnqueuedReason, Options};
 use crate::results::{Ended, Results};
+use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
 use crate::tasks::{TaskRoutes, Tasks};
@@ -128,11 +129,26 @@ impl Engine {
             inner.env.spawn(Lane::Service, Box::pin(workers::serve(Arc::clone(&inner))));
         }
         let life = Arc::new(Life(Arc::clone(&inner)));
-        Ok(Self { inner, _life: life })
+        let engine = Self { inner, _life: life };
+        schedules::register(&engine)?;
+        Ok(engine)
     }
 
     /// Serves the runs of a workflow with a model.
     pub fn register(&self, workflow: WorkflowName, model: Arc<dyn Model>) -> Result<(), Error> {
+        if workflow.as_str().starts_with("windlass.") {
+            let message =
+                format!("{workflow:?}: names that begin with \"windlass.\" are the engine's");
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_NAME", message));
+        }
+        self.register_own(workflow, model)
+    }
+
+    pub(crate) fn register_own(
+        &self,
+        workflow: WorkflowName,
+        model: Arc<dyn Model>,
+    ) -> Result<(), Error> {
         let mut models = self.inner.models.write();
         if models.contains_key(&workflow) {
             let message = format!("a workflow named {workflow:?} is registered already");
@@ -174,7 +190,8 @@ impl Engine {
 
     /// The names of the workflows that this process serves.
     pub fn workflows(&self) -> Vec<WorkflowName> {
-        self.inner.models.read().keys().cloned().collect()
+        let models = self.inner.models.read();
+        models.keys().filter(|name| !name.as_str().starts_with("windlass.")).cloned().collect()
     }
 
     /// The store.

@@ -259,7 +259,18 @@ impl Draft {
 
     /// Creates another run in the same commit: a child, or the next generation.
     pub fn also_create(&mut self, new: NewRun, stamp: Stamp) -> Result<RunKey, Error> {
+        self.also_create_with_state(new, None, stamp)
+    }
+
+    /// As [`Draft::also_create`], with the model's snapshot.
+    pub fn also_create_with_state(
+        &mut self,
+        new: NewRun,
+        state: Option<Body>,
+        stamp: Stamp,
+    ) -> Result<RunKey, Error> {
         let (mut run, mut ledger) = enqueued(new, stamp)?;
+        run.state = state;
         let run_key = run.run_key;
         let events = ledger.take_ops();
         end_row(&mut run, &ledger);

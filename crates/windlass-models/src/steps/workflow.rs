@@ -121,6 +121,14 @@ impl<I, O> WorkflowRef<I, O> {
         self.name.as_str()
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn workflow_name(&self) -> &WorkflowName {
+        &self.name
+    }
+
     /// Lets at most so many of its runs be held at the same time, over all processes; `None` lifts
     /// the limit. Runs beyond it wait in the queue.
     pub async fn at_once(&self, slots: Option<u32>) -> Result<(), Error> {
