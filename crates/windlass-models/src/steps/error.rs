@@ -122,7 +122,12 @@ impl Failure {
                 break;
             }
         }
-        Self::new(&name, said(&*error), retryable)
+        // A step's failure that nobody caught is the run's own.
+        let message = match error.downcast_ref::<StepError>() {
+            Some(step) => step.message.clone(),
+            None => said(&*error),
+        };
+        Self::new(&name, message, retryable)
     }
 
     pub(crate) fn body(&self) -> Result<Body, Error> {
