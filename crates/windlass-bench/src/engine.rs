@@ -1,7 +1,6 @@
 //! Workloads that go through the engine and `steps`, as a user's program does.
 
 pub(crate) mod fanout;
-pub(crate) mod quiet;
 pub(crate) mod recover;
 pub(crate) mod sequential;
 pub(crate) mod sleeping;

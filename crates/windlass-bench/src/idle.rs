@@ -1,4 +1,4 @@
-//! What an open store with a listener does while nothing is due.
+//! What a store and the engine on it do while nothing is due, with runs that sleep for a day.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::backend::{Place, Target};
+use windlass::{BoxError, Ctx, Engine, Options};
+
+use crate::backend::{Opened, Place, Target};
 use crate::report::Report;
 
 /// Options of `idle`.
@@ -19,6 +21,12 @@ pub(crate) struct Args {
     /// For how long to watch.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// How many runs sleep meanwhile.
+    #[arg(long, default_value_t = 100)]
+    runs: u64,
+    /// The store alone, without an engine.
+    #[arg(long)]
+    bare: bool,
 }
 
 /// What an open store may still do because it was just opened.
@@ -42,7 +50,12 @@ async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
     opened.store().listen(Arc::new(move |_| {
         heard.fetch_add(1, Ordering::Relaxed);
     }));
+    let engine = match args.bare {
+        true => None,
+        false => Some(sleeping(&opened, args.runs).await?),
+    };
     tokio::time::sleep(SETTLE).await;
+    let (asked_before, cpu_before) = (engine.as_ref().map_or(0, asked), cpu_ms());
 
     let span = Duration::from_secs(args.seconds);
     let mut report = Report::default();
@@ -65,9 +78,52 @@ async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
             report.put("queries_per_min", (end - start) as f64 / minutes).put("threads", own.len());
         }
     }
-    report.put("wakeups", wakeups.load(Ordering::Relaxed));
+    report
+        .put("wakeups", wakeups.load(Ordering::Relaxed))
+        .put("cpu_ms_per_min", (cpu_ms() - cpu_before) / minutes);
+    if let Some(engine) = &engine {
+        let calls = asked(engine) - asked_before;
+        report.put("engine_calls_per_min", calls as f64 / minutes).put("sleeping", args.runs);
+        if args.target.name() == "sqlite" && calls > 0 {
+            report.fail(format!("an idle engine asked its embedded store {calls} times"));
+        }
+        engine.shutdown(Duration::from_secs(1)).await?;
+    }
     opened.store().close().await?;
     Ok(report)
+}
+
+// An engine with runs that have nothing to do for a day.
+async fn sleeping(opened: &Opened, runs: u64) -> anyhow::Result<Engine> {
+    let engine = crate::engine::engine(opened, Options::default()).await?;
+    let workflow = engine.workflow("sleeper", |ctx: Ctx, (): ()| async move {
+        ctx.sleep("a day", "1 day").await?;
+        Ok::<_, BoxError>(())
+    })?;
+    for _ in 0..runs {
+        workflow.start(()).await?;
+    }
+    while engine.load().0 > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(engine)
+}
+
+// How often the engine has asked its store for something.
+fn asked(engine: &Engine) -> u64 {
+    let metrics = engine.metrics();
+    let counters = [&metrics.claims, &metrics.promotions, &metrics.commits, &metrics.renewals];
+    counters.into_iter().map(windlass_engine::Counter::get).sum()
+}
+
+// Of this process, from its start, in ticks of 10 ms.
+fn cpu_ms() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let field = |n: usize| -> f64 {
+        after.split_whitespace().nth(n).and_then(|ticks| ticks.parse().ok()).unwrap_or(0.0)
+    };
+    (field(11) + field(12)) * 10.0
 }
 
 struct Seen {

@@ -39,7 +39,7 @@ enum Workload {
     Store(load::Args),
     /// Claims from an empty, a full and a crowded store, and whether they drift.
     Claim(claim::Args),
-    /// What an open store does when there is nothing to do.
+    /// What a store and an engine do when there is nothing to do.
     Idle(idle::Args),
     /// Runs of a few steps through the public API, from many callers at once.
     Steps(engine::steps::Args),
@@ -49,8 +49,6 @@ enum Workload {
     Waits(engine::waits::Args),
     /// One run with many concurrent steps.
     Fanout(engine::fanout::Args),
-    /// What an engine does when there is nothing to do.
-    Quiet(engine::quiet::Args),
     /// A store full of runs that sleep.
     Sleeping(engine::sleeping::Args),
     /// A process is killed with runs in flight.
@@ -86,7 +84,6 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,
-        Workload::Quiet(args) => engine::quiet::run(&args).await,
         Workload::Sleeping(args) => engine::sleeping::run(&args).await,
         Workload::Recover(args) => engine::recover::run(&args).await,
         Workload::RecoverVictim(args) => {

@@ -67,6 +67,9 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         report.put("filled_runs_per_s", args.runs as f64 / begun.elapsed().as_secs_f64());
+        let in_memory = engine.load().1;
+        report.put("filled_rss_mb", rss_mb()).put("filled_in_memory", in_memory);
+        engine.evict_all();
         engine.stop(Duration::from_secs(5)).await?;
     }
     let before = rss_mb();
