@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Actor, Body, CausalRef, Commit, CommitError, Conflict, Draft, End, Error, ErrorKind, Message,
-    MessageId, MessageKind, MessageName, NewMessage, NewRun, OnExisting, Op, Query, Run, RunKey,
-    RunStatus, Step, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
+    Actor, Body, CausalRef, Commit, CommitError, Conflict, Draft, End, Error, ErrorKind, Loaded,
+    Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, OnExisting, Op, Query, Run,
+    RunKey, RunStatus, Step, StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow,
+    Wake,
 };
 
 use crate::engine::{Engine, Inner};
@@ -63,25 +64,25 @@ impl Engine {
                 return Ok(());
             }
             if run.status != RunStatus::Paused {
-                // A pause may have been asked for and not yet been read: this request follows it.
-                return match self.has_unread_control(run.run_key).await? {
-                    true => self.control(run.run_key, "resume", actor.as_ref()).await,
-                    false => Ok(()),
-                };
-            }
-            let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
-            let mut draft = Draft::free(&run, inner.worker, stamp.at);
-            draft.event("workflow.resumed", &with_actor(actor.as_ref()), stamp)?;
-            draft.status(RunStatus::Active);
-            draft.release(Wake::Now, run.seen);
-            match Arc::clone(inner).commit_until_known(draft.finish()).await {
-                Ok(_) => {
-                    inner.enqueued(&run, EnqueuedReason::Resume);
+                let (now, unread) = self.unread_control(run.run_key).await?;
+                run = now;
+                if run.status != RunStatus::Paused && !unread {
                     return Ok(());
                 }
-                Err(CommitError::Conflict(_)) => run = self.current(run.run_key).await?,
-                Err(error) => return Err(refusal(&error)),
             }
+            if run.status != RunStatus::Paused {
+                // A pause was asked for and not yet read: this request follows it. If it comes too
+                // late to be read with it, the run is paused by now.
+                self.control(run.run_key, "resume", actor.as_ref()).await?;
+                run = self.current(run.run_key).await?;
+                if run.status != RunStatus::Paused {
+                    return Ok(());
+                }
+            }
+            if inner.unpause(&run, actor.as_ref()).await? {
+                return Ok(());
+            }
+            run = self.current(run.run_key).await?;
         }
         Err(busy(&run))
     }
@@ -185,9 +186,10 @@ impl Engine {
                 );
                 return Err(Error::new(ErrorKind::Refused, "RUN_NOT_ERRORED", message));
             }
-            let loaded = inner.store.load(vec![run.run_key]).await?;
-            let steps = loaded.into_iter().next().map(|loaded| loaded.steps).unwrap_or_default();
-            let commit = inner.carried_on(&run, steps, actor.as_ref())?;
+            let Some(loaded) = inner.store.load(vec![run.run_key]).await?.into_iter().next() else {
+                continue;
+            };
+            let commit = inner.carried_on(loaded, actor.as_ref())?;
             if let Some(created) = self.superseded(commit).await? {
                 return Ok(created);
             }
@@ -246,10 +248,12 @@ impl Engine {
         Ok(newest.unwrap_or_else(|| run.clone()))
     }
 
-    async fn has_unread_control(&self, run_key: RunKey) -> Result<bool, Error> {
-        let loaded = self.inner.store.load(vec![run_key]).await?;
-        let messages = loaded.iter().flat_map(|loaded| &loaded.messages);
-        Ok(messages.into_iter().any(|message| message.kind == MessageKind::Control))
+    // A run's row, and whether it has control requests that nobody has read, at one moment.
+    async fn unread_control(&self, run_key: RunKey) -> Result<(Run, bool), Error> {
+        let loaded = self.inner.store.load(vec![run_key]).await?.into_iter().next();
+        let Some(loaded) = loaded else { return Ok((self.current(run_key).await?, false)) };
+        let unread = loaded.messages.iter().any(|message| message.kind == MessageKind::Control);
+        Ok((loaded.run, unread))
     }
 
     async fn control(
@@ -279,6 +283,27 @@ impl Engine {
 }
 
 impl Inner {
+    /// Lets a paused run go on; `false` if it has moved on since it was read.
+    pub(crate) async fn unpause(
+        self: &Arc<Self>,
+        run: &Run,
+        actor: Option<&Actor>,
+    ) -> Result<bool, Error> {
+        let stamp = self.stamp_after(run.updated_at);
+        let mut draft = Draft::free(run, self.worker, stamp.at);
+        draft.event("workflow.resumed", &with_actor(actor), stamp)?;
+        draft.status(RunStatus::Active);
+        draft.release(Wake::Now, run.seen);
+        match Arc::clone(self).commit_until_known(draft.finish()).await {
+            Ok(_) => {
+                self.enqueued(run, EnqueuedReason::Resume);
+                Ok(true)
+            }
+            Err(CommitError::Conflict(_)) => Ok(false),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
     /// Takes a run's turn from whoever has it, and drafts its end. None if it ended meanwhile.
     async fn terminating(
         self: &Arc<Self>,
@@ -310,7 +335,11 @@ impl Inner {
             None => None,
         };
         let end = End::Terminated(error);
-        let message = result_for_parent(&run, &end, stamp)?;
+        // A parent waits for its child's name: a restart is nothing that it hears of.
+        let message = match request {
+            "restart" => None,
+            _ => result_for_parent(&run, &end, stamp)?,
+        };
         draft.end("workflow.terminated", &payload, end, stamp)?;
         if let Some(message) = message {
             draft.send(message);
@@ -327,9 +356,17 @@ impl Inner {
 
     /// What must end with a run, for the commit that ends it.
     pub(crate) async fn reach_of(&self, run: &Run, at: Timestamp) -> Result<Vec<Op>, Error> {
+        let cancel_tree = self.internal_task(CANCEL_TREE, run, at)?;
+        let mut ops = vec![Op::Enqueue(Box::new(cancel_tree))];
+        let tasks = self.tasks_of(run).await?;
+        ops.extend(tasks.iter().map(|task| Op::Settle { task_id: task.task_id }));
+        Ok(ops)
+    }
+
+    /// The tasks that work for a run.
+    pub(crate) async fn tasks_of(&self, run: &Run) -> Result<Vec<Task>, Error> {
         let limit = self.options.limits.page_rows_max;
-        let mut ops = vec![Op::Enqueue(Box::new(self.cancel_tree(run, at)?))];
-        let mut after = None;
+        let mut tasks: Vec<Task> = Vec::new();
         loop {
             let page = self.store.list(Query::Tasks(TasksQuery {
                 namespace: run.namespace.clone(),
@@ -337,28 +374,33 @@ impl Inner {
                 queue: None,
                 name: None,
                 state: None,
-                after,
+                after: tasks.last().map(|task| task.task_id),
                 limit,
             }));
             let page = page.await?.tasks()?;
-            after = page.last().map(|task| task.task_id);
-            ops.extend(page.iter().map(|task| Op::Settle { task_id: task.task_id }));
-            if page.len() < limit as usize {
-                return Ok(ops);
+            let last = page.len() < limit as usize;
+            tasks.extend(page);
+            if last {
+                return Ok(tasks);
             }
         }
     }
 
-    /// The task that reaches what an ended run has left behind: children and activities.
-    pub(crate) fn cancel_tree(&self, run: &Run, at: Timestamp) -> Result<Task, Error> {
+    /// A task of the engine's own for a run.
+    pub(crate) fn internal_task(
+        &self,
+        name: &str,
+        run: &Run,
+        at: Timestamp,
+    ) -> Result<Task, Error> {
         Ok(Task {
             task_id: self.task_id(),
             namespace: run.namespace.clone(),
             run_key: Some(run.run_key),
             step_key: None,
-            kind: "cancel".into(),
+            kind: "internal".into(),
             queue: internal_queue(),
-            name: windlass_kernel::RouteName::new(CANCEL_TREE)?,
+            name: windlass_kernel::RouteName::new(name)?,
             priority: 0,
             ready: true,
             due_at: None,
@@ -403,20 +445,18 @@ impl Inner {
         }
     }
 
-    // The next generation of an errored run, with what it had completed.
-    fn carried_on(
-        &self,
-        run: &Run,
-        mut steps: Vec<Step>,
-        actor: Option<&Actor>,
-    ) -> Result<Commit, Error> {
-        let new = self.next_generation(run, CausalRef::event(run.cursor));
+    // The next generation of an errored run: with what it had settled, except for the step that
+    // failed it, and with the events that it had not read.
+    fn carried_on(&self, loaded: Loaded, actor: Option<&Actor>) -> Result<Commit, Error> {
+        let Loaded { run, mut steps, messages } = loaded;
+        let new = self.next_generation(&run, CausalRef::event(run.cursor));
         let run_key = new.run_key;
-        let mut at = self.clock.now();
+        let mut at = self.clock.now().max(run.updated_at);
         let mut draft = Draft::create(new, OnExisting::Refuse, self.clock.stamp(at))?;
+        let failed = failed_step(&run, &steps);
         let mut first = true;
         // In the order in which they were recorded: replay delivers them in it.
-        steps.retain(|step| step.status == StepStatus::Completed);
+        steps.retain(|step| step.status.is_settled() && Some(&step.step_key) != failed.as_ref());
         steps.sort_by_key(|step| step.updated_at);
         for mut step in steps {
             at = at.plus(std::time::Duration::from_micros(1));
@@ -427,9 +467,51 @@ impl Inner {
             step.run_key = run_key;
             step.position = draft.head().next_ordinal;
             step.updated_at = at;
-            draft.step("step.completed", &payload, step, self.clock.stamp(at))?;
+            let event = match step.status {
+                StepStatus::Completed => "step.completed",
+                _ => "step.failed",
+            };
+            draft.step(event, &payload, step, self.clock.stamp(at))?;
+        }
+        for message in messages {
+            if message.kind == MessageKind::Event {
+                draft.send(sent_on(message, run_key));
+            }
         }
         Ok(draft.finish())
+    }
+
+    /// What sends the events that came too late for a generation to the newest one, for the commit
+    /// that settles the task: so each of them is sent once.
+    pub(crate) async fn carry_over(&self, run_key: RunKey, after: u64) -> Result<Vec<Op>, Error> {
+        let Some(loaded) = self.store.load(vec![run_key]).await?.into_iter().next() else {
+            return Ok(Vec::new());
+        };
+        let Loaded { run, messages, .. } = loaded;
+        let newest = self.store.find(run.namespace, run.workflow, run.id).await?;
+        let Some(newest) = newest.filter(|newest| !newest.status.is_ended()) else {
+            return Ok(Vec::new());
+        };
+        let late = |message: &Message| message.kind == MessageKind::Event && message.seq > after;
+        let late = messages.into_iter().filter(late);
+        let sent_on = late.map(|message| NewMessage {
+            // A generation that has ended meanwhile refuses it, and the next one is looked up.
+            required: true,
+            ..sent_on(message, newest.run_key)
+        });
+        Ok(sent_on.map(|message| Op::PutMessage(Box::new(message))).collect())
+    }
+
+    /// Ends a child that its parent no longer waits for, in whatever generation it is.
+    pub(crate) async fn call_off(self: &Arc<Self>, child: RunKey) -> Result<(), Error> {
+        let Some(loaded) = self.store.load(vec![child]).await?.into_iter().next() else {
+            return Ok(());
+        };
+        let Run { namespace, workflow, id, .. } = loaded.run;
+        match self.store.find(namespace, workflow, id).await? {
+            Some(newest) if !newest.status.is_ended() => self.terminate_child(newest.run_key).await,
+            _ => Ok(()),
+        }
     }
 
     /// Terminates what a run that has ended left behind.
@@ -464,7 +546,7 @@ impl Inner {
 
     async fn terminate_child(self: &Arc<Self>, run_key: RunKey) -> Result<(), Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let reason = Some("the parent run has ended");
+            let reason = Some("the parent run has ended, or no longer waits for it");
             let Some((draft, _)) = self.terminating(run_key, reason, None, "parent").await? else {
                 return Ok(());
             };
@@ -476,6 +558,33 @@ impl Inner {
         }
         let message = format!("run {run_key} moves on faster than it can be terminated");
         Err(Error::new(ErrorKind::Unavailable, "RUN_BUSY", message))
+    }
+}
+
+// The step whose failure ended a run: the one that its error names, else the last that failed.
+fn failed_step(run: &Run, steps: &[Step]) -> Option<StepKey> {
+    let error: Option<serde_json::Value> = run.error.as_ref().and_then(|error| error.read().ok());
+    let named = error.as_ref().and_then(|error| error["step"].as_str());
+    let failed = steps
+        .iter()
+        .filter(|step| step.status.is_settled() && step.status != StepStatus::Completed);
+    match named {
+        Some(named) => failed.map(|step| &step.step_key).find(|key| key.as_str() == named).cloned(),
+        None => failed.max_by_key(|step| step.updated_at).map(|step| step.step_key.clone()),
+    }
+}
+
+// A message as it goes to another generation of its run.
+fn sent_on(message: Message, run_key: RunKey) -> NewMessage {
+    NewMessage {
+        run_key,
+        message_id: message.message_id,
+        kind: message.kind,
+        name: message.name,
+        body: message.body,
+        caused_by: message.caused_by,
+        sent_at: message.sent_at,
+        required: false,
     }
 }
 

@@ -184,12 +184,21 @@ impl Inner {
                 Start::New(run) => run.run_key,
                 Start::Memory(_, claimed) | Start::Store(_, claimed) => claimed.run_key,
             };
+            let limited = match &start {
+                Start::New(run) => run.turn.limit_key.is_some(),
+                Start::Memory(parked, _) => parked.run.turn.limit_key.is_some(),
+                Start::Store(loaded, _) => loaded.run.turn.limit_key.is_some(),
+            };
             let turns = inner.take_turns(start, &slot, steps_left);
             let stopped = inner.stopped();
             // What is given back when the engine stops is not put away: it is forgotten.
             futures::future::select(std::pin::pin!(turns), std::pin::pin!(stopped)).await;
             inner.unhold(run_key, &slot);
             drop(counted);
+            if limited {
+                // The store need not say that a slot of a limit has come back.
+                inner.signals.everything();
+            }
         };
         self.env.spawn(Lane::User, Box::pin(take));
     }
@@ -300,9 +309,11 @@ impl Inner {
                     Some(model) => model.open(Opened::Loaded(&loaded)),
                     None => Err(unknown_workflow(&loaded.run)),
                 };
-                let Loaded { run, messages, .. } = *loaded;
+                let Loaded { run, messages, steps } = *loaded;
                 let hold = claimed.hold;
                 let mut turn = Turn::new(Arc::clone(self), Box::new(run), hold, Arc::clone(slot));
+                let last = steps.iter().map(|step| step.updated_at).max();
+                turn.rise_above(last.unwrap_or(turn.run.updated_at));
                 turn.mailbox = messages.into_iter().map(|m| (m.seq, m)).collect();
                 (opened, turn)
             }
@@ -339,7 +350,15 @@ impl Inner {
     // What becomes of a turn that did not come to its end.
     async fn failed(self: &Arc<Self>, mut turn: Turn, error: TurnError) {
         match error {
-            TurnError::Lost => self.metrics.turns_lost.add(1),
+            TurnError::Lost => {
+                self.metrics.turns_lost.add(1);
+                // If it is held here nevertheless, nobody would ever give it back. If it is not,
+                // this does nothing: the claim's number has changed.
+                let item = held(turn.run.run_key, turn.hold);
+                if let Err(error) = self.store.release(vec![item]).await {
+                    tracing::warn!(%error, "a lost turn cannot be given back");
+                }
+            }
             TurnError::Store(error) => {
                 tracing::debug!(run_key = %turn.run.run_key, %error, "a turn is given back");
                 let item = held(turn.run.run_key, turn.hold);
@@ -362,6 +381,7 @@ impl Inner {
 
     // Leaves the reason where people look for it, once, and gives the turn back for a while.
     async fn block(&self, turn: &mut Turn, error: &Error) -> Result<(), TurnError> {
+        turn.refresh().await?;
         if turn.released {
             return Ok(());
         }
@@ -374,7 +394,8 @@ impl Inner {
         if !self.blocked_before(turn, &reason).await {
             let stamp = turn.stamp();
             draft.event("workflow.blocked", &reason, stamp).map_err(TurnError::Blocked)?;
-            let message = format!("{error}");
+            // Panics and errors of users may hold what PostgreSQL cannot.
+            let message = error.to_string().replace('\0', "\u{fffd}");
             draft.log(windlass_kernel::LogLine {
                 log_id: turn.new_log_id(stamp.at),
                 run_key: turn.run.run_key,

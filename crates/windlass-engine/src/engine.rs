@@ -233,7 +233,8 @@ impl Engine {
     /// Forgets every waiting run in memory, as if there were no room for them: their next turns
     /// replay from the store.
     pub fn evict_all(&self) {
-        self.inner.sticky.lock().clear();
+        let gone = self.inner.sticky.lock().clear();
+        drop(gone);
     }
 
     /// Looks for ready work now, as after a wake-up.

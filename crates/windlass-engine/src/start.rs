@@ -85,8 +85,17 @@ impl Engine {
         let inner = &self.inner;
         let (commit, id) = inner.creating(start)?;
         let run_key = commit.run_key().expect("a create names its run");
+        let workflow = workflow_of(&commit);
         let answer = inner.create(commit).await;
-        started(answer, run_key, id)
+        let mut started = started(answer, run_key, id)?;
+        if started.existed
+            && let Some(workflow) = workflow
+            && let Some(newest) = self.find_run(&workflow, &started.id).await?
+        {
+            // The one that was found is the first generation; the run may be in a later one.
+            started.run_key = newest.run_key;
+        }
+        Ok(started)
     }
 
     /// Starts many runs at once. Those whose id is taken are left out of the answer.
@@ -213,6 +222,13 @@ impl Engine {
             }
         }
     }
+}
+
+fn workflow_of(commit: &Commit) -> Option<WorkflowName> {
+    commit.ops.iter().find_map(|op| match op {
+        Op::CreateRun(run) => Some(run.workflow.clone()),
+        _ => None,
+    })
 }
 
 fn ended(run: Run) -> Ended {

@@ -63,8 +63,10 @@ impl Sticky {
         self.remove(run_key).filter(|parked| parked.run.head == head)
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.bytes_max);
+    /// Forgets all, and answers them: they are dropped outside the lock.
+    pub(crate) fn clear(&mut self) -> Self {
+        let empty = Self::new(self.bytes_max);
+        std::mem::replace(self, empty)
     }
 
     fn remove(&mut self, run_key: RunKey) -> Option<Parked> {

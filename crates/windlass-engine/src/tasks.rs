@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use windlass_kernel::retry::Decision;
 use windlass_kernel::{
-    Body, BoxFuture, Commit, DeadLetter, Error, ErrorKind, Hold, MessageId, MessageKind,
-    MessageName, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route, RouteName, RunKey,
-    StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
+    Body, BoxFuture, Commit, CommitError, DeadLetter, Error, ErrorKind, Hold, MessageId,
+    MessageKind, MessageName, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route, RouteName,
+    RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
 };
 
 use crate::engine::{Engine, FixedState, Inner};
@@ -24,6 +24,12 @@ use crate::turn::refusal;
 
 /// The engine's own task: ends what an ended run has left behind.
 pub(crate) const CANCEL_TREE: &str = "cancel-tree";
+
+/// The engine's own task: ends a child that its parent no longer waits for.
+pub(crate) const CANCEL_RUN: &str = "cancel-run";
+/// The engine's own task: sends what came too late for a generation to the next one.
+pub(crate) const CARRY_OVER: &str = "carry-over";
+const INTERNAL: [&str; 3] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER];
 
 /// How many errors of failed attempts a task keeps, the latest ones.
 const ERRORS_MAX: usize = 20;
@@ -155,12 +161,12 @@ impl Tasks {
 
     pub(crate) fn routes(&self) -> Vec<Route> {
         let mut routes: Vec<Route> = self.handlers.read().keys().cloned().collect();
-        routes.push(internal_route());
+        routes.extend(INTERNAL.map(internal_route));
         routes
     }
 
     pub(crate) fn serves(&self, route: &Route) -> bool {
-        *route == internal_route() || self.handlers.read().contains_key(route)
+        route.queue == internal_queue() || self.handlers.read().contains_key(route)
     }
 
     pub(crate) fn wanted(&self, max: u32) -> (Vec<Route>, u32) {
@@ -176,8 +182,8 @@ impl Tasks {
     }
 }
 
-fn internal_route() -> Route {
-    Route { queue: internal_queue(), name: RouteName::from_stored(CANCEL_TREE) }
+fn internal_route(name: &str) -> Route {
+    Route { queue: internal_queue(), name: RouteName::from_stored(name) }
 }
 
 impl Engine {
@@ -222,19 +228,14 @@ impl Inner {
         let guard = TaskGuard { task_id: task.task_id, hold };
         let commit = if task.queue == internal_queue() {
             match self.run_internal(&task).await {
-                Ok(()) => {
-                    Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }])
+                Ok(mut ops) => {
+                    ops.push(Op::Settle { task_id: task.task_id });
+                    Commit::new(None, Some(guard), ops)
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a task of the engine failed; it is tried again");
-                    let wake = Wake::At(self.clock.now().plus(Duration::from_secs(1)));
-                    let again = Reschedule {
-                        task_id: task.task_id,
-                        wake,
-                        attempt: task.attempt + 1,
-                        errors: None,
-                    };
-                    Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(again))])
+                    let at = self.clock.now().plus(Duration::from_secs(1));
+                    Commit::new(None, Some(guard), vec![again_in(&task, at)])
                 }
             }
         } else {
@@ -247,17 +248,29 @@ impl Inner {
             }
         };
         if let Err(error) = Arc::clone(self).commit_until_known(commit).await {
+            if matches!(error, CommitError::Refused(_)) && task.queue == internal_queue() {
+                // Whom it was for has ended meanwhile: it is looked up again.
+                let commit =
+                    Commit::new(None, Some(guard), vec![again_in(&task, self.clock.now())]);
+                let _ = Arc::clone(self).commit_until_known(commit).await;
+                return;
+            }
             tracing::debug!(task_id = %task.task_id, error = %refusal(&error), "a result is refused");
         }
     }
 
-    async fn run_internal(self: &Arc<Self>, task: &Task) -> Result<(), Error> {
-        match task.run_key {
-            Some(run_key) if task.name.as_str() == CANCEL_TREE => {
-                self.reach_descendants(run_key).await
-            }
-            _ => Ok(()),
+    // Answers what is to be written with the end of the task.
+    async fn run_internal(self: &Arc<Self>, task: &Task) -> Result<Vec<Op>, Error> {
+        let (Some(run_key), body) = (task.run_key, task.body.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        match (task.name.as_str(), body) {
+            (CANCEL_TREE, _) => self.reach_descendants(run_key).await?,
+            (CANCEL_RUN, Some(child)) => self.call_off(child.read()?).await?,
+            (CARRY_OVER, Some(after)) => return self.carry_over(run_key, after.read()?).await,
+            _ => {}
         }
+        Ok(Vec::new())
     }
 
     async fn attempt(
@@ -404,7 +417,7 @@ impl Inner {
                     attempt,
                     body: task.body.clone(),
                     errors: Some(errors),
-                    reason: failure.message.chars().take(500).collect::<String>().into(),
+                    reason: shown(&failure.message),
                     dead_at: now,
                 };
                 let mut ops = vec![settle, Op::DeadLetter(Box::new(dead))];
@@ -444,6 +457,21 @@ fn result_message(
         sent_at: now,
         required: false,
     }))))
+}
+
+// A task of the engine's that is to be tried again.
+fn again_in(task: &Task, at: Timestamp) -> Op {
+    Op::Reschedule(Box::new(Reschedule {
+        task_id: task.task_id,
+        wake: Wake::At(at),
+        attempt: task.attempt + 1,
+        errors: None,
+    }))
+}
+
+// A text for people. What PostgreSQL cannot hold in one is replaced.
+fn shown(message: &str) -> Arc<str> {
+    message.chars().take(500).collect::<String>().replace('\0', "\u{fffd}").into()
 }
 
 fn history(

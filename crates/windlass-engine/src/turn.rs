@@ -11,7 +11,7 @@ use serde_json::json;
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, Hold, Limits, LogId,
     Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run, RunKey,
-    RunStatus, Stamp, StepKey, Store, TaskId, Timestamp, Wake, WorkerKey,
+    RunStatus, Stamp, StepKey, Store, Task, TaskId, Timestamp, Wake, WorkerKey,
 };
 
 use crate::control::Control;
@@ -20,6 +20,7 @@ use crate::env::Env;
 use crate::metrics::Metrics;
 use crate::model::TurnError;
 use crate::slot::Slot;
+use crate::tasks::{CANCEL_RUN, CARRY_OVER};
 
 /// A held turn of a run.
 pub struct Turn {
@@ -34,6 +35,10 @@ pub struct Turn {
     pub(crate) read_to: u64,
     // As far as commits and claims told.
     pub(crate) accepted: u64,
+    // Somebody knows of a message that the counters do not show yet.
+    poked: bool,
+    // A commit was refused: the row here is ahead of the store's.
+    stale: bool,
     pub(crate) released: bool,
     pub(crate) steps_left: Option<Arc<AtomicI64>>,
     last_at: Timestamp,
@@ -55,10 +60,18 @@ impl Turn {
             mailbox: BTreeMap::new(),
             hold,
             slot,
+            poked: false,
+            stale: false,
             released: false,
             steps_left: None,
             before: None,
         }
+    }
+
+    /// Makes later times rise above this one. The row of a run that is read back may be older than
+    /// the last of its steps, and this process's clock may lag behind the one that wrote them.
+    pub(crate) fn rise_above(&mut self, at: Timestamp) {
+        self.last_at = self.last_at.max(at);
     }
 
     /// The store's time, as far as is known here.
@@ -159,12 +172,29 @@ impl Turn {
                 Err(TurnError::Store(Error::new(error.kind(), error.code(), error.message())))
             }
             Err(refused) => {
-                if let Some(before) = self.before.take() {
-                    self.run = before;
+                match self.before.take() {
+                    Some(before) => self.run = before,
+                    None => self.stale = true,
                 }
                 Ok(Err(refused))
             }
         }
+    }
+
+    /// Whether a commit was refused, so that nothing more can be sent on top of it.
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Reads the run's row again after a refused commit.
+    pub(crate) async fn refresh(&mut self) -> Result<(), TurnError> {
+        if std::mem::take(&mut self.stale) {
+            let loaded = self.inner.store.load(vec![self.run.run_key]).await;
+            let loaded = loaded.map_err(TurnError::Store)?.into_iter().next();
+            *self.run = loaded.ok_or(TurnError::Lost)?.run;
+            self.released = false;
+        }
+        Ok(())
     }
 
     /// Sends a commit and waits for its answer.
@@ -178,11 +208,12 @@ impl Turn {
 
     /// Whether messages may have come that were not read.
     pub fn has_unread(&self) -> bool {
-        self.accepted > self.read_to
+        self.poked || self.accepted > self.read_to
     }
 
     /// Reads the messages that came since the last time.
     pub async fn read_messages(&mut self) -> Result<(), TurnError> {
+        self.poked = false;
         loop {
             let limit = self.inner.options.limits.page_rows_max.min(1_000);
             let query = Query::Messages { run_key: self.run.run_key, after: self.read_to, limit };
@@ -206,10 +237,7 @@ impl Turn {
     /// is stopping.
     pub fn poll_poked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let poked = self.slot.poll_poked(cx);
-        if poked.is_ready() {
-            // Whoever poked knows of a message that this turn's counters do not show yet.
-            self.accepted = self.accepted.max(self.read_to + 1);
-        }
+        self.poked |= poked.is_ready();
         poked
     }
 
@@ -276,6 +304,14 @@ impl Turn {
             draft.release(Wake::OnMessage, self.read_to);
         }
         self.commit(draft).await?;
+        if paused && self.has_unread() {
+            // A paused run reads no messages, so a resume that came between would not be heard.
+            self.read_messages().await?;
+            let last = self.mailbox.values().rev().find(|m| m.kind == MessageKind::Control);
+            if last.is_some_and(|message| Control::of(message) == Control::Resume) {
+                self.inner.unpause(&self.run, None).await.map_err(TurnError::Store)?;
+            }
+        }
         Ok(paused)
     }
 
@@ -312,6 +348,25 @@ impl Turn {
     pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
         let ops = self.inner.reach_of(&self.run, self.now()).await;
         ops.map_err(TurnError::Store)
+    }
+
+    /// The tasks that work for this run.
+    pub async fn tasks(&self) -> Result<Vec<Task>, TurnError> {
+        self.inner.tasks_of(&self.run).await.map_err(TurnError::Store)
+    }
+
+    /// A task of the engine's that ends a child which this run no longer waits for.
+    pub fn call_off(&self, child: RunKey, at: Timestamp) -> Result<Task, Error> {
+        let mut task = self.inner.internal_task(CANCEL_RUN, &self.run, at)?;
+        task.body = Some(Body::of(&child)?);
+        Ok(task)
+    }
+
+    /// A task of the engine's that sends what came too late for this generation to the next one.
+    pub fn carry_over(&self, at: Timestamp) -> Result<Task, Error> {
+        let mut task = self.inner.internal_task(CARRY_OVER, &self.run, at)?;
+        task.body = Some(Body::of(&self.read_to)?);
+        Ok(task)
     }
 
     /// Counters of what the engine did.
@@ -392,11 +447,15 @@ fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, E
     let inline = |body: &&Body| {
         body.encoding == windlass_kernel::Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX
     };
-    if let Some(result) = result.filter(inline) {
-        text.pop();
-        text.push_str(",\"result\":");
-        text.push_str(&String::from_utf8_lossy(&result.bytes));
-        text.push('}');
+    let Some(result) = result else { return Ok(Body::json(text)) };
+    text.pop();
+    match inline(&result) {
+        true => {
+            text.push_str(",\"result\":");
+            text.push_str(&String::from_utf8_lossy(&result.bytes));
+            text.push('}');
+        }
+        false => text.push_str(",\"large\":true}"),
     }
     Ok(Body::json(text))
 }

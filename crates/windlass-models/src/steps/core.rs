@@ -144,7 +144,13 @@ pub(crate) struct Entry {
     pub(crate) recorded_at: Timestamp,
     pub(crate) due: Option<Timestamp>,
     pub(crate) wait_for: Option<Arc<str>>,
-    pub(crate) child: Option<RunKey>,
+    pub(crate) child: Option<ChildRef>,
+    /// Its intent is in a commit, and the body that follows has not ended.
+    intended: bool,
+    // It was recorded by an earlier generation, whose code may have come by another way.
+    carried: bool,
+    // It was next in the record before the code asked for it; it is told when the code does.
+    aside: bool,
     // Nothing that is durable later than this led to it.
     after: u64,
 }
@@ -167,6 +173,9 @@ impl Entry {
             due: None,
             wait_for: None,
             child: None,
+            intended: false,
+            carried: false,
+            aside: false,
             after: 0,
         }
     }
@@ -177,6 +186,8 @@ pub(crate) struct Completion {
     pub(crate) key: Key,
     pub(crate) attempt: u32,
     pub(crate) outcome: Outcome,
+    /// It was cut off, or the probe failed: nobody knows what the body has done.
+    pub(crate) unknown: bool,
     pub(crate) sql: Vec<windlass_kernel::Statement>,
 }
 
@@ -281,7 +292,7 @@ impl Core {
         let mut settled: Vec<(&Step, Key)> = Vec::new();
         for step in steps {
             let key: Key = step.step_key.as_str().into();
-            core.load(step, &key)?;
+            core.load(run, step, &key)?;
             if step.status.is_settled() {
                 settled.push((step, key));
             }
@@ -292,13 +303,14 @@ impl Core {
         Ok(core)
     }
 
-    fn load(&mut self, step: &Step, key: &Key) -> Result<(), Error> {
+    fn load(&mut self, run: &Run, step: &Step, key: &Key) -> Result<(), Error> {
         let Some(kind) = Kind::parse(&step.kind) else {
             let message = format!("step {key:?} is of a kind {:?} that is not known", step.kind);
             return Err(Error::new(ErrorKind::Invalid, "NON_DETERMINISM", message));
         };
         let mut entry = Entry::new(kind);
         entry.stored = true;
+        entry.carried = step.created_at < run.created_at;
         entry.attempt = step.attempt;
         entry.position = step.position;
         entry.created_at = step.created_at;
@@ -309,8 +321,7 @@ impl Core {
             .input
             .as_ref()
             .filter(|_| kind == Kind::Child)
-            .and_then(|input| input.read::<ChildRef>().ok())
-            .map(|child| child.run_key);
+            .and_then(|input| input.read::<ChildRef>().ok());
         entry.state = match step.status {
             StepStatus::Completed => {
                 let null = || Body::json("null");
@@ -326,9 +337,13 @@ impl Core {
             // What a body may have done is for the probe to find out, if the step has one.
             StepStatus::Running => {
                 entry.probe = step.input.is_some();
+                entry.attempt = step.attempt.saturating_sub(1);
                 State::Idle
             }
-            StepStatus::Pending | StepStatus::Waiting => State::Idle,
+            StepStatus::Pending | StepStatus::Waiting => {
+                entry.probe = kind == Kind::Do && step.input.is_some();
+                State::Idle
+            }
         };
         self.steps += usize::from(kind == Kind::Do);
         self.bytes += 160 + key.len() + step.result.as_ref().map_or(0, Body::len);
@@ -368,6 +383,7 @@ impl Core {
         entry.after = self.appended;
         self.let_go.remove(key);
         match &entry.state {
+            State::Recorded(_) if entry.aside => self.again.push_back(Arc::clone(key)),
             State::Recorded(_) | State::Done => {}
             State::Delivered(_) => self.again.push_back(Arc::clone(key)),
             State::Waiting | State::Retrying => {}
@@ -404,6 +420,7 @@ impl Core {
             State::Starting | State::Running => {
                 self.running -= 1;
                 entry.state = State::Idle;
+                entry.probe |= std::mem::take(&mut entry.intended);
             }
             State::Deferred => entry.state = State::Idle,
             State::Asked => {
@@ -420,14 +437,18 @@ impl Core {
     /// Tells one operation its result. `false` if there is nothing to tell.
     pub(crate) fn deliver_next(&mut self) -> bool {
         if let Some(key) = self.again.pop_front() {
-            let entry = &self.entries[&key];
-            if let Some(waker) = &entry.waker {
+            self.deliver(&key);
+            if let Some(waker) = &self.entries[&key].waker {
                 wake_operation(waker);
             }
             return true;
         }
         let Some(key) = self.records.pop_front() else { return false };
         let entry = self.entries.get_mut(&key).expect("a record has an entry");
+        if !entry.claimed && entry.carried {
+            entry.aside = true;
+            return true;
+        }
         if !entry.claimed {
             let kind = entry.kind.as_str();
             self.fault = Some(nondeterminism(format!(
@@ -479,7 +500,9 @@ impl Core {
             && matches!(entry.state, State::Running)
         {
             entry.state = State::Done;
-            entry.probe = false;
+            let intent = matches!(entry.plan, Some(Plan::Do { intent: true, .. }));
+            entry.probe = intent && completion.unknown;
+            entry.intended = false;
             self.running -= 1;
             self.completions.push_back(completion);
         }
@@ -519,7 +542,7 @@ impl Core {
                 break;
             }
             let wants_intent = matches!(&entry.plan, Some(Plan::Do { intent: true, .. }));
-            if wants_intent && !entry.probe {
+            if wants_intent && !entry.probe && !entry.intended {
                 return match started {
                     0 => Started::Intent(Arc::clone(key)),
                     count => Started::Bodies(count),
@@ -547,9 +570,7 @@ impl Core {
         let after = self.appended;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.after = after;
-            if let Some(Plan::Do { intent, .. }) = &mut entry.plan {
-                *intent = false;
-            }
+            entry.intended = true;
         }
     }
 
@@ -657,7 +678,7 @@ pub(crate) enum Started {
 }
 
 /// Which run a step waits for, as it stands in the step's row.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ChildRef {
     pub(crate) workflow: WorkflowName,
     pub(crate) id: String,

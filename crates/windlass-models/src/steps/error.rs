@@ -82,6 +82,9 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub(crate) retryable: bool,
+    /// The step that it came from, if it ended a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<String>,
 }
 
 fn yes() -> bool {
@@ -102,13 +105,14 @@ impl Failure {
         if let Some((at, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
             message.truncate(at);
         }
-        Self { name: name.into(), message, retryable }
+        Self { name: name.into(), message, retryable, step: None }
     }
 
     /// What is recorded of a user's error of type `E`.
     pub(crate) fn of<E: Into<BoxError>>(error: E, fatal: bool) -> Self {
         let error: BoxError = error.into();
         let mut retryable = !fatal;
+        let mut from_step = None;
         let mut name = short_name(std::any::type_name::<E>());
         let mut next: Option<&(dyn StdError + 'static)> = Some(&*error);
         while let Some(link) = next {
@@ -119,6 +123,7 @@ impl Failure {
             }
             if let Some(step) = link.downcast_ref::<StepError>() {
                 name.clone_from(&step.name);
+                from_step = Some(step.key.clone());
                 break;
             }
         }
@@ -127,7 +132,7 @@ impl Failure {
             Some(step) => step.message.clone(),
             None => said(&*error),
         };
-        Self::new(&name, message, retryable)
+        Self { step: from_step, ..Self::new(&name, message, retryable) }
     }
 
     pub(crate) fn body(&self) -> Result<Body, Error> {

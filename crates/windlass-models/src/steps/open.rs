@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
-    Body, Error, ErrorKind, Message, MessageKind, NewRun, RunId, RunKey, Sha256Digest, StepKey,
+    Body, Error, ErrorKind, Message, MessageKind, NewRun, Op, RunId, RunKey, Sha256Digest, StepKey,
     StepStatus, Task, TaskId, Timestamp, Turn as TurnRow,
 };
 
@@ -55,7 +55,7 @@ impl StepsProgram {
                         message.or(due.then_some(Met::Due))
                     }
                     (State::Waiting, Kind::Child) => {
-                        child_result(&turn.mailbox, entry.child).map(Met::Message)
+                        child_result(&turn.mailbox, entry.child.as_ref()).map(Met::Message)
                     }
                     (State::Waiting, Kind::Activity) => {
                         activity_result(&turn.mailbox, key).map(Met::Message)
@@ -103,10 +103,10 @@ impl StepsProgram {
             Some(Plan::Child { workflow, .. }) => {
                 let id = child_id(turn, key)?;
                 let run_key = turn.new_run_key();
-                child = Some((run_key, id.clone()));
                 row.wait_for = Some("child".into());
-                let child = ChildRef { workflow: workflow.clone(), id: id.to_string(), run_key };
-                row.input = Some(Body::of(&child)?);
+                let named = ChildRef { workflow: workflow.clone(), id: id.to_string(), run_key };
+                row.input = Some(Body::of(&named)?);
+                child = Some((id.clone(), named));
                 ("child.started", json!({ "workflow": workflow, "id": id, "run_key": run_key }))
             }
             Some(Plan::Activity { route, .. }) => {
@@ -126,9 +126,9 @@ impl StepsProgram {
         let cause = draft.cursor();
         match plan {
             Some(Plan::Child { workflow, model, input, labels }) => {
-                let (run_key, id) = child.clone().expect("a child was named");
+                let (id, named) = child.clone().expect("a child was named");
                 let new = NewRun {
-                    run_key,
+                    run_key: named.run_key,
                     namespace: turn.run.namespace.clone(),
                     workflow,
                     model,
@@ -162,7 +162,7 @@ impl StepsProgram {
             entry.stored = true;
             entry.due = due;
             entry.wait_for = wait_for;
-            entry.child = child.map(|(run_key, _)| run_key);
+            entry.child = child.map(|(_, named)| named);
         }
         Ok(())
     }
@@ -224,7 +224,10 @@ impl StepsProgram {
                 ("event.consumed", Ok(message.body.clone().unwrap_or_else(null)))
             }
             Kind::Child => {
-                let result: ChildResult = read(message)?;
+                let mut result: ChildResult = read(message)?;
+                if let Some(large) = self.large.remove(&message.seq) {
+                    result.result = Some(raw_value(&large)?);
+                }
                 payload["run_key"] = json!(result.run_key);
                 payload["status"] = json!(result.status);
                 match result.status.as_str() {
@@ -277,9 +280,19 @@ impl StepsProgram {
 
     /// Calls off what the code let go and did not ask for again. A key that is let go can be asked
     /// for again; an activity or a child is really ended, and its key with it.
-    pub(crate) fn cancel_let_go(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+    pub(crate) async fn cancel_let_go(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let keys = std::mem::take(&mut self.ctx.shared.core.lock().let_go);
+        let mut tasks = None;
         for key in keys {
+            let kind = self.ctx.shared.core.lock().entry(&key).map(|entry| entry.kind);
+            if let Some(kind @ (Kind::Child | Kind::Activity)) = kind {
+                if kind == Kind::Activity && tasks.is_none() {
+                    tasks = Some(turn.tasks().await?);
+                }
+                let tasks = tasks.as_deref().unwrap_or_default();
+                self.call_off(turn, &key, kind, tasks).map_err(TurnError::Blocked)?;
+                continue;
+            }
             let at = turn.stamp().at;
             let mut row = self.make_row(turn, &key, at);
             row.status = StepStatus::Pending;
@@ -290,6 +303,39 @@ impl StepsProgram {
                 (entry.state, entry.due, entry.wait_for) = (State::Idle, None, None);
             }
         }
+        Ok(())
+    }
+
+    // Ends a child or an activity that nobody waits for.
+    fn call_off(
+        &mut self,
+        turn: &mut Turn,
+        key: &Key,
+        kind: Kind,
+        tasks: &[Task],
+    ) -> Result<(), Error> {
+        let stamp = turn.stamp();
+        let mut row = self.make_row(turn, key, stamp.at);
+        let failure = Failure::new("Cancelled", "it was called off", false);
+        row.status = StepStatus::Cancelled;
+        row.error = Some(failure.body()?);
+        let event = match kind {
+            Kind::Child => "child.failed",
+            _ => "activity.cancelled",
+        };
+        let payload = json!({ "key": &**key, "cancelled": true });
+        let child = self.ctx.shared.core.lock().entry(key).and_then(|entry| entry.child.clone());
+        let draft = self.make_draft(turn);
+        draft.step(event, &payload, row, stamp)?;
+        if let Some(child) = child {
+            draft.enqueue(turn.call_off(child.run_key, stamp.at)?);
+        }
+        let of_step =
+            |task: &&Task| task.step_key.as_ref().is_some_and(|step| step.as_str() == &**key);
+        for task in tasks.iter().filter(of_step) {
+            draft.op(Op::Settle { task_id: task.task_id });
+        }
+        self.recorded(key, Err(failure), stamp.at);
         Ok(())
     }
 
@@ -311,7 +357,10 @@ fn event_for(mailbox: &BTreeMap<u64, Message>, name: &str) -> Option<u64> {
 #[derive(Deserialize)]
 struct ChildResult {
     run_key: RunKey,
+    id: String,
     status: String,
+    #[serde(default)]
+    large: bool,
     result: Option<Box<RawValue>>,
 }
 
@@ -323,10 +372,28 @@ struct ActivityResult {
     result: Option<Box<RawValue>>,
 }
 
-fn child_result(mailbox: &BTreeMap<u64, Message>, child: Option<RunKey>) -> Option<u64> {
+/// The child whose result is too large for this message.
+pub(crate) fn large_result(message: &Message) -> Option<RunKey> {
+    let result = (message.kind == MessageKind::ChildResult)
+        .then(|| read::<ChildResult>(message).ok())
+        .flatten()?;
+    result.large.then_some(result.run_key)
+}
+
+fn raw_value(body: &Body) -> Result<Box<RawValue>, Error> {
+    let text = String::from_utf8_lossy(&body.bytes).into_owned();
+    RawValue::from_string(text).map_err(|source| {
+        let message = "the result of a child does not read as JSON";
+        Error::new(ErrorKind::Corrupt, "RESULT_UNREADABLE", message).with_source(source)
+    })
+}
+
+// By its name: whichever generation of the child ends, ends the wait.
+fn child_result(mailbox: &BTreeMap<u64, Message>, child: Option<&ChildRef>) -> Option<u64> {
+    let child = child?;
     let of_child = |message: &&Message| {
         message.kind == MessageKind::ChildResult
-            && read::<ChildResult>(message).is_ok_and(|result| Some(result.run_key) == child)
+            && read::<ChildResult>(message).is_ok_and(|result| result.id == child.id)
     };
     mailbox.values().find(of_child).map(|message| message.seq)
 }

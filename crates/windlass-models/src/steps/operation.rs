@@ -9,7 +9,7 @@ use windlass_kernel::{Body, Error, ErrorKind};
 use super::core::{Found, Key, Kind, Outcome, Plan};
 use super::ctx::Ctx;
 use super::error::StepError;
-use super::wake::is_polling;
+use super::wake::{current_step, is_polling};
 
 pub(crate) struct Operation {
     pub(crate) ctx: Ctx,
@@ -68,6 +68,10 @@ impl Operation {
                 if let Some(refused) = self.refused.take() {
                     self.phase = Phase::Over;
                     return Poll::Ready(Err(refused));
+                }
+                if current_step().is_some() {
+                    self.phase = Phase::Over;
+                    return Poll::Ready(Err(nested(&self.key)));
                 }
                 if let Err(refused) = core.claim(&self.key, plan(), cx.waker()) {
                     self.phase = Phase::Over;
@@ -136,6 +140,12 @@ impl Drop for Operation {
             self.ctx.shared.core.lock().drop_operation(&self.key);
         }
     }
+}
+
+// Once the outer step is recorded its body never runs again, so nobody would ask for the inner one.
+fn nested(key: &str) -> StepError {
+    let message = "it is used inside the body of another step; use it beside that step".to_owned();
+    StepError::new("NESTED_STEP", key, "NestedStep", message)
 }
 
 fn elsewhere(key: &str) -> Error {

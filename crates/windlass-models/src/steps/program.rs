@@ -11,13 +11,14 @@ use serde_json::json;
 use windlass_engine::{Program, Sent, Turn, TurnError};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Committed, Draft, End, Error, ErrorKind, LogLine, Message,
-    NewMessage, NewRun, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp,
+    NewMessage, NewRun, RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp,
     Turn as TurnRow, Wake,
 };
 
 use super::core::{Completion, Core, Key, Outcome, Plan, Started, State, nondeterminism};
 use super::ctx::Ctx;
 use super::error::Failure;
+use super::open::large_result;
 use super::wake::{RootWaker, polling};
 
 /// A workflow's own future, its output already written.
@@ -39,6 +40,9 @@ pub(crate) struct StepsProgram {
     finished: Option<Outcome>,
     future_bytes: usize,
     out_of_steps: bool,
+    // Results of children that were too large for their messages, by the message's number.
+    pub(crate) large: BTreeMap<u64, Body>,
+    looked_to: u64,
 }
 
 struct InFlight {
@@ -62,6 +66,8 @@ impl StepsProgram {
             finished: None,
             future_bytes,
             out_of_steps: false,
+            large: BTreeMap::new(),
+            looked_to: 0,
         }
     }
 
@@ -82,6 +88,7 @@ impl StepsProgram {
             if turn.has_unread() {
                 turn.read_messages().await?;
             }
+            self.fetch_large(turn).await?;
             let hold_back = turn.control().is_some() || turn.is_draining() || self.out_of_steps;
             self.advance(turn, hold_back)?;
             if self.finished.is_some() && self.in_flight.is_none() {
@@ -109,6 +116,42 @@ impl StepsProgram {
             }
             self.wait(turn).await?;
         }
+    }
+
+    // Large results of children are read before the workflow is asked whether it waits for them.
+    async fn fetch_large(&mut self, turn: &Turn) -> Result<(), TurnError> {
+        let news: Vec<(u64, Option<RunKey>)> = turn
+            .mailbox
+            .range(self.looked_to + 1..)
+            .map(|(seq, message)| (*seq, large_result(message)))
+            .collect();
+        for (seq, child) in news {
+            if let Some(child) = child {
+                let loaded = turn.store().load(vec![child]).await.map_err(TurnError::Store)?;
+                let run = loaded.into_iter().next().map(|loaded| loaded.run);
+                if let Some(result) = run.and_then(|run| run.output.or(run.error)) {
+                    self.large.insert(seq, result);
+                }
+            }
+            self.looked_to = seq;
+        }
+        Ok(())
+    }
+
+    // What was done before the run got stuck stays done.
+    async fn keep(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        if let Some(InFlight { sent, records }) = self.in_flight.take() {
+            let answer = sent.await;
+            self.answered(turn, records, answer)?;
+        }
+        if !turn.is_stale()
+            && let Some(draft) = self.draft.take()
+        {
+            let records = self.core().appended;
+            let answer = turn.send(draft).await;
+            self.answered(turn, records, answer)?;
+        }
+        Ok(())
     }
 
     // Takes the workflow as far as it gets without waiting for anything.
@@ -163,6 +206,10 @@ impl StepsProgram {
                     return Err(TurnError::Blocked(nondeterminism(format!(
                         "the code has returned, and the record has step {key:?} next"
                     ))));
+                }
+                if self.core().replaying {
+                    self.core().end_replay();
+                    self.check_fault()?;
                 }
                 // What the code let go by returning is not let go by being dropped.
                 self.root = None;
@@ -245,6 +292,8 @@ impl StepsProgram {
                 row.due_at = decided;
                 payload["error"] = json!({ "name": failure.name });
                 row.error = Some(failure.body().map_err(TurnError::Blocked)?);
+                let probe = self.core().entry(&key).is_some_and(|entry| entry.probe);
+                row.input = (retried && probe).then(intent_mark);
             }
         }
         self.draft(turn).step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
@@ -340,7 +389,8 @@ impl StepsProgram {
                 let at = turn.stamp().at;
                 let mut row = self.row(turn, &key, at);
                 row.status = StepStatus::Running;
-                row.input = Some(Body::json("{\"intent\":true}"));
+                row.attempt += 1;
+                row.input = Some(intent_mark());
                 self.draft(turn).open_step(row);
                 let mut core = self.core();
                 core.intent_recorded(&key);
@@ -363,6 +413,9 @@ impl StepsProgram {
                 let mut row = self.row(turn, &key, at);
                 row.status = StepStatus::Running;
                 row.attempt += 1;
+                let plan = self.core().entry(&key).and_then(|entry| entry.plan.clone());
+                let intent = matches!(plan, Some(Plan::Do { intent: true, .. }));
+                row.input = intent.then(intent_mark);
                 self.draft(turn).open_step(row);
                 if let Some(entry) = self.core().entry_mut(&key) {
                     entry.stored = true;
@@ -494,7 +547,9 @@ impl StepsProgram {
                 let failure = Failure::new(name, message, !unique);
                 let outcome = Err(failure);
                 let Completion { key, attempt, .. } = completion;
-                self.record_completion(turn, Completion { key, attempt, outcome, sql: Vec::new() })
+                let (unknown, sql) = (false, Vec::new());
+                let failed = Completion { key, attempt, outcome, unknown, sql };
+                self.record_completion(turn, failed)
             }
             Err(refused) => Err(TurnError::Blocked(windlass_engine::refusal(&refused))),
         }
@@ -544,7 +599,7 @@ impl StepsProgram {
 
     // Everything that the run waits for is in the store, or in this commit: the turn is given back.
     async fn park(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        self.cancel_let_go(turn)?;
+        self.cancel_let_go(turn).await?;
         self.take_lines(turn)?;
         let (wake, waiting) = {
             let mut core = self.core();
@@ -571,6 +626,9 @@ impl StepsProgram {
         let outcome = self.finished.take().expect("the run has returned");
         self.take_lines(turn)?;
         let continue_with = self.core().continue_with.take();
+        if continue_with.is_some() && turn.has_unread() {
+            turn.read_messages().await?;
+        }
         let reaches = match self.reaches_outside() {
             true => turn.reach().await?,
             false => Vec::new(),
@@ -592,8 +650,11 @@ impl StepsProgram {
             (Some(input), _) => {
                 let output = Body::json(super::CONTINUED);
                 let payload = json!({ "continued": true });
-                turn.end(&mut draft, "workflow.completed", &payload, End::Complete(output))
-                    .and_then(|()| continue_as_new(turn, &mut draft, input))
+                let stamp = turn.stamp();
+                // A parent waits for the name, so it hears of the last generation alone.
+                draft
+                    .end("workflow.completed", &payload, End::Complete(output), stamp)
+                    .and_then(|_| continue_as_new(turn, &mut draft, input))
             }
             (None, Ok(output)) => {
                 let payload = json!({ "output_bytes": output.len() });
@@ -660,12 +721,28 @@ fn continue_as_new(turn: &mut Turn, draft: &mut Draft, input: Body) -> Result<()
             required: false,
         });
     }
+    // What comes between the last look at the mailbox and this commit goes after them.
+    let late = turn.carry_over(stamp.at)?;
+    draft.enqueue(late);
     Ok(())
+}
+
+/// Says in a step's row that its body has perhaps begun, and that its probe is to be asked.
+fn intent_mark() -> Body {
+    Body::json("{\"intent\":true}")
 }
 
 impl Program for StepsProgram {
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
-        Box::pin(self.take(turn))
+        Box::pin(async move {
+            match self.take(turn).await {
+                Err(TurnError::Blocked(error)) => {
+                    self.keep(turn).await?;
+                    Err(TurnError::Blocked(error))
+                }
+                taken => taken,
+            }
+        })
     }
 
     fn bytes(&self) -> usize {

@@ -82,6 +82,9 @@ pub struct Step<'a, T, E> {
     make: Making<'a, T, E>,
     probe: Option<Probing<'a, T, E>>,
     fatal: Option<Judging<'a, E>>,
+    // As a pointer, so that the future itself asks nothing of `E`: with a bound there, the compiler
+    // cannot see that collections of steps may be sent between threads.
+    recorded_as: fn(E, bool) -> Failure,
     work: Option<Work<'a, T, E>>,
     timer: Option<Timer>,
     attempt: u32,
@@ -109,7 +112,10 @@ enum Left {
 }
 
 impl<'a, T, E> Step<'a, T, E> {
-    pub(crate) fn new(ctx: Ctx, key: &str, make: Making<'a, T, E>) -> Self {
+    pub(crate) fn new(ctx: Ctx, key: &str, make: Making<'a, T, E>) -> Self
+    where
+        E: Into<BoxError>,
+    {
         Self {
             operation: Operation::new(ctx, key),
             policy: default_policy(),
@@ -117,6 +123,7 @@ impl<'a, T, E> Step<'a, T, E> {
             make,
             probe: None,
             fatal: None,
+            recorded_as: Failure::of,
             work: None,
             timer: None,
             attempt: 0,
@@ -202,26 +209,12 @@ impl<'a, T, E> Step<'a, T, E> {
     }
 }
 
-impl<T, E> Step<'_, T, E>
-where
-    T: Serialize + DeserializeOwned,
-    E: Into<BoxError>,
-{
+impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
     fn start(&mut self, number: u32, probe: bool) {
         self.attempt = number;
         self.tx = StepTx::default();
-        let attempt = self.given();
-        let made = catch_unwind(AssertUnwindSafe(|| match &mut self.probe {
-            Some(ask) if probe => Work::Asking(ask(attempt)),
-            _ => Work::Doing((self.make)(attempt)),
-        }));
-        match made {
-            Ok(work) => self.work = Some(work),
-            Err(panic) => {
-                let text = windlass_engine::panic_text(&*panic);
-                self.finish(Err(Failure::new("Panic", text, true)));
-                return;
-            }
+        if !self.make_work(probe) {
+            return;
         }
         let first = self.timeout.map_or(SHOWN_AFTER, |timeout| timeout.min(SHOWN_AFTER));
         let left = match self.timeout {
@@ -231,6 +224,33 @@ where
         };
         let future = self.operation.ctx.shared.env.sleep(first);
         self.timer = Some(Timer { future, left });
+    }
+
+    // Makes the body, or asks the probe. Where that panics, the attempt has ended.
+    fn make_work(&mut self, probe: bool) -> bool {
+        let attempt = self.given();
+        let key = self.operation.key().clone();
+        let made = in_step(&key, self.attempt, || {
+            catch_unwind(AssertUnwindSafe(|| match &mut self.probe {
+                Some(ask) if probe => Work::Asking(ask(attempt)),
+                _ => Work::Doing((self.make)(attempt)),
+            }))
+        });
+        match made {
+            Ok(work) => {
+                self.work = Some(work);
+                true
+            }
+            Err(panic) => {
+                self.panicked(&*panic);
+                false
+            }
+        }
+    }
+
+    fn panicked(&mut self, panic: &(dyn std::any::Any + Send)) {
+        let text = windlass_engine::panic_text(panic);
+        self.cut_off(Failure::new("Panic", text, true));
     }
 
     fn given(&self) -> Attempt {
@@ -269,17 +289,19 @@ where
                 }
                 // The probe knows of nothing: it is to be done.
                 Ok(Poll::Ready(Ok(None))) => {
-                    let attempt = self.given();
-                    self.work = Some(Work::Doing((self.make)(attempt)));
+                    if !self.make_work(false) {
+                        return;
+                    }
                 }
                 Ok(Poll::Ready(Err(error))) => {
                     let fatal = self.fatal.as_ref().is_some_and(|fatal| fatal(&error));
-                    return self.finish(Err(Failure::of(error, fatal)));
+                    let failure = (self.recorded_as)(error, fatal);
+                    return match self.work {
+                        Some(Work::Asking(_)) => self.cut_off(failure),
+                        _ => self.finish(Err(failure)),
+                    };
                 }
-                Err(panic) => {
-                    let text = windlass_engine::panic_text(&*panic);
-                    return self.finish(Err(Failure::new("Panic", text, true)));
-                }
+                Err(panic) => return self.panicked(&*panic),
             }
         }
         self.poll_timer(&mut cx);
@@ -296,7 +318,7 @@ where
                     let timeout = self.timeout.unwrap_or_default();
                     let shown = windlass_kernel::format_duration(timeout);
                     let message = format!("the attempt took longer than {shown}");
-                    return self.finish(Err(Failure::new("Timeout", message, true)));
+                    return self.cut_off(Failure::new("Timeout", message, true));
                 }
                 Left::After(rest) => {
                     shared.core.lock().long_running.push(self.operation.key().clone());
@@ -325,23 +347,35 @@ where
     }
 
     fn finish(&mut self, outcome: Outcome) {
+        self.end(outcome, false);
+    }
+
+    // The attempt has failed, and nobody knows what it has done.
+    fn cut_off(&mut self, failure: Failure) {
+        self.end(Err(failure), true);
+    }
+
+    fn end(&mut self, outcome: Outcome, unknown: bool) {
         // A body that came too late, or that somebody let go, ends here.
         (self.work, self.timer) = (None, None);
-        let sql = match outcome {
+        let mut outcome = outcome;
+        let mut sql = match outcome {
             Ok(_) => std::mem::take(&mut *self.tx.statements.lock()),
             Err(_) => Vec::new(),
         };
+        let max = self.operation.ctx.shared.limits.user_sql_statements_max;
+        if sql.len() > max {
+            let found = std::mem::take(&mut sql).len();
+            let message = format!("the step has {found} statements; at most {max} are allowed");
+            outcome = Err(Failure::new("SqlTooLarge", message, false));
+        }
         let (key, attempt) = (self.operation.key().clone(), self.attempt);
-        let completion = Completion { key, attempt, outcome, sql };
+        let completion = Completion { key, attempt, outcome, unknown, sql };
         self.operation.ctx.shared.core.lock().completed(completion);
     }
 }
 
-impl<T, E> Future for Step<'_, T, E>
-where
-    T: Serialize + DeserializeOwned,
-    E: Into<BoxError>,
-{
+impl<T: Serialize + DeserializeOwned, E> Future for Step<'_, T, E> {
     type Output = Result<T, StepError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

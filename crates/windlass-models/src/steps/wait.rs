@@ -109,8 +109,22 @@ impl<O> Child<O> {
 
     /// Gives the child a label.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        let (key, value): (String, String) = (key.into(), value.into());
+        let limits = &self.wait.operation.ctx.shared.limits;
+        let fits = |text: &str, max: usize| text.chars().count() <= max && !text.contains('\0');
+        let (keys, values) = (limits.label_key_chars_max, limits.label_value_chars_max);
+        let max = limits.labels_max;
         if let Some(Plan::Child { labels, .. }) = &mut self.wait.plan {
-            labels.insert(key.into(), value.into());
+            // Refused here, the step alone fails; refused by the store, the run would be stuck.
+            let fine = !key.is_empty() && fits(&key, keys) && fits(&value, values);
+            labels.insert(key, value);
+            if !fine || labels.len() > max {
+                let message = format!(
+                    "a child has at most {max} labels, with keys of 1 to {keys} and values of up \
+                     to {values} characters without NUL"
+                );
+                self.wait.operation.refuse(&invalid("INVALID_LABEL", message));
+            }
         }
         self
     }

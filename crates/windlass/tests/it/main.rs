@@ -1,10 +1,28 @@
-//! All stores behave alike: the same random calls leave the same rows, and examples run on each.
+//! All stores behave alike: the same random calls leave the same rows, examples run on each, and so
+//! does everything that a workflow can do.
+
+#![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
+
+mod changes;
+mod children;
+mod control;
+mod harness;
+mod ledger_lines;
+mod limits;
+mod pair;
+mod replay;
+mod retries;
+mod sql;
+mod steps;
 
 #[path = "../../examples/ledger.rs"]
 #[allow(dead_code, reason = "its main is for people")]
 mod ledger;
 #[path = "../../../windlass-postgres/tests/it/subject.rs"]
 mod postgres;
+#[path = "../../../windlass-postgres/tests/it/support.rs"]
+#[allow(dead_code, reason = "most of it is for the tests of the store itself")]
+mod schema;
 #[path = "../../../windlass-sqlite/tests/it/subject.rs"]
 mod sqlite;
 

@@ -1,0 +1,336 @@
+//! Control from outside: pause, resume, terminate, restart, retry and continue-as-new.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass::kernel::{Query, StepStatus};
+use windlass::{Ctx, Engine, Result, RunStatus, WorkflowRef};
+
+use crate::harness::{
+    Counts, Harness, completed, event_types, ok, on_every_store, until, until_asked, until_status,
+    until_waiting,
+};
+
+on_every_store!(
+    a_waiting_run_pauses_and_goes_on,
+    a_run_pauses_when_its_body_has_ended,
+    timers_go_on_while_a_run_is_paused,
+    resume_of_what_is_not_paused_does_nothing,
+    ended_runs_are_left_alone,
+    terminate_cuts_off_a_body,
+    restart_of_a_live_run,
+    restart_of_an_ended_run,
+    retry_goes_on_at_the_failed_step,
+    retry_of_a_run_that_caught_and_compensated,
+    continue_as_new_carries_unread_events,
+    events_race_with_generations,
+);
+
+async fn two(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<u32> {
+    ctx.step("first", async || ok(counts.hit("first"))).await?;
+    let got: u32 = ctx.event("wait", "go").await?;
+    ctx.step("second", async || ok(counts.hit("second"))).await?;
+    Ok(got)
+}
+
+async fn a_waiting_run_pauses_and_goes_on(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let flow = engine.workflow_with("two", counts.clone(), two).unwrap();
+    let run = flow.start(()).await.unwrap();
+    until_asked(&run, "wait").await;
+    until_waiting(&engine, &run).await;
+    run.pause().await.unwrap();
+    until_status(&run, RunStatus::Paused).await;
+    run.pause().await.unwrap();
+    // What comes while it is paused is kept.
+    run.send_event("go", &5).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);
+    assert_eq!(counts.get("second"), 0);
+    run.resume().await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 5);
+    assert_eq!((counts.get("first"), counts.get("second")), (1, 1));
+    let types = event_types(&run).await;
+    for expect in ["workflow.paused", "workflow.resumed"] {
+        assert_eq!(types.iter().filter(|t| *t == expect).count(), 1, "{types:?}");
+    }
+}
+
+// A workflow whose bodies begin to run and then wait for a permit.
+fn gated(engine: &Engine, counts: &Arc<Counts>, gate: &Arc<tokio::sync::Semaphore>) -> Gated {
+    let (counts, gate) = (counts.clone(), gate.clone());
+    let flow = move |ctx: Ctx, (): ()| {
+        let (counts, gate) = (counts.clone(), gate.clone());
+        async move {
+            for key in ["first", "second"] {
+                let body = async || {
+                    counts.hit(key);
+                    gate.acquire().await?.forget();
+                    ok(())
+                };
+                ctx.step(key, body).await?;
+            }
+            ok(())
+        }
+    };
+    engine.workflow("gated", flow).unwrap()
+}
+
+type Gated = WorkflowRef<(), ()>;
+
+async fn a_run_pauses_when_its_body_has_ended(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let (counts, gate) = (Counts::new(), Arc::new(tokio::sync::Semaphore::new(0)));
+    let run = gated(&engine, &counts, &gate).start(()).await.unwrap();
+    until("the body runs", || async { counts.get("first") == 1 }).await;
+    run.pause().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(run.status().await.unwrap().status, RunStatus::Active);
+    gate.add_permits(1);
+    until_status(&run, RunStatus::Paused).await;
+    // The result of the body is kept, and the next one has not begun.
+    assert_eq!(completed(&run).await, ["first"]);
+    assert_eq!(counts.get("second"), 0);
+    gate.add_permits(1);
+    run.resume().await.unwrap();
+    run.result().await.unwrap();
+    assert_eq!((counts.get("first"), counts.get("second")), (1, 1));
+}
+
+async fn timers_go_on_while_a_run_is_paused(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine
+        .workflow("sleeps", |ctx: Ctx, (): ()| async move {
+            ctx.sleep("s", "200 ms").await?;
+            ok(())
+        })
+        .unwrap();
+    let run = flow.start(()).await.unwrap();
+    until_asked(&run, "s").await;
+    run.pause().await.unwrap();
+    until_status(&run, RunStatus::Paused).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);
+    run.resume().await.unwrap();
+    run.result().await.unwrap();
+}
+
+async fn resume_of_what_is_not_paused_does_nothing(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let flow = engine.workflow_with("two", counts.clone(), two).unwrap();
+    let run = flow.start(()).await.unwrap();
+    until_asked(&run, "wait").await;
+    let before = event_types(&run).await;
+    run.resume().await.unwrap();
+    assert_eq!(event_types(&run).await, before);
+    // A resume right after a pause is not lost.
+    run.pause().await.unwrap();
+    run.resume().await.unwrap();
+    run.send_event("go", &1).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 1);
+    run.resume().await.unwrap();
+}
+
+async fn ended_runs_are_left_alone(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine.workflow("done", async |_: Ctx, (): ()| ok(1)).unwrap();
+    let run = flow.start(()).await.unwrap();
+    run.result().await.unwrap();
+    assert_eq!(run.pause().await.unwrap_err().code(), "RUN_TERMINAL");
+    assert_eq!(run.terminate().await.unwrap_err().code(), "RUN_TERMINAL");
+    assert_eq!(run.wake().await.unwrap_err().code(), "RUN_TERMINAL");
+    assert_eq!(run.retry().await.err().unwrap().code(), "RUN_NOT_ERRORED");
+    assert_eq!(run.status().await.unwrap().status, RunStatus::Complete);
+}
+
+async fn terminate_cuts_off_a_body(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let (counts, gate) = (Counts::new(), Arc::new(tokio::sync::Semaphore::new(0)));
+    let flow = gated(&engine, &counts, &gate);
+    let run = flow.start(()).await.unwrap();
+    until("the body runs", || async { counts.get("first") == 1 }).await;
+    run.terminate().await.unwrap();
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_TERMINATED");
+    until("the body is dropped", || async { engine.load().0 == 0 }).await;
+    gate.add_permits(5);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!((gate.available_permits(), counts.get("second")), (5, 0));
+    assert_eq!(run.status().await.unwrap().status, RunStatus::Terminated);
+    assert_eq!(run.terminate().await.unwrap_err().code(), "RUN_TERMINAL");
+    // Runs that wait, that are paused and that nobody has begun end too.
+    let waits = engine.workflow_with("two", counts.clone(), two).unwrap();
+    let run = waits.start(()).await.unwrap();
+    until_asked(&run, "wait").await;
+    run.pause().await.unwrap();
+    until_status(&run, RunStatus::Paused).await;
+    run.terminate().await.unwrap();
+    let run = waits.start(()).delay("1 hour").await.unwrap();
+    run.terminate().await.unwrap();
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_TERMINATED");
+}
+
+async fn restart_of_a_live_run(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let flow = engine.workflow_with("two", counts.clone(), two).unwrap();
+    let run = flow.start(()).id("live").await.unwrap();
+    until_asked(&run, "wait").await;
+    // An event that nobody has read goes with the generation it was sent to.
+    run.send_event("other", &0).await.unwrap();
+    let again = run.restart().await.unwrap();
+    assert_ne!(again.run_key(), run.run_key());
+    until_asked(&again, "wait").await;
+    assert_eq!(again.status().await.unwrap().generation, 1);
+    assert_eq!(counts.get("first"), 2);
+    let old = engine.current(run.run_key()).await.unwrap();
+    assert_eq!((old.status, old.generation), (RunStatus::Terminated, 0));
+    // A handle of the old generation reaches the new one.
+    run.send_event("go", &3).await.unwrap();
+    assert_eq!(again.result().await.unwrap(), 3);
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_TERMINATED");
+    let query = Query::Messages { run_key: again.run_key(), after: 0, limit: 10 };
+    let messages = engine.store().list(query).await.unwrap().messages().unwrap();
+    assert_eq!(messages.len(), 1, "the old generation's event was not delivered");
+}
+
+async fn restart_of_an_ended_run(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("again", move |ctx: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move { ok(ctx.step("s", async || ok(counts.hit("s"))).await?) }
+        })
+        .unwrap();
+    let run = flow.start(()).id("ended").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 1);
+    for generation in 1..4 {
+        let again = run.restart().await.unwrap();
+        assert_eq!(again.result().await.unwrap(), generation + 1);
+        assert_eq!(again.status().await.unwrap().generation, generation);
+    }
+    assert_eq!(run.result().await.unwrap(), 1, "earlier generations stay readable");
+    // Starting it again finds the newest.
+    let found = flow.start(()).id("ended").await.unwrap();
+    assert_eq!((found.existed(), found.result().await.unwrap()), (true, 4));
+}
+
+async fn retry_goes_on_at_the_failed_step(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("fails", move |ctx: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move {
+                let drawn = ctx.step("first", async || ok(counts.hit("first"))).await?;
+                let caught = ctx.step("caught", async || {
+                    counts.hit("caught");
+                    Err::<(), _>("never mind")
+                });
+                let caught = caught.retries(0).await.is_err();
+                ctx.sleep("short", "5 ms").await?;
+                let event: u32 = ctx.event("early", "early").await?;
+                let body = async || match counts.hit("flaky") {
+                    1 => Err("not this time"),
+                    n => Ok(n),
+                };
+                let flaky = ctx.step("flaky", body).retries(0).await?;
+                let late: u32 = ctx.event("late", "late").await?;
+                ok((drawn, caught, event, flaky, late))
+            }
+        })
+        .unwrap();
+    let run = flow.start(()).id("retry").await.unwrap();
+    // One event is read before the failure, the other one is not.
+    run.send_event("late", &8).await.unwrap();
+    run.send_event("early", &7).await.unwrap();
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_ERRORED");
+    let again = run.retry().await.unwrap();
+    assert_eq!(again.result().await.unwrap(), (1, true, 7, 2, 8));
+    assert_eq!((counts.get("first"), counts.get("caught"), counts.get("flaky")), (1, 1, 2));
+    assert_eq!(again.status().await.unwrap().generation, 1);
+    assert_eq!(engine.current(run.run_key()).await.unwrap().status, RunStatus::Errored);
+}
+
+async fn retry_of_a_run_that_caught_and_compensated(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("saga", move |ctx: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move {
+                ctx.step("book", async || ok(counts.hit("book"))).await?;
+                let body = async || match counts.hit("pay") {
+                    n if n < 3 => Err("declined"),
+                    n => Ok(n),
+                };
+                match ctx.step("pay", body).retries(0).await {
+                    Ok(paid) => {
+                        ctx.event::<()>("go", "go").await?;
+                        ok(paid)
+                    }
+                    Err(error) => {
+                        ctx.step("cancel", async || ok(counts.hit("cancel"))).await?;
+                        Err(error.into())
+                    }
+                }
+            }
+        })
+        .unwrap();
+    let mut run = flow.start(()).id("saga").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(run.result().await.unwrap_err().code(), "RUN_ERRORED");
+        run = run.retry().await.unwrap();
+    }
+    until_asked(&run, "go").await;
+    engine.evict_all();
+    run.send_event("go", &()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 3);
+    assert_eq!((counts.get("book"), counts.get("pay")), (1, 3));
+    let steps = run.steps().await.unwrap();
+    assert!(steps.iter().all(|step| step.status == StepStatus::Completed));
+}
+
+async fn continue_as_new_carries_unread_events(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine
+        .workflow("sum", |ctx: Ctx, (left, sum): (u32, u64)| async move {
+            if left == 0 {
+                return ok(sum);
+            }
+            let n: u64 = ctx.event("next", "number").await?;
+            ctx.continue_as_new(&(left - 1, sum + n))
+        })
+        .unwrap();
+    let run = flow.start((5, 0)).id("sum").await.unwrap();
+    for n in 1..=5_u64 {
+        run.send_event("number", &n).await.unwrap();
+    }
+    assert_eq!(run.result().await.unwrap(), 15);
+    assert_eq!(run.status().await.unwrap().generation, 5);
+}
+
+async fn events_race_with_generations(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine
+        .workflow("count", |ctx: Ctx, (left, seen): (u32, u32)| async move {
+            if left == 0 {
+                return ok(seen);
+            }
+            ctx.event::<u32>("next", "number").await?;
+            ctx.continue_as_new(&(left - 1, seen + 1))
+        })
+        .unwrap();
+    let run = flow.start((60, 0)).id("count").await.unwrap();
+    let sends = (0..60_u32).map(|n| {
+        let run = run.clone();
+        async move { run.send_event("number", &n).await.unwrap() }
+    });
+    futures::future::join_all(sends).await;
+    assert_eq!(run.result().await.unwrap(), 60, "no event was lost");
+}

@@ -1,0 +1,272 @@
+//! Runs a test on each of the three stores, and checks the ledger when it is done.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use windlass::kernel::verify::verify_store;
+use windlass::kernel::{Event, MemoryStore, StepStatus};
+use windlass::steps::Status;
+use windlass::{BoxError, Builder, Engine, Limits, Options, RunHandle, RunStatus, Store};
+
+use crate::schema::{self, Schema};
+
+/// How long a test waits for something before it says that it does not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a whole test may take before it counts as hung.
+const HUNG: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Memory,
+    Sqlite,
+    Postgres,
+}
+
+/// Makes a module with a test a store for each body, an `async fn(Arc<Harness>)`.
+macro_rules! on_every_store {
+    ($($body:ident),* $(,)?) => {$(
+        mod $body {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn memory() {
+                crate::harness::run(crate::harness::Kind::Memory, super::$body).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sqlite() {
+                crate::harness::run(crate::harness::Kind::Sqlite, super::$body).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn postgres() {
+                crate::harness::run(crate::harness::Kind::Postgres, super::$body).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_every_store;
+
+/// One store, and the engines that a test has started on it.
+pub(crate) struct Harness {
+    pub(crate) kind: Kind,
+    memory: Arc<dyn Store>,
+    folder: tempfile::TempDir,
+    schema: Option<Schema>,
+    engines: Mutex<Vec<Engine>>,
+}
+
+pub(crate) async fn run<F, Fut>(kind: Kind, body: F)
+where
+    F: FnOnce(Arc<Harness>) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    let harness = Arc::new(Harness::new(kind));
+    let tested = tokio::time::timeout(HUNG, body(Arc::clone(&harness))).await;
+    assert!(tested.is_ok(), "the test hangs on {kind:?}");
+    harness.done().await;
+}
+
+impl Harness {
+    fn new(kind: Kind) -> Self {
+        let clock = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            windlass::Timestamp::ZERO.plus(since.expect("after 1970"))
+        };
+        Self {
+            kind,
+            memory: Arc::new(MemoryStore::new(Arc::new(clock), Limits::DEFAULT)),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            schema: (kind == Kind::Postgres).then(Schema::new),
+            engines: Mutex::default(),
+        }
+    }
+
+    fn schema(&self) -> &Schema {
+        self.schema.as_ref().expect("this is PostgreSQL")
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        match self.kind {
+            Kind::Memory => Arc::clone(&self.memory),
+            Kind::Sqlite => {
+                let file = format!("sqlite://{}/test.db", self.folder.path().display());
+                windlass::open_store(&file).await.expect("the file opens")
+            }
+            Kind::Postgres => {
+                let mut options = schema::options(&self.schema().name);
+                (options.pool_size_max, options.committers, options.threads) = (3, 1, 1);
+                self.schema().open(options).await
+            }
+        }
+    }
+
+    pub(crate) async fn engine(&self) -> Engine {
+        self.engine_with(|options| options).await
+    }
+
+    /// An engine with other options than the defaults.
+    pub(crate) async fn engine_with(&self, set: impl FnOnce(Options) -> Options) -> Engine {
+        let options = Options { shared: self.kind == Kind::Postgres, ..Options::default() };
+        self.start(Engine::builder().options(set(options))).await
+    }
+
+    async fn start(&self, builder: Builder) -> Engine {
+        let engine = builder.start(self.open().await).await.expect("the engine starts");
+        self.engines.lock().push(engine.clone());
+        engine
+    }
+
+    /// Stops an engine, as a deployment does.
+    pub(crate) async fn stop(&self, engine: &Engine) {
+        self.stop_within(engine, PATIENCE).await;
+    }
+
+    /// Stops an engine; what has not ended by the deadline is cut off.
+    pub(crate) async fn stop_within(&self, engine: &Engine, deadline: Duration) {
+        engine.shutdown(deadline).await.expect("it stops");
+        if self.kind != Kind::Memory {
+            engine.store().close().await.expect("it closes");
+        }
+        self.engines.lock().retain(|known| known.worker() != engine.worker());
+    }
+
+    /// Runs SQL beside the engine.
+    pub(crate) async fn sql(&self, sql: &str) {
+        match self.kind {
+            Kind::Memory => panic!("the memory store has no SQL"),
+            Kind::Sqlite => self.sqlite().execute_batch(sql).expect("the SQL runs"),
+            Kind::Postgres => {
+                let client = schema::connect_to(&self.schema().dsn()).await;
+                client.batch_execute(sql).await.expect("the SQL runs");
+            }
+        }
+    }
+
+    /// Asks for one number beside the engine.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        match self.kind {
+            Kind::Memory => panic!("the memory store has no SQL"),
+            Kind::Sqlite => {
+                let asked = self.sqlite().query_row(sql, [], |row| row.get(0));
+                asked.expect("the SQL runs")
+            }
+            Kind::Postgres => {
+                let client = schema::connect_to(&self.schema().dsn()).await;
+                client.query_one(sql, &[]).await.expect("the SQL runs").get(0)
+            }
+        }
+    }
+
+    fn sqlite(&self) -> rusqlite::Connection {
+        let file = self.folder.path().join("test.db");
+        let connection = rusqlite::Connection::open(file).expect("the file opens");
+        connection.busy_timeout(Duration::from_secs(10)).expect("a timeout is set");
+        connection
+    }
+
+    async fn done(&self) {
+        let engines = std::mem::take(&mut *self.engines.lock());
+        for engine in &engines {
+            engine.shutdown(Duration::from_secs(5)).await.expect("it stops");
+        }
+        let store = match engines.first() {
+            Some(engine) => Arc::clone(engine.store()),
+            None => self.open().await,
+        };
+        let report = verify_store(&*store, &[]).await.expect("the store can be verified");
+        assert!(report.is_clean(), "{:?} {:?}", report.flaws, report.unreadable);
+        assert!(report.runs > 0, "the test has run nothing");
+        for engine in &engines {
+            engine.store().close().await.expect("it closes");
+        }
+        if engines.is_empty() {
+            store.close().await.expect("it closes");
+        }
+    }
+}
+
+/// How often things happened, by name.
+#[derive(Default)]
+pub(crate) struct Counts(Mutex<BTreeMap<String, u32>>);
+
+impl Counts {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// One more; answers how many that makes.
+    pub(crate) fn hit(&self, name: &str) -> u32 {
+        let mut counts = self.0.lock();
+        let count = counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count
+    }
+
+    pub(crate) fn get(&self, name: &str) -> u32 {
+        self.0.lock().get(name).copied().unwrap_or_default()
+    }
+}
+
+/// An outcome of a body, with the error type that needs no name.
+pub(crate) fn ok<T>(value: T) -> Result<T, BoxError> {
+    Ok(value)
+}
+
+/// Asks until the answer is yes.
+pub(crate) async fn until<F, Fut>(what: &str, mut ask: F)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !ask().await {
+        assert!(std::time::Instant::now() < deadline, "it does not come to this: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a run has a status.
+pub(crate) async fn until_status<O>(run: &RunHandle<O>, status: RunStatus) -> Status {
+    until(status.as_str(), || async { run.status().await.unwrap().status == status }).await;
+    run.status().await.unwrap()
+}
+
+/// Waits until a run has given its turn back and waits.
+pub(crate) async fn until_waiting<O>(engine: &Engine, run: &RunHandle<O>) {
+    until_status(run, RunStatus::Waiting).await;
+    until("the turn is put away", || async { engine.load().0 == 0 }).await;
+}
+
+/// Waits until a run waits for this step.
+pub(crate) async fn until_asked<O>(run: &RunHandle<O>, key: &str) {
+    let asked = || async {
+        let steps = run.steps().await.unwrap();
+        steps.iter().any(|step| {
+            let open = matches!(step.status, StepStatus::Waiting | StepStatus::Pending);
+            step.step_key.as_str() == key && open
+        })
+    };
+    until(key, asked).await;
+}
+
+/// Waits until a run is blocked; answers the reason.
+pub(crate) async fn until_blocked<O>(run: &RunHandle<O>) -> String {
+    until("blocked", || async { run.status().await.unwrap().blocked.is_some() }).await;
+    run.status().await.unwrap().blocked.expect("it is blocked")
+}
+
+/// The types of a run's events.
+pub(crate) async fn event_types<O>(run: &RunHandle<O>) -> Vec<String> {
+    let events = run.events().await.unwrap();
+    events.iter().map(|event: &Event| event.event_type.as_str().to_owned()).collect()
+}
+
+/// The keys of a run's steps that are completed.
+pub(crate) async fn completed<O>(run: &RunHandle<O>) -> Vec<String> {
+    let mut steps = run.steps().await.unwrap();
+    steps.retain(|step| step.status == StepStatus::Completed);
+    steps.sort_by_key(|step| step.updated_at);
+    steps.iter().map(|step| step.step_key.as_str().to_owned()).collect()
+}

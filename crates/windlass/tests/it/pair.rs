@@ -1,0 +1,108 @@
+//! Two engines on one PostgreSQL: either serves what the other has started, and hands over at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass::{Ctx, RunStatus};
+
+use crate::harness::{Counts, Harness, Kind, ok, run, until, until_asked};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_starts_and_the_other_serves() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let (asks, serves) = (h.engine().await, h.engine().await);
+        let double = async |ctx: Ctx, n: u32| {
+            ctx.sleep("a moment", "10 ms").await?;
+            ok(ctx.step("double", async || ok(2 * n)).await?)
+        };
+        serves.workflow("double", double).unwrap();
+        let remote = asks.remote_workflow::<u32, u32>("double").unwrap();
+        for n in 0..5 {
+            assert_eq!(remote.start(n).await.unwrap().result().await.unwrap(), 2 * n);
+        }
+        assert_eq!(asks.metrics().turns.get(), 0);
+        // Control and events reach a run that another process holds.
+        let waits = async |ctx: Ctx, (): ()| ok(ctx.event::<u32>("wait", "go").await?);
+        serves.workflow("waits", waits).unwrap();
+        let remote = asks.remote_workflow::<(), u32>("waits").unwrap();
+        let held = remote.start(()).await.unwrap();
+        until_asked(&held, "wait").await;
+        held.send_event("go", &7).await.unwrap();
+        assert_eq!(held.result().await.unwrap(), 7);
+        let held = remote.start(()).await.unwrap();
+        until_asked(&held, "wait").await;
+        held.terminate().await.unwrap();
+        assert_eq!(held.result().await.unwrap_err().code(), "RUN_TERMINATED");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_stops_hands_over_at_once() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let counts = Counts::new();
+        let register = |engine: &windlass::Engine, stays: bool| {
+            let counts = counts.clone();
+            let flow = move |ctx: Ctx, (): ()| {
+                let counts = counts.clone();
+                async move {
+                    ctx.step("first", async || ok(counts.hit("first"))).await?;
+                    let body = async || {
+                        counts.hit("long");
+                        if stays {
+                            futures::future::pending::<()>().await;
+                        }
+                        ok(counts.get("long"))
+                    };
+                    ok(ctx.step("long", body).await?)
+                }
+            };
+            engine.workflow("long", flow).unwrap()
+        };
+        let first = h.engine().await;
+        let started = register(&first, true).start(()).id("long").await.unwrap();
+        until("the body runs", || async { counts.get("long") == 1 }).await;
+        let second = h.engine().await;
+        let flow = register(&second, false);
+        assert_eq!(started.status().await.unwrap().status, RunStatus::Active);
+        h.stop_within(&first, Duration::from_millis(20)).await;
+        // Far sooner than the lease of 30 seconds or the scan of 10.
+        let handed = flow.get("long").await.unwrap();
+        let result = tokio::time::timeout(Duration::from_secs(8), handed.result()).await;
+        assert_eq!(result.expect("the turn is handed over at once").unwrap(), 2);
+        assert_eq!(counts.get("first"), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_serve_many_runs_and_no_step_runs_twice() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let counts = Counts::new();
+        let (one, two) = (h.engine().await, h.engine().await);
+        let mut flows = Vec::new();
+        for engine in [&one, &two] {
+            let counts = counts.clone();
+            let flow = move |ctx: Ctx, n: u32| {
+                let counts = counts.clone();
+                async move {
+                    for key in ["a", "b"] {
+                        ctx.step(key, async || ok(counts.hit(&format!("{key}{n}")))).await?;
+                        ctx.sleep(format!("after {key}"), "20 ms").await?;
+                    }
+                    ok(n)
+                }
+            };
+            flows.push(engine.workflow("many", flow).unwrap());
+        }
+        let runs = flows[0].start_batch((0..60).map(|n| (format!("r{n}"), n))).await.unwrap();
+        for (n, run) in runs.iter().enumerate() {
+            assert_eq!(run.result().await.unwrap(), n as u32);
+        }
+        let once =
+            (0..60).all(|n| counts.get(&format!("a{n}")) == 1 && counts.get(&format!("b{n}")) == 1);
+        assert!(once);
+        assert!(two.metrics().turns.get() > 0, "the other engine took its share");
+    })
+    .await;
+}
