@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -51,7 +51,8 @@ pub(crate) struct Inner {
     pub(crate) results: Results,
     pub(crate) signals: Signals,
     pub(crate) backlog: AtomicBool,
-    phase: tokio::sync::watch::Sender<Phase>,
+    phase: AtomicU8,
+    phase_rose: tokio::sync::Notify,
 }
 
 /// A workflow that this process serves.
@@ -112,7 +113,8 @@ impl Engine {
             results: Results::default(),
             signals: Signals::default(),
             backlog: AtomicBool::new(false),
-            phase: tokio::sync::watch::Sender::new(Phase::Running),
+            phase: AtomicU8::new(Phase::Running as u8),
+            phase_rose: tokio::sync::Notify::new(),
         });
         let renewed = inner.store.renew(inner.worker_info(WorkerStatus::Active)).await?;
         inner.clock.learn(renewed.now);
@@ -269,29 +271,31 @@ impl Inner {
     }
 
     fn set_phase(&self, phase: Phase) {
-        self.phase.send_if_modified(|now| {
-            // An engine never comes back from a later phase.
-            let rises = (*now as u8) < (phase as u8);
-            if rises {
-                *now = phase;
-            }
-            rises
-        });
+        // An engine never comes back from a later phase.
+        if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
+            // Not a watch: that one wakes in an order that differs between two runs of one seed.
+            self.phase_rose.notify_waiters();
+        }
         self.signals.everything();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        *self.phase.borrow() != Phase::Running
+        self.phase.load(Ordering::Acquire) != Phase::Running as u8
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        *self.phase.borrow() == Phase::Stopped
+        self.phase.load(Ordering::Acquire) == Phase::Stopped as u8
     }
 
     /// Ends when the engine is to stop at once.
     pub(crate) async fn stopped(&self) {
-        let mut phase = self.phase.subscribe();
-        let _ = phase.wait_for(|phase| *phase == Phase::Stopped).await;
+        loop {
+            let rose = self.phase_rose.notified();
+            if self.is_stopped() {
+                return;
+            }
+            rose.await;
+        }
     }
 
     pub(crate) fn registered(&self, workflow: &WorkflowName) -> Option<Registered> {

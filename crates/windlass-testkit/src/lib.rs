@@ -1,11 +1,20 @@
-//! The test kit of Windlass: a conformance suite that every store runs, and a simulator.
+//! The test kit of Windlass: an engine in virtual time for tests of workflows, crashes at every
+//! commit, replay of exported runs; and for Windlass itself a conformance suite that every store
+//! runs, and a simulator.
 
 // Tests fail by panicking; an unwrap in this crate is an assertion.
 #![allow(clippy::missing_panics_doc)]
 
 pub mod conformance;
+pub mod crash;
 pub mod damage;
 pub mod differential;
+pub mod engine;
 pub mod memory;
+pub mod replay;
 pub mod sim;
 pub mod world;
+
+pub use crash::{CrashPoints, CrashReport, Probe, every_crash_point};
+pub use engine::TestEngine;
+pub use replay::{Divergence, ExportedRun, export_run, replay};

@@ -151,6 +151,18 @@ impl Bugs {
         claims
     }
 
+    /// The rows of runs as the store with the bug would give them.
+    pub fn loaded(&self, mut rows: Vec<Loaded>) -> Vec<Loaded> {
+        if PlantedBug::StaleLoad.is(self.bug) && locked(&self.state).rng.chance(300) {
+            for row in &mut rows {
+                let settled = row.steps.iter().filter(|step| step.status.is_settled());
+                let last = settled.max_by_key(|step| step.updated_at).map(|s| s.step_key.clone());
+                row.steps.retain(|step| Some(&step.step_key) != last.as_ref());
+            }
+        }
+        rows
+    }
+
     /// What a pass of the reaper frees in the store with the bug.
     pub fn reaped(&self, inner: &MemoryStore, worker: WorkerKey, mut reaped: Reaped) -> Reaped {
         let (hasty, deadly) = match self.bug {

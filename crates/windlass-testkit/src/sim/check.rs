@@ -6,6 +6,7 @@
 
 mod audit;
 mod commits;
+mod fleet;
 mod idle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use windlass_kernel::{
     ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, HeldItem, Hold, LimitKey,
     Loaded, MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId,
     RunKey, RunStatus, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState,
-    TasksQuery, Timestamp, WorkerKey,
+    TasksQuery, Timestamp, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::executor::{Handle, locked};
@@ -356,9 +357,15 @@ impl Checker {
     }
 
     /// A worker renewed its lease.
-    pub fn renewed(&self, worker: WorkerKey, span: Duration, now: Timestamp) {
+    pub fn renewed(&self, info: &WorkerInfo, now: Timestamp) {
         self.saw_time(now);
         let mut state = self.state();
+        let (worker, span) = (info.worker, info.lease);
+        if info.status == WorkerStatus::Stopped {
+            // A worker that says that it has stopped is as good as dead.
+            state.leases.remove(&worker);
+            return;
+        }
         let old = state.leases.get(&worker).filter(|old| old.is_live(now));
         let steady_since = old.map_or(now, |old| old.steady_since);
         state.leases.insert(worker, Lease { span, renewed_at: now, steady_since });

@@ -209,17 +209,51 @@ impl Executor {
         Err(Stuck::LiveLock { steps: steps_max })
     }
 
+    /// Runs what is ready, and what becomes ready by it, without moving time. Says how many polls
+    /// that took.
+    pub fn run_ready(&mut self, steps_max: u64) -> Result<u64, Stuck> {
+        for steps in 0..steps_max {
+            if !self.poll_one()? {
+                return Ok(steps);
+            }
+        }
+        Err(Stuck::LiveLock { steps: steps_max })
+    }
+
+    /// When the next timer is due, in virtual microseconds.
+    pub fn next_timer_us(&self) -> Option<u64> {
+        self.handle.core().timers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Lets virtual time pass, from timer to timer, and runs whatever becomes ready on the way.
+    pub fn advance_us(&mut self, us: u64, steps_max: u64) -> Result<(), Stuck> {
+        let until = self.handle.now_us().saturating_add(us);
+        self.run_ready(steps_max)?;
+        while self.next_timer_us().is_some_and(|at| at <= until) {
+            self.next_timer()?;
+            self.run_ready(steps_max)?;
+        }
+        let mut core = self.handle.core();
+        core.now_us = core.now_us.max(until);
+        Ok(())
+    }
+
     // Polls one ready task, or moves time to the next timer if there is none.
     fn step(&mut self) -> Result<(), Stuck> {
+        if self.poll_one()? { Ok(()) } else { self.next_timer() }
+    }
+
+    // Polls one ready task; `false` if there is none.
+    fn poll_one(&mut self) -> Result<bool, Stuck> {
         self.admit();
-        let Some(id) = self.pick()? else { return self.next_timer() };
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let Some(id) = self.pick()? else { return Ok(false) };
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(true) };
         task.state.queued.store(false, Ordering::Relaxed);
         let mut context = Context::from_waker(&task.waker);
         if task.future.as_mut().poll(&mut context).is_ready() {
             self.tasks.remove(&id);
         }
-        Ok(())
+        Ok(true)
     }
 
     // Takes in what was spawned and throws out what was crashed. Destructors may call the handle,

@@ -125,6 +125,8 @@ bugs!(
     NamespaceMixed,
     /// Store: an event's bytes change after it was written.
     EventRewritten,
+    /// Store: some loads leave out the step that was settled last.
+    StaleLoad,
     /// Driver: policies are not asked when a step fails.
     RetriesForever,
     /// Driver: the newest message is consumed first.

@@ -484,9 +484,8 @@ impl Store for NodeStore {
     fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
         let worker = info.worker;
         let apply = move |network: &Network| {
-            let lease = info.lease;
-            let renewed = network.at_once(network.inner.renew(info))?;
-            network.checker.renewed(worker, lease, renewed.now);
+            let renewed = network.at_once(network.inner.renew(info.clone()))?;
+            network.checker.renewed(&info, renewed.now);
             Ok(renewed)
         };
         self.ask("renew", apply, move |renewed| {
@@ -514,7 +513,10 @@ impl Store for NodeStore {
     }
 
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.load(run_keys));
+        let apply = move |network: &Network| {
+            let rows = network.at_once(network.inner.load(run_keys))?;
+            Ok(network.bugs.loaded(rows))
+        };
         self.ask("load", apply, |loaded| {
             let one = |loaded: &Loaded| {
                 let run = &loaded.run;

@@ -35,7 +35,7 @@ impl Checker {
     }
 
     // The kernel's own verification agrees, with every head that was ever acknowledged.
-    fn audit_verified(&self, store: &MemoryStore) {
+    pub(super) fn audit_verified(&self, store: &MemoryStore) {
         let anchors = self.state().anchors.clone();
         match verify_store(store, &anchors).now_or_never() {
             Some(Ok(report)) if report.is_clean() => {}
@@ -47,7 +47,7 @@ impl Checker {
         }
     }
 
-    fn audit_ledger(&self, store: &MemoryStore, run: &Run) {
+    pub(super) fn audit_ledger(&self, store: &MemoryStore, run: &Run) {
         let events = events_of(store, run.run_key);
         let name = short(run.run_key.0);
         let mut head = genesis(run);
@@ -80,7 +80,8 @@ impl Checker {
         }
     }
 
-    fn audit_steps(&self, store: &MemoryStore, run: &Run) {
+    // Every settled step is what was recorded, and an ended run ended as it was recorded.
+    pub(super) fn audit_records(&self, store: &MemoryStore, run: &Run) {
         let Some(row) = load(store, vec![run.run_key]).pop() else { return };
         let name = short(run.run_key.0);
         for step in row.steps.iter().filter(|step| step.status.is_settled()) {
@@ -92,6 +93,18 @@ impl Checker {
                 self.fail("2 one result a step, immutable", detail);
             }
         }
+        let ended = self.state().ended.get(&run.run_key).copied();
+        let now = run_end_digest(run.status, run.output.as_ref(), run.error.as_ref());
+        if ended.is_some_and(|ended| ended != now) || run.status.is_ended() && ended.is_none() {
+            let detail = format!("r{name:x} ended otherwise and is {}", run.status);
+            self.fail("15 terminal is final", detail);
+        }
+    }
+
+    fn audit_steps(&self, store: &MemoryStore, run: &Run) {
+        self.audit_records(store, run);
+        let Some(row) = load(store, vec![run.run_key]).pop() else { return };
+        let name = short(run.run_key.0);
         let settled = row.steps.iter().filter(|step| step.status.is_settled()).count();
         let counted: Option<usize> = row.run.state.as_ref().and_then(|state| state.read().ok());
         if counted.unwrap_or(0) != settled {
@@ -102,15 +115,9 @@ impl Checker {
             let detail = format!("the output of r{name:x} is not made of its steps");
             self.fail("6 state is the fold of what was committed", detail);
         }
-        let ended = self.state().ended.get(&run.run_key).copied();
-        let now = run_end_digest(run.status, run.output.as_ref(), run.error.as_ref());
-        if ended.is_some_and(|ended| ended != now) || run.status.is_ended() && ended.is_none() {
-            let detail = format!("r{name:x} ended otherwise and is {}", run.status);
-            self.fail("15 terminal is final", detail);
-        }
     }
 
-    fn audit_mailbox(&self, store: &MemoryStore, run: &Run) {
+    pub(super) fn audit_mailbox(&self, store: &MemoryStore, run: &Run) {
         let messages = messages_of(store, run.run_key);
         let name = short(run.run_key.0);
         let mut ids = BTreeSet::new();
@@ -129,7 +136,7 @@ impl Checker {
         }
     }
 
-    fn audit_accepted(&self, runs: &[Run]) {
+    pub(super) fn audit_accepted(&self, runs: &[Run]) {
         let counts: BTreeMap<RunKey, u64> =
             runs.iter().map(|run| (run.run_key, run.accepted)).collect();
         let mut known: BTreeMap<RunKey, u64> = BTreeMap::new();
@@ -178,7 +185,7 @@ impl Checker {
         }
     }
 
-    fn audit_rest(&self, store: &MemoryStore, runs: &[Run]) {
+    pub(super) fn audit_rest(&self, store: &MemoryStore, runs: &[Run]) {
         for run in runs.iter().filter(|run| run.turn.worker.is_some()) {
             let detail = format!("r{:x} is held at rest", short(run.run_key.0));
             self.fail("22 slots come back", detail);
@@ -220,7 +227,7 @@ impl Checker {
         }
     }
 
-    fn audit_effects(&self, store: &MemoryStore) {
+    pub(super) fn audit_effects(&self, store: &MemoryStore) {
         let state = self.state();
         let undone = state
             .enqueued
@@ -270,13 +277,13 @@ impl Checker {
     }
 }
 
-fn events_of(store: &MemoryStore, run_key: RunKey) -> Vec<Event> {
+pub(super) fn events_of(store: &MemoryStore, run_key: RunKey) -> Vec<Event> {
     let query = Query::Events { run_key, from: 0, limit: 1_000 };
     let rows = store.list(query).now_or_never().and_then(|rows| rows.ok()?.events().ok());
     rows.unwrap_or_default()
 }
 
-fn messages_of(store: &MemoryStore, run_key: RunKey) -> Vec<Message> {
+pub(super) fn messages_of(store: &MemoryStore, run_key: RunKey) -> Vec<Message> {
     let query = Query::Messages { run_key, after: 0, limit: 1_000 };
     let rows = store.list(query).now_or_never().and_then(|rows| rows.ok()?.messages().ok());
     rows.unwrap_or_default()

@@ -3,7 +3,8 @@
 use windlass_kernel::ledger::{run_end_digest, step_digest};
 use windlass_kernel::{
     Commit, CommitError, Committed, Conflict, Delivery, Head, Hold, Loaded, MemoryStore, Message,
-    Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepStatus, TurnChange, Wake,
+    MessageKind, Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepStatus,
+    TurnChange, Wake,
 };
 
 use windlass_kernel::verify::Anchor;
@@ -128,7 +129,14 @@ impl Checker {
                     self.state().events.insert(event.event_id, place);
                     true
                 }
-                Op::PutStep(step) => self.check_step(step, before, after, done, claim_no),
+                Op::PutStep(step) => {
+                    // A wait can begin and end in one commit: the last word on a step counts.
+                    let replaced = sent.ops[place + 1..].iter().any(|later| {
+                        matches!(later, Op::PutStep(other) if other.step_key == step.step_key
+                            && other.run_key == step.run_key)
+                    });
+                    replaced || self.check_step(step, before, after, done, claim_no)
+                }
                 Op::ConsumeMessage { run_key, seq, .. } => {
                     self.check_consumed(*run_key, *seq, &sent.ops[..place], before, after)
                 }
@@ -235,7 +243,7 @@ impl Checker {
         let timed_out = new.result.as_ref().is_some_and(|body| &*body.bytes == b"\"timeout\"");
         let fired = match &*old.kind {
             "sleep" => new.status == StepStatus::Completed,
-            "event" => timed_out,
+            "event" => timed_out || new.status == StepStatus::Errored,
             "do" => new.attempt > old.attempt,
             _ => false,
         };
@@ -265,8 +273,12 @@ impl Checker {
             self.fail("16 a message is consumed at most once", detail);
             return true;
         };
+        // Results of children and activities go to the step that waits for each.
+        let ordered =
+            !matches!(message.kind, MessageKind::ChildResult | MessageKind::ActivityResult);
         let skipped = open.iter().find(|other| {
-            other.seq < seq
+            ordered
+                && other.seq < seq
                 && (other.kind, &other.name) == (message.kind, &message.name)
                 && !taken(other.seq)
         });

@@ -1,0 +1,452 @@
+//! Crashes at every commit: a workflow must come to the same end, whichever of its commits was the
+//! last before the process died.
+//!
+//! ```
+//! use windlass_models::steps::{self, Ctx, StepError};
+//! use windlass_testkit::every_crash_point;
+//!
+//! let report = every_crash_point(
+//!     |engine, probe| {
+//!         let probe = probe.clone();
+//!         steps::register(engine, "order", move |ctx: Ctx, cents: u64| {
+//!             let probe = probe.clone();
+//!             async move {
+//!                 let charge = || {
+//!                     probe.ran("charge");
+//!                     std::future::ready(Ok::<_, std::io::Error>(cents))
+//!                 };
+//!                 ctx.step("charge", charge).await
+//!             }
+//!         })
+//!         .unwrap()
+//!     },
+//!     500,
+//! );
+//! assert!(report.commits >= 2);
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use windlass_engine::{Engine, Options};
+use windlass_kernel::{
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, Error, Health, HeldItem,
+    LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId,
+    RunKey, StepStatus, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+};
+use windlass_models::steps::WorkflowRef;
+
+use crate::engine::{VirtualWorld, in_words, verify_clean};
+use crate::sim::executor::{NodeId, locked};
+
+const STEPS_MAX: u64 = 20_000_000;
+const RUN_ID: &str = "crash-point";
+
+/// Counts which bodies ran. A body calls [`Probe::ran`] with the key of its step; a key must belong
+/// to one step of one run only.
+#[derive(Clone, Default)]
+pub struct Probe(Arc<Mutex<BTreeMap<String, u32>>>);
+
+impl Probe {
+    /// The body of this step runs.
+    pub fn ran(&self, key: impl AsRef<str>) {
+        *locked(&self.0).entry(key.as_ref().to_owned()).or_default() += 1;
+    }
+
+    /// How often the body of this step ran.
+    pub fn count(&self, key: impl AsRef<str>) -> u32 {
+        locked(&self.0).get(key.as_ref()).copied().unwrap_or(0)
+    }
+
+    fn counts(&self) -> BTreeMap<String, u32> {
+        locked(&self.0).clone()
+    }
+}
+
+/// What crashes at every commit showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashReport {
+    /// How many commits the workflow makes without a crash.
+    pub commits: u64,
+    /// How many crashes were tried: two a commit, one after the answer came and one before.
+    pub crashes: u64,
+    /// How many bodies ran over all crashes.
+    pub bodies: u64,
+    /// How many of them ran again because their first result was lost with the process.
+    pub bodies_again: u64,
+    /// The output, the same every time.
+    pub output: serde_json::Value,
+}
+
+/// Runs a workflow with a crash at every commit; see [`CrashPoints`].
+#[track_caller]
+pub fn every_crash_point<I, O, M>(make: M, input: I) -> CrashReport
+where
+    I: Serialize + Clone + Send + 'static,
+    O: Serialize + DeserializeOwned + Send + 'static,
+    M: Fn(&Engine, &Probe) -> WorkflowRef<I, O>,
+{
+    CrashPoints::new(make, input).run()
+}
+
+/// A workflow that is to be crashed at every commit it makes.
+///
+/// It is run once to count its commits. Then, for each of them, it is run on a fresh store whose
+/// handle dies right after that commit was written, once after the answer was given and once before;
+/// another engine carries on with what the store has. Each time the output must be the same, no step
+/// whose result was recorded may run again, and every ledger must fit its rows.
+pub struct CrashPoints<M, I> {
+    make: M,
+    input: I,
+    events: Vec<(String, serde_json::Value)>,
+    seed: u64,
+}
+
+impl<M, I, O> CrashPoints<M, I>
+where
+    I: Serialize + Clone + Send + 'static,
+    O: Serialize + DeserializeOwned + Send + 'static,
+    M: Fn(&Engine, &Probe) -> WorkflowRef<I, O>,
+{
+    /// `make` registers the workflow, and whatever it needs, with an engine.
+    pub fn new(make: M, input: I) -> Self {
+        Self { make, input, events: Vec::new(), seed: 0 }
+    }
+
+    /// An event that is sent to the run once it has been started.
+    pub fn event(mut self, event_type: impl Into<String>, payload: &impl Serialize) -> Self {
+        let payload = serde_json::to_value(payload).expect("the payload can be written as JSON");
+        self.events.push((event_type.into(), payload));
+        self
+    }
+
+    /// Another order of what runs side by side.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// If a crash makes a difference. The message names the commit.
+    #[track_caller]
+    pub fn run(self) -> CrashReport {
+        let quiet = self.once(None).unwrap_or_else(|flaw| panic!("without a crash: {flaw}"));
+        let mut report = CrashReport {
+            commits: quiet.commits,
+            crashes: 0,
+            bodies: 0,
+            bodies_again: 0,
+            output: quiet.output,
+        };
+        for k in 1..=quiet.commits {
+            for answered in [true, false] {
+                let when = if answered { "after its answer" } else { "before its answer" };
+                let once = self.once(Some(Death { k, answered })).unwrap_or_else(|flaw| {
+                    panic!("crash at commit k = {k} of {}, {when}: {flaw}", quiet.commits)
+                });
+                if once.output != report.output {
+                    panic!(
+                        "crash at commit k = {k} of {}, {when}: the output is {} and not {}",
+                        quiet.commits, once.output, report.output
+                    );
+                }
+                report.crashes += 1;
+                report.bodies += once.bodies;
+                report.bodies_again += once.bodies_again;
+            }
+        }
+        report
+    }
+
+    fn once(&self, death: Option<Death>) -> Result<Once, String> {
+        let mut world = VirtualWorld::new(self.seed);
+        let probe = Probe::default();
+        let dying = Arc::new(DyingStore::new(Arc::clone(&world.store), death));
+        let first = world.start(NodeId(1), dying.clone(), options());
+        let told = self.start(&mut world, NodeId(1), &first, &probe);
+        if death.is_none() {
+            let output = finish(&mut world, &told)?;
+            verify_clean(&world.store)?;
+            return Ok(Once {
+                commits: dying.commits(),
+                output,
+                bodies: probe.counts().values().map(|count| u64::from(*count)).sum(),
+                bodies_again: 0,
+            });
+        }
+        while !dying.is_dead() {
+            if locked(&told).is_some() {
+                return Err(
+                    "the run ended before that commit: it does not do the same thing every \
+                            time"
+                        .to_owned(),
+                );
+            }
+            tick(&mut world)?;
+        }
+        // What was in memory may still run, and even begin bodies: none of it reaches the store.
+        world.executor.run_ready(STEPS_MAX).map_err(|stuck| in_words(&stuck))?;
+        world.sim.crash(NodeId(1));
+        drop(first);
+        world.executor.run_ready(STEPS_MAX).map_err(|stuck| in_words(&stuck))?;
+        let before = probe.counts();
+        let recorded = recorded_steps(&world.store);
+        let store = world.store.clone();
+        let second = world.start(NodeId(2), store, options());
+        let told = self.start(&mut world, NodeId(2), &second, &probe);
+        let output = finish(&mut world, &told)?;
+        verify_clean(&world.store)?;
+        let after = probe.counts();
+        let again = after
+            .iter()
+            .filter(|(key, count)| before.get(*key).is_some_and(|before| before < count));
+        if let Some(key) = again.clone().map(|(key, _)| key).find(|key| recorded.contains(*key)) {
+            return Err(format!(
+                "step {key:?} was recorded before the crash and ran again after it"
+            ));
+        }
+        Ok(Once {
+            commits: dying.commits(),
+            output,
+            bodies_again: again.count() as u64,
+            bodies: after.values().map(|count| u64::from(*count)).sum(),
+        })
+    }
+
+    // Starting it again under the same name finds it, and an event sent again is the same event.
+    fn start(
+        &self,
+        world: &mut VirtualWorld,
+        node: NodeId,
+        engine: &Engine,
+        probe: &Probe,
+    ) -> Told {
+        let workflow = (self.make)(engine, probe);
+        let (input, events) = (self.input.clone(), self.events.clone());
+        let told = Told::default();
+        let slot = told.clone();
+        world.sim.spawn(node, async move {
+            let ended = async {
+                let run = workflow.start(input).id(RUN_ID).await?;
+                for (place, (event_type, payload)) in events.iter().enumerate() {
+                    let sent =
+                        run.send_event_once(event_type, payload, format!("event-{place}")).await;
+                    match sent {
+                        Err(error) if error.code() == "RUN_TERMINAL" => break,
+                        sent => sent?,
+                    };
+                }
+                run.result().await
+            };
+            let ended: Result<O, Error> = ended.await;
+            let ended = ended.map_err(|error| error.to_string()).and_then(|output| {
+                serde_json::to_value(&output).map_err(|error| error.to_string())
+            });
+            *locked(&slot) = Some(ended);
+        });
+        told
+    }
+}
+
+type Told = Arc<Mutex<Option<Result<serde_json::Value, String>>>>;
+
+#[derive(Clone, Copy)]
+struct Death {
+    k: u64,
+    answered: bool,
+}
+
+struct Once {
+    commits: u64,
+    output: serde_json::Value,
+    bodies: u64,
+    bodies_again: u64,
+}
+
+fn options() -> Options {
+    Options {
+        // Others may take over what a dead engine held, soon after its lease has run out.
+        shared: true,
+        lease: Duration::from_secs(3),
+        renew_every: Duration::from_secs(1),
+        scan_every: Duration::from_secs(2),
+        ..Options::default()
+    }
+}
+
+/// So many timers go by before a run counts as one that does not end.
+const TICKS_MAX: u64 = 1_000_000;
+
+fn tick(world: &mut VirtualWorld) -> Result<(), String> {
+    let ran = world.executor.run_ready(STEPS_MAX).and_then(|_| {
+        let next = world.executor.next_timer_us().unwrap_or(world.sim.now_us());
+        world.executor.advance_us(next.saturating_sub(world.sim.now_us()), STEPS_MAX)
+    });
+    ran.map_err(|stuck| in_words(&stuck))
+}
+
+// A run that fails ends as well: its error is its output here.
+fn finish(world: &mut VirtualWorld, told: &Told) -> Result<serde_json::Value, String> {
+    for _ in 0..TICKS_MAX {
+        if let Some(ended) = locked(told).take() {
+            return Ok(ended.unwrap_or_else(|error| serde_json::json!({ "error": error })));
+        }
+        tick(world)?;
+    }
+    Err("the run does not end; does it wait for an event that nobody sends?".to_owned())
+}
+
+fn recorded_steps(store: &MemoryStore) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let rows = store.list(Query::RunKeys { after: None, limit: 1_000 }).now_or_never();
+    let runs = rows.and_then(|rows| rows.ok()?.run_keys().ok()).unwrap_or_default();
+    let loaded = store.load(runs).now_or_never().and_then(Result::ok).unwrap_or_default();
+    for step in loaded.iter().flat_map(|loaded| &loaded.steps) {
+        if matches!(step.status, StepStatus::Completed | StepStatus::Errored) {
+            keys.insert(step.step_key.as_str().to_owned());
+        }
+    }
+    keys
+}
+
+/// A way to the memory store that dies at a commit.
+struct DyingStore {
+    inner: Arc<MemoryStore>,
+    death: Option<Death>,
+    commits: AtomicU64,
+    dead: AtomicBool,
+}
+
+impl DyingStore {
+    fn new(inner: Arc<MemoryStore>, death: Option<Death>) -> Self {
+        Self { inner, death, commits: AtomicU64::new(0), dead: AtomicBool::new(false) }
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    // What is asked of a dead handle is never answered.
+    fn alive<'a, T: 'a>(&self, call: impl FnOnce() -> BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+        if self.is_dead() { Box::pin(std::future::pending()) } else { call() }
+    }
+}
+
+impl Store for DyingStore {
+    fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
+        Box::pin(async move {
+            let mut results = Vec::new();
+            for commit in commits {
+                if self.is_dead() {
+                    return std::future::pending().await;
+                }
+                let answer = self.inner.commit(vec![commit]).await;
+                let written = answer
+                    .iter()
+                    .any(|answer| answer.as_ref().is_ok_and(|committed| !committed.repeated));
+                results.extend(answer);
+                if !written {
+                    continue;
+                }
+                let count = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
+                if let Some(death) = self.death.filter(|death| death.k == count) {
+                    self.dead.store(true, Ordering::Relaxed);
+                    if !death.answered {
+                        return std::future::pending().await;
+                    }
+                }
+            }
+            results
+        })
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>> {
+        self.alive(|| self.inner.now())
+    }
+
+    fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>> {
+        self.alive(|| self.inner.claim(request))
+    }
+
+    fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
+        self.alive(|| self.inner.release(holds))
+    }
+
+    fn revoke(
+        &self,
+        run_key: RunKey,
+        worker: WorkerKey,
+    ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>> {
+        self.alive(|| self.inner.revoke(run_key, worker))
+    }
+
+    fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>> {
+        self.alive(|| self.inner.promote(limit))
+    }
+
+    fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
+        self.alive(|| self.inner.renew(info))
+    }
+
+    fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
+        self.alive(|| self.inner.reap(worker, limit))
+    }
+
+    fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>> {
+        self.alive(|| self.inner.held(worker))
+    }
+
+    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        self.alive(|| self.inner.load(run_keys))
+    }
+
+    fn find(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
+        self.alive(|| self.inner.find(namespace, workflow, id))
+    }
+
+    fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
+        self.alive(|| self.inner.list(query))
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
+        self.alive(|| self.inner.health())
+    }
+
+    fn set_limit(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+        slots: Option<u32>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        self.alive(|| self.inner.set_limit(namespace, key, slots))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.alive(|| self.inner.check())
+    }
+
+    fn listen(&self, sink: WakeSink) {
+        self.inner.listen(sink);
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.alive(|| self.inner.close())
+    }
+}

@@ -1,0 +1,263 @@
+//! Random workflows for the real engine: what they do follows from a number in their input, and so
+//! does what they must come to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{Either, join_all, select};
+use serde::{Deserialize, Serialize};
+use windlass_kernel::BoxFuture;
+use windlass_models::steps::{BoxError, Ctx, StepError};
+
+use super::super::rng::{Rng, mix};
+use super::Yard;
+
+/// The workflow that all simulated runs are of.
+pub(crate) const WORKFLOW: &str = "program";
+/// The activity that some of them call.
+pub(crate) const ACTIVITY: &str = "labour";
+/// What a caught failure counts for.
+const CAUGHT: u64 = 7;
+
+/// What a run is started with: enough to know its whole program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Input {
+    /// What the program is made from.
+    pub(crate) seed: u64,
+    /// How many generations of children it may have.
+    pub(crate) depth: u32,
+    /// Whether it waits for events.
+    pub(crate) events: bool,
+}
+
+/// One thing that a program does.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    /// A step that fails so many times first.
+    Step { fails: u32, intent: bool },
+    /// A step that fails for good; the program catches it.
+    Doomed,
+    /// A sleep.
+    Sleep { ms: u64 },
+    /// A wait for the next event of a name.
+    Event { name: &'static str, number: u64 },
+    /// A wait for an event that never comes.
+    Late { ms: u64 },
+    /// An activity that fails so many times first.
+    Activity { fails: u32 },
+    /// A child.
+    Child(Input),
+    /// A sleep against a step: either may win.
+    Race { ms: u64 },
+    /// Several at once.
+    Join(Vec<Act>),
+}
+
+/// A whole program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// What it does, one after the other.
+    pub(crate) acts: Vec<Act>,
+    /// The events that it waits for, in the order in which it does.
+    pub(crate) events: Vec<(&'static str, u64)>,
+    /// Whether it fails at its end.
+    pub(crate) fails: bool,
+    /// The input of the generation that follows it.
+    pub(crate) next: Option<Input>,
+}
+
+impl Program {
+    /// The program of an input.
+    pub(crate) fn of(input: &Input) -> Self {
+        let mut rng = Rng::new(input.seed);
+        let mut program = Self { acts: Vec::new(), events: Vec::new(), fails: false, next: None };
+        for _ in 0..rng.range(1, 6) {
+            let act = program.act(&mut rng, input, true);
+            program.acts.push(act);
+        }
+        program.fails = rng.chance(80);
+        if rng.chance(120) && input.depth > 0 {
+            program.next = Some(Input { seed: rng.next_u64(), depth: 0, events: false });
+        }
+        program
+    }
+
+    fn act(&mut self, rng: &mut Rng, input: &Input, outer: bool) -> Act {
+        match rng.below(12) {
+            0 => Act::Sleep { ms: rng.range(1, 6_000) },
+            1 | 2 if input.events && outer => {
+                let name = if rng.chance(500) { "red" } else { "blue" };
+                let number = self.events.iter().filter(|(known, _)| *known == name).count() as u64;
+                self.events.push((name, number));
+                Act::Event { name, number }
+            }
+            3 => Act::Late { ms: rng.range(1_000, 3_000) },
+            4 => Act::Activity { fails: if rng.chance(300) { 1 } else { 0 } },
+            5 if input.depth > 0 => {
+                let (seed, depth) = (rng.next_u64(), input.depth - 1);
+                Act::Child(Input { seed, depth, events: false })
+            }
+            6 => Act::Race { ms: rng.range(1, 300) },
+            7 | 8 if outer => {
+                let count = rng.range(2, 4);
+                Act::Join((0..count).map(|_| self.act(rng, input, false)).collect())
+            }
+            9 => Act::Doomed,
+            _ => {
+                let fails = if rng.chance(300) { rng.range(1, 2) as u32 } else { 0 };
+                Act::Step { fails, intent: rng.chance(200) }
+            }
+        }
+    }
+
+    /// What it must come to; nothing if it must fail.
+    pub(crate) fn expected(&self) -> Option<u64> {
+        if let Some(next) = &self.next {
+            return Program::of(next).expected();
+        }
+        if self.fails {
+            return None;
+        }
+        let values = self.acts.iter().enumerate();
+        Some(values.fold(1, |sum, (place, act)| mix(sum ^ value_of(act, &place.to_string()))))
+    }
+}
+
+fn value_of(act: &Act, key: &str) -> u64 {
+    match act {
+        Act::Step { .. } | Act::Activity { .. } => step_value(key),
+        Act::Doomed | Act::Late { .. } => CAUGHT,
+        Act::Sleep { .. } | Act::Race { .. } => 1,
+        Act::Event { name, number } => event_value(name, *number),
+        Act::Child(input) => Program::of(input).expected().unwrap_or(CAUGHT),
+        Act::Join(acts) => acts
+            .iter()
+            .enumerate()
+            .fold(2, |sum, (place, act)| mix(sum ^ value_of(act, &format!("{key}.{place}")))),
+    }
+}
+
+/// What a step or an activity gives.
+pub(crate) fn step_value(key: &str) -> u64 {
+    key.bytes().fold(3, |sum, byte| mix(sum ^ u64::from(byte)))
+}
+
+/// What an event carries.
+pub(crate) fn event_value(name: &str, number: u64) -> u64 {
+    mix(step_value(name) ^ number)
+}
+
+/// What an activity is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Labour {
+    /// How often it fails first.
+    pub(crate) fails: u32,
+    /// The key of its step.
+    pub(crate) key: String,
+}
+
+/// Runs a program on a node.
+pub(crate) async fn run(yard: Arc<Yard>, ctx: Ctx, input: Input) -> Result<u64, BoxError> {
+    let program = Program::of(&input);
+    let mut sum = 1;
+    for (place, one) in program.acts.iter().enumerate() {
+        sum = mix(sum ^ act(&yard, &ctx, one, yard.key(place)).await?);
+    }
+    if let Some(next) = &program.next {
+        return ctx.continue_as_new(next);
+    }
+    if program.fails { Err("the program fails".into()) } else { Ok(sum) }
+}
+
+fn act<'a>(
+    yard: &'a Arc<Yard>,
+    ctx: &'a Ctx,
+    act: &'a Act,
+    key: String,
+) -> BoxFuture<'a, Result<u64, StepError>> {
+    Box::pin(async move {
+        match act {
+            Act::Step { fails, intent } => step(yard, ctx, &key, *fails, *intent).await,
+            Act::Doomed => {
+                let doomed = step(yard, ctx, &key, u32::MAX, false).await;
+                Ok(doomed.map_or(CAUGHT, |_| 0))
+            }
+            Act::Sleep { ms } => {
+                ctx.sleep(&key, Duration::from_millis(*ms)).await?;
+                Ok(1)
+            }
+            Act::Event { name, .. } => ctx.event(&key, name).await,
+            Act::Late { ms } => {
+                let late = ctx.event::<u64>(&key, "never").timeout(Duration::from_millis(*ms));
+                match late.await {
+                    Err(error) if error.code == "EVENT_TIMEOUT" => Ok(CAUGHT),
+                    other => other,
+                }
+            }
+            Act::Activity { fails } => {
+                let labour = Labour { fails: *fails, key: key.clone() };
+                ctx.activity(&key, ACTIVITY, &labour).await
+            }
+            Act::Child(input) => {
+                let child = ctx.child_named::<Input, u64>(&key, WORKFLOW, input).await;
+                // A child that was meant to fail is caught; a value where there should be none is
+                // not the same as the failure.
+                Ok(child.unwrap_or(CAUGHT))
+            }
+            Act::Race { ms } => {
+                let sleep = ctx.sleep(format!("{key}.s"), Duration::from_millis(*ms));
+                let step = act_step(yard, ctx, format!("{key}.w"));
+                match select(sleep, step).await {
+                    Either::Left((slept, _)) => slept.map(|()| 1),
+                    Either::Right((stepped, _)) => stepped.map(|_| 1),
+                }
+            }
+            Act::Join(acts) => {
+                let parts = acts.iter().enumerate();
+                let parts =
+                    parts.map(|(place, one)| self::act(yard, ctx, one, format!("{key}.{place}")));
+                let mut sum = 2;
+                for value in join_all(parts).await {
+                    sum = mix(sum ^ value?);
+                }
+                Ok(sum)
+            }
+        }
+    })
+}
+
+fn act_step<'a>(
+    yard: &'a Arc<Yard>,
+    ctx: &'a Ctx,
+    key: String,
+) -> BoxFuture<'a, Result<u64, StepError>> {
+    Box::pin(async move { step(yard, ctx, &key, 0, false).await })
+}
+
+async fn step(
+    yard: &Arc<Yard>,
+    ctx: &Ctx,
+    key: &str,
+    fails: u32,
+    intent: bool,
+) -> Result<u64, StepError> {
+    let run_key = ctx.run().run_key;
+    let body = |attempt: windlass_models::steps::Attempt| async move {
+        yard.body_begins(run_key, key, intent.then_some(attempt.number));
+        yard.work().await;
+        if attempt.number <= fails { Err("it fails") } else { Ok(step_value(key)) }
+    };
+    // The last attempt of a step that is not doomed succeeds.
+    let retries = if fails == u32::MAX { 1 } else { fails };
+    let step = ctx.step_with(key, body).retries(retries).delay(Duration::from_millis(700));
+    if !intent {
+        return step.await;
+    }
+    let probe = |attempt: windlass_models::steps::Attempt| async move {
+        yard.probed(run_key, key, attempt.number);
+        // A probe may know, or not; both must come to the same.
+        let knows = yard.coin() && attempt.number > fails;
+        Ok(knows.then(|| step_value(key)))
+    };
+    step.intent(probe).await
+}

@@ -1,0 +1,172 @@
+//! The test kit for users: virtual time, and a crash at every commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use windlass_kernel::RunStatus;
+use windlass_models::steps::{self, BoxError, Ctx, StepError};
+use windlass_testkit::{CrashPoints, TestEngine, every_crash_point};
+
+type Never = std::convert::Infallible;
+
+async fn order(ctx: Ctx, cents: u64) -> Result<u64, StepError> {
+    let charged = ctx.step("charge", async || Ok::<_, Never>(cents)).await?;
+    ctx.sleep("cool down", "3 days").await?;
+    let tip: u64 = ctx.event("tip", "tipped").timeout("30 days").await?;
+    ctx.step("ship", async || Ok::<_, Never>(charged + tip)).await
+}
+
+#[test]
+fn days_go_by_in_no_time() {
+    let test = TestEngine::new();
+    let order = steps::register(&test.engine(), "order", order).unwrap();
+    let begun = test.now();
+    let run = test.run(order.start(500).id("o-1")).unwrap();
+    assert_eq!(test.status(&run).status, RunStatus::Waiting);
+    assert_eq!(test.now(), begun);
+    test.advance("2 days");
+    assert_eq!(test.steps(&run).len(), 2);
+    test.evict_all();
+    test.advance("1 day");
+    assert_eq!(test.steps(&run).len(), 3);
+    test.send_event(&run, "tipped", &70);
+    assert_eq!(test.run(run.result()).unwrap(), 570);
+    let three_days = Duration::from_secs(3 * 24 * 60 * 60);
+    assert!(test.now().since(begun.plus(three_days)) < Duration::from_millis(10));
+    let types: Vec<String> =
+        test.ledger(&run).iter().map(|event| event.event_type.as_str().to_owned()).collect();
+    assert_eq!(types.first().unwrap(), "workflow.enqueued");
+    assert_eq!(types.last().unwrap(), "workflow.completed");
+    test.verify();
+}
+
+#[test]
+fn a_seed_gives_the_same_ledger() {
+    let ledger = |seed| {
+        let test = TestEngine::seeded(seed);
+        let order = steps::register(&test.engine(), "order", order).unwrap();
+        let run = test.run(order.start(500).id("o-1")).unwrap();
+        test.send_event(&run, "tipped", &1);
+        assert_eq!(test.run_to_end(run.result()).unwrap(), 501);
+        test.ledger(&run)
+    };
+    assert_eq!(ledger(1), ledger(1));
+    assert_ne!(ledger(1), ledger(2));
+}
+
+#[test]
+fn retries_follow_their_backoff() {
+    let test = TestEngine::new();
+    let tried = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&tried);
+    let flaky = move |ctx: Ctx, (): ()| {
+        let count = Arc::clone(&count);
+        async move {
+            let body = || {
+                let number = count.fetch_add(1, Ordering::Relaxed);
+                std::future::ready(if number < 2 { Err("not yet") } else { Ok(number) })
+            };
+            ctx.step("flaky", body).delay("10 seconds").await
+        }
+    };
+    let flaky = steps::register(&test.engine(), "flaky", flaky).unwrap();
+    let run = test.run(flaky.start(())).unwrap();
+    assert_eq!(tried.load(Ordering::Relaxed), 1);
+    assert!(test.tick());
+    assert_eq!(tried.load(Ordering::Relaxed), 2);
+    assert_eq!(test.run_to_end(run.result()).unwrap(), 2);
+    assert!(!test.tick(), "an engine with nothing to do sets no timer");
+}
+
+#[test]
+#[should_panic(expected = "no timer is set")]
+fn waiting_for_nothing_is_said() {
+    let test = TestEngine::new();
+    test.run_to_end(std::future::pending::<()>());
+}
+
+#[test]
+fn crashes_make_no_difference() {
+    let report = every_crash_point(
+        |engine, probe| {
+            let probe = probe.clone();
+            let work = move |ctx: Ctx, n: u64| {
+                let probe = probe.clone();
+                async move {
+                    let step = |key: &'static str, value: u64| {
+                        let probe = probe.clone();
+                        ctx.step(key, move || {
+                            probe.ran(key);
+                            std::future::ready(Ok::<_, Never>(value))
+                        })
+                    };
+                    let first = step("first", n).await?;
+                    ctx.sleep("nap", "1 hour").await?;
+                    let (left, right) = futures::join!(step("left", 2), step("right", 3));
+                    let last = step("last", first + left? + right?).await?;
+                    Ok::<_, BoxError>(last)
+                }
+            };
+            steps::register(engine, "work", work).unwrap()
+        },
+        10,
+    );
+    assert_eq!(report.output, 15);
+    assert_eq!(report.crashes, 2 * report.commits);
+    assert!(report.commits >= 3, "{report:?}");
+    assert!(report.bodies_again > 0, "{report:?}");
+}
+
+#[test]
+fn crashes_with_events_retries_children_and_activities() {
+    let report = CrashPoints::new(
+        |engine, probe| {
+            let double = |_: Ctx, n: u64| async move { Ok::<_, Never>(n * 2) };
+            steps::register(engine, "double", double).unwrap();
+            steps::serve_activity(engine, "default", "negate", |_, n: i64| {
+                std::future::ready(Ok::<_, Never>(-n))
+            })
+            .unwrap();
+            let probe = probe.clone();
+            let work = move |ctx: Ctx, n: u64| {
+                let probe = probe.clone();
+                async move {
+                    let told: u64 = ctx.event("told", "go").await?;
+                    let flaky = ctx.step_with("flaky", |attempt| {
+                        probe.ran(format!("flaky {}", attempt.number));
+                        let fails = attempt.number < 3;
+                        std::future::ready(if fails { Err("not yet") } else { Ok(told) })
+                    });
+                    let child = ctx.child_named::<u64, u64>("child", "double", &n);
+                    let (flaky, child) = futures::join!(flaky, child);
+                    let negative: i64 = ctx.activity("negate", "negate", &5).await?;
+                    Ok::<_, BoxError>((flaky? + child?, negative))
+                }
+            };
+            steps::register(engine, "work", work).unwrap()
+        },
+        10_u64,
+    )
+    .event("go", &7)
+    .seed(3)
+    .run();
+    assert_eq!(report.output, serde_json::json!([27, -5]));
+}
+
+#[test]
+#[should_panic(expected = "crash at commit k = 1 of")]
+fn a_difference_names_its_commit() {
+    let lives = AtomicU32::new(0);
+    every_crash_point(
+        |engine, _| {
+            // Code that is not the same after a restart.
+            let life = lives.fetch_add(1, Ordering::Relaxed);
+            steps::register(engine, "work", move |ctx: Ctx, (): ()| async move {
+                ctx.step("one", async || Ok::<_, Never>(life > 1)).await
+            })
+            .unwrap()
+        },
+        (),
+    );
+}
