@@ -19,6 +19,8 @@ on_every_store!(
     a_parent_follows_its_child_through_generations,
     many_children,
     a_child_that_loses_a_race_is_ended,
+    a_run_that_fails_ends_its_children,
+    retry_begins_a_failed_child_anew,
     an_activity_gives_its_result,
     an_activity_is_tried_again_and_given_up,
     an_activity_that_takes_too_long,
@@ -186,6 +188,57 @@ async fn a_child_that_loses_a_race_is_ended(h: Arc<Harness>) {
     engine.evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), "Cancelled");
+}
+
+async fn a_run_that_fails_ends_its_children(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let (_, children) = family(&engine);
+    let inner = children.clone();
+    let flow = engine
+        .workflow("fails", move |ctx: Ctx, (): ()| {
+            let children = inner.clone();
+            async move {
+                let fails = async {
+                    ctx.sleep("short", "30 ms").await?;
+                    let body = async || Err::<u32, _>("enough");
+                    ctx.step("fails", body).retries(0).await
+                };
+                tokio::try_join!(ctx.child("child", &children, &()), fails)?;
+                ok(())
+            }
+        })
+        .unwrap();
+    let run = flow.start(()).id("f").await.unwrap();
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_ERRORED");
+    let child = children.get("f:child").await.unwrap();
+    until_status(&child, RunStatus::Terminated).await;
+    no_tasks(&engine).await;
+}
+
+async fn retry_begins_a_failed_child_anew(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let child = engine
+        .workflow("child", move |_: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move {
+                match counts.hit("child") {
+                    1 => Err("not yet".into()),
+                    n => ok(n),
+                }
+            }
+        })
+        .unwrap();
+    let flow = engine
+        .workflow("parent", move |ctx: Ctx, (): ()| {
+            let child = child.clone();
+            async move { ok(ctx.child("child", &child, &()).await?) }
+        })
+        .unwrap();
+    let run = flow.start(()).id("p").await.unwrap();
+    assert_eq!(run.result().await.unwrap_err().code(), "RUN_ERRORED");
+    assert_eq!(run.retry().await.unwrap().result().await.unwrap(), 2);
 }
 
 async fn an_activity_gives_its_result(h: Arc<Harness>) {

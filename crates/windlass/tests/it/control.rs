@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::kernel::{Query, StepStatus};
-use windlass::{Ctx, Engine, Result, RunStatus, WorkflowRef};
+use windlass::{Ctx, Engine, Options, Result, RunStatus, WorkflowRef};
 
 use crate::harness::{
     Counts, Harness, completed, event_types, ok, on_every_store, until, until_asked, until_status,
@@ -24,6 +24,8 @@ on_every_store!(
     retry_of_a_run_that_caught_and_compensated,
     continue_as_new_carries_unread_events,
     events_race_with_generations,
+    pauses_and_resumes_beside_each_other,
+    a_host_that_ticks,
 );
 
 async fn two(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<u32> {
@@ -333,4 +335,51 @@ async fn events_race_with_generations(h: Arc<Harness>) {
     });
     futures::future::join_all(sends).await;
     assert_eq!(run.result().await.unwrap(), 60, "no event was lost");
+}
+
+async fn pauses_and_resumes_beside_each_other(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let flow = engine.workflow_with("two", counts.clone(), two).unwrap();
+    let run = flow.start(()).await.unwrap();
+    until_asked(&run, "wait").await;
+    for round in 0..20_u64 {
+        run.pause().await.unwrap();
+        tokio::time::sleep(Duration::from_micros(round * 200)).await;
+        run.resume().await.unwrap();
+    }
+    run.send_event("go", &1).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 1);
+    assert_eq!((counts.get("first"), counts.get("second")), (1, 1));
+}
+
+async fn a_host_that_ticks(h: Arc<Harness>) {
+    let by_hand = |mut options: Options| {
+        options.background = false;
+        options
+    };
+    let engine = h.engine_with(by_hand).await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("ticks", move |ctx: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move {
+                for n in 0..4 {
+                    ctx.step(format!("s{n}"), async || ok(counts.hit("step"))).await?;
+                }
+                ok(())
+            }
+        })
+        .unwrap();
+    let run = flow.start(()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(counts.get("step"), 0, "nothing moves by itself");
+    // Three steps, and then the last one.
+    assert_eq!(engine.tick(10, Some(3)).await.unwrap(), 1);
+    assert_eq!((counts.get("step"), completed(&run).await.len()), (3, 3));
+    assert_eq!(engine.tick(10, None).await.unwrap(), 1);
+    assert_eq!(counts.get("step"), 4);
+    run.result().await.unwrap();
+    assert_eq!(engine.tick(10, None).await.unwrap(), 0);
 }

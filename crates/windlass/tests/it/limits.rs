@@ -17,6 +17,7 @@ on_every_store!(
     a_workflow_that_nobody_serves_waits,
     at_most_so_many_at_once,
     priority_labels_and_delay,
+    the_more_urgent_run_goes_first,
 );
 
 async fn echo(_: Ctx, text: String) -> Result<String> {
@@ -252,4 +253,39 @@ async fn priority_labels_and_delay(h: Arc<Harness>) {
     let waited = row.started_at.unwrap().since(row.created_at);
     assert!(waited >= std::time::Duration::from_millis(300), "{waited:?}");
     until("labels are found", || async { run.run().await.unwrap().labels.len() == 1 }).await;
+}
+
+async fn the_more_urgent_run_goes_first(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let order: Arc<parking_lot::Mutex<Vec<i16>>> = Arc::default();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let (seen, wait) = (order.clone(), gate.clone());
+    let flow = engine
+        .workflow("urgent", move |ctx: Ctx, priority: i16| {
+            let (order, gate) = (seen.clone(), wait.clone());
+            async move {
+                let body = async || {
+                    order.lock().push(priority);
+                    gate.acquire().await?.forget();
+                    ok(())
+                };
+                ok(ctx.step("work", body).await?)
+            }
+        })
+        .unwrap();
+    flow.at_once(Some(1)).await.unwrap();
+    let mut runs = vec![flow.start(0).await.unwrap()];
+    until("the first one runs", || async { order.lock().len() == 1 }).await;
+    for priority in [-1; 10].into_iter().chain([1; 10]) {
+        runs.push(flow.start(priority).priority(priority).await.unwrap());
+    }
+    gate.add_permits(21);
+    for run in runs {
+        run.result().await.unwrap();
+    }
+    // One claim in eight takes the oldest, so that nobody waits for ever: most of the first ten
+    // are urgent, not all of them.
+    let order = order.lock();
+    let urgent = order[1..11].iter().filter(|priority| **priority == 1).count();
+    assert!(urgent >= 7, "{order:?}");
 }
