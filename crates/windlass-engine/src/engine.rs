@@ -343,6 +343,11 @@ impl Inner {
                 Op::PutMessage(message) => {
                     if matches!(deliveries.next(), Some(Delivery::Accepted { .. })) {
                         self.poke(message.run_key);
+                        // A claim passes over a row that a commit has locked, and a message for a
+                        // turn that is ready already announces nothing: this looks again.
+                        if !self.live.lock().contains_key(&message.run_key) {
+                            self.signals.turns();
+                        }
                     }
                 }
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
