@@ -195,6 +195,12 @@ impl Inner {
             futures::future::select(std::pin::pin!(turns), std::pin::pin!(stopped)).await;
             inner.unhold(run_key, &slot);
             drop(counted);
+            // A turn that was claimed while this one failed is not forgotten.
+            if !inner.is_stopped()
+                && let Some(claimed) = slot.take_next()
+            {
+                inner.begin_turns_again(claimed);
+            }
             if limited {
                 // The store need not say that a slot of a limit has come back.
                 inner.signals.everything();

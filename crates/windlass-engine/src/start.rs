@@ -209,10 +209,15 @@ impl Engine {
                     return Ok(ended(run));
                 }
             }
+            if inner.is_stopped() {
+                let message = "the engine has stopped; the run goes on with the next one";
+                return Err(Error::new(ErrorKind::Unavailable, "ENGINE_STOPPING", message));
+            }
             if !inner.options.shared {
-                match receiver.await {
-                    Ok(ended) => return Ok(ended),
-                    Err(_) => continue,
+                let stopped = std::pin::pin!(inner.stopped());
+                match futures::future::select(receiver, stopped).await {
+                    futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
+                    _ => continue,
                 }
             }
             let slept = inner.env.sleep(poll);

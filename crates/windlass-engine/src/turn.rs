@@ -9,16 +9,17 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, Hold, Limits, LogId,
-    Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run, RunKey,
-    RunStatus, Stamp, StepKey, Store, Task, TaskId, Timestamp, Wake, WorkerKey,
+    Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
+    LogId, Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run,
+    RunKey, RunStatus, Stamp, StepKey, Store, Task, TaskId, Timestamp, Wake, WorkerKey,
 };
 
 use crate::control::Control;
 use crate::engine::Inner;
-use crate::env::Env;
+use crate::env::{Env, Lane};
 use crate::metrics::Metrics;
 use crate::model::TurnError;
+use crate::options::EnqueuedReason;
 use crate::slot::Slot;
 use crate::tasks::{CANCEL_RUN, CARRY_OVER};
 
@@ -147,7 +148,29 @@ impl Turn {
             }
         }
         self.inner.metrics.commits.add(1);
-        Box::pin(Arc::clone(&self.inner).commit_until_known(commit))
+        let worker = Some(self.hold.worker);
+        let begins = commit.ops.iter().any(|op| match op {
+            Op::CreateRun(run) => run.turn.worker == worker,
+            Op::Enqueue(task) => task.worker == worker,
+            _ => false,
+        });
+        let sending = Arc::clone(&self.inner).commit_until_known(commit);
+        if !begins {
+            return Box::pin(sending);
+        }
+        // What this commit makes us hold is begun even if the turn is dropped before the answer.
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let sending = async move {
+            let _ = answer.send(sending.await);
+        };
+        self.inner.env.spawn(Lane::User, Box::pin(sending));
+        Box::pin(async move {
+            answered.await.unwrap_or_else(|_| {
+                let message = "the engine stopped before a commit was answered";
+                let error = Error::new(ErrorKind::Closed, "ENGINE_STOPPING", message);
+                Err(CommitError::Unknown(Arc::new(error)))
+            })
+        })
     }
 
     /// Takes in the answer to a commit. A conflict means that the turn is lost.
@@ -228,6 +251,8 @@ impl Turn {
                 }
             }
             if count < limit as usize {
+                // A poke may have come for nothing; what is accepted from here on is told anew.
+                self.accepted = self.read_to;
                 return Ok(());
             }
         }
@@ -348,6 +373,11 @@ impl Turn {
     pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
         let ops = self.inner.reach_of(&self.run, self.now()).await;
         ops.map_err(TurnError::Store)
+    }
+
+    /// Tells the host that the run has something to do at a later time.
+    pub fn announce(&self, reason: EnqueuedReason) {
+        self.inner.enqueued(&self.run, reason);
     }
 
     /// The tasks that work for this run.

@@ -18,7 +18,11 @@ async fn main() -> Result<()> {
     let engine = Engine::open(&store).await?;
     let reports = engine.workflow("report", report)?;
 
-    reports.schedule("nightly", &"sales".into()).cron("0 3 * * *").time_zone("Europe/Berlin").await?;
+    reports
+        .schedule("nightly", &"sales".into())
+        .cron("0 3 * * *")
+        .time_zone("Europe/Berlin")
+        .await?;
     reports.schedule("often", &"ops".into()).every("1 second").await?;
 
     tokio::time::sleep(Duration::from_millis(2_500)).await;

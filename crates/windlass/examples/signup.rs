@@ -38,7 +38,8 @@ async fn main() -> Result<()> {
     let store = std::env::args().nth(1).unwrap_or_else(|| "sqlite://signup.db".into());
     let engine = Engine::open(&store).await?;
     let signups = engine.workflow("signup", signup)?;
-    let run = signups.start("ann@example.com".into()).id("signup-ann").label("plan", "free").await?;
+    let run =
+        signups.start("ann@example.com".into()).id("signup-ann").label("plan", "free").await?;
     if !run.existed() {
         run.send_event("confirmed", &Confirmation { by: "ann".into() }).await?;
     }

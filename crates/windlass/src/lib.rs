@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub use address::Address;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
-    EnqueuedReason, Env, Missed, Options, Overlap, ScheduleState, TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv,
+    EnqueuedReason, Env, Missed, Options, Overlap, ScheduleState, TaskContext, TaskFailure,
+    TaskHandler, TaskResult, TokioEnv,
 };
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{

@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// How many runs sleep for a year.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
+    /// How many megabytes of them may stay in memory.
+    #[arg(long, default_value_t = 64)]
+    sticky_mb: usize,
 }
 
 type Woken = Arc<Mutex<Vec<(Timestamp, Timestamp)>>>;
@@ -51,9 +54,11 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     report.put("store", args.target.name()).put("runs", args.runs);
     let year = now().plus(Duration::from_secs(360 * 24 * 60 * 60)).as_micros();
     let woken = Woken::default();
+    let options =
+        Options { sticky_bytes_max: args.sticky_mb * 1024 * 1024, ..Options::default() };
     {
         let opened = place.open("sleeping").await?;
-        let engine = engine(&opened, Options::default()).await?;
+        let engine = engine(&opened, options.clone()).await?;
         let workflow = sleeper(&engine, &woken)?;
         let begun = Instant::now();
         let mut n = 0;
@@ -75,7 +80,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let before = rss_mb();
     let begun = Instant::now();
     let opened = place.open("sleeping").await?;
-    let engine = engine(&opened, Options::default()).await?;
+    let engine = engine(&opened, options.clone()).await?;
     let workflow = sleeper(&engine, &woken)?;
     report.put("open_ms", begun.elapsed().as_secs_f64() * 1e3);
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -6,6 +6,7 @@
 mod changes;
 mod children;
 mod control;
+mod examples;
 mod harness;
 mod ledger_lines;
 mod limits;

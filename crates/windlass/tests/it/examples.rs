@@ -1,0 +1,59 @@
+//! The examples, run as people run them: as processes of their own.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// An example that cargo built beside this test.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile: PathBuf = test.ancestors().nth(2).expect("it is in target/PROFILE/deps").into();
+    Command::new(profile.join("examples").join(name))
+}
+
+#[track_caller]
+fn check(output: &Output, expect: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    for line in expect {
+        assert!(text.contains(line), "no {line:?} in:\n{text}\n{errors}");
+    }
+}
+
+#[test]
+fn they_run_and_say_what_they_did() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cases: [(&str, &[&str]); 7] = [
+        ("hello", &["HELLO, WORLD!"]),
+        ("signup", &["ann@example.com is in", "6 workflow.completed"]),
+        ("fan_out", &["item 7: 121"]),
+        ("saga", &["cancelled flight-for-island", "NoCar: there are no cars on the island"]),
+        ("children", &["6000 words", "child chapter 3 completed"]),
+        ("order", &["a lamp: once, and then UniqueViolation"]),
+        ("cron", &["report for ops", "nightly: last None, next Some"]),
+    ];
+    for (name, expect) in cases {
+        let output = example(name).current_dir(folder.path()).output().expect("it starts");
+        check(&output, expect);
+    }
+    // What has ended is found again, not done again.
+    let again = example("signup").current_dir(folder.path()).output().expect("it starts");
+    check(&again, &["ann@example.com is in"]);
+    assert!(!String::from_utf8_lossy(&again.stdout).contains("mail to"), "it was done again");
+}
+
+#[test]
+fn two_processes_share_postgres() {
+    let dsn = crate::schema::dsn();
+    let mut server = example("two_processes")
+        .args(["serve", &dsn])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let output = example("two_processes").args(["start", &dsn]).output().expect("it starts");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    check(&output, &["1 squared is 1", "5 squared is 25"]);
+    let order = example("order").arg(&dsn).output().expect("it starts");
+    check(&order, &["a lamp: once, and then UniqueViolation"]);
+}
