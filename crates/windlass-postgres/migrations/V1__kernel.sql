@@ -9,8 +9,10 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 $$;
 
 ---------------------------------------------------------------------------------------- tables --
 
--- Turn commits change only columns without an index; the free space of a page lets them be
--- heap-only updates, and pruning gives it back before vacuum comes by.
+-- Commits that keep the turn change only columns that no index names, not even in its condition;
+-- the free space of a page lets them be heap-only updates, and pruning gives it back before vacuum
+-- comes by. `turn_first` is for that: while nobody holds the turn it says whether `started_at` is
+-- empty, and unlike `started_at` it does not change when the holder writes its first step.
 CREATE TABLE @schema@.runs (
     run_key          uuid PRIMARY KEY,
     namespace        text COLLATE "C" NOT NULL,
@@ -53,6 +55,7 @@ CREATE TABLE @schema@.runs (
     limit_key        text COLLATE "C",
     accepted         int8 NOT NULL,
     seen             int8 NOT NULL,
+    turn_first       bool NOT NULL,
     CONSTRAINT runs_name UNIQUE (namespace, workflow, id, generation)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
@@ -61,7 +64,7 @@ CREATE INDEX runs_by_workflow ON @schema@.runs (namespace, workflow, status, run
 CREATE INDEX runs_by_status ON @schema@.runs (namespace, status, run_key);
 CREATE INDEX runs_by_root ON @schema@.runs (root, run_key) WHERE root <> run_key;
 CREATE INDEX runs_ready ON @schema@.runs
-    (queue, workflow, priority DESC, (started_at IS NULL), turn_due_at, run_key) WHERE turn_ready;
+    (queue, workflow, priority DESC, turn_first, turn_due_at, run_key) WHERE turn_ready;
 CREATE INDEX runs_scheduled ON @schema@.runs (turn_due_at, run_key)
     WHERE NOT turn_ready AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused';
 CREATE INDEX runs_held ON @schema@.runs (turn_worker, turn_claimed_at, run_key)
@@ -152,12 +155,17 @@ CREATE TABLE @schema@.tasks (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
         autovacuum_analyze_scale_factor = 0.05);
-CREATE INDEX tasks_by_namespace ON @schema@.tasks (namespace, task_id);
 CREATE INDEX tasks_by_run ON @schema@.tasks (run_key, task_id) WHERE run_key IS NOT NULL;
 CREATE INDEX tasks_ready ON @schema@.tasks (queue, name, priority DESC, due_at, task_id) WHERE ready;
 CREATE INDEX tasks_scheduled ON @schema@.tasks (due_at, task_id)
     WHERE NOT ready AND worker IS NULL AND due_at IS NOT NULL;
 CREATE INDEX tasks_held ON @schema@.tasks (worker, claimed_at, task_id) WHERE worker IS NOT NULL;
+-- For listings, one for each state: a claim then enters what it takes into an index of held tasks
+-- alone, which stays low whatever sleeps.
+CREATE INDEX tasks_ready_listed ON @schema@.tasks (namespace, task_id) WHERE ready;
+CREATE INDEX tasks_scheduled_listed ON @schema@.tasks (namespace, task_id)
+    WHERE NOT ready AND worker IS NULL;
+CREATE INDEX tasks_held_listed ON @schema@.tasks (namespace, task_id) WHERE worker IS NOT NULL;
 CREATE INDEX tasks_limited ON @schema@.tasks (namespace, limit_key)
     WHERE worker IS NOT NULL AND limit_key IS NOT NULL;
 

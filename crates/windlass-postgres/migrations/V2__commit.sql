@@ -40,7 +40,7 @@ CREATE TYPE @schema@.batch_label AS (
     idx int4, namespace text, key text, value text, run_key uuid);
 -- `created`: the same commit creates the run; `guarded`: it guards the run, whose turn it then has.
 CREATE TYPE @schema@.batch_message AS (
-    idx int4, op int4, ord int4, run_key uuid, message_id text, kind text, name text, body bytea,
+    idx int4, op int4, run_key uuid, message_id text, kind text, name text, body bytea,
     body_encoding text, caused_by bytea, sent_at int8, required bool, created bool,
     guarded bool);
 CREATE TYPE @schema@.batch_consume AS (
@@ -316,7 +316,7 @@ BEGIN
                     ELSE c.turn_due_at END,
                 c.turn_worker, c.turn_claim_no,
                 CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
-                c.turn_reclaims, c.limit_key, c.accepted, c.seen
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL
             FROM unnest(p_creates) c;
         ELSE
             INSERT INTO @schema@.runs
@@ -331,7 +331,7 @@ BEGIN
                     ELSE c.turn_due_at END,
                 c.turn_worker, c.turn_claim_no,
                 CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
-                c.turn_reclaims, c.limit_key, c.accepted, c.seen
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL
             FROM unnest(p_creates) c
             ON CONFLICT DO NOTHING;
         END IF;
@@ -378,7 +378,7 @@ BEGIN
             ON d.run_key = x.run_key AND d.message_id = x.message_id;
         RETURN QUERY WITH taken AS MATERIALIZED (
             SELECT x.*,
-                r.accepted + row_number() OVER (PARTITION BY x.run_key ORDER BY x.ord) AS seq,
+                r.accepted + row_number() OVER (PARTITION BY x.run_key ORDER BY x.idx, x.op) AS seq,
                 r.turn_ready AS was_ready, r.turn_due_at AS was_due
             FROM unnest(p_messages) x JOIN @schema@.runs r ON r.run_key = x.run_key
             WHERE r.status NOT IN ('complete', 'errored', 'terminated')
@@ -444,6 +444,8 @@ BEGIN
                 WHEN u.takes THEN v_now ELSE r.turn_claimed_at END,
             turn_claim_no = r.turn_claim_no + CASE WHEN u.takes THEN 1 ELSE 0 END
                 + CASE WHEN u.wake <> 0 THEN 1 ELSE 0 END,
+            turn_first = CASE WHEN u.wake = 0 THEN r.turn_first
+                ELSE coalesce(u.started_at, r.started_at) IS NULL END,
             turn_ready = CASE
                 WHEN u.wake IN (0, 4) THEN false
                 WHEN coalesce(u.status, r.status) = 'paused' THEN false

@@ -93,7 +93,7 @@ BEGIN
             FOREACH v_first IN ARRAY ARRAY[false, true] LOOP
                 IF EXISTS (SELECT FROM @schema@.runs t WHERE t.turn_ready AND t.queue = p_queues[i]
                         AND t.workflow = p_names[i] AND t.priority = v_priority
-                        AND (t.started_at IS NULL) = v_first) THEN
+                        AND t.turn_first = v_first) THEN
                     queue := p_queues[i];
                     name := p_names[i];
                     priority := v_priority;
@@ -140,7 +140,7 @@ BEGIN
             SELECT t.run_key AS key, t.namespace, t.limit_key, t.turn_due_at AS due
             FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
-                AND t.priority = s.priority AND (t.started_at IS NULL) = s.first_turn
+                AND t.priority = s.priority AND t.turn_first = s.first_turn
                 AND NOT t.run_key = ANY (p_skipped)
                 AND (t.limit_key IS NULL OR NOT EXISTS (
                     SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
@@ -153,14 +153,14 @@ BEGIN
             row_number() OVER (ORDER BY c.priority DESC, c.first_turn, c.due, c.key)
         FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
             SELECT t.run_key AS key, t.namespace, t.limit_key, t.priority,
-                t.started_at IS NULL AS first_turn, t.turn_due_at AS due
+                t.turn_first AS first_turn, t.turn_due_at AS due
             FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
                 AND NOT t.run_key = ANY (p_skipped)
                 AND (t.limit_key IS NULL OR NOT EXISTS (
                     SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
                     WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
-            ORDER BY t.priority DESC, (t.started_at IS NULL), t.turn_due_at, t.run_key LIMIT p_max) c
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT p_max) c
         ORDER BY c.priority DESC, c.first_turn, c.due, c.key LIMIT p_max;
     END IF;
 END $$;
@@ -204,7 +204,7 @@ BEGIN
         -- it is a statement of its own, whose snapshot is not older than the lock.
         v_places := ARRAY(SELECT t.ctid FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = p_queues[1] AND t.workflow = p_names[1]
-            ORDER BY t.priority DESC, (t.started_at IS NULL), t.turn_due_at, t.run_key
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key
             LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
         RETURN QUERY UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
             turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
@@ -536,7 +536,7 @@ BEGIN
             ORDER BY r.run_key FOR NO KEY UPDATE OF r SKIP LOCKED)
         UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
             turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
-            turn_ready = r.status <> 'paused',
+            turn_first = r.started_at IS NULL, turn_ready = r.status <> 'paused',
             turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
                 ELSE least(r.turn_due_at, v_now) END
         FROM picked WHERE r.run_key = picked.run_key
@@ -577,7 +577,8 @@ BEGIN
         WHERE r.turn_worker = h.worker AND r.turn_claim_no = h.claim_no
         ORDER BY r.run_key FOR NO KEY UPDATE OF r)
     UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
-        turn_claim_no = r.turn_claim_no + 1, turn_ready = r.status <> 'paused',
+        turn_claim_no = r.turn_claim_no + 1, turn_first = r.started_at IS NULL,
+        turn_ready = r.status <> 'paused',
         turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
             ELSE least(r.turn_due_at, v_now) END
     FROM held WHERE r.run_key = held.run_key

@@ -61,24 +61,60 @@ pub(crate) struct Batch {
     nothing: Records,
     /// It sends nothing, names no task and looks for no cause: see `commit_batch`.
     plain: bool,
-    messages_count: usize,
 }
 
 impl Batch {
-    /// Writes the commits down, in order. [`windlass_kernel::fold`] has seen to it that they can
-    /// share a batch.
+    /// Writes commits down that [`windlass_kernel::fold`] lets share a batch.
     pub(crate) fn of(commits: &[&Commit]) -> Self {
-        let mut batch = Self { size: commits.len() as i32, plain: true, ..Self::default() };
+        let mut batch = Self::default();
+        batch.fill(commits);
+        batch
+    }
+
+    /// Writes the commits down in place of what was here before, whose memory is used again.
+    ///
+    /// Their rows come in the order of the runs' keys, so that each index is entered from one end
+    /// to the other: neighbours of a table go to the same page while it is at hand.
+    pub(crate) fn fill(&mut self, commits: &[&Commit]) {
+        self.clear();
+        self.size = commits.len() as i32;
+        let mut order: Vec<(Option<RunKey>, usize)> =
+            commits.iter().enumerate().map(|(at, commit)| (commit.run_key(), at)).collect();
+        order.sort_unstable();
         let mut runs = Locks::default();
         let mut tasks = Locks::default();
-        for (at, commit) in commits.iter().enumerate() {
-            batch.guard(at + 1, commit, &mut runs, &mut tasks);
-            batch.ops(at + 1, commit, &mut runs, &mut tasks);
+        for (_, at) in order {
+            let commit = commits[at];
+            self.guard(at + 1, commit, &mut runs, &mut tasks);
+            self.ops(at + 1, commit, &mut runs, &mut tasks);
         }
-        batch.sets(commits);
-        batch.lock_runs(runs);
-        batch.lock_tasks(tasks);
-        batch
+        self.lock_runs(runs);
+        self.lock_tasks(tasks);
+    }
+
+    fn clear(&mut self) {
+        (self.size, self.status, self.careful, self.plain) = (0, false, false, true);
+        for rows in [
+            &mut self.runs,
+            &mut self.tasks,
+            &mut self.creates,
+            &mut self.sets,
+            &mut self.events,
+            &mut self.steps,
+            &mut self.labels,
+            &mut self.messages,
+            &mut self.consumes,
+            &mut self.enqueues,
+            &mut self.reschedules,
+            &mut self.settles,
+            &mut self.logs,
+            &mut self.dead_letters,
+            &mut self.causes,
+            &mut self.dooms,
+            &mut self.puts,
+        ] {
+            rows.clear();
+        }
     }
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
@@ -146,7 +182,7 @@ impl Batch {
         for (op, what) in commit.ops.iter().enumerate() {
             match what {
                 Op::CreateRun(run) => self.create(idx, op, run),
-                Op::SetRun(_) => {}
+                Op::SetRun(change) => self.set(idx, commit, change),
                 Op::AppendEvent { event, cause } => {
                     looks |= *cause == windlass_kernel::CauseCheck::Look;
                     self.event(idx, event);
@@ -275,20 +311,6 @@ impl Batch {
         }
     }
 
-    // In the order of the keys, so that the update locks rows in that order.
-    fn sets(&mut self, commits: &[&Commit]) {
-        let mut sets: Vec<(usize, &Commit, &RunChange)> = Vec::with_capacity(commits.len());
-        for (at, commit) in commits.iter().enumerate() {
-            if let Some(change) = commit.run_change() {
-                sets.push((at + 1, commit, change));
-            }
-        }
-        sets.sort_unstable_by_key(|(_, _, change)| change.run_key);
-        for (idx, commit, change) in sets {
-            self.set(idx, commit, change);
-        }
-    }
-
     fn set(&mut self, idx: usize, commit: &Commit, change: &RunChange) {
         self.status |= change.status.is_some();
         let (worker, claim, takes) = match &commit.run {
@@ -398,13 +420,10 @@ impl Batch {
         }
         let guarded = commit.run_key() == Some(message.run_key) && !created;
         seen.sends_to_itself |= guarded || created;
-        self.messages_count += 1;
         self.plain = false;
-        let order = self.messages_count;
-        self.messages.row(14, |row| {
+        self.messages.row(13, |row| {
             row.int4(idx)
                 .int4(op)
-                .int4(order)
                 .uuid(message.run_key.0)
                 .text(message.message_id.as_str())
                 .text(message.kind.as_str())

@@ -20,7 +20,7 @@ const QUEUES: &str = "SELECT \
         LATERAL @schema@.turn_segments(a.queues, a.names) s, \
         LATERAL (SELECT r.turn_due_at AS due FROM @schema@.runs r WHERE r.turn_ready \
             AND r.queue = s.queue AND r.workflow = s.name AND r.priority = s.priority \
-            AND (r.started_at IS NULL) = s.first_turn ORDER BY r.turn_due_at LIMIT 1) f), \
+            AND r.turn_first = s.first_turn ORDER BY r.turn_due_at LIMIT 1) f), \
     (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE NOT turn_ready \
         AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused' \
         LIMIT 10001) x), \

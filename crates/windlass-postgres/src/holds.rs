@@ -1,5 +1,8 @@
 //! Who holds what: claims, releases, revocations, promotions and limits.
 
+mod sweep;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
@@ -13,6 +16,8 @@ use windlass_kernel::{
 use crate::error::{Failure, classify, of_call};
 use crate::rows::{Cells, TASK, task};
 use crate::store::Shared;
+
+pub(crate) use sweep::Sweeper;
 
 /// How often a claim runs again that lost against another one.
 const CLAIM_TRIES_MAX: u32 = 5;
@@ -57,11 +62,12 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("promote", PROMOTE.to_owned()),
         named("set limit", SET_LIMIT.to_owned()),
         named("lift limit", LIFT_LIMIT.to_owned()),
+        named("sweep", sweep::SWEEP.to_owned()),
     ]
 }
 
 /// Takes ready turns, then ready tasks, in one transaction.
-pub(crate) async fn claim(shared: &Shared, request: ClaimRequest) -> Result<Claims, Error> {
+pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result<Claims, Error> {
     let max = shared.options.limits.claim_rows_max;
     let asked = request.turns.max.max(request.tasks.max);
     if asked > max {
@@ -82,6 +88,7 @@ pub(crate) async fn claim(shared: &Shared, request: ClaimRequest) -> Result<Clai
             Err(error) => return Err(of_call(error)),
         }
     };
+    sweep::claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
     Ok(Claims {
         turns: in_order_turns(&turns, oldest),

@@ -280,11 +280,26 @@ const TASK_FILTER: &str = "($3::text IS NULL OR t.queue = $3) \
     AND ($5::text IS NULL OR $5 = CASE WHEN t.worker IS NOT NULL THEN 'held' \
         WHEN t.ready THEN 'ready' ELSE 'scheduled' END)";
 
+/// The states of a task, and the condition of the index that lists it.
+const TASK_STATES: [(&str, &str); 3] = [
+    ("held", "t.worker IS NOT NULL"),
+    ("ready", "t.ready"),
+    ("scheduled", "NOT t.ready AND t.worker IS NULL"),
+];
+
+// One walk for each state, as for runs; a state that is not asked for is not walked. A task is in
+// exactly one state, so no walk repeats what another one has.
 fn tasks() -> String {
-    format!(
-        "SELECT {TASK} FROM @schema@.tasks t WHERE t.namespace = $1 AND t.task_id > $2 \
-         AND {TASK_FILTER} ORDER BY t.task_id LIMIT $6"
-    )
+    let walk = |(state, condition): &(&str, &str)| {
+        format!(
+            "(SELECT t.* FROM @schema@.tasks t WHERE ($5::text IS NULL OR $5 = '{state}') \
+             AND {condition} AND t.namespace = $1 AND t.task_id > $2 \
+             AND ($3::text IS NULL OR t.queue = $3) AND ($4::text IS NULL OR t.name = $4) \
+             ORDER BY t.task_id LIMIT $6)"
+        )
+    };
+    let walks = TASK_STATES.iter().map(walk).collect::<Vec<_>>().join(" UNION ALL ");
+    format!("SELECT {TASK} FROM ({walks}) t ORDER BY t.task_id LIMIT $6")
 }
 
 fn tasks_by_run() -> String {

@@ -31,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) connector: Connector,
     pub(crate) waker: Waker,
+    pub(crate) sweeper: holds::Sweeper,
     pool: Pool,
     schema: String,
     /// Until when partitions are attached, in microseconds.
@@ -112,7 +113,8 @@ impl PostgresStore {
         let schema = options.schema_quoted();
         let waker = Waker::new(options.notify);
         let partitions_until = AtomicI64::new(0);
-        let shared = Shared { options, connector, waker, pool, schema, partitions_until };
+        let sweeper = holds::Sweeper::default();
+        let shared = Shared { options, connector, waker, sweeper, pool, schema, partitions_until };
         let shared = Arc::new(shared);
         let store = Self {
             shared: shared.clone(),

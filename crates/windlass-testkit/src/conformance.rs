@@ -52,6 +52,7 @@ macro_rules! conformance {
             ],
             claims: [
                 by_priority_then_resumed_then_age,
+                resumed_however_the_turn_came_back,
                 oldest_whatever_its_priority,
                 only_what_is_asked_for,
                 never_a_future_task,

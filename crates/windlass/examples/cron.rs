@@ -1,5 +1,7 @@
 //! A schedule: every second here, or by a cron expression in a time zone.
 
+#![allow(clippy::disallowed_methods, reason = "the program itself lives in the real world")]
+
 use std::time::Duration;
 
 use windlass::{BoxError, Ctx, Engine, Result};

@@ -57,6 +57,7 @@ const RUN_COLUMNS: &[(&str, &str)] = &[
     ("limit_key", "text"),
     ("accepted", "int8"),
     ("seen", "int8"),
+    ("turn_first", "bool"),
 ];
 const EVENT_COLUMNS: &[(&str, &str)] = &[
     ("run_key", "uuid"),
@@ -111,6 +112,7 @@ const END: &[(&str, &str)] = &[
     ("turn_worker", "uuid"),
     ("turn_claimed_at", "int8"),
     ("turn_claim_no", "int8"),
+    ("turn_first", "bool"),
 ];
 
 /// One array for each parameter of a statement.
@@ -353,6 +355,7 @@ fn run_arrays(group: &[RunRows]) -> Arrays {
         array(&rows, |r| r.turn.limit_key.as_ref().map(|key| text(key.as_str()))),
         array(&rows, |r| r.accepted as i64),
         array(&rows, |r| r.seen as i64),
+        array(&rows, |r| r.started_at.is_none()),
     ]
 }
 
@@ -421,6 +424,7 @@ fn change_arrays(group: &[RunRows], phases: &[&Phase], shape: Shape) -> Arrays {
             array(group, |_| None::<Uuid>),
             array(group, |_| None::<i64>),
             array(group, |rows| rows.run.turn.claim_no as i64 + 1),
+            array(group, |_| false),
         ]),
     }
     arrays
@@ -438,6 +442,6 @@ mod tests {
              FROM unnest($1::uuid[], $2::bytea[], $3::int8[]) AS u (run_key, head, next_ordinal) \
              WHERE r.run_key = u.run_key"
         );
-        assert_eq!(RUN_COLUMNS.len(), 41);
+        assert_eq!(RUN_COLUMNS.len(), 42);
     }
 }

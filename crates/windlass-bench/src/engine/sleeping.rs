@@ -54,8 +54,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     report.put("store", args.target.name()).put("runs", args.runs);
     let year = now().plus(Duration::from_secs(360 * 24 * 60 * 60)).as_micros();
     let woken = Woken::default();
-    let options =
-        Options { sticky_bytes_max: args.sticky_mb * 1024 * 1024, ..Options::default() };
+    let options = Options { sticky_bytes_max: args.sticky_mb * 1024 * 1024, ..Options::default() };
     {
         let opened = place.open("sleeping").await?;
         let engine = engine(&opened, options.clone()).await?;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::canonical::to_canonical;
+use crate::canonical::{to_canonical, value_to_canonical};
 use crate::commit::{CauseCheck, Op};
 use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorKind};
@@ -185,28 +185,29 @@ fn check_payload(event_type: &EventType, payload: &[u8], max: usize) -> Result<(
 }
 
 fn canonical<T: Serialize>(payload: &T) -> Result<Vec<u8>, Error> {
-    to_canonical(payload).map_err(|source| {
-        let message = "the payload of an event cannot be written as canonical JSON";
-        Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
-    })
+    to_canonical(payload).map_err(uncanonical)
+}
+
+fn uncanonical(source: crate::canonical::Error) -> Error {
+    let message = "the payload of an event cannot be written as canonical JSON";
+    Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
 }
 
 // Seals are a member of the payload, so a first-party payload has to be an object.
 fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, Error> {
-    if seals.is_empty() {
-        return canonical(payload);
-    }
     let invalid = |source: serde_json::Error| {
         let message = "the payload of an event cannot be written as JSON";
         Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
     };
     let mut value = serde_json::to_value(payload).map_err(invalid)?;
-    let Some(object) = value.as_object_mut() else {
-        let message = "the payload of a first-party event must be a JSON object";
-        return Err(Error::new(ErrorKind::Internal, "INVALID_EVENT_PAYLOAD", message));
-    };
-    object.insert("seals".to_owned(), serde_json::to_value(seals).map_err(invalid)?);
-    canonical(&value)
+    if !seals.is_empty() {
+        let Some(object) = value.as_object_mut() else {
+            let message = "the payload of a first-party event must be a JSON object";
+            return Err(Error::new(ErrorKind::Internal, "INVALID_EVENT_PAYLOAD", message));
+        };
+        object.insert("seals".to_owned(), serde_json::to_value(seals).map_err(invalid)?);
+    }
+    value_to_canonical(&value).map_err(uncanonical)
 }
 
 #[cfg(test)]

@@ -8,19 +8,29 @@ use postgres_types::{IsNull, Kind, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 use windlass_kernel::{Body, CausalRef, Timestamp};
 
+/// Memory that a group keeps for the next batch: a full batch of small bodies.
+const KEPT_BYTES_MAX: usize = 1024 * 1024;
+
 /// Rows of one group, as they go over the wire.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     count: i32,
 }
 
 impl Records {
+    /// Forgets the rows and keeps their memory, unless it is unusually much.
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES_MAX);
+    }
+
     /// Adds a row of so many fields.
     pub(crate) fn row(&mut self, fields: i32, write: impl FnOnce(&mut Record<'_>)) {
         let start = self.bytes.len();
-        self.bytes.put_i32(0);
-        self.bytes.put_i32(fields);
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&fields.to_be_bytes());
         let mut record = Record { bytes: &mut self.bytes, fields: 0 };
         write(&mut record);
         // A row that does not fit its type is refused by the server as a whole batch.
@@ -62,21 +72,24 @@ impl ToSql for Records {
 
 /// One row while it is written, field by field, in the order of its type.
 pub(crate) struct Record<'a> {
-    bytes: &'a mut BytesMut,
+    bytes: &'a mut Vec<u8>,
     fields: i32,
 }
 
 impl Record<'_> {
     fn field(&mut self, ty: &Type, bytes: Option<&[u8]>) -> &mut Self {
+        let Some(bytes) = bytes else { return self.null(ty) };
         self.fields += 1;
-        self.bytes.put_u32(ty.oid());
-        match bytes {
-            Some(bytes) => {
-                self.bytes.put_i32(bytes.len() as i32);
-                self.bytes.extend_from_slice(bytes);
-            }
-            None => self.bytes.put_i32(-1),
-        }
+        self.bytes.extend_from_slice(&head(ty, bytes.len()));
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    fn null(&mut self, ty: &Type) -> &mut Self {
+        self.fields += 1;
+        let mut field = head(ty, 0);
+        field[4..].copy_from_slice(&(-1_i32).to_be_bytes());
+        self.bytes.extend_from_slice(&field);
         self
     }
 
@@ -129,4 +142,12 @@ impl Record<'_> {
         let text = cause.map(CausalRef::canonical);
         self.bytes(text.as_ref().map(|text| text.as_bytes()))
     }
+}
+
+// A field begins with its type and its length.
+fn head(ty: &Type, length: usize) -> [u8; 8] {
+    let mut head = [0; 8];
+    head[..4].copy_from_slice(&ty.oid().to_be_bytes());
+    head[4..].copy_from_slice(&(length as i32).to_be_bytes());
+    head
 }

@@ -34,11 +34,13 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     live: Option<(Client, Statement)>,
     wary: u32,
+    // The last batch, for its memory.
+    batch: Batch,
 }
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, live: None, wary: 0 }
+        Self { shared, live: None, wary: 0, batch: Batch::default() }
     }
 
     /// Sends commits that can share a batch. After a lost answer the same batch is sent again: what
@@ -48,7 +50,19 @@ impl Session {
         commits: &[&Commit],
         sent_before: bool,
     ) -> Result<(Answers, bool), Refused> {
-        let batch = Batch::of(commits);
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.fill(commits);
+        let sent = self.send_batch(commits, &batch, sent_before).await;
+        self.batch = batch;
+        sent
+    }
+
+    async fn send_batch(
+        &mut self,
+        commits: &[&Commit],
+        batch: &Batch,
+        sent_before: bool,
+    ) -> Result<(Answers, bool), Refused> {
         let mut mode = match sent_before {
             true => Mode::Careful,
             false => batch.mode(self.wary > 0),
@@ -72,7 +86,7 @@ impl Session {
                     return Ok((all_failed(commits, &error), sent_before));
                 }
             };
-            match call(client, &batch, mode, patience).await {
+            match call(client, batch, mode, patience).await {
                 Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
                 Err(error) if error.as_ref().is_none_or(is_lost) => {
                     let error = error.as_ref().map(said);

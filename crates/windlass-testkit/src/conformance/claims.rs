@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Hold, QueueName, RouteName, RunStatus, Task, Turn, Wake, Want,
-    WorkflowName,
+    ClaimOrder, ClaimRequest, HeldItem, Hold, QueueName, RouteName, RunStatus, Task, Turn, Wake,
+    Want, WorkflowName,
 };
 
 use super::batches::idle_run;
@@ -51,6 +51,67 @@ pub async fn by_priority_then_resumed_then_age(world: World) {
         found.extend(turns.into_iter().map(|turn| turn.run_key));
     }
     assert_eq!(found, expect);
+}
+
+/// A run that has begun comes before first turns, whoever gave its turn back: a commit, a release, a
+/// message, a timer or a reaper. One that was claimed and has written nothing is still a first turn.
+pub async fn resumed_however_the_turn_came_back(world: World) {
+    let worker = world.steady_worker().await;
+    let started = async |id: &str| {
+        let (run, hold) = world.create_held(id).await;
+        assert!(run.started_at.is_none());
+        world.ok(world.step_commit(&run, hold, "a", "1")).await;
+        let run = world.run(run.run_key).await;
+        assert!(run.started_at.is_some(), "its first step starts it");
+        (run, hold)
+    };
+    let item = |run_key, hold: Hold| HeldItem::Turn {
+        run_key,
+        worker: hold.worker,
+        claim_no: hold.claim_no,
+    };
+    let (reaped, _) = started("reaped").await;
+    world.store.reap(worker, 10).await.unwrap();
+
+    // Older than everything that follows, and still behind it.
+    let first = world.create(world.new_run("first", Turn::ready())).await;
+    let turns = world.claim_turns(world.worker(), 10).await;
+    let keys: Vec<_> = turns.iter().map(|turn| turn.run_key).collect();
+    assert_eq!(keys, [reaped.run_key, first.run_key]);
+    world
+        .store
+        .release(turns.iter().map(|turn| item(turn.run_key, turn.hold)).collect())
+        .await
+        .unwrap();
+    world.advance_ms(5).await;
+
+    let mut expect = vec![reaped.run_key];
+    let (run, hold) = started("released").await;
+    world.store.release(vec![item(run.run_key, hold)]).await.unwrap();
+    expect.push(run.run_key);
+    world.advance_ms(5).await;
+
+    let (run, hold) = started("committed").await;
+    world.ok(world.release_commit(&run, hold, Wake::Now, 0)).await;
+    expect.push(run.run_key);
+    world.advance_ms(5).await;
+
+    let (run, hold) = started("messaged").await;
+    world.ok(world.release_commit(&run, hold, Wake::OnMessage, 0)).await;
+    world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
+    expect.push(run.run_key);
+    world.advance_ms(5).await;
+
+    let (run, hold) = started("timed").await;
+    let due = world.now().await.plus(Duration::from_millis(5));
+    world.ok(world.release_commit(&run, hold, Wake::At(due), 0)).await;
+    world.advance_ms(10).await;
+    world.store.promote(10).await.unwrap();
+    expect.push(run.run_key);
+
+    expect.push(first.run_key);
+    let turns = world.claim_turns(world.worker(), 10).await;
+    assert_eq!(turns.iter().map(|turn| turn.run_key).collect::<Vec<_>>(), expect);
 }
 
 /// A claim for the oldest passes over priorities.
