@@ -119,6 +119,7 @@ struct State {
     accepted: BTreeMap<(RunKey, MessageId), u64>,
     effects: BTreeMap<TaskId, u64>,
     told: Vec<Told>,
+    timers_may_be_early: bool,
 }
 
 /// The rows that a commit names, as they were at one moment.
@@ -160,6 +161,11 @@ impl Checker {
     /// Says that a worker key is a client's: it takes turns from whoever holds them, past limits.
     pub fn control_worker(&self, worker: WorkerKey) {
         self.state().control.insert(worker);
+    }
+
+    /// Says that the clock of this world will be set back, so that timers are not judged.
+    pub fn let_timers_be_early(&self) {
+        self.state().timers_may_be_early = true;
     }
 
     /// Logs what a client was told about a create.

@@ -45,7 +45,7 @@ impl Env for SimEnv {
         // Rounded up: a timer that ends a little early would be asked for again and again.
         let us = span.as_nanos().div_ceil(1_000);
         let us = u64::try_from(us).unwrap_or(u64::MAX).saturating_mul(1_000);
-        Box::pin(self.sim.sleep_us(us / self.rate.load(Ordering::Relaxed).max(1)))
+        Box::pin(self.sim.sleep_us(us.div_ceil(self.rate.load(Ordering::Relaxed).max(1))))
     }
 
     fn spawn(&self, _lane: Lane, future: BoxFuture<'static, ()>) {

@@ -64,6 +64,7 @@ pub const FLEET_POINTS: &[&str] = &[
     "claim answer lost after it was written",
     "client paused and resumed a run",
     "client terminated a run",
+    "clock jumped back",
     "clock jumped forward",
     "commit answer lost after it was written",
     "commit arrived after its sender was told unknown",

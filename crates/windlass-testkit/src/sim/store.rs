@@ -79,6 +79,8 @@ struct Network {
     checker: Arc<Checker>,
     listeners: Listeners,
     killer: Mutex<Option<Killer>>,
+    // The newest claim of a run that each node knows of.
+    delivered: Mutex<BTreeMap<(NodeId, RunKey), u64>>,
 }
 
 /// What ends a node's life when the store says so.
@@ -105,8 +107,18 @@ impl FaultyStore {
         inner.listen(wake_sink(sim.clone(), faults.clone(), wakes, listeners.clone()));
         let (sim, rng) = (sim.clone(), Arc::new(Mutex::new(rng.fork())));
         let killer = Mutex::new(None);
-        let network = Network { inner, sim, clock, faults, rng, bugs, checker, listeners, killer };
-        Self(Arc::new(network))
+        Self(Arc::new(Network {
+            inner,
+            sim,
+            clock,
+            faults,
+            rng,
+            bugs,
+            checker,
+            listeners,
+            killer,
+            delivered: Mutex::default(),
+        }))
     }
 
     /// Who is asked to kill the sender of a commit.
@@ -117,6 +129,11 @@ impl FaultyStore {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         *locked(&self.0.faults) = faults;
+    }
+
+    /// The newest claim of a run that a node was told of.
+    pub fn delivered(&self, node: NodeId, run_key: RunKey) -> Option<u64> {
+        locked(&self.0.delivered).get(&(node, run_key)).copied()
     }
 
     /// Ends a node's life now.
@@ -436,11 +453,18 @@ impl Store for NodeStore {
             network.checker.claim(&network.inner, &request, &claims);
             Ok(claims)
         };
-        self.ask("claim", apply, |claims| {
+        let claimed = self.ask("claim", apply, |claims| {
             let turns = claims.turns.iter().map(|turn| (short(turn.run_key.0), turn.hold.claim_no));
             let tasks = claims.tasks.iter().map(|task| (short(task.task_id.0), task.claim_no));
             format!("{:x?} {:x?}", turns.collect::<Vec<_>>(), tasks.collect::<Vec<_>>())
-        })
+        });
+        Box::pin(claimed.map(|claimed| {
+            let mut delivered = locked(&self.network.delivered);
+            for turn in claimed.iter().flat_map(|claims| &claims.turns) {
+                delivered.insert((self.link.node, turn.run_key), turn.hold.claim_no);
+            }
+            claimed
+        }))
     }
 
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {

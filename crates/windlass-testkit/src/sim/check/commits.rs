@@ -247,7 +247,7 @@ impl Checker {
             "do" => new.attempt > old.attempt,
             _ => false,
         };
-        if fired && done.now < due_at {
+        if fired && done.now < due_at && !self.state().timers_may_be_early {
             let detail = format!("step {} is due at {due_at}, done at {}", old.step_key, done.now);
             self.fail("13 timers are never early on the store's clock", detail);
         }

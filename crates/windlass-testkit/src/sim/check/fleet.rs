@@ -1,7 +1,7 @@
 //! What must hold of runs of the real engine: while their bodies run, and when all is over.
 
 use windlass_kernel::{
-    MemoryStore, MessageKind, Run, RunKey, RunStatus, StepKey, Store as _, WorkerKey,
+    Hold, MemoryStore, MessageKind, Run, RunKey, RunStatus, StepKey, Store as _, WorkerKey,
 };
 
 use futures::FutureExt as _;
@@ -13,20 +13,23 @@ use super::audit::{events_of, messages_of};
 use super::{Checker, load};
 
 impl Checker {
-    /// The body of a step begins on a worker.
+    /// The body of a step begins on a worker, which was told of this claim of the run last.
     pub fn body_begins(
         &self,
         store: &MemoryStore,
         run_key: RunKey,
         step_key: &StepKey,
         worker: WorkerKey,
+        delivered: Option<u64>,
     ) {
         let Some(row) = load(store, vec![run_key]).pop() else { return };
         let own = row.run.turn.hold().filter(|hold| hold.worker == worker);
         let settled = self.state().settled.get(&(run_key, step_key.clone())).map(|s| s.claim_no);
         if let Some(claim_no) = settled {
-            // Under an older claim it is a zombie, and what it comes to will be refused.
-            if own.is_some_and(|hold| hold.claim_no == claim_no) {
+            // Under an older claim it is a zombie, and what it comes to will be refused. As soon as
+            // the worker knows of its newest claim, it has let go of what it had under older ones.
+            let knows = |hold: Hold| hold.claim_no == claim_no || delivered == Some(hold.claim_no);
+            if own.is_some_and(|hold| hold.claim_no >= claim_no && knows(hold)) {
                 let detail = format!("step {step_key} of r{:x} runs again", short(run_key.0));
                 self.fail("1 a completed step never executes again", detail);
             }
@@ -38,6 +41,7 @@ impl Checker {
         if let Some(due_at) = step.and_then(|step| step.due_at)
             && own.is_some()
             && due_at > now
+            && !self.state().timers_may_be_early
         {
             let detail = format!("step {step_key} is due at {due_at} and ran at {now}");
             self.fail("18 a backoff is not cut short", detail);
