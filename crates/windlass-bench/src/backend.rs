@@ -169,7 +169,7 @@ pub(crate) enum Opened {
 impl Opened {
     /// A store in a file that somebody else made and removes.
     pub(crate) fn file(file: &Path) -> anyhow::Result<Self> {
-        Ok(Self::Sqlite(SqliteStore::open(file.to_owned(), windlass_sqlite::Options::default())?))
+        Ok(Self::Sqlite(SqliteStore::open(file, windlass_sqlite::Options::default())?))
     }
 
     /// A store in a schema that somebody else drops.

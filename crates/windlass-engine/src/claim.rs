@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Claims, Error, QueueName, Route, RouteName, Timestamp, Wakeup, Want,
+    ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, QueueName, Route, RouteName,
+    Timestamp, Wakeup, Want,
 };
 
+use crate::drive::held;
 use crate::engine::Inner;
 
 /// How many rows a promotion readies at once.
@@ -148,6 +150,11 @@ impl Inner {
                     self.signals.tasks.store(true, Ordering::Release);
                 }
                 more |= full_turns || !claims.tasks.is_empty();
+                if self.is_stopped() {
+                    // It was asked for before the engine stopped, and came after all was given back.
+                    self.give_back(&claims).await?;
+                    return Ok(false);
+                }
                 self.begin_claimed(claims);
                 Ok(more)
             }
@@ -240,6 +247,15 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    async fn give_back(&self, claims: &Claims) -> Result<(), Error> {
+        let turns = claims.turns.iter().map(|turn| held(turn.run_key, turn.hold));
+        let tasks = claims.tasks.iter().filter_map(|task| {
+            let Hold { worker, claim_no } = task.hold()?;
+            Some(HeldItem::Task { task_id: task.task_id, worker, claim_no })
+        });
+        self.store.release(turns.chain(tasks).collect()).await.map(|_| ())
     }
 
     /// There is room again for something that was left ready.

@@ -21,7 +21,7 @@ use crate::user_sql;
 
 use session::{Refused, Session};
 
-pub(crate) use resolve::{RESOLVE, broken, resolve};
+pub(crate) use resolve::{RESOLVE, SAME_NAME, broken, resolve};
 pub(crate) use session::decide;
 
 /// The answer to a commit.

@@ -260,6 +260,7 @@ fn statements() -> Vec<(String, String)> {
     let fixed = [
         ("commit", crate::apply::CALL),
         ("resolve", crate::committer::RESOLVE),
+        ("same_name", crate::committer::SAME_NAME),
         ("notify", crate::wake::NOTIFY),
         ("now", load::NOW),
     ];

@@ -68,6 +68,7 @@ macro_rules! conformance {
                 that_must_not_exist,
                 of_children_and_generations,
                 of_a_child_that_exists_writes_nothing,
+                that_returns_is_not_for_children,
                 with_a_later_due_time,
             ],
             fences: [

@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
     Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Head, Hold, OnExisting,
-    RunGuard, RunKey, Sha256Digest, WorkerKey,
+    Op, RunGuard, RunKey, Sha256Digest, WorkerKey,
 };
 
 use crate::error::{constraint, is_unique, said, unknown};
@@ -74,12 +74,35 @@ async fn look(
         (
             Some(RunGuard::Absent { run_key, on_existing: OnExisting::Return }),
             Some(Conflict::RunExists { run_key: existing, same_input: true }),
-        ) if existing != *run_key => {
+        ) if existing != *run_key && is_the_guarded(shared, commit, *run_key, existing).await? => {
             let row = ask(shared, commit, Some(existing)).await?;
             committed(commit, Some(existing), &row, false).map(Some)
         }
         _ => Ok(None),
     }
+}
+
+/// Tells whether a run has a name.
+pub(crate) const SAME_NAME: &str = "SELECT EXISTS (SELECT FROM @schema@.runs \
+    WHERE run_key = $1 AND namespace = $2 AND workflow = $3 AND id = $4 AND generation = $5)";
+
+// The run that exists may be a child's; only the guarded one is returned.
+async fn is_the_guarded(
+    shared: &Shared,
+    commit: &Commit,
+    guarded: RunKey,
+    existing: RunKey,
+) -> Result<bool, Error> {
+    let row = commit.ops.iter().find_map(|op| match op {
+        Op::CreateRun(run) if run.run_key == guarded => Some(run),
+        _ => None,
+    });
+    let Some(run) = row else { return Ok(false) };
+    let (namespace, workflow) = (run.namespace.as_str(), run.workflow.as_str());
+    let (id, generation) = (run.id.as_str(), i64::from(run.generation));
+    let rows =
+        shared.query(SAME_NAME, &[&existing.0, &namespace, &workflow, &id, &generation]).await?;
+    Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
 }
 
 async fn ask(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Row, Error> {

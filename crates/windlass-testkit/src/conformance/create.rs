@@ -116,6 +116,19 @@ pub async fn of_a_child_that_exists_writes_nothing(world: World) {
     assert_eq!(world.events(run.run_key).await.len(), 1);
 }
 
+/// Returning what exists is for the guarded run alone: a further run that exists is a conflict.
+pub async fn that_returns_is_not_for_children(world: World) {
+    let (other, _) = world.create_held("child").await;
+    let parent = world.new_run("parent", Turn::ready());
+    let parent_key = parent.run_key;
+    let mut draft = Draft::create(parent, OnExisting::Return, world.stamp()).unwrap();
+    draft.also_create(world.new_run("child", Turn::ready()), world.stamp()).unwrap();
+    let answer = world.commit(draft.finish()).await;
+    let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
+    assert_eq!(conflict, Conflict::RunExists { run_key: other.run_key, same_input: true });
+    assert!(world.store.load(vec![parent_key]).await.unwrap().is_empty());
+}
+
 /// A run can be created to start later.
 pub async fn with_a_later_due_time(world: World) {
     let due = world.now().await.plus(std::time::Duration::from_secs(3_600));
