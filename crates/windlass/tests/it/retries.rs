@@ -276,7 +276,7 @@ async fn a_long_body_is_seen(h: Arc<Harness>) {
     let flow = engine
         .workflow("long", |ctx: Ctx, (): ()| async move {
             let body = |attempt: windlass::Attempt| async move {
-                tokio::time::sleep(Duration::from_millis(1_500)).await;
+                tokio::time::sleep(Duration::from_millis(4_000)).await;
                 ok(attempt.number)
             };
             ok(ctx.step_with("long", body).await?)
