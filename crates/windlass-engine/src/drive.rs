@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use tracing::Instrument as _;
 use windlass_kernel::{
     Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey, Wake,
 };
@@ -283,7 +284,11 @@ impl Inner {
         if turn.is_draining() {
             return Err(TurnError::Store(stopping()));
         }
-        program.turn(turn).await
+        let run = &turn.run;
+        let span = tracing::debug_span!(
+            "windlass.turn", workflow = %run.workflow, id = %run.id, generation = run.generation
+        );
+        program.turn(turn).instrument(span).await
     }
 
     async fn open(

@@ -32,5 +32,7 @@ pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use results::Ended;
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
 pub use start::{StartRun, Started};
-pub use tasks::{TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text};
+pub use tasks::{
+    EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,
+};
 pub use turn::{Sent, Turn, refusal};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 use windlass_kernel::retry::Decision;
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, DeadLetter, Error, ErrorKind, Hold, MessageId,
@@ -38,6 +39,13 @@ const ERRORS_MAX: usize = 20;
 pub(crate) fn internal_queue() -> QueueName {
     QueueName::from_stored("windlass.internal")
 }
+
+/// The queue of effects: outside side effects, delivered at least once under a stable id. A model
+/// enqueues one with the commit that wants it, so it exists if and only if that commit does.
+pub const EFFECTS_QUEUE: &str = "effects";
+
+/// What a task is called that nobody waits for.
+const EFFECT: &str = "effect";
 
 pub(crate) trait TaskRoutes {
     fn changed(&self);
@@ -187,6 +195,53 @@ fn internal_route(name: &str) -> Route {
 }
 
 impl Engine {
+    /// Delivers effects of a name: the handler gets each at least once, with the task's id as its
+    /// stable id, and is asked again as the effect's policy says. Those that fail for good are dead
+    /// letters.
+    pub fn serve_effects(
+        &self,
+        name: impl AsRef<str>,
+        handler: Arc<dyn TaskHandler>,
+    ) -> Result<(), Error> {
+        let name = RouteName::with_limits(name, &self.inner.options.limits)?;
+        self.serve_tasks(Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name }, handler)
+    }
+
+    /// An effect, for the commit that wants it. `run_key` is the run that it belongs to.
+    pub fn effect(
+        &self,
+        name: impl AsRef<str>,
+        run_key: Option<RunKey>,
+        input: Box<RawValue>,
+        retry: RetryPolicy,
+    ) -> Result<Task, Error> {
+        let inner = &self.inner;
+        let name = RouteName::with_limits(name, &inner.options.limits)?;
+        let body = TaskBody { input, retry, start_to_close_ms: Some(60_000), heartbeat_ms: None };
+        Ok(Task {
+            task_id: inner.task_id(),
+            namespace: inner.options.namespace.clone(),
+            run_key,
+            step_key: None,
+            kind: EFFECT.into(),
+            queue: QueueName::from_stored(EFFECTS_QUEUE),
+            name,
+            priority: 0,
+            ready: true,
+            due_at: None,
+            worker: None,
+            claim_no: 0,
+            claimed_at: None,
+            attempt: 0,
+            reclaims: 0,
+            body: Some(Body::of(&body)?),
+            errors: None,
+            limit_key: None,
+            trace: None,
+            created_at: inner.clock.now(),
+        })
+    }
+
     /// Serves tasks of a route.
     pub fn serve_tasks(&self, route: Route, handler: Arc<dyn TaskHandler>) -> Result<(), Error> {
         let mut handlers = self.inner.tasks.handlers.write();
@@ -239,7 +294,11 @@ impl Inner {
                 }
             }
         } else {
-            match self.attempt(&task, guard, running).await {
+            let span = tracing::debug_span!(
+                "windlass.activity", activity = %task.name, task_id = %task.task_id,
+                attempt = task.attempt + 1
+            );
+            match self.attempt(&task, guard, running).instrument(span).await {
                 Ok(commit) => commit,
                 Err(error) => {
                     tracing::error!(task_id = %task.task_id, %error, "a task cannot be settled");
@@ -435,7 +494,8 @@ fn result_message(
     output: Option<&Body>,
     now: Timestamp,
 ) -> Result<Option<Op>, Error> {
-    let Some(run_key) = task.run_key else { return Ok(None) };
+    // Nobody waits for an effect.
+    let Some(run_key) = task.run_key.filter(|_| &*task.kind != EFFECT) else { return Ok(None) };
     let mut text = head.to_string();
     text.pop();
     let step_key = json!(task.step_key).to_string();

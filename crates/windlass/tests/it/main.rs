@@ -6,6 +6,7 @@
 mod changes;
 mod children;
 mod control;
+mod effects;
 mod examples;
 mod harness;
 mod ledger_lines;
@@ -13,6 +14,7 @@ mod limits;
 mod pair;
 mod replay;
 mod retries;
+mod schedules;
 mod sql;
 mod steps;
 
