@@ -101,13 +101,13 @@ impl Workshop {
 
 impl Built {
     /// The program with its load, at a place.
-    pub(crate) fn command(&self, peer: &Peer, load: &[String], address: &str) -> Command {
+    pub(crate) fn command(&self, peer: &Peer, load: &[&str], address: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.script).args(load);
         match peer.program {
             Program::Windlass => {
                 command.args(place::windlass_arguments(peer, address)).arg("--json");
-                if load.first().is_some_and(|load| load == "steps") {
+                if load.first() == Some(&"steps") {
                     command.arg("--uncalibrated");
                 }
             }

@@ -26,7 +26,6 @@ pub(crate) enum Outcome {
 }
 
 /// What was measured of an engine.
-#[derive(Clone, Copy)]
 pub(crate) struct Figures {
     /// With how many callers it was fastest.
     pub(crate) in_flight: u64,
@@ -34,6 +33,8 @@ pub(crate) struct Figures {
     pub(crate) runs_per_s: f64,
     /// The median of a run when there is one at a time.
     pub(crate) p50_ms: f64,
+    /// Numbers of callers that it could not bear, each with what went wrong.
+    pub(crate) failed: Vec<String>,
 }
 
 impl Figures {
@@ -44,6 +45,7 @@ impl Figures {
             in_flight: faster.in_flight,
             runs_per_s: f64::midpoint(self.runs_per_s, other.runs_per_s),
             p50_ms: f64::midpoint(self.p50_ms, other.p50_ms),
+            failed: [&self.failed[..], &other.failed[..]].concat(),
         }
     }
 }
@@ -88,7 +90,13 @@ fn text(rows: &[Row]) -> String {
         }
         lines.push(line);
     }
-    aligned(&lines)
+    let mut text = aligned(&lines);
+    for row in rows {
+        if let Outcome::Measured(figures) = &row.outcome {
+            text.extend(figures.failed.iter().map(|failed| format!("{} {failed}\n", row.name)));
+        }
+    }
+    text
 }
 
 /// Windlass's runs a second on this store to the peer's; on PostgreSQL for those that use it.
@@ -137,6 +145,7 @@ fn object(rows: &[Row], cli: &Cli) -> Value {
                 "in_flight": figures.in_flight,
                 "runs_per_s": figures.runs_per_s,
                 "sequential_p50_ms": figures.p50_ms,
+                "failed": figures.failed,
                 "ratio_sqlite": ratio(rows, row, Store::Sqlite),
                 "ratio_postgres": ratio(rows, row, Store::Postgres),
             }),
@@ -150,7 +159,7 @@ mod tests {
     use super::*;
 
     fn row(name: &'static str, version: &'static str, store: Store, runs_per_s: f64) -> Row {
-        let figures = Figures { in_flight: 10, runs_per_s, p50_ms: 1.0 };
+        let figures = Figures { in_flight: 10, runs_per_s, p50_ms: 1.0, failed: Vec::new() };
         Row { name, version, store, outcome: Outcome::Measured(figures) }
     }
 
