@@ -1,4 +1,4 @@
-//! Runs programs: to their end, or until their time is up, for the last line that they print.
+//! Runs programs: to their end, or until their time is up, for the figures that they print.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -33,7 +33,7 @@ pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
     bail!("{name}: {}: {}", output.status, quote(&errors))
 }
 
-/// The JSON object that a program prints as its last line. What it says on its standard error goes
+/// The JSON object that a program prints last. What it says on its standard error goes
 /// into the log. When its standard input ends, it is to end what it has started.
 pub(crate) fn last_json(
     command: &mut Command,
@@ -59,8 +59,8 @@ pub(crate) fn last_json(
     if !status.success() {
         bail!("{status}: {}", quote(&fs::read_to_string(log).unwrap_or_default()));
     }
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    serde_json::from_str(line).with_context(|| format!("its last line is no JSON: {line}"))
+    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).with_context(|| format!("it prints no figures: {line}"))
 }
 
 fn wait(child: &mut Child, timeout: Duration) -> anyhow::Result<Option<ExitStatus>> {
@@ -106,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_answer() {
-        let answer = shell("echo begun; echo '{\"a\": 2}'; echo", GRACE).unwrap();
+    fn the_last_object_is_the_answer() {
+        let answer = shell("echo begun; echo '{\"a\": 2}'; echo bye", GRACE).unwrap();
         assert_eq!(number(&answer, "a").unwrap(), 2.0);
         assert!(number(&answer, "b").is_err());
     }

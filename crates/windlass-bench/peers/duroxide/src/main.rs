@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use duroxide::providers::sqlite::SqliteProvider;
 use duroxide::runtime::registry::ActivityRegistry;
-use duroxide::runtime::{Runtime, RuntimeOptions};
+use duroxide::runtime::{ObservabilityConfig, Runtime, RuntimeOptions};
 use duroxide::{
     ActivityContext, Client, OrchestrationContext, OrchestrationRegistry, OrchestrationStatus,
 };
 use peers_load::{Args, PATIENCE, Peer, STEPS};
+use sqlx::Sqlite;
+use sqlx::pool::PoolConnection;
 
 /// The size of the provider's pool, which it does not let anybody choose.
 const CONNECTIONS: usize = 5;
@@ -19,7 +21,8 @@ const CONNECTIONS: usize = 5;
 fn main() -> anyhow::Result<()> {
     let args = Args::read();
     peers_load::block_on(async {
-        let store = Arc::new(open(Path::new(args.place())).await?);
+        let (store, _kept) = open(Path::new(args.place())).await?;
+        let store = Arc::new(store);
         let activities = ActivityRegistry::builder()
             .register("add", |_: ActivityContext, sum: String| async move {
                 let sum: u64 = sum.parse().map_err(|error| format!("{sum}: {error}"))?;
@@ -41,6 +44,11 @@ fn main() -> anyhow::Result<()> {
             orchestration_concurrency: 4,
             worker_concurrency: 8,
             dispatcher_min_poll_interval: Duration::from_millis(25),
+            observability: ObservabilityConfig {
+                // Its log goes to the standard output, where the figures are.
+                log_level: "error".to_owned(),
+                ..ObservabilityConfig::default()
+            },
             ..RuntimeOptions::default()
         };
         let runtime =
@@ -51,9 +59,13 @@ fn main() -> anyhow::Result<()> {
     })
 }
 
-/// The provider asks for `synchronous = WAL`, which SQLite does not know and takes for NORMAL: a
-/// commit is then not durable when it is answered. So each connection is told FULL.
-async fn open(directory: &Path) -> anyhow::Result<SqliteProvider> {
+/// Opens the provider in an empty directory, and returns it with connections that must be kept.
+///
+/// It asks for `synchronous = WAL`, which SQLite does not know and takes for NORMAL: a commit is then
+/// not durable when it is answered. So each connection is told FULL. And all connections but one are
+/// kept from the provider: with more of them its writers meet `database is locked`, for which it
+/// backs off and, every few hundred runs, lets a run fail.
+async fn open(directory: &Path) -> anyhow::Result<(SqliteProvider, Vec<PoolConnection<Sqlite>>)> {
     let file = directory.join("duroxide.db");
     let url = format!("sqlite:{}?mode=rwc", file.display());
     let store = SqliteProvider::new(&url, None).await?;
@@ -61,10 +73,10 @@ async fn open(directory: &Path) -> anyhow::Result<SqliteProvider> {
     for _ in 0..CONNECTIONS {
         let mut connection = store.get_pool().acquire().await?;
         sqlx::query("PRAGMA synchronous = FULL").execute(&mut *connection).await?;
-        // All are held at once, so that none gets the pragma twice and none goes without.
         connections.push(connection);
     }
-    Ok(store)
+    connections.pop();
+    Ok((store, connections))
 }
 
 struct Duroxide(Client);

@@ -26,8 +26,8 @@ fn main() -> anyhow::Result<()> {
     let args = Args::read();
     peers_load::block_on(async {
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).connect(args.place()).await?;
+        PostgresWorkflowEventStore::migrate(&pool).await?;
         let store = PostgresWorkflowEventStore::new(pool);
-        store.migrate().await?;
         let everruns = Everruns(Arc::new(Shared {
             store,
             enqueued: Notify::new(),
