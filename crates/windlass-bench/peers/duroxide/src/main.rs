@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
 /// It asks for `synchronous = WAL`, which SQLite does not know and takes for NORMAL: a commit is then
 /// not durable when it is answered. So each connection is told FULL. And all connections but one are
 /// kept from the provider: with more of them its writers meet `database is locked`, for which it
-/// backs off and, every few hundred runs, lets a run fail.
+/// backs off and now and then lets a run fail.
 async fn open(directory: &Path) -> anyhow::Result<(SqliteProvider, Vec<PoolConnection<Sqlite>>)> {
     let file = directory.join("duroxide.db");
     let url = format!("sqlite:{}?mode=rwc", file.display());
