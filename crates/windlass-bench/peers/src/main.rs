@@ -1,10 +1,5 @@
 //! Puts Windlass and its peers under the same load, one after the other, and prints one table.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a benchmark lives in the real world: it reads clocks and waits for processes"
-)]
-
 mod peer;
 mod place;
 mod prepare;
@@ -28,7 +23,7 @@ pub(crate) struct Cli {
     #[arg(long, default_value_t = 10_000)]
     runs: u64,
     /// How many are in flight at once; of several numbers each engine is shown with its best.
-    #[arg(long, value_delimiter = ',', default_values_t = [100, 2_000])]
+    #[arg(long, value_delimiter = ',', default_values_t = [20, 100, 2_000])]
     in_flight: Vec<u64>,
     /// How many runs one after the other.
     #[arg(long, default_value_t = 300)]

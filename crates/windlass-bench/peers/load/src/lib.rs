@@ -1,11 +1,6 @@
 //! The load that every peer is put under: runs of three steps, from many callers at once or one
 //! after the other, with the arguments and the figures of `windlass-bench steps` and `sequential`.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a benchmark lives in the real world: it reads clocks and starts tasks"
-)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
