@@ -90,6 +90,10 @@ const EDGES: &[Edges] = &[
     Edges { name: "xtask", may: &[], may_in_tests: &[], never: &[] },
 ];
 
+/// Workspaces of their own with other engines in them, which measure them and know nothing of ours.
+const PEERS: &str = "crates/windlass-bench/peers/";
+const PEERS_EDGES: &Edges = &Edges { name: "peers", may: &[], may_in_tests: &[], never: &[] };
+
 const HERE: &str = "`EDGES` in xtask/src/tidy/edges.rs";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -107,7 +111,8 @@ fn check_manifest(path: &str, text: &str) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    let Some(edges) = EDGES.iter().find(|edges| edges.name == name) else {
+    let peers = path.starts_with(PEERS).then_some(PEERS_EDGES);
+    let Some(edges) = peers.or_else(|| EDGES.iter().find(|edges| edges.name == name)) else {
         let mend = format!("say in {HERE} what it may depend on");
         return vec![Finding::new(
             path,
@@ -250,6 +255,19 @@ mod tests {
                 "crates/x/Cargo.toml:{line}: `windlass-engine` depends on `windlass-sqlite`"
             );
             assert_eq!(findings("windlass-engine", rest), [expect], "{rest}");
+        }
+    }
+
+    #[test]
+    fn peers_know_none_of_ours() {
+        let path = "crates/windlass-bench/peers/new/Cargo.toml";
+        for (dependency, expect) in [
+            ("sqlx", vec![]),
+            ("windlass", vec![format!("{path}:4: `peer-new` depends on `windlass`")]),
+        ] {
+            let manifest =
+                format!("[package]\nname = \"peer-new\"\n[dependencies]\n{dependency} = \"1\"\n");
+            assert_eq!(found(check, &[(path, &manifest)]), expect);
         }
     }
 

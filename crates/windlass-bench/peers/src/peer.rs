@@ -1,0 +1,111 @@
+//! Who is measured: their names, versions, stores and programs.
+
+use std::fmt;
+
+/// One engine on one store.
+pub(crate) struct Peer {
+    /// What the table calls it.
+    pub(crate) name: &'static str,
+    /// The version that is pinned in its manifest.
+    pub(crate) version: &'static str,
+    /// Where it keeps its data.
+    pub(crate) store: Store,
+    /// What is run.
+    pub(crate) program: Program,
+}
+
+/// Where an engine keeps its data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// A SQLite file.
+    Sqlite,
+    /// A database of its own on the PostgreSQL server of all.
+    Postgres,
+    /// Files of its own making.
+    Files,
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sqlite => "SQLite",
+            Self::Postgres => "PostgreSQL",
+            Self::Files => "files",
+        })
+    }
+}
+
+/// What is run, from the folder of this workspace.
+pub(crate) enum Program {
+    /// `windlass-bench` of the workspace above.
+    Windlass,
+    /// The only program of the Cargo workspace in a folder.
+    Cargo {
+        /// The folder.
+        folder: &'static str,
+        /// Whether it starts a server that comes as an npm package.
+        packages: bool,
+    },
+    /// A script in `node`.
+    Node(&'static str),
+}
+
+/// Windlass first, then its peers.
+pub(crate) const PEERS: &[Peer] = &[
+    windlass(Store::Sqlite),
+    windlass(Store::Postgres),
+    cargo("duroxide", "0.1.32", Store::Sqlite, "duroxide"),
+    cargo("underway", "0.2.0", Store::Postgres, "underway"),
+    node("dbos", "5.3.0", "dbos.mjs"),
+    node("openworkflow", "0.10.1", "openworkflow.mjs"),
+    cargo("taquba-workflow", "0.15.0", Store::Files, "taquba"),
+    cargo("everruns-durable", "0.50.1", Store::Postgres, "everruns"),
+    Peer {
+        name: "restate",
+        version: "1.7.12",
+        store: Store::Files,
+        program: Program::Cargo { folder: "restate", packages: true },
+    },
+];
+
+const fn windlass(store: Store) -> Peer {
+    Peer { name: "windlass", version: "", store, program: Program::Windlass }
+}
+
+const fn cargo(
+    name: &'static str,
+    version: &'static str,
+    store: Store,
+    folder: &'static str,
+) -> Peer {
+    Peer { name, version, store, program: Program::Cargo { folder, packages: false } }
+}
+
+const fn node(name: &'static str, version: &'static str, script: &'static str) -> Peer {
+    Peer { name, version, store: Store::Postgres, program: Program::Node(script) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_versions_are_those_of_the_manifests() {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let packages = fs::read_to_string(home.join("node/package.json")).unwrap();
+        for peer in PEERS {
+            let manifest = match peer.program {
+                Program::Windlass => continue,
+                Program::Cargo { folder, packages: false } => {
+                    fs::read_to_string(home.join(folder).join("Cargo.toml")).unwrap()
+                }
+                Program::Cargo { packages: true, .. } | Program::Node(_) => packages.clone(),
+            };
+            let pinned = |line: &str| line.contains(peer.name) && line.contains(peer.version);
+            assert!(manifest.lines().any(pinned), "{} {}", peer.name, peer.version);
+        }
+    }
+}
