@@ -224,6 +224,7 @@ fn claim_request(worker: WorkerKey, name: &str, max: usize) -> ClaimRequest {
         turns: Want::default(),
         tasks: Want { routes: vec![route], max: u32::try_from(max).unwrap_or(u32::MAX) },
         order: ClaimOrder::Priority,
+        offer: Duration::ZERO,
     }
 }
 

@@ -2,7 +2,7 @@
 //! a wake-up or the next due time. With nothing to do it asks the store nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,9 +13,12 @@ use windlass_kernel::{
 
 use crate::drive::held;
 use crate::engine::Inner;
+use crate::env::Lane;
 
 /// How many rows a promotion readies at once.
 const PROMOTE_MAX: u32 = 1_000;
+/// For how long a turn is left to the process that gave it back last: it may have the run in memory.
+const OFFER: Duration = Duration::from_millis(50);
 /// One claim in so many takes the oldest whatever its priority.
 const OLDEST_EVERY: u32 = 8;
 const ERROR_DELAY_MIN: Duration = Duration::from_millis(50);
@@ -28,6 +31,11 @@ pub(crate) struct Signals {
     // When the next scheduled turn or task is due, as far as is known.
     due_us: AtomicI64,
     claims: AtomicU32,
+    // Wake-ups of turns that the store told of, and how many of them were looked at twice: a turn
+    // that was left to another process the first time is everybody's the second time.
+    told: AtomicU64,
+    looked_again: AtomicU64,
+    again_soon: AtomicBool,
     notify: Notify,
 }
 
@@ -39,6 +47,9 @@ impl Default for Signals {
             tasks: AtomicBool::new(true),
             due_us: AtomicI64::new(i64::MIN),
             claims: AtomicU32::new(0),
+            told: AtomicU64::new(0),
+            looked_again: AtomicU64::new(0),
+            again_soon: AtomicBool::new(false),
             notify: Notify::new(),
         }
     }
@@ -155,6 +166,9 @@ impl Inner {
                     self.give_back(&claims).await?;
                     return Ok(false);
                 }
+                if turns && self.options.shared && claims.turns.is_empty() {
+                    self.look_again_soon();
+                }
                 self.begin_claimed(claims);
                 Ok(more)
             }
@@ -234,6 +248,12 @@ impl Inner {
             turns: want_turns,
             tasks: want_tasks,
             order: if oldest { ClaimOrder::Oldest } else { ClaimOrder::Priority },
+            // A host that drives the engine itself says when it looks.
+            offer: if self.options.shared && self.options.background {
+                OFFER
+            } else {
+                Duration::ZERO
+            },
         };
         self.metrics.claims.add(1);
         match self.store.claim(request).await {
@@ -247,6 +267,25 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    // The store told of a ready turn and there was none to claim: it may be left to another process,
+    // which may be gone.
+    fn look_again_soon(self: &Arc<Self>) {
+        let told = self.signals.told.load(Ordering::Acquire);
+        if self.signals.looked_again.load(Ordering::Acquire) == told
+            || self.signals.again_soon.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let look = async move {
+            inner.env.sleep(OFFER + Duration::from_millis(1)).await;
+            inner.signals.looked_again.store(told, Ordering::Release);
+            inner.signals.again_soon.store(false, Ordering::Release);
+            inner.signals.turns();
+        };
+        self.env.spawn(Lane::Service, Box::pin(look));
     }
 
     async fn give_back(&self, claims: &Claims) -> Result<(), Error> {
@@ -271,6 +310,7 @@ impl Inner {
         match wakeup {
             Wakeup::Turn(route) => {
                 if self.models.read().contains_key(route.name.as_str()) {
+                    self.signals.told.fetch_add(1, Ordering::AcqRel);
                     self.signals.turns();
                 }
             }
@@ -280,7 +320,10 @@ impl Inner {
                 }
             }
             Wakeup::Due(at) => self.signals.due(*at),
-            Wakeup::Missed => self.signals.everything(),
+            Wakeup::Missed => {
+                self.signals.told.fetch_add(1, Ordering::AcqRel);
+                self.signals.everything();
+            }
         }
     }
 }

@@ -190,6 +190,8 @@ pub struct Turn {
     pub reclaims: u32,
     /// The key under which its holder counts against a limit.
     pub limit_key: Option<LimitKey>,
+    /// Who gave it back last, and may still have the run in memory.
+    pub last: Option<WorkerKey>,
 }
 
 impl Turn {
@@ -205,6 +207,7 @@ impl Turn {
             claimed_at: None,
             reclaims: 0,
             limit_key: None,
+            last: None,
         }
     }
 

@@ -135,6 +135,9 @@ pub struct ClaimRequest {
     pub tasks: Want,
     /// What comes first.
     pub order: ClaimOrder,
+    /// For how long a turn that became ready is left to the worker that gave it back last, which may
+    /// have the run in memory.
+    pub offer: Duration,
 }
 
 /// How many of what.

@@ -1,6 +1,7 @@
 //! What becomes of a turn or a task: the rules of docs/store-contract.md as pure functions.
 
 use crate::commit::{Reschedule, TurnChange};
+use crate::ids::WorkerKey;
 use crate::rows::{Hold, MessageKind, RunStatus, Task, Turn, Wake};
 use crate::time::Timestamp;
 
@@ -9,6 +10,7 @@ impl Turn {
     pub fn normalised(mut self, now: Timestamp) -> Self {
         normalise(&mut self.ready, &mut self.due_at, self.worker.is_some(), now);
         self.claimed_at = self.worker.map(|_| now);
+        self.last = None;
         self
     }
 
@@ -26,7 +28,7 @@ impl Turn {
             TurnChange::Keep if status.is_ended() => (Wake::OnMessage, accepted),
             TurnChange::Keep => return self,
         };
-        self.worker = None;
+        self.last = self.worker.take().filter(|_| !status.is_ended());
         self.claimed_at = None;
         self.claim_no += 1;
         (self.ready, self.due_at) = match wake {
@@ -57,11 +59,19 @@ impl Turn {
         self.worker = None;
         self.claimed_at = None;
         self.claim_no += 1;
+        self.last = None;
         self.ready = !status.is_ended() && (status != RunStatus::Paused || unread);
         if self.ready {
             self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
         }
         self
+    }
+
+    /// Whether a ready turn is left to another worker: to the one that gave it back last, if it became
+    /// ready after `since`.
+    pub fn is_left_to_another(&self, worker: WorkerKey, since: Timestamp) -> bool {
+        let other = self.last.is_some_and(|last| last != worker);
+        other && self.due_at.is_some_and(|due_at| due_at > since)
     }
 
     /// The turn after its run accepted a message. A paused run is woken by control alone.
@@ -133,7 +143,6 @@ fn normalise(ready: &mut bool, due_at: &mut Option<Timestamp>, held: bool, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::WorkerKey;
 
     const NOW: Timestamp = Timestamp::from_micros(100);
 

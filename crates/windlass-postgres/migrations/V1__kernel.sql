@@ -56,6 +56,7 @@ CREATE TABLE @schema@.runs (
     accepted         int8 NOT NULL,
     seen             int8 NOT NULL,
     turn_first       bool NOT NULL,
+    turn_last        uuid,
     CONSTRAINT runs_name UNIQUE (namespace, workflow, id, generation)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,

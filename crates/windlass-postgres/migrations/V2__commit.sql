@@ -316,7 +316,7 @@ BEGIN
                     ELSE c.turn_due_at END,
                 c.turn_worker, c.turn_claim_no,
                 CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
-                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL, NULL
             FROM unnest(p_creates) c;
         ELSE
             INSERT INTO @schema@.runs
@@ -331,7 +331,7 @@ BEGIN
                     ELSE c.turn_due_at END,
                 c.turn_worker, c.turn_claim_no,
                 CASE WHEN c.turn_worker IS NOT NULL THEN v_now END,
-                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL
+                c.turn_reclaims, c.limit_key, c.accepted, c.seen, c.started_at IS NULL, NULL
             FROM unnest(p_creates) c
             ON CONFLICT DO NOTHING;
         END IF;
@@ -446,6 +446,7 @@ BEGIN
                 WHEN u.takes THEN v_now ELSE r.turn_claimed_at END,
             turn_claim_no = r.turn_claim_no + CASE WHEN u.takes THEN 1 ELSE 0 END
                 + CASE WHEN u.wake <> 0 THEN 1 ELSE 0 END,
+            turn_last = CASE u.wake WHEN 0 THEN r.turn_last WHEN 4 THEN NULL ELSE u.worker END,
             turn_first = CASE WHEN u.wake = 0 THEN r.turn_first
                 ELSE coalesce(u.started_at, r.started_at) IS NULL END,
             turn_ready = CASE

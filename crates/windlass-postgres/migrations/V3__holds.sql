@@ -126,10 +126,11 @@ BEGIN
 END $$;
 
 -- The first ready turns of several routes, without a lock. Holders of a full limit are passed
--- over, and so is what somebody else was seen to have locked.
+-- over, and so is what somebody else was seen to have locked, and what became ready after `p_since`
+-- and was given back last by another worker.
 CREATE FUNCTION @schema@.peek_turns(
     p_queues text[], p_names text[], p_max int4, p_oldest bool,
-    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[]
+    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[], p_worker uuid, p_since int8
 ) RETURNS SETOF @schema@.candidate LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -142,6 +143,7 @@ BEGIN
             WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
                 AND t.priority = s.priority AND t.turn_first = s.first_turn
                 AND NOT t.run_key = ANY (p_skipped)
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
                 AND (t.limit_key IS NULL OR NOT EXISTS (
                     SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
                     WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
@@ -157,6 +159,7 @@ BEGIN
             FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
                 AND NOT t.run_key = ANY (p_skipped)
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
                 AND (t.limit_key IS NULL OR NOT EXISTS (
                     SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
                     WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
@@ -182,11 +185,12 @@ BEGIN
 END $$;
 
 CREATE FUNCTION @schema@.claim_turns(
-    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool
+    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_offer_us int8
 ) RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now      int8 := @schema@.clock_us();
+    v_since    int8 := v_now - p_offer_us;
     v_places   tid[];
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
@@ -204,6 +208,7 @@ BEGIN
         -- it is a statement of its own, whose snapshot is not older than the lock.
         v_places := ARRAY(SELECT t.ctid FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = p_queues[1] AND t.workflow = p_names[1]
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= v_since)
             ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key
             LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
         RETURN QUERY UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
@@ -214,7 +219,7 @@ BEGIN
     -- Several routes, or limits: look, decide, take; and again while something was in the way.
     FOR v_round IN 1..1000 LOOP
         v_seen := ARRAY(SELECT c FROM @schema@.peek_turns(p_queues, p_names, v_left, p_oldest,
-            v_spaces, v_full, v_skipped) c);
+            v_spaces, v_full, v_skipped, p_worker, v_since) c);
         EXIT WHEN cardinality(v_seen) = 0;
         v_known := v_known || @schema@.lock_limits(v_seen, v_known, v_round = 1);
         v_keys := ARRAY(SELECT c.key FROM (
@@ -536,7 +541,7 @@ BEGIN
             ORDER BY r.run_key FOR NO KEY UPDATE OF r SKIP LOCKED)
         UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
             turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
-            turn_first = r.started_at IS NULL,
+            turn_first = r.started_at IS NULL, turn_last = NULL,
             turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
             turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
                 ELSE least(r.turn_due_at, v_now) END
@@ -578,7 +583,7 @@ BEGIN
         WHERE r.turn_worker = h.worker AND r.turn_claim_no = h.claim_no
         ORDER BY r.run_key FOR NO KEY UPDATE OF r)
     UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
-        turn_claim_no = r.turn_claim_no + 1, turn_first = r.started_at IS NULL,
+        turn_claim_no = r.turn_claim_no + 1, turn_first = r.started_at IS NULL, turn_last = NULL,
         turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
         turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
             ELSE least(r.turn_due_at, v_now) END

@@ -26,7 +26,7 @@ const TURN: &str = "r.run_key, r.namespace, r.workflow, r.status, r.turn_worker,
     r.head, r.next_ordinal, r.accepted, r.turn_reclaims, r.priority, r.started_at, r.turn_due_at";
 
 fn claim_turns() -> String {
-    format!("SELECT {TURN} FROM @schema@.claim_turns($1, $2, $3, $4, $5) r")
+    format!("SELECT {TURN} FROM @schema@.claim_turns($1, $2, $3, $4, $5, $6) r")
 }
 
 fn claim_tasks() -> String {
@@ -105,6 +105,7 @@ async fn claim_once(
     let turns = Asked::new(&request.turns);
     let tasks = Asked::new(&request.tasks);
     let oldest = request.order == ClaimOrder::Oldest;
+    let offer = crate::retention::micros(request.offer);
     let both = turns.is_some() && tasks.is_some();
     let clock = shared.sql(crate::load::NOW);
     let (turns_sql, tasks_sql) = (shared.sql(&claim_turns()), shared.sql(&claim_tasks()));
@@ -115,8 +116,8 @@ async fn claim_once(
     let begin = async { if both { client.batch_execute("BEGIN").await } else { Ok(()) } };
     let turns = async {
         let Some(asked) = &turns else { return Ok(Vec::new()) };
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest, &offer];
         client.query(&turns_sql, &params).await
     };
     let tasks = async {

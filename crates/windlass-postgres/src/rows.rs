@@ -23,8 +23,8 @@ pub(crate) const RUN: &str = "r.run_key, r.namespace, r.workflow, r.model, r.id,
     r.error_encoding, r.state, r.state_encoding, r.head, r.next_ordinal, r.cursor, r.root, \
     r.parent, r.fork, r.labels, r.trace, r.deadline_at, r.created_at, r.started_at, r.updated_at, \
     r.ended_at, r.retention_until, r.queue, r.priority, r.turn_ready, r.turn_due_at, \
-    r.turn_worker, r.turn_claim_no, r.turn_claimed_at, r.turn_reclaims, r.limit_key, r.accepted, \
-    r.seen";
+    r.turn_worker, r.turn_claim_no, r.turn_claimed_at, r.turn_reclaims, r.limit_key, r.turn_last, \
+    r.accepted, r.seen";
 
 /// The columns of a step, of a table that is called `s`.
 pub(crate) const STEP: &str = "s.run_key, s.step_key, s.name, s.kind, s.status, s.position, \
@@ -186,6 +186,7 @@ pub(crate) fn run(row: &Row) -> Result<Run, Error> {
             claimed_at: c.time_opt()?,
             reclaims: c.count32()?,
             limit_key: c.limit_key()?,
+            last: c.worker_opt()?,
         },
         accepted: c.count()?,
         seen: c.count()?,

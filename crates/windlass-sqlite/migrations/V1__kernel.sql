@@ -24,6 +24,7 @@ CREATE TABLE runs (
     turn_claim_no    INTEGER NOT NULL,
     turn_claimed_at  INTEGER,
     turn_reclaims    INTEGER NOT NULL,
+    turn_last        BLOB,
     limit_key        TEXT,
     accepted         INTEGER NOT NULL,
     seen             INTEGER NOT NULL,
@@ -280,7 +281,7 @@ END;
 
 CREATE TRIGGER runs_ended AFTER UPDATE OF
     status, head, next_ordinal, cursor, queue, priority, turn_ready, turn_due_at, turn_worker,
-    turn_claim_no, turn_claimed_at, turn_reclaims, limit_key, accepted, seen, started_at,
+    turn_claim_no, turn_claimed_at, turn_reclaims, turn_last, limit_key, accepted, seen, started_at,
     updated_at, ended_at, deadline_at, output_encoding, error_encoding, state_encoding, state,
     output, error
 ON runs

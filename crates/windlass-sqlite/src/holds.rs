@@ -65,7 +65,7 @@ pub(crate) const TASK_HOLDERS: &str = "SELECT count(*) FROM tasks INDEXED BY tas
      WHERE namespace = ?1 AND limit_key = ?2 AND worker IS NOT NULL AND limit_key IS NOT NULL";
 
 const TURN_BY_ROWID: &str = "SELECT rowid, run_key, namespace, workflow, status, turn_claim_no, \
-     head, next_ordinal, accepted, turn_reclaims, limit_key FROM runs WHERE rowid = ?1";
+     head, next_ordinal, accepted, turn_reclaims, limit_key, turn_last FROM runs WHERE rowid = ?1";
 const TURN_BY_KEY: &str = "SELECT rowid, run_key, namespace, workflow, status, turn_claim_no, \
      head, next_ordinal, accepted, turn_reclaims, limit_key FROM runs WHERE run_key = ?1";
 
@@ -75,6 +75,7 @@ const TAKE_TASK: &str = "UPDATE tasks SET worker = ?1, claimed_at = ?2, \
      claim_no = claim_no + 1, ready = 0 WHERE task_id = ?3";
 
 const RELEASE_TURN: &str = "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, \
+     turn_last = NULL, \
      turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + ?5, \
      turn_ready = (status IN ('active', 'waiting') OR status = 'paused' AND accepted > seen), \
      turn_due_at = CASE WHEN status IN ('active', 'waiting') \
@@ -135,6 +136,7 @@ fn claim_turns(
 ) -> Result<Vec<ClaimedTurn>, Fail> {
     let conn = w.conn;
     let mut by_rowid = conn.prepare_cached(TURN_BY_ROWID)?;
+    let since = w.now.minus(request.offer).as_micros();
     let mut taken = Vec::new();
     pick(conn, &TURNS, &request.turns, request.order, |candidate| {
         let mut found = by_rowid.query(params![candidate.rowid])?;
@@ -143,7 +145,10 @@ fn claim_turns(
             Ok(turn) => turn,
             Err(error) => return skip_damaged(&error, candidate),
         };
-        if !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
+        let last: Option<Uuid> = row.get(11)?;
+        let left_to_another = last.is_some_and(|last| last != request.worker.0)
+            && candidate.due_at.is_some_and(|at| at > since);
+        if left_to_another || !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
             return Ok(false);
         }
         taken.push((turn.0, turn.1));

@@ -26,6 +26,14 @@ const EARLIER: &str = "SELECT 1 FROM runs r JOIN runs e INDEXED BY runs_name \
      ON e.namespace = r.namespace AND e.workflow = r.workflow AND e.id = r.id \
      AND e.generation < r.generation WHERE r.run_key = ?1 LIMIT 1";
 
+/// What goes with a run, beside its labels and events.
+const REST: [&str; 4] = [
+    "DELETE FROM steps WHERE run_key = ?1",
+    "DELETE FROM messages WHERE run_key = ?1",
+    "DELETE FROM logs WHERE run_key = ?1",
+    "DELETE FROM dead_letters WHERE run_key = ?1",
+];
+
 /// Keeps or forgets a setting.
 pub(crate) fn put_setting(
     w: &mut Writer<'_>,
@@ -100,12 +108,10 @@ fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), 
         let from = params![member.namespace.as_str(), labels, key];
         w.conn.prepare_cached(sql)?.execute(from)?;
     }
-    for table in ["steps", "messages", "logs", "dead_letters"] {
-        let sql = format!("DELETE FROM {table} WHERE run_key = ?1");
-        w.conn.prepare_cached(&sql)?.execute(params![key])?;
-    }
-    if !keep_ledger {
-        w.conn.prepare_cached("DELETE FROM events WHERE run_key = ?1")?.execute(params![key])?;
+    let events: &[&str] =
+        if keep_ledger { &[] } else { &["DELETE FROM events WHERE run_key = ?1"] };
+    for sql in REST.iter().chain(events) {
+        w.conn.prepare_cached(sql)?.execute(params![key])?;
     }
     w.runs.forget(member.run_key);
     w.count((&member.namespace, &member.workflow), member.status, -1);

@@ -22,7 +22,7 @@ use crate::error;
 /// The columns of a run, in the order in which [`run`] reads them.
 pub(crate) const RUN: &str = "run_key, namespace, workflow, queue, status, head, next_ordinal, \
      cursor, priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
-     turn_reclaims, limit_key, accepted, seen, created_at, started_at, updated_at, ended_at, \
+     turn_reclaims, limit_key, turn_last, accepted, seen, created_at, started_at, updated_at, ended_at, \
      deadline_at, retention_until, model, id, generation, root, parent, fork, labels, trace, \
      input_hash, input_encoding, input, state_encoding, state, output_encoding, output, \
      error_encoding, error";
@@ -262,6 +262,7 @@ pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
         claimed_at: c.time_opt()?,
         reclaims: c.number()?,
         limit_key: c.text_opt()?.map(LimitKey::from_stored),
+        last: c.key_opt()?,
     };
     Ok(Run {
         run_key,

@@ -308,7 +308,7 @@ fn start(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> {
     let now = (options.clock)().max(last);
     let tx = conn.unchecked_transaction()?;
     tx.execute(
-        "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, \
+        "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, turn_last = NULL, \
          turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + 1, \
          turn_ready = (status <> 'paused' OR accepted > seen), \
          turn_due_at = CASE WHEN status = 'paused' AND accepted <= seen THEN turn_due_at \

@@ -62,6 +62,7 @@ macro_rules! conformance {
                 tasks_by_priority_and_age,
                 too_many_at_once_are_refused,
                 nothing_of_a_paused_run,
+                a_turn_is_left_to_its_last_worker_for_a_while,
             ],
             create: [
                 writes_run_event_and_labels,

@@ -302,6 +302,7 @@ impl World {
             turns: Want { routes: vec![route("default", "w")], max },
             tasks: Want::default(),
             order: ClaimOrder::Priority,
+            offer: Duration::ZERO,
         };
         self.store.claim(request).await.expect("claim answers").turns
     }
@@ -320,7 +321,8 @@ impl World {
         order: ClaimOrder,
     ) -> Vec<Task> {
         let tasks = Want { routes: routes.to_vec(), max };
-        let request = ClaimRequest { worker, turns: Want::default(), tasks, order };
+        let request =
+            ClaimRequest { worker, turns: Want::default(), tasks, order, offer: Duration::ZERO };
         self.store.claim(request).await.expect("claim answers").tasks
     }
 

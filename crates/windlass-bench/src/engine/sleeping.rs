@@ -138,6 +138,7 @@ async fn claim_ms(opened: &Opened) -> anyhow::Result<f64> {
             turns: Want { routes: vec![route.clone()], max: 1 },
             tasks: Want::default(),
             order: ClaimOrder::Priority,
+            offer: Duration::ZERO,
         };
         let begun = Instant::now();
         let claims = store.claim(request).await?;

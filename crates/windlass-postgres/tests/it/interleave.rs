@@ -237,7 +237,7 @@ async fn claim_and_reap() {
     assert_eq!(reaped.turns, [run.run_key]);
     // The claim is under way: a reaper that comes now finds nothing to free.
     let claim = format!(
-        "SELECT run_key FROM {}.claim_turns($1, '{{default}}', '{{w}}', 10, false)",
+        "SELECT run_key FROM {}.claim_turns($1, '{{default}}', '{{w}}', 10, false, 0)",
         two.schema
     );
     two.gate.batch_execute("BEGIN").await.unwrap();
@@ -360,6 +360,7 @@ async fn claims_wait_for_limits_only_while_they_have_none() {
         turns: Want { routes: vec![route("default", "w")], max: 10 },
         tasks: Want { routes: vec![route("q", "t")], max: 10 },
         order: ClaimOrder::Priority,
+        offer: Duration::ZERO,
     };
     let claims = world.store.claim(request.clone()).await.unwrap();
     assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "a locked limit is full");

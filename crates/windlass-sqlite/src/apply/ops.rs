@@ -30,7 +30,8 @@ const PARTS: [(u16, &str); 10] = [
     (STATUS, ", status = ?"),
     (
         TURN,
-        ", turn_ready = ?, turn_due_at = ?, turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?",
+        ", turn_ready = ?, turn_due_at = ?, turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?, \
+         turn_last = ?",
     ),
     (SEEN, ", seen = ?"),
     (OUTPUT, ", output_encoding = ?, output = ?"),
@@ -138,6 +139,7 @@ fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
         micros(turn.claimed_at),
         turn.reclaims,
         turn.limit_key.as_ref().map(|key| key.as_str()),
+        None::<&[u8]>,
         number(run.accepted),
         number(run.seen),
         run.created_at.as_micros(),
@@ -276,6 +278,7 @@ fn update_run(
                 at.bind(turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())))?;
                 at.bind(number(turn.claim_no))?;
                 at.bind(micros(turn.claimed_at))?;
+                at.bind(turn.last.as_ref().map(|worker| Blob(worker.as_bytes())))?;
             }
             SEEN => {
                 let TurnChange::Release { seen, .. } = change.turn else { continue };

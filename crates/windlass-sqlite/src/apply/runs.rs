@@ -19,7 +19,7 @@ const HALF: usize = 32_768;
 
 const SELECT: &str = "SELECT rowid, namespace, workflow, status, head, next_ordinal, queue, \
      priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
-     turn_reclaims, limit_key, accepted FROM runs WHERE run_key = ?1";
+     turn_reclaims, limit_key, turn_last, accepted FROM runs WHERE run_key = ?1";
 
 /// The part of a run's row that commits are decided by.
 #[derive(Clone, Debug)]
@@ -57,6 +57,7 @@ impl HotRun {
                 claimed_at: c.time_opt()?,
                 reclaims: c.number()?,
                 limit_key: c.text_opt()?.map(LimitKey::from_stored),
+                last: c.key_opt()?,
             },
             accepted: c.number()?,
         })

@@ -142,6 +142,7 @@ pub async fn oldest_whatever_its_priority(world: World) {
         turns: Want { routes: vec![route("default", "w")], max: 1 },
         tasks: Want::default(),
         order: ClaimOrder::Oldest,
+        offer: Duration::ZERO,
     };
     let turns = world.store.claim(request).await.unwrap().turns;
     assert_eq!(turns[0].run_key, runs[0]);
@@ -203,6 +204,7 @@ pub async fn never_one_task_twice(world: World) {
                 turns: Want { routes: vec![route("default", "w")], max: 5 },
                 tasks: Want { routes: vec![route("q", "t")], max: 7 },
                 order: ClaimOrder::Priority,
+                offer: Duration::ZERO,
             };
             let claims = world.store.claim(request).await.unwrap();
             assert!(claims.tasks.len() <= 7 && claims.turns.len() <= 5);
@@ -248,6 +250,7 @@ pub async fn too_many_at_once_are_refused(world: World) {
         turns: Want { routes: vec![route("default", "w")], max: 1_001 },
         tasks: Want::default(),
         order: ClaimOrder::Priority,
+        offer: Duration::ZERO,
     };
     let error = world.store.claim(request).await.unwrap_err();
     assert_eq!(error.code(), "INVALID_CLAIM");
@@ -271,4 +274,46 @@ pub async fn nothing_of_a_paused_run(world: World) {
     let held = world.store.held(worker).await.unwrap();
     assert_eq!(world.store.release(held).await.unwrap(), 1);
     assert!(world.claim_turns(worker, 10).await.is_empty());
+}
+
+/// A turn that became ready is left to the worker that gave it back last, as long as the claim says.
+pub async fn a_turn_is_left_to_its_last_worker_for_a_while(world: World) {
+    let (run, hold) = world.create_held("sticky").await;
+    world.ok(world.release_commit(&run, hold, Wake::OnMessage, 0)).await;
+    let released = world.run(run.run_key).await;
+    assert_eq!(released.turn.last, Some(hold.worker));
+    world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
+    let fresh = world.create(world.new_run("fresh", Turn::ready())).await;
+    let claim = |worker, offer| {
+        let request = ClaimRequest {
+            worker,
+            turns: Want { routes: vec![route("default", "w")], max: 10 },
+            tasks: Want::default(),
+            order: ClaimOrder::Priority,
+            offer,
+        };
+        let store = world.store.clone();
+        async move {
+            let turns = store.claim(request).await.unwrap().turns;
+            turns.into_iter().map(|turn| turn.run_key).collect::<Vec<_>>()
+        }
+    };
+    let (other, offer) = (world.worker(), Duration::from_secs(600));
+    assert_eq!(claim(other, offer).await, [fresh.run_key], "what nobody had is for everybody");
+    world.advance_ms(300_000).await;
+    assert_eq!(claim(other, offer).await, []);
+    assert_eq!(claim(hold.worker, offer).await, [run.run_key]);
+
+    // Whoever is not waited for gets it at once; so does everybody after a while.
+    let again = world.store.held(hold.worker).await.unwrap();
+    world.store.release(again).await.unwrap();
+    assert_eq!(world.run(run.run_key).await.turn.last, None, "it was given back without a commit");
+    assert_eq!(claim(other, offer).await, [run.run_key]);
+    let row = world.run(run.run_key).await;
+    let commit = world.release_commit(&row, row.turn.hold().unwrap(), Wake::Now, 1);
+    world.ok(commit).await;
+    let third = world.worker();
+    assert_eq!(claim(third, offer).await, []);
+    world.advance_ms(600_000).await;
+    assert_eq!(claim(third, offer).await, [run.run_key]);
 }

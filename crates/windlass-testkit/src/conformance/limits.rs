@@ -1,5 +1,7 @@
 //! Limits: how many may hold under a key at once.
 
+use std::time::Duration;
+
 use windlass_kernel::{
     Capped, ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op, Query, Task,
     TaskGuard, Turn, Wake, Want,
@@ -73,6 +75,7 @@ pub async fn are_shared_by_turns_and_tasks(world: World) {
         turns: Want { routes: vec![route("default", "w")], max: 10 },
         tasks: Want { routes: vec![route("q", "t")], max: 10 },
         order: ClaimOrder::Priority,
+        offer: Duration::ZERO,
     };
     let claims = world.store.claim(request).await.unwrap();
     assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "turns are taken first");

@@ -114,6 +114,7 @@ fn claim(author: &mut Author, worker: WorkerKey) -> ClaimRequest {
         turns: Want { routes: routes.clone(), max: author.rng.below(4) as u32 },
         tasks: Want { routes, max: author.rng.below(4) as u32 },
         order,
+        offer: Duration::from_millis(author.rng.below(2) * author.rng.below(3_000)),
     }
 }
 

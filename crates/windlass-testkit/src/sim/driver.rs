@@ -277,11 +277,13 @@ impl Worker {
             let room = |held: usize| SLOTS.saturating_sub(held as u32);
             let order =
                 if local.rng.chance(125) { ClaimOrder::Oldest } else { ClaimOrder::Priority };
+            let offer_ms = 50 * local.rng.below(2);
             ClaimRequest {
                 worker: self.key,
                 turns: Want { routes: routes(&WORKFLOWS), max: room(turns) },
                 tasks: Want { routes: routes(&["activity", "effect"]), max: room(tasks) },
                 order,
+                offer: Duration::from_millis(offer_ms),
             }
         };
         if request.turns.max == 0 && request.tasks.max == 0 {

@@ -106,3 +106,30 @@ async fn both_serve_many_runs_and_no_step_runs_twice() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_goes_on_where_it_is_in_memory() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let (first, second) = (h.engine().await, h.engine().await);
+        let waits = async |ctx: Ctx, rounds: u32| {
+            for round in 0..rounds {
+                ctx.event::<u32>(format!("wait-{round}"), "go").await?;
+            }
+            ok(rounds)
+        };
+        let flow = first.workflow("waits", waits).unwrap();
+        let elsewhere = second.workflow("waits", waits).unwrap();
+        let rounds = 20;
+        let run = flow.start(rounds).id("a").await.unwrap();
+        let sender = elsewhere.get("a").await.unwrap();
+        for round in 0..rounds {
+            until_asked(&run, &format!("wait-{round}")).await;
+            sender.send_event("go", &round).await.unwrap();
+        }
+        assert_eq!(run.result().await.unwrap(), rounds);
+        // The sender hears of the event first, and would have taken nearly all turns.
+        let taken = second.metrics().turns.get();
+        assert!(taken < u64::from(rounds) / 2, "{taken} of {rounds} turns were taken elsewhere");
+    })
+    .await;
+}

@@ -31,12 +31,16 @@ impl State {
                 format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
             return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
         }
+        let since = self.now.minus(request.offer);
         let mut turns = Vec::new();
         for key in in_order(&self.turn_index, &request.turns.routes, request.order) {
             if turns.len() >= request.turns.max as usize {
                 break;
             }
             let Some(run) = self.runs.get(&key).cloned() else { continue };
+            if run.turn.is_left_to_another(request.worker, since) {
+                continue;
+            }
             if self.has_room(&run.namespace, run.turn.limit_key.as_ref()) {
                 turns.push(self.take_turn(run, request.worker));
             }
