@@ -18,11 +18,10 @@ const SOURCES: [(&str, &str); 10] = [
 ];
 
 /// Plans that look like a walk through everything, and why they are not.
-const ALLOWED: [(&str, &str, &str); 9] = [
+const ALLOWED: [(&str, &str, &str); 8] = [
     ("FROM workers", "SCAN workers", "a row a start of a process and day"),
     ("LIMIT ?1)", "SCAN", "stops at the bound of `Capped`"),
     ("LIMIT 10001)", "SCAN", "stops at the bound of `Capped`"),
-    ("root <> run_key) r", "SCAN r", "the runs of one tree"),
     ("json_each(?2)", "SCAN json_each", "the labels of one run"),
     ("WITH kept AS", "", "`check` reads everything"),
     ("FROM steps WHERE run_key", "USE TEMP B-TREE FOR", "sorts the steps of one run"),
