@@ -50,7 +50,7 @@ pub use rows::{
     Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
 };
 pub use store::{
-    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, Health,
+    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, Fact, Health,
     HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount, Store, WakeSink, Wakeup,
     Want,
 };

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error,
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error, Fact,
     Health, HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted, Query, Reaped, Renewed, Rows,
     Run, RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
@@ -192,6 +192,10 @@ impl Store for SqliteStore {
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         Box::pin(self.read(health::check))
+    }
+
+    fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
+        Box::pin(self.read(health::facts))
     }
 
     fn listen(&self, sink: WakeSink) {

@@ -5,6 +5,7 @@
 
 mod address;
 mod engine;
+pub mod transfer;
 
 use std::sync::Arc;
 
