@@ -1,15 +1,12 @@
 //! What each command does.
 
 mod config;
-#[cfg(any())]
 mod dev;
 mod keys;
 mod reference;
 mod runs;
 mod schedules;
-#[cfg(any())]
 mod serve;
-#[cfg(any())]
 mod server;
 mod store;
 mod why;
@@ -26,8 +23,8 @@ use crate::output::Out;
 pub(crate) async fn run(cli: Cli) -> Outcome {
     let command = cli.command.unwrap_or(Command::Dev(cli.dev));
     match command {
-        Command::Dev(_) => Err(Failure::error("the server is not merged yet")),
-        Command::Server(_) => Err(Failure::error("the server is not merged yet")),
+        Command::Dev(args) => dev::run(args).await,
+        Command::Server(args) => server::run(*args).await,
         Command::Workflows(args) => workflows::run(Api::new(&args.remote)?, args.command).await,
         Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,

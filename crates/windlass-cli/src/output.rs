@@ -14,7 +14,7 @@ use crate::exit::Failure;
 
 pub(crate) use progress::Progress;
 pub(crate) use table::Table;
-pub(crate) use time::{ago, clock, now, parse as parse_time};
+pub(crate) use time::{ago, clock, now};
 
 /// Where a command writes.
 #[derive(Clone, Copy)]

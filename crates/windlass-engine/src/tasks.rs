@@ -220,7 +220,7 @@ impl Engine {
         let body = TaskBody { input, retry, start_to_close_ms: Some(60_000), heartbeat_ms: None };
         Ok(Task {
             task_id: inner.task_id(),
-            namespace: inner.options.namespace.clone(),
+            namespace: self.namespace.clone(),
             run_key,
             step_key: None,
             kind: EFFECT.into(),

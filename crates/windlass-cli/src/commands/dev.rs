@@ -8,7 +8,7 @@ use windlass::Engine;
 use windlass_server::Options;
 use windlass_server::auth::Auth;
 
-use super::serve::{self, Stop};
+use super::serve;
 use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Out, note};
@@ -30,7 +30,7 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         (false, Some(store)) => store,
         (false, None) => STORE.to_owned(),
     };
-    serve::log_to_stderr("warn", false)?;
+    let telemetry = windlass_server::telemetry::init("warn", false)?;
     let engine = Engine::builder()
         .worker_name("windlass dev")
         .version(env!("CARGO_PKG_VERSION"))
@@ -39,7 +39,9 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
     samples::register(&engine)?;
     let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
     banner(address, &store)?;
-    serve::until_stopped(&engine, options, listener, Stop { drain: DRAIN }).await
+    let outcome = serve::until_stopped(&engine, options, listener, DRAIN).await;
+    telemetry.stop();
+    outcome
 }
 
 async fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {

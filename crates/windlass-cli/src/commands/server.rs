@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use jsonwebtoken::DecodingKey;
 use tokio::net::TcpListener;
 use windlass::Engine;
 use windlass::kernel::BoxFuture;
 use windlass_server::Options;
-use windlass_server::auth::{Algorithm, Auth, Authorize, Caller, DecodingKey, Denied, Jwt, JwtKey};
+use windlass_server::auth::{Algorithm, Auth, Authorize, Caller, Denied, Jwt, JwtKey};
 
-use super::serve::{self, Stop};
+use super::serve;
 use crate::args::ServerArgs;
 use crate::exit::{Failure, Outcome};
 use crate::output::note;
@@ -21,7 +22,7 @@ const ADMIN_KEY_CHARS_MIN: usize = 32;
 
 pub(super) async fn run(args: ServerArgs) -> Outcome {
     let settings = Settings::read(&args)?;
-    serve::log_to_stderr(&settings.log, settings.log_json)?;
+    let telemetry = windlass_server::telemetry::init(&settings.log, settings.log_json)?;
     let listener = TcpListener::bind(settings.bind).await.map_err(|error| {
         Failure::error(format!("{} cannot be listened on: {error}", settings.bind))
     })?;
@@ -38,7 +39,9 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
     let shown = without_password(&settings.store);
     note(&format!("windlass {} serves {shown}", env!("CARGO_PKG_VERSION")));
     note(&format!("listening on http://{address}/api, {}", auth_text(&settings)));
-    serve::until_stopped(&engine, options, listener, Stop { drain: settings.drain }).await
+    let outcome = serve::until_stopped(&engine, options, listener, settings.drain).await;
+    telemetry.stop();
+    outcome
 }
 
 fn auth_text(settings: &Settings) -> &'static str {

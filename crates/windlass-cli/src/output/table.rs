@@ -33,7 +33,7 @@ impl Table {
         let used = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
         let shown: Vec<usize> = (0..self.columns.len()).filter(used).collect();
         let mut table = comfy_table::Table::new();
-        table.load_preset(presets::NOTHING);
+        table.load_style(presets::NOTHING);
         if std::io::stdout().is_terminal() {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         } else {

@@ -57,11 +57,13 @@ fn without_a_command_it_is_dev_and_takes_its_options() {
 
 #[test]
 fn the_next_free_port_is_taken() {
-    let taken: Vec<_> = (7878..7881).map(|port| std::net::TcpListener::bind(("127.0.0.1", port))).collect();
+    let taken: Vec<_> =
+        (7878..7881).map(|port| std::net::TcpListener::bind(("127.0.0.1", port))).collect();
     let mut plain = windlass();
     plain.args(["dev", "--ephemeral"]);
     let server = Server::spawn(plain);
-    let port: u16 = server.url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
+    let port: u16 =
+        server.url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
     drop(taken);
     assert!(port > 7880, "{}", server.url);
     assert!(server.banner.iter().any(|line| line.contains(&format!("--url {}", server.url))));

@@ -96,12 +96,8 @@ fn headers_and_keys_are_sent_along() {
 
 #[test]
 fn lists_are_read_page_by_page_until_the_limit() {
-    let row = |id: &str| {
-        json!({ "workflowName": "w", "id": id, "runKey": id, "details": { "status": "complete" } })
-    };
-    let page = |rows: Vec<_>, cursor: &str, more: bool| {
-        json!({ "runs": rows, "cursor": cursor, "nextCursor": cursor, "hasNextPage": more })
-    };
+    let row = |id: &str| json!({ "workflowName": "w", "id": id, "runKey": id, "details": { "status": "complete" } });
+    let page = |rows: Vec<_>, cursor: &str, more: bool| json!({ "runs": rows, "cursor": cursor, "nextCursor": cursor, "hasNextPage": more });
     let server = Scripted::new(vec![
         ("GET /api/runs?pageSize=1&order=desc&cursor=c1", 200, page(vec![row("b")], "c2", true)),
         ("GET /api/runs?pageSize=2&order=desc", 200, page(vec![row("a")], "c1", true)),
@@ -125,8 +121,17 @@ fn a_bulk_action_says_what_it_takes() {
     });
     let server = Scripted::new(vec![("POST /api/runs/bulk", 200, answer)]);
     let args = [
-        "runs", "pause", "--all", "--workflow", "order", "--status", "active", "--label", "a=b",
-        "--limit", "10",
+        "runs",
+        "pause",
+        "--all",
+        "--workflow",
+        "order",
+        "--status",
+        "active",
+        "--label",
+        "a=b",
+        "--limit",
+        "10",
     ];
     let said = server.say(&args).expect(1);
     assert!(said.out.contains("2 of 3"), "{said:?}");

@@ -45,7 +45,8 @@ fn a_run_from_its_start_to_its_end() {
     assert!(said.out.contains("workflow.completed"), "{said:?}");
     let said = server.say(&["runs", "list", "--label", "who=ann"]).expect(0);
     assert!(said.out.contains("hello/h-1"), "{said:?}");
-    let said = server.say(&["runs", "list", "--workflow", "hello", "--status", "errored"]).expect(0);
+    let said =
+        server.say(&["runs", "list", "--workflow", "hello", "--status", "errored"]).expect(0);
     assert!(!said.out.contains("h-1"), "{said:?}");
     let said = server.say(&["runs", "list", "--workflow", "helo"]).expect(3);
     assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
@@ -100,7 +101,8 @@ fn waiting_ends_as_the_run_does() {
 #[test]
 fn schedules_start_runs() {
     let (_folder, server) = start();
-    let put = ["schedules", "put", "often", "--workflow", "fan-out", "--every", "1s", "--params", "2"];
+    let put =
+        ["schedules", "put", "often", "--workflow", "fan-out", "--every", "1s", "--params", "2"];
     server.say(&put).expect(0);
     assert!(server.say(&["schedules", "list"]).expect(0).out.contains("often"));
     until("it started a run", || {

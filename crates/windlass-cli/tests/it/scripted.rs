@@ -68,6 +68,7 @@ async fn answer(
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     asked.lock().unwrap().push(Asked { line: line.clone(), headers, body });
     let found = answers.iter().find(|(begins, ..)| line.starts_with(begins));
-    let (status, body) = found.map_or((404, json!({})), |(_, status, body)| (*status, body.clone()));
+    let (status, body) =
+        found.map_or((404, json!({})), |(_, status, body)| (*status, body.clone()));
     (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
 }

@@ -173,7 +173,9 @@ async fn what_is_there_is_left_alone(h: Arc<Harness>) {
     let refused = importer.import(RunExport::parse(&exported).unwrap()).await.unwrap_err();
     assert_eq!(refused.code(), "RUN_EXISTS", "{refused}");
     // What was changed on its way is refused, wherever it was changed.
-    for (was, is) in [("\"\\\"now\\\"\"", "\"\\\"not\\\"\""), ("\"id\":\"wide\"", "\"id\":\"other\"")] {
+    for (was, is) in
+        [("\"\\\"now\\\"\"", "\"\\\"not\\\"\""), ("\"id\":\"wide\"", "\"id\":\"other\"")]
+    {
         assert!(exported.contains(was), "{was}");
         let changed = exported.replace(was, is);
         let refused = importer.import(RunExport::parse(&changed).unwrap()).await.unwrap_err();
