@@ -57,34 +57,24 @@ impl Engine {
 
     /// Lets a paused run go on. Any other run is left as it is.
     pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
-        let inner = &self.inner;
-        let mut run = run.clone();
         for _ in 0..ATTEMPTS_MAX {
+            let (run, unread) = self.unread_control(run.run_key).await?;
             if run.status.is_ended() {
                 return Ok(());
             }
-            if run.status != RunStatus::Paused {
-                let (now, unread) = self.unread_control(run.run_key).await?;
-                run = now;
-                if run.status != RunStatus::Paused && !unread {
-                    return Ok(());
-                }
+            if unread {
+                // A pause may be on its way: this request follows it, and a paused run has a turn
+                // to read it in.
+                return match self.control(run.run_key, "resume", actor.as_ref()).await {
+                    Err(error) if error.code() == "RUN_TERMINAL" => Ok(()),
+                    sent => sent,
+                };
             }
-            if run.status != RunStatus::Paused {
-                // A pause was asked for and not yet read: this request follows it. If it comes too
-                // late to be read with it, the run is paused by now.
-                self.control(run.run_key, "resume", actor.as_ref()).await?;
-                run = self.current(run.run_key).await?;
-                if run.status != RunStatus::Paused {
-                    return Ok(());
-                }
-            }
-            if inner.unpause(&run, actor.as_ref()).await? {
+            if run.status != RunStatus::Paused || self.inner.unpause(&run, actor.as_ref()).await? {
                 return Ok(());
             }
-            run = self.current(run.run_key).await?;
         }
-        Err(busy(&run))
+        Err(busy(run))
     }
 
     /// Asks a run that waits for a new build or an operator to try again now.

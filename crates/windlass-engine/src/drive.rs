@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
-    Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey, Wake,
+    Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey,
+    RunStatus, Wake,
 };
 
 use crate::engine::{Engine, Inner, Registered};
@@ -277,8 +278,9 @@ impl Inner {
         if turn.has_unread() {
             turn.read_messages().await?;
         }
-        // Control requests come before any user code.
-        if turn.control().is_some() && turn.obey().await? {
+        // Control requests come before any user code. A paused run has a turn only to read them.
+        let paused = turn.run.status == RunStatus::Paused;
+        if (paused || turn.control().is_some()) && turn.obey().await? {
             return Ok(());
         }
         if turn.is_draining() {
@@ -420,8 +422,8 @@ impl Inner {
                 created_at: stamp.at,
             });
         }
-        if turn.run.status == windlass_kernel::RunStatus::Active {
-            draft.status(windlass_kernel::RunStatus::Waiting);
+        if turn.run.status == RunStatus::Active {
+            draft.status(RunStatus::Waiting);
         }
         let again = turn.now().plus(self.options.blocked_retry);
         draft.release(Wake::At(again), turn.read_to);

@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::options::{EnqueuedReason, Options};
 use crate::results::{Ended, Results};
+use crate::retention;
 use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) results: Results,
     pub(crate) signals: Signals,
     pub(crate) backlog: AtomicBool,
+    pub(crate) policy_set: tokio::sync::Notify,
     phase: AtomicU8,
     phase_rose: tokio::sync::Notify,
 }
@@ -114,6 +116,7 @@ impl Engine {
             results: Results::default(),
             signals: Signals::default(),
             backlog: AtomicBool::new(false),
+            policy_set: tokio::sync::Notify::new(),
             phase: AtomicU8::new(Phase::Running as u8),
             phase_rose: tokio::sync::Notify::new(),
         });
@@ -127,6 +130,9 @@ impl Engine {
         }));
         if inner.options.background {
             inner.env.spawn(Lane::Service, Box::pin(claim::serve(Arc::clone(&inner))));
+            let has_policies = !inner.policies().await?.is_empty();
+            let sweeps = retention::serve(Arc::clone(&inner), has_policies);
+            inner.env.spawn(Lane::Service, Box::pin(sweeps));
         }
         if inner.options.shared {
             inner.env.spawn(Lane::Service, Box::pin(workers::serve(Arc::clone(&inner))));

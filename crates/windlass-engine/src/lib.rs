@@ -14,6 +14,7 @@ mod metrics;
 mod model;
 mod options;
 mod results;
+mod retention;
 mod schedules;
 mod slot;
 mod start;
@@ -31,6 +32,7 @@ pub use metrics::{Counter, Metrics};
 pub use model::{Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use results::Ended;
+pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
 pub use start::{StartRun, Started};
 pub use tasks::{

@@ -44,6 +44,8 @@ metrics!(
     runs_failed = "windlass.workflow.failed",
     /// Runs that were terminated here.
     runs_terminated = "windlass.workflow.terminated",
+    /// Runs that retention deleted here.
+    runs_deleted = "windlass.workflow.deleted",
     /// Turns taken.
     turns = "windlass.turn.taken",
     /// Turns that were lost to somebody else.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::{Error, ErrorKind, Limits, Namespace};
 
+use crate::retention::Archive;
+
 /// Why a run was enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EnqueuedReason {
@@ -71,6 +73,10 @@ pub struct Options {
     pub blocked_retry: Duration,
     /// How long after its cancellation a run with an own reaction may go on. Default 30 s.
     pub cancel_grace: Duration,
+    /// How often what retention policies say is due is deleted. Default one hour.
+    pub sweep_every: Duration,
+    /// Where runs go before they are deleted, for policies that say so. Default nowhere.
+    pub archive: Option<Arc<dyn Archive>>,
     /// Sizes, lengths and counts.
     pub limits: Limits,
     /// Called after commits that gave a run something to do. It must not block.
@@ -95,6 +101,8 @@ impl Default for Options {
             reclaims_max: 3,
             blocked_retry: Duration::from_secs(60),
             cancel_grace: Duration::from_secs(30),
+            sweep_every: Duration::from_secs(60 * 60),
+            archive: None,
             limits: Limits::DEFAULT,
             on_enqueued: None,
         }
@@ -106,6 +114,10 @@ impl Options {
     pub fn validate(&self) -> Result<(), Error> {
         let refuse =
             |message: String| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        if self.sweep_every < Duration::from_secs(1) {
+            let every = self.sweep_every;
+            return refuse(format!("sweep_every is {every:?}; a second is the least"));
+        }
         if self.turns_max == 0 {
             return refuse("turns_max is 0; an engine needs room for at least one turn".into());
         }

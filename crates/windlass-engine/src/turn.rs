@@ -329,14 +329,6 @@ impl Turn {
             draft.release(Wake::OnMessage, self.read_to);
         }
         self.commit(draft).await?;
-        if paused && self.has_unread() {
-            // A paused run reads no messages, so a resume that came between would not be heard.
-            self.read_messages().await?;
-            let last = self.mailbox.values().rev().find(|m| m.kind == MessageKind::Control);
-            if last.is_some_and(|message| Control::of(message) == Control::Resume) {
-                self.inner.unpause(&self.run, None).await.map_err(TurnError::Store)?;
-            }
-        }
         Ok(paused)
     }
 

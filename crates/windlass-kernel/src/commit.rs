@@ -320,7 +320,7 @@ pub struct RunChange {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// When retention may delete it.
+    /// Retention does not delete the run before this time.
     pub retention_until: Option<Timestamp>,
     /// When this happened.
     pub updated_at: Timestamp,

@@ -47,12 +47,12 @@ pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
     Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run, RunStatus,
-    Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
+    Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
 };
 pub use store::{
-    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, Fact, Health,
-    HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount, Store, WakeSink, Wakeup,
-    Want,
+    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees,
+    Deleted, Fact, Health, HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount,
+    Store, WakeSink, Wakeup, Want,
 };
 pub use stores::memory::{Clock, MemoryStore};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};

@@ -76,6 +76,12 @@ pub struct Limits {
     pub page_rows_max: u32,
     /// Turns and tasks of one claim. Default 1,000.
     pub claim_rows_max: u32,
+    /// Characters of a setting's kind, and of its name. Default 200.
+    pub setting_name_chars_max: usize,
+    /// Bytes of a setting's value. Default 64 KiB.
+    pub setting_bytes_max: usize,
+    /// Trees of one deletion. Default 1,000.
+    pub delete_trees_max: usize,
 }
 
 impl Limits {
@@ -114,6 +120,9 @@ impl Limits {
         user_sql_bytes_max: 8 * MIB,
         page_rows_max: 1_000,
         claim_rows_max: 1_000,
+        setting_name_chars_max: 200,
+        setting_bytes_max: 64 * 1024,
+        delete_trees_max: 1_000,
     };
 }
 

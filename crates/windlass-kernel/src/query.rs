@@ -1,6 +1,7 @@
 //! Listings: keyset-paginated, each backed by an index, each within a limit.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ids::{
@@ -9,7 +10,10 @@ use crate::ids::{
 };
 use crate::ledger::Event;
 use crate::limits::Limits;
-use crate::rows::{DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Step, Task, Worker};
+use crate::rows::{
+    DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Setting, Step, Task, Worker,
+};
+use crate::store::Capped;
 use crate::time::Timestamp;
 
 /// What to list, and from where. `after` is the key of the last row of the page before.
@@ -118,6 +122,29 @@ pub enum Query {
         queue: Option<QueueName>,
         /// List those after this one.
         after: Option<TaskId>,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Roots of a workflow that have been ended for long enough to be deleted, by run key. Whether
+    /// the rest of a tree has is for whoever deletes it.
+    Expired {
+        /// The namespace.
+        namespace: Namespace,
+        /// The workflow.
+        workflow: WorkflowName,
+        /// How long they must have been ended, by the store's clock.
+        ended_for: Duration,
+        /// List those after this one.
+        after: Option<RunKey>,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Settings of a kind by name.
+    Settings {
+        /// The kind.
+        kind: Arc<str>,
+        /// List those after this name.
+        after: Option<Arc<str>>,
         /// How many at most.
         limit: u32,
     },
@@ -248,6 +275,8 @@ impl Query {
             | Query::Logs { limit, .. }
             | Query::Workers { limit, .. }
             | Query::DeadLetters { limit, .. }
+            | Query::Expired { limit, .. }
+            | Query::Settings { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -266,7 +295,7 @@ impl Query {
 /// The rows of one page. A page with fewer rows than asked for is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Answers `Runs`, `Generations` and `Tree`.
+    /// Answers `Runs`, `Generations`, `Tree` and `Expired`.
     Runs(Vec<Run>),
     /// Answers `RunKeys`.
     RunKeys(Vec<RunKey>),
@@ -286,6 +315,8 @@ pub enum Rows {
     DeadLetters(Vec<DeadLetter>),
     /// Answers `Limits`.
     Limits(Vec<LimitState>),
+    /// Answers `Settings`.
+    Settings(Vec<Setting>),
 }
 
 /// A limit and how much of it is used.
@@ -297,6 +328,8 @@ pub struct LimitState {
     pub slots: u32,
     /// How many do.
     pub held: u32,
+    /// How many turns and tasks are ready under the key: what the limit holds back.
+    pub waiting: Capped,
 }
 
 macro_rules! unwrap_rows {
@@ -329,4 +362,5 @@ unwrap_rows!(
     workers -> Workers(Worker),
     dead_letters -> DeadLetters(DeadLetter),
     limits -> Limits(LimitState),
+    settings -> Settings(Setting),
 );

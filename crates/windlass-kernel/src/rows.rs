@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use crate::body::Body;
 use crate::digest::Sha256Digest;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::ids::{
     EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
     RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::{CausalRef, Head};
+use crate::limits::{Limits, check_max, check_text};
 use crate::time::Timestamp;
 
 macro_rules! words {
@@ -274,7 +275,7 @@ pub struct Run {
     pub updated_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// When retention may delete it; never if it has none.
+    /// Retention does not delete it before this time, whatever its policy says.
     pub retention_until: Option<Timestamp>,
     /// Its turn.
     pub turn: Turn,
@@ -489,6 +490,46 @@ pub struct WorkerInfo {
     pub slots: u32,
     /// Why it takes nothing new, if so.
     pub note: Option<Arc<str>>,
+}
+
+/// What a setting is called: its kind says who reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SettingName {
+    /// What it is for, such as `retention`.
+    pub kind: Arc<str>,
+    /// Which of that kind.
+    pub name: Arc<str>,
+}
+
+impl SettingName {
+    /// A setting's name; `kind` and `name` must not be empty.
+    pub fn new(kind: &str, name: &str) -> Self {
+        Self { kind: kind.into(), name: name.into() }
+    }
+
+    /// Refuses a name or a value that is empty or too large.
+    pub fn validate(&self, value: Option<&Body>, limits: &Limits) -> Result<(), Error> {
+        for (what, text) in [("the kind", &self.kind), ("the name", &self.name)] {
+            if text.is_empty() {
+                let message = format!("{what} of a setting is empty");
+                return Err(Error::new(ErrorKind::Invalid, "INVALID_SETTING", message));
+            }
+            check_text(&format!("{what} of a setting"), text, limits.setting_name_chars_max)?;
+        }
+        let bytes = value.map_or(0, |value| value.bytes.len());
+        check_max("the value of a setting", "bytes", bytes, limits.setting_bytes_max)
+    }
+}
+
+/// A small value that all processes on a store share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What it is called.
+    pub name: SettingName,
+    /// What it is.
+    pub value: Body,
+    /// When it was set, by the store's clock.
+    pub updated_at: Timestamp,
 }
 
 /// A worker as the store knows it.

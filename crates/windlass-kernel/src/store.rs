@@ -3,13 +3,16 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::body::Body;
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
 use crate::ledger::Head;
+use crate::limits::{Limits, check_max};
 use crate::query::{Query, Rows};
-use crate::rows::{Hold, Message, Route, Run, RunStatus, Step, Task, WorkerInfo};
+use crate::rows::{Hold, Message, Route, Run, RunStatus, SettingName, Step, Task, WorkerInfo};
 use crate::time::Timestamp;
 
 /// A boxed future: one allocation beside a database transaction is free.
@@ -82,6 +85,17 @@ pub trait Store: Send + Sync + 'static {
         key: LimitKey,
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Keeps a small value that all processes on the store share; `None` forgets it.
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Deletes trees of runs, each whole or not at all: only if every run of it has been ended for
+    /// long enough, no task works for any of them, and no earlier generation of its root is kept.
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>>;
 
     /// Looks for damage below the rows, as far as the database can tell: one sentence a finding.
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
@@ -238,6 +252,33 @@ pub struct Reaped {
     pub turns: Vec<RunKey>,
     /// Tasks that were freed.
     pub tasks: Vec<TaskId>,
+}
+
+/// Which trees to delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteTrees {
+    /// Their roots.
+    pub roots: Vec<RunKey>,
+    /// How long all their runs must have been ended, by the store's clock.
+    pub ended_for: Duration,
+    /// Whether their events stay: as the proof of what happened, without the bodies.
+    pub keep_ledger: bool,
+}
+
+impl DeleteTrees {
+    /// Refuses more trees at once than the limit.
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
+        check_max("a deletion", "trees", self.roots.len(), limits.delete_trees_max)
+    }
+}
+
+/// What was deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// The roots of the trees that are gone, in the order in which they were named.
+    pub roots: Vec<RunKey>,
+    /// How many runs they had.
+    pub runs: u64,
 }
 
 /// A run with what a turn needs.

@@ -1,7 +1,7 @@
 //! What becomes of a turn or a task: the rules of docs/store-contract.md as pure functions.
 
 use crate::commit::{Reschedule, TurnChange};
-use crate::rows::{Hold, RunStatus, Task, Turn, Wake};
+use crate::rows::{Hold, MessageKind, RunStatus, Task, Turn, Wake};
 use crate::time::Timestamp;
 
 impl Turn {
@@ -31,10 +31,10 @@ impl Turn {
         self.claim_no += 1;
         (self.ready, self.due_at) = match wake {
             _ if status.is_ended() => (false, None),
+            // A paused run too: what it has not read may be the request to go on.
+            _ if accepted > seen => (true, Some(now)),
             Wake::Now if status == RunStatus::Paused => (false, Some(now)),
             Wake::At(at) if status == RunStatus::Paused => (false, Some(at)),
-            Wake::OnMessage if status == RunStatus::Paused => (false, None),
-            _ if accepted > seen => (true, Some(now)),
             Wake::Now => (true, Some(now)),
             Wake::At(at) => (at <= now, Some(at)),
             Wake::OnMessage => (false, None),
@@ -51,22 +51,23 @@ impl Turn {
         self
     }
 
-    /// The turn after its hold was given back or taken away without a commit.
-    pub fn freed(mut self, status: RunStatus, now: Timestamp) -> Self {
+    /// The turn after its hold was given back or taken away without a commit. `unread` says whether
+    /// the run accepted messages that no release has seen.
+    pub fn freed(mut self, status: RunStatus, unread: bool, now: Timestamp) -> Self {
         self.worker = None;
         self.claimed_at = None;
         self.claim_no += 1;
-        self.ready = !status.is_ended() && status != RunStatus::Paused;
+        self.ready = !status.is_ended() && (status != RunStatus::Paused || unread);
         if self.ready {
             self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
         }
         self
     }
 
-    /// The turn after its run accepted a message.
-    pub fn poked(mut self, status: RunStatus, now: Timestamp) -> Self {
-        let open = !status.is_ended() && status != RunStatus::Paused;
-        if open && self.worker.is_none() && !self.ready {
+    /// The turn after its run accepted a message. A paused run is woken by control alone.
+    pub fn poked(mut self, status: RunStatus, kind: MessageKind, now: Timestamp) -> Self {
+        let wakes = status != RunStatus::Paused || kind == MessageKind::Control;
+        if !status.is_ended() && wakes && self.worker.is_none() && !self.ready {
             self.ready = true;
             self.due_at = Some(now);
         }
@@ -165,8 +166,10 @@ mod tests {
         check(release(at(101), 4), Waiting, 5, "ready 100");
         check(release(Wake::OnMessage, 5), Waiting, 5, "idle none");
         check(release(Wake::OnMessage, 4), Waiting, 5, "ready 100");
-        check(release(at(50), 4), Paused, 5, "idle 50");
-        check(release(Wake::Now, 4), Paused, 5, "idle 100");
-        check(release(Wake::OnMessage, 4), Paused, 5, "idle none");
+        check(release(at(50), 5), Paused, 5, "idle 50");
+        check(release(Wake::Now, 5), Paused, 5, "idle 100");
+        check(release(Wake::OnMessage, 5), Paused, 5, "idle none");
+        check(release(at(50), 4), Paused, 5, "ready 100");
+        check(release(Wake::OnMessage, 4), Paused, 5, "ready 100");
     }
 }

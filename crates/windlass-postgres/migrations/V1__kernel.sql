@@ -71,6 +71,8 @@ CREATE INDEX runs_held ON @schema@.runs (turn_worker, turn_claimed_at, run_key)
     WHERE turn_worker IS NOT NULL;
 CREATE INDEX runs_limited ON @schema@.runs (namespace, limit_key)
     WHERE turn_worker IS NOT NULL AND limit_key IS NOT NULL;
+CREATE INDEX runs_limited_ready ON @schema@.runs (namespace, limit_key)
+    WHERE turn_ready AND limit_key IS NOT NULL;
 
 CREATE TABLE @schema@.steps (
     run_key          uuid NOT NULL,
@@ -168,6 +170,8 @@ CREATE INDEX tasks_scheduled_listed ON @schema@.tasks (namespace, task_id)
 CREATE INDEX tasks_held_listed ON @schema@.tasks (namespace, task_id) WHERE worker IS NOT NULL;
 CREATE INDEX tasks_limited ON @schema@.tasks (namespace, limit_key)
     WHERE worker IS NOT NULL AND limit_key IS NOT NULL;
+CREATE INDEX tasks_limited_ready ON @schema@.tasks (namespace, limit_key)
+    WHERE ready AND limit_key IS NOT NULL;
 
 CREATE TABLE @schema@.workers (
     worker        uuid PRIMARY KEY,
@@ -214,6 +218,16 @@ CREATE TABLE @schema@.limits (
     PRIMARY KEY (namespace, limit_key)
 );
 
+-- Small values that all processes share: retention policies, keys.
+CREATE TABLE @schema@.settings (
+    kind            text COLLATE "C" NOT NULL,
+    name            text COLLATE "C" NOT NULL,
+    value           bytea NOT NULL,
+    value_encoding  text COLLATE "C" NOT NULL,
+    updated_at      int8 NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+
 CREATE TABLE @schema@.dead_letters (
     task_id          uuid PRIMARY KEY,
     namespace        text COLLATE "C" NOT NULL,
@@ -231,6 +245,7 @@ CREATE TABLE @schema@.dead_letters (
     dead_at          int8 NOT NULL
 );
 CREATE INDEX dead_letters_by_namespace ON @schema@.dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_by_run ON @schema@.dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- How many runs are where. A committer adds to the rows of its own shard, so committers do not
 -- wait for each other; a row is updated at every batch, hence the free space.

@@ -394,10 +394,12 @@ BEGIN
             -- guards the run has its turn, and says itself when it is ready.
             UPDATE @schema@.runs r SET accepted = c.accepted,
                 turn_ready = r.turn_ready
-                    OR c.calls AND r.turn_worker IS NULL AND r.status <> 'paused',
-                turn_due_at = CASE WHEN c.calls AND r.turn_worker IS NULL AND NOT r.turn_ready
-                    AND r.status <> 'paused' THEN v_now ELSE r.turn_due_at END
+                    OR r.turn_worker IS NULL AND (c.orders OR c.calls AND r.status <> 'paused'),
+                turn_due_at = CASE WHEN r.turn_worker IS NULL AND NOT r.turn_ready
+                    AND (c.orders OR c.calls AND r.status <> 'paused')
+                    THEN v_now ELSE r.turn_due_at END
             FROM (SELECT run_key, max(seq) AS accepted, bool_or(NOT guarded) AS calls,
+                    bool_or(NOT guarded AND kind = 'control') AS orders,
                     bool_and(was_ready) AS was_ready, max(was_due) AS was_due FROM taken
                 GROUP BY run_key) c
             WHERE r.run_key = c.run_key
@@ -448,15 +450,15 @@ BEGIN
                 ELSE coalesce(u.started_at, r.started_at) IS NULL END,
             turn_ready = CASE
                 WHEN u.wake IN (0, 4) THEN false
+                WHEN r.accepted > u.seen THEN true
                 WHEN coalesce(u.status, r.status) = 'paused' THEN false
-                WHEN r.accepted > u.seen OR u.wake = 1 THEN true
+                WHEN u.wake = 1 THEN true
                 WHEN u.wake = 2 THEN u.wake_at <= v_now
                 ELSE false END,
             turn_due_at = CASE
                 WHEN u.wake = 0 THEN r.turn_due_at
                 WHEN u.wake = 4 THEN NULL
-                WHEN r.accepted > u.seen AND coalesce(u.status, r.status) <> 'paused' THEN v_now
-                WHEN u.wake = 1 THEN v_now
+                WHEN r.accepted > u.seen OR u.wake = 1 THEN v_now
                 WHEN u.wake = 2 THEN u.wake_at END
         FROM unnest(p_sets) u
         WHERE r.run_key = u.run_key AND r.next_ordinal = u.was_ordinal AND r.head = u.was_head

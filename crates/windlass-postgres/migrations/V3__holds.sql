@@ -536,8 +536,9 @@ BEGIN
             ORDER BY r.run_key FOR NO KEY UPDATE OF r SKIP LOCKED)
         UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
             turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
-            turn_first = r.started_at IS NULL, turn_ready = r.status <> 'paused',
-            turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
+            turn_first = r.started_at IS NULL,
+            turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
+            turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
                 ELSE least(r.turn_due_at, v_now) END
         FROM picked WHERE r.run_key = picked.run_key
         RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, picked.at, NULL::int8,
@@ -578,8 +579,8 @@ BEGIN
         ORDER BY r.run_key FOR NO KEY UPDATE OF r)
     UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
         turn_claim_no = r.turn_claim_no + 1, turn_first = r.started_at IS NULL,
-        turn_ready = r.status <> 'paused',
-        turn_due_at = CASE WHEN r.status = 'paused' THEN r.turn_due_at
+        turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
+        turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
             ELSE least(r.turn_due_at, v_now) END
     FROM held WHERE r.run_key = held.run_key
     RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,

@@ -20,6 +20,7 @@ mod holds;
 mod list;
 mod load;
 mod options;
+mod retention;
 mod rows;
 mod schema;
 mod store;

@@ -4,10 +4,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus, RunsQuery,
-    TaskState, TasksQuery,
+    Capped, Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus,
+    RunsQuery, TaskState, TasksQuery,
 };
 
+use crate::retention;
 use crate::rows::{self, Cells, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER};
 use crate::store::Shared;
 
@@ -74,6 +75,17 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found =
                 page.ask(&dead_letters(), &[&namespace.as_str(), &queue, &after, &limit]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
+        }
+        Query::Expired { namespace, workflow, ended_for, after, .. } => {
+            let names = (namespace.as_str(), workflow.as_str());
+            let ended_for = retention::micros(ended_for);
+            let after = after_key(after.map(|key| key.0));
+            page.runs_by(&expired(), &[&names.0, &names.1, &ended_for, &after, &limit]).await
+        }
+        Query::Settings { kind, after, .. } => {
+            let after = after.as_deref().unwrap_or("");
+            let found = page.ask(SETTINGS, &[&&*kind, &after, &limit]).await?;
+            rows::all(&found, rows::setting).map(Rows::Settings)
         }
         Query::Limits { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
@@ -170,6 +182,7 @@ fn limit_state(row: &Row) -> Result<LimitState, Error> {
         key: LimitKey::from_stored(c.text()?),
         slots: c.count()? as u32,
         held: c.count()? as u32,
+        waiting: Capped::new(c.count()?),
     })
 }
 
@@ -213,6 +226,28 @@ fn runs_by_label(order: Order) -> String {
          ORDER BY l.run_key {direction} LIMIT $8"
     )
 }
+
+// Nothing ends before it is made, so keys beyond that time are not walked. Those that were made long
+// ago and ended lately are few, and are passed over.
+fn expired() -> String {
+    format!(
+        "SELECT {RUN} FROM (SELECT k.run_key \
+         FROM unnest('{{complete,errored,terminated}}'::text[]) s (status) \
+         CROSS JOIN LATERAL (SELECT i.run_key FROM @schema@.runs i \
+             WHERE i.namespace = $1 AND i.workflow = $2 AND i.status = s.status \
+                 AND i.run_key > $4 \
+                 AND i.run_key < (lpad(to_hex(greatest((@schema@.clock_us() - $3) / 1000 + 1, 0)), \
+                     12, '0') || repeat('0', 20))::uuid \
+                 AND i.root = i.run_key AND i.ended_at <= @schema@.clock_us() - $3 \
+                 AND (i.retention_until IS NULL OR i.retention_until <= @schema@.clock_us()) \
+             ORDER BY i.run_key LIMIT $5) k \
+         ORDER BY k.run_key LIMIT $5) page \
+         JOIN @schema@.runs r ON r.run_key = page.run_key ORDER BY r.run_key"
+    )
+}
+
+const SETTINGS: &str = "SELECT s.kind, s.name, s.value, s.value_encoding, s.updated_at \
+    FROM @schema@.settings s WHERE s.kind = $1 AND s.name > $2 ORDER BY s.name LIMIT $3";
 
 const RUN_KEYS: &str =
     "SELECT r.run_key FROM @schema@.runs r WHERE r.run_key > $1 ORDER BY r.run_key LIMIT $2";
@@ -334,7 +369,11 @@ const LIMITS: &str = "SELECT l.limit_key, l.slots, \
     (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL \
         AND r.namespace = l.namespace AND r.limit_key = l.limit_key) \
     + (SELECT count(*) FROM @schema@.tasks t WHERE t.worker IS NOT NULL \
-        AND t.namespace = l.namespace AND t.limit_key = l.limit_key) \
+        AND t.namespace = l.namespace AND t.limit_key = l.limit_key), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.runs r WHERE r.turn_ready \
+        AND r.namespace = l.namespace AND r.limit_key = l.limit_key LIMIT 10001) w) \
+    + (SELECT count(*) FROM (SELECT FROM @schema@.tasks t WHERE t.ready \
+        AND t.namespace = l.namespace AND t.limit_key = l.limit_key LIMIT 10001) w) \
     FROM @schema@.limits l WHERE l.namespace = $1 AND l.limit_key > $2 \
     ORDER BY l.limit_key LIMIT $3";
 
@@ -361,5 +400,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("workers", workers()),
         named("dead letters", dead_letters()),
         named("limits", LIMITS.to_owned()),
+        named("expired", expired()),
+        named("settings", SETTINGS.to_owned()),
     ]
 }

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use windlass_kernel::{
     Body, CausalRef, Consumed, DeadLetter, Encoding, Error, Event, EventId, EventType, Head,
     LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName, ModelName,
-    Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Sha256Digest, Step,
-    StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey,
-    WorkerStatus, WorkflowName,
+    Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName,
+    Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo,
+    WorkerKey, WorkerStatus, WorkflowName,
 };
 
 /// The columns of a run, of a table that is called `r`.
@@ -308,6 +308,15 @@ pub(crate) fn log(row: &Row) -> Result<LogLine, Error> {
         replay: c.take()?,
         created_at: c.time()?,
     })
+}
+
+/// Reads a setting: kind, name, value, encoding, time.
+pub(crate) fn setting(row: &Row) -> Result<Setting, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let name = SettingName { kind: c.text()?.into(), name: c.text()?.into() };
+    let missing = || Error::corrupt("a setting has no value");
+    Ok(Setting { name, value: c.body()?.ok_or_else(missing)?, updated_at: c.time()? })
 }
 
 /// Reads a dead letter.

@@ -11,10 +11,11 @@ use crate::error::{of_call, said};
 use crate::store::Shared;
 
 /// The migrations, oldest first. One that was released never changes.
-const MIGRATIONS: [(&str, &str); 3] = [
+const MIGRATIONS: [(&str, &str); 4] = [
     ("V1__kernel", include_str!("../migrations/V1__kernel.sql")),
     ("V2__commit", include_str!("../migrations/V2__commit.sql")),
     ("V3__holds", include_str!("../migrations/V3__holds.sql")),
+    ("V4__retention", include_str!("../migrations/V4__retention.sql")),
 ];
 
 /// What this build knows.

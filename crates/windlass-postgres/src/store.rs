@@ -14,10 +14,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error,
-    ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace, Op, Promoted, Query, Reaped,
-    Renewed, Rows, Run, RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey,
-    WorkflowName,
+    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
+    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
+    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -25,7 +25,7 @@ use crate::committer::{Committer, Job, Outcome};
 use crate::error::{Failure, classify, closed, of_call, of_pool};
 use crate::options::{Connector, Options};
 use crate::wake::{Waker, listen_loop, notify_loop};
-use crate::{health, holds, list, load, schema, workers};
+use crate::{health, holds, list, load, retention, schema, workers};
 
 /// What all parts of an open store share.
 pub(crate) struct Shared {
@@ -392,6 +392,18 @@ impl Store for PostgresStore {
         )
     }
 
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        self.call(|shared| async move { retention::put_setting(&shared, name, value).await })
+    }
+
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
+        self.call(|shared| async move { retention::delete_trees(&shared, request).await })
+    }
+
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         self.call(|shared| async move { health::check(&shared).await })
     }
@@ -472,16 +484,21 @@ fn batches_of(commits: Vec<Commit>) -> Vec<Vec<(usize, Commit)>> {
 }
 
 // Messages to one run may be in one batch, and are then numbered in order; but only if they go to
-// the same committer. What would go to another one waits for the next wave.
+// the same committer. What would go to another one waits for the next wave, and so does what follows
+// it in the same run: the links of a chain must not overtake each other.
 fn waves(members: Vec<usize>, commits: &[Option<Commit>]) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<usize>> = Vec::new();
     let mut last: BTreeMap<RunKey, (usize, u64)> = BTreeMap::new();
+    let mut chains: BTreeMap<RunKey, usize> = BTreeMap::new();
     for index in members {
         let Some(commit) = &commits[index] else { continue };
         let own = place(commit);
         let after = |(wave, place): &(usize, u64)| if *place == own { *wave } else { wave + 1 };
         let targets = || commit.messages().map(|message| message.run_key);
-        let wave = targets().filter_map(|run| last.get(&run)).map(after).max().unwrap_or(0);
+        let chained = commit.run_key().and_then(|run| chains.get(&run)).copied();
+        let sent = targets().filter_map(|run| last.get(&run)).map(after).max();
+        let wave = chained.max(sent).unwrap_or(0);
+        chains.extend(commit.run_key().map(|run| (run, wave)));
         for run in targets() {
             last.insert(run, (wave, own));
         }

@@ -34,7 +34,7 @@ pub(crate) fn page_size(asked: Option<u32>) -> Result<u32, ApiError> {
 /// Which end a listing begins at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub(crate) enum Direction {
     /// Oldest first.
     Asc,
     /// Newest first.
@@ -63,7 +63,7 @@ fn parse_label(text: &str) -> Result<(String, String), ApiError> {
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
-pub struct RunsParams {
+pub(crate) struct RunsParams {
     /// Only runs in this status.
     pub status: Option<String>,
     /// Only runs with this label, as `key:value`; may be given several times.

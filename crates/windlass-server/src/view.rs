@@ -16,7 +16,7 @@ use windlass::kernel::{
 /// A point in time, in UTC, to the millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
 #[schema(value_type = String, format = DateTime, example = "2026-01-31T12:00:00.000Z")]
-pub struct Time(pub Timestamp);
+pub(crate) struct Time(pub Timestamp);
 
 impl std::fmt::Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,7 +57,7 @@ pub(crate) fn raw(body: &Body) -> Raw {
 
 /// An error: its name and what it said.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ErrorView {
+pub(crate) struct ErrorView {
     /// The error's name.
     pub name: String,
     /// What it said.
@@ -77,7 +77,7 @@ impl ErrorView {
 
 /// Where a run is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct InstanceStatus {
+pub(crate) struct InstanceStatus {
     /// `active`, `paused`, `errored`, `terminated`, `complete` or `waiting`.
     #[schema(example = "waiting")]
     pub status: &'static str,
@@ -103,7 +103,7 @@ impl InstanceStatus {
 /// A run in a list.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct RunSummary {
+pub(crate) struct RunSummary {
     /// The workflow.
     pub workflow_name: String,
     /// The run's id.
@@ -144,7 +144,7 @@ impl RunSummary {
 /// A step, as the API tells it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StepView {
+pub(crate) struct StepView {
     /// Its key in the run.
     pub step_key: String,
     /// What people call it.
@@ -212,7 +212,7 @@ pub(crate) fn current_step(steps: &[Step]) -> Option<&Step> {
 /// A step with what it gave, in a run's history.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StepRecord {
+pub(crate) struct StepRecord {
     /// The step.
     #[serde(flatten)]
     pub step: StepView,
@@ -249,7 +249,7 @@ impl StepRecord {
 /// An event that was sent to a run.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct EventRecord {
+pub(crate) struct EventRecord {
     /// The sender's id for it, or one that was made.
     pub id: String,
     /// Which generation of the run it is of.
@@ -286,7 +286,7 @@ impl EventRecord {
 /// A durable log line.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LogRecord {
+pub(crate) struct LogRecord {
     /// Names it.
     pub id: String,
     /// Which generation of the run wrote it.
@@ -330,7 +330,7 @@ impl LogRecord {
 /// An event of a run's ledger.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LedgerEvent {
+pub(crate) struct LedgerEvent {
     /// Its place in its run's ledger, from 0.
     pub ordinal: u64,
     /// Names it.

@@ -65,6 +65,8 @@ CREATE INDEX runs_scheduled ON runs (turn_due_at, run_key)
 CREATE INDEX runs_held ON runs (turn_worker) WHERE turn_worker IS NOT NULL;
 CREATE INDEX runs_limit ON runs (namespace, limit_key)
     WHERE turn_worker IS NOT NULL AND limit_key IS NOT NULL;
+CREATE INDEX runs_limit_ready ON runs (namespace, limit_key)
+    WHERE turn_ready = 1 AND limit_key IS NOT NULL;
 
 CREATE TABLE steps (
     run_key          BLOB    NOT NULL,
@@ -157,6 +159,8 @@ CREATE INDEX tasks_scheduled ON tasks (due_at, task_id)
 CREATE INDEX tasks_held ON tasks (worker) WHERE worker IS NOT NULL;
 CREATE INDEX tasks_limit ON tasks (namespace, limit_key)
     WHERE worker IS NOT NULL AND limit_key IS NOT NULL;
+CREATE INDEX tasks_limit_ready ON tasks (namespace, limit_key)
+    WHERE ready = 1 AND limit_key IS NOT NULL;
 
 CREATE TABLE workers (
     worker        BLOB    NOT NULL PRIMARY KEY,
@@ -203,6 +207,16 @@ CREATE TABLE limits (
     PRIMARY KEY (namespace, limit_key)
 ) STRICT, WITHOUT ROWID;
 
+-- Small values that outlive a process: retention policies, keys.
+CREATE TABLE settings (
+    kind            TEXT    NOT NULL,
+    name            TEXT    NOT NULL,
+    value_encoding  TEXT    NOT NULL,
+    value           BLOB    NOT NULL,
+    updated_at      INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE dead_letters (
     task_id          BLOB    NOT NULL PRIMARY KEY,
     namespace        TEXT    NOT NULL,
@@ -221,6 +235,7 @@ CREATE TABLE dead_letters (
 ) STRICT;
 
 CREATE INDEX dead_letters_namespace ON dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_run ON dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- Counts of runs, kept by the writer: one row changes for many commits of a batch.
 CREATE TABLE counters (

@@ -76,8 +76,9 @@ const TAKE_TASK: &str = "UPDATE tasks SET worker = ?1, claimed_at = ?2, \
 
 const RELEASE_TURN: &str = "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, \
      turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + ?5, \
-     turn_ready = (status IN ('active', 'waiting')), \
+     turn_ready = (status IN ('active', 'waiting') OR status = 'paused' AND accepted > seen), \
      turn_due_at = CASE WHEN status IN ('active', 'waiting') \
+                          OR status = 'paused' AND accepted > seen \
                    THEN MIN(COALESCE(turn_due_at, ?4), ?4) ELSE turn_due_at END \
      WHERE run_key = ?1 AND turn_worker = ?2 AND turn_claim_no = ?3 \
      RETURNING namespace, queue, workflow, limit_key, turn_ready";

@@ -1,9 +1,11 @@
 //! Listings: each a fixed statement on an index, one page at a time.
 
+use std::time::Duration;
+
 use rusqlite::{Connection, Params, Row, params};
 use windlass_kernel::{
-    Error, Event, LimitKey, LimitState, LogLevel, Order, Query, Rows, Run, RunKey, RunStatus,
-    RunsQuery, Task, TaskState, TasksQuery,
+    Capped, Error, Event, LimitKey, LimitState, LogLevel, Order, Query, Rows, Run, RunKey,
+    RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp,
 };
 
 use crate::error::sql;
@@ -13,11 +15,17 @@ use crate::rows::{
     self, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER, number,
 };
 
+const TURNS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM runs INDEXED BY runs_limit_ready \
+     WHERE namespace = ?1 AND limit_key = ?2 AND turn_ready = 1 AND limit_key IS NOT NULL \
+     LIMIT 10001)";
+const TASKS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_limit_ready \
+     WHERE namespace = ?1 AND limit_key = ?2 AND ready = 1 AND limit_key IS NOT NULL LIMIT 10001)";
+
 // Keys are 16 bytes: the empty one is below all of them, this one above.
 const ABOVE_ALL: [u8; 17] = [0xff; 17];
 
 /// One page.
-pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
+pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<Rows, Error> {
     // One snapshot for listings that take more than one statement.
     let tx = conn.unchecked_transaction().map_err(sql)?;
     let conn = &*tx;
@@ -61,6 +69,20 @@ pub(crate) fn list(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             Rows::Messages(page(conn, &sql, from, rows::message)?)
         }
         Query::Tasks(query) => Rows::Tasks(tasks(conn, query)?),
+        Query::Expired { namespace, workflow, ended_for, after, limit } => {
+            let mut query = RunsQuery::all(namespace.clone(), *limit);
+            query.workflow = Some(workflow.clone());
+            (query.order, query.after) = (Order::Ascending, *after);
+            // Nothing ends before it is made.
+            query.created_before = Some(now.minus(*ended_for).plus(Duration::from_millis(1)));
+            Rows::Runs(expired(conn, &query, now.minus(*ended_for), now)?)
+        }
+        Query::Settings { kind, after, limit } => {
+            let sql = "SELECT kind, name, value_encoding, value, updated_at FROM settings \
+                       WHERE kind = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
+            let after = after.as_deref().unwrap_or("");
+            Rows::Settings(page(conn, sql, params![&**kind, after, limit], rows::setting)?)
+        }
         Query::Logs { .. }
         | Query::Workers { .. }
         | Query::DeadLetters { .. }
@@ -172,6 +194,39 @@ fn runs_by_label(
     let namespace = query.namespace.as_str();
     let from = params![namespace, label.0, label.1, lower, upper, workflow, status, query.limit];
     page(conn, &sql, from, run_key)
+}
+
+// Those whose making is long ago and whose end is not are few, and are passed over.
+fn expired(
+    conn: &Connection,
+    query: &RunsQuery,
+    ended_by: Timestamp,
+    now: Timestamp,
+) -> Result<Vec<Run>, Error> {
+    let (lower, upper) = bounds(query);
+    let workflow = query.workflow.as_ref().map_or("", |name| name.as_str());
+    let sql = "SELECT run_key FROM runs INDEXED BY runs_workflow \
+               WHERE namespace = ?1 AND workflow = ?2 AND status = ?3 \
+               AND run_key > ?4 AND run_key < ?5 AND root = run_key AND ended_at <= ?6 \
+               AND (retention_until IS NULL OR retention_until <= ?7) \
+               ORDER BY run_key LIMIT ?8";
+    let mut keys = Vec::new();
+    for status in RunStatus::ALL.iter().filter(|status| status.is_ended()) {
+        let from = params![
+            query.namespace.as_str(),
+            workflow,
+            status.as_str(),
+            lower,
+            upper,
+            ended_by.as_micros(),
+            now.as_micros(),
+            query.limit
+        ];
+        keys.extend(page(conn, sql, from, run_key)?);
+    }
+    keys.sort_unstable();
+    keys.truncate(query.limit as usize);
+    keys.into_iter().map(|key| expect_run(conn, key)).collect()
 }
 
 fn tree(
@@ -320,7 +375,9 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             let counted = limits.into_iter().map(|(key, slots)| {
                 let held = holders(conn, TURN_HOLDERS, namespace.as_str(), &key)?
                     + holders(conn, TASK_HOLDERS, namespace.as_str(), &key)?;
-                Ok(LimitState { key, slots, held })
+                let waiting = holders(conn, TURNS_WAITING, namespace.as_str(), &key)?
+                    + holders(conn, TASKS_WAITING, namespace.as_str(), &key)?;
+                Ok(LimitState { key, slots, held, waiting: Capped::new(u64::from(waiting)) })
             });
             Rows::Limits(counted.collect::<Result<_, Error>>()?)
         }

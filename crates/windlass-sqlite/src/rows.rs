@@ -12,9 +12,9 @@ use uuid::Uuid;
 use windlass_kernel::{
     Body, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind, Event, EventId, EventType,
     Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName,
-    ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Sha256Digest,
-    Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey,
-    WorkerStatus, WorkflowName,
+    ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting,
+    SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker,
+    WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::error;
@@ -160,7 +160,7 @@ impl<'r> Cols<'r> {
     }
 
     fn body(&mut self) -> Result<Body, Error> {
-        self.body_opt()?.ok_or_else(|| Error::corrupt("a run has no input"))
+        self.body_opt()?.ok_or_else(|| Error::corrupt("a row has no body where it must have one"))
     }
 }
 
@@ -414,6 +414,16 @@ pub(crate) fn log(row: &Row<'_>) -> Result<LogLine, Error> {
         replay: c.flag()?,
         created_at: c.time()?,
         data: c.body_opt()?,
+    })
+}
+
+/// Reads a setting: kind, name, encoding, value, time.
+pub(crate) fn setting(row: &Row<'_>) -> Result<Setting, Error> {
+    let c = &mut Cols::new(row);
+    Ok(Setting {
+        name: SettingName { kind: c.text()?, name: c.text()? },
+        value: c.body()?,
+        updated_at: c.time()?,
     })
 }
 

@@ -7,9 +7,10 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Error, Fact,
-    Health, HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted, Query, Reaped, Renewed, Rows,
-    Run, RunId, RunKey, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Namespace,
+    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
+    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -18,7 +19,7 @@ use crate::error::{self, Fail};
 use crate::load::Readers;
 use crate::options::Options;
 use crate::wake::Bell;
-use crate::{health, holds, list, load, schema, workers};
+use crate::{health, holds, list, load, retention, schema, workers};
 
 /// A store in one SQLite file, for one process.
 pub struct SqliteStore {
@@ -170,9 +171,10 @@ impl Store for SqliteStore {
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
+        let now = self.clock.now();
         Box::pin(async move {
             query.validate(&self.limits)?;
-            self.read(move |conn| list::list(conn, &query)).await
+            self.read(move |conn| list::list(conn, &query, now)).await
         })
     }
 
@@ -188,6 +190,24 @@ impl Store for SqliteStore {
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.write(move |writer| holds::set_limit(writer, &namespace, &key, slots)))
+    }
+
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            name.validate(value.as_ref(), &self.limits)?;
+            self.write(move |writer| retention::put_setting(writer, &name, value.as_ref())).await
+        })
+    }
+
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
+        Box::pin(async move {
+            request.validate(&self.limits)?;
+            self.write(move |writer| retention::delete_trees(writer, &request)).await
+        })
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

@@ -16,6 +16,8 @@ pub mod listings;
 pub mod messages;
 pub mod namespaces;
 pub mod resend;
+pub mod retention;
+pub mod settings;
 pub mod tampering;
 pub mod timers;
 pub mod triggers;
@@ -134,6 +136,8 @@ macro_rules! conformance {
                 wake_an_unheld_turn,
                 are_not_lost_while_the_turn_is_held,
                 do_not_wake_a_paused_run,
+                of_control_wake_a_paused_run,
+                unread_keep_a_paused_turn_ready,
                 are_consumed_once,
                 of_many_senders_at_once,
                 between_load_and_release_never_lost,
@@ -151,6 +155,17 @@ macro_rules! conformance {
                 of_a_commit_that_took_a_turn,
                 of_an_end_that_frees_the_turn,
                 of_another_commit_is_a_conflict,
+            ],
+            retention: [
+                deletes_whole_trees_that_are_over,
+                spares_what_is_not_over,
+                keeps_the_ledger_if_asked,
+                keeps_later_generations_until_the_earlier_are_gone,
+                lists_what_is_over,
+            ],
+            settings: [
+                are_kept_replaced_and_forgotten,
+                have_limits,
             ],
             timers: [
                 become_ready_when_due_and_not_before,

@@ -35,9 +35,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, Error, Health, HeldItem,
-    LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, StepStatus, Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, DeleteTrees,
+    Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query,
+    Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store, Timestamp, WakeSink,
+    WorkerInfo, WorkerKey, WorkflowName,
 };
 use windlass_models::steps::WorkflowRef;
 
@@ -436,6 +437,18 @@ impl Store for DyingStore {
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         self.alive(|| self.inner.set_limit(namespace, key, slots))
+    }
+
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        self.alive(|| self.inner.put_setting(name, value))
+    }
+
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
+        self.alive(|| self.inner.delete_trees(request))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

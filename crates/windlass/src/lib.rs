@@ -12,13 +12,13 @@ use std::sync::Arc;
 pub use address::Address;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
-    EnqueuedReason, Env, Missed, Options, Overlap, ScheduleState, TaskContext, TaskFailure,
-    TaskHandler, TaskResult, TokioEnv,
+    Archive, EnqueuedReason, Env, Missed, Options, Overlap, Retention, ScheduleState, Swept,
+    TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv,
 };
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{
-    Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunStatus, SqlValue,
-    Store, Timestamp,
+    Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunKey, RunStatus,
+    SqlValue, Store, Timestamp,
 };
 pub use windlass_models::steps;
 pub use windlass_models::steps::{

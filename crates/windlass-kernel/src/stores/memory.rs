@@ -6,19 +6,21 @@
 mod apply;
 mod holds;
 mod list;
+mod retention;
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::body::Body;
 use crate::commit::Commit;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, WorkerKey, WorkflowName};
 use crate::limits::Limits;
 use crate::query::{Query, Rows};
-use crate::rows::{Run, WorkerInfo};
+use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, Health, HeldItem, Loaded,
-    Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
+    HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
@@ -166,6 +168,25 @@ impl Store for MemoryStore {
         ready(self.call(|state| {
             state.set_limit(namespace, key, slots);
             Ok(())
+        }))
+    }
+
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        ready(self.call(|state| {
+            name.validate(value.as_ref(), &self.limits)?;
+            state.put_setting(name, value);
+            Ok(())
+        }))
+    }
+
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
+        ready(self.call(|state| {
+            request.validate(&self.limits)?;
+            Ok(state.delete_trees(&request))
         }))
     }
 

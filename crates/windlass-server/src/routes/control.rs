@@ -20,7 +20,7 @@ const REASON_CHARS_MAX: usize = 1_000;
 
 /// That it was done.
 #[derive(Serialize, ToSchema)]
-pub struct Done {
+pub(crate) struct Done {
     /// Always true.
     pub ok: bool,
     /// Where the run is now.
@@ -30,7 +30,7 @@ pub struct Done {
 /// What is asked of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub(crate) enum Action {
     /// Stop before the next piece of user code.
     Pause,
     /// Let a paused run go on.
@@ -111,7 +111,7 @@ pub(crate) async fn resume(call: Call, at: AtRun) -> ApiResult<Done> {
 
 /// Why a run is ended.
 #[derive(Default, Deserialize, ToSchema)]
-pub struct Terminate {
+pub(crate) struct Terminate {
     /// For those who look at it later. At most 1,000 characters.
     reason: Option<String>,
 }

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 use windlass::kernel::{Body, MessageId, MessageName};
 
@@ -13,7 +12,7 @@ use crate::view::{InstanceStatus, Raw};
 
 /// An event to be sent.
 #[derive(Deserialize, ToSchema)]
-pub struct SendEvent {
+pub(crate) struct SendEvent {
     /// Its type, which a wait asks for.
     #[serde(rename = "type")]
     #[schema(max_length = 100)]
@@ -30,7 +29,7 @@ impl Incoming for SendEvent {}
 
 /// Where the run is after the event was taken.
 #[derive(Serialize, ToSchema)]
-pub struct EventSent {
+pub(crate) struct EventSent {
     /// The run's status.
     pub status: InstanceStatus,
 }

@@ -47,7 +47,7 @@ pub(crate) struct HistoryParams {
 /// A page of each.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct History {
+pub(crate) struct History {
     /// Which generation it is.
     pub run_number: u32,
     /// Its steps.

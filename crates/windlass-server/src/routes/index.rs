@@ -11,7 +11,7 @@ use crate::error::{ApiResult, Failure};
 
 /// What this server is.
 #[derive(Serialize, ToSchema)]
-pub struct Index {
+pub(crate) struct Index {
     /// `windlass`.
     pub name: &'static str,
     /// The version of the server.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use windlass::RunStatus;
 use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, WorkflowName};
@@ -24,7 +23,7 @@ use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step,
 
 /// A run that was created.
 #[derive(Serialize, ToSchema)]
-pub struct Instance {
+pub(crate) struct Instance {
     /// Its id.
     pub id: String,
     /// Where it is.
@@ -34,7 +33,7 @@ pub struct Instance {
 /// A page of runs.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Instances {
+pub(crate) struct Instances {
     /// The runs.
     pub instances: Vec<RunSummary>,
     /// Where the next page begins, if there is one.
@@ -83,7 +82,7 @@ async fn known(
 /// A run to be created.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CreateInstance {
+pub(crate) struct CreateInstance {
     /// Its id; one is made if there is none.
     #[schema(max_length = 100, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9-_]*$")]
     id: Option<String>,
@@ -105,7 +104,7 @@ impl Incoming for CreateInstance {}
 
 /// Runs to be created.
 #[derive(Deserialize, ToSchema)]
-pub struct CreateInstances {
+pub(crate) struct CreateInstances {
     /// The runs; each needs an id. At most 100.
     instances: Vec<CreateInstance>,
 }
@@ -213,7 +212,7 @@ pub(crate) async fn create(
 
 /// Runs that were created.
 #[derive(Serialize, ToSchema)]
-pub struct CreatedInstances {
+pub(crate) struct CreatedInstances {
     /// Those that were created; ids that were taken are left out.
     pub instances: Vec<Instance>,
 }
@@ -258,7 +257,7 @@ pub(crate) async fn batch(
 /// What there is to know of a run beside its status.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InstanceMeta {
+pub(crate) struct InstanceMeta {
     /// The workflow.
     pub workflow_name: String,
     /// Which generation it is, from 0.
@@ -302,7 +301,7 @@ pub struct InstanceMeta {
 /// A run.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InstanceView {
+pub(crate) struct InstanceView {
     /// Its id.
     pub id: String,
     /// The workflow.

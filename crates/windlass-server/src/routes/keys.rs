@@ -19,7 +19,7 @@ const KEYS_MAX: usize = 1_000;
 /// A key to be made.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CreateKey {
+pub(crate) struct CreateKey {
     /// What people call it. At most 100 characters.
     name: String,
     /// What it may do.
@@ -36,7 +36,7 @@ impl Incoming for CreateKey {}
 /// What is known of a key.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct KeyView {
+pub(crate) struct KeyView {
     /// Names it.
     pub id: String,
     /// What people call it.
@@ -69,7 +69,7 @@ impl From<ApiKey> for KeyView {
 
 /// A key that was made.
 #[derive(Serialize, ToSchema)]
-pub struct CreatedKey {
+pub(crate) struct CreatedKey {
     /// The key itself. It is shown this once.
     pub key: String,
     /// What is known of it.
@@ -79,7 +79,7 @@ pub struct CreatedKey {
 
 /// All keys.
 #[derive(Serialize, ToSchema)]
-pub struct KeyList {
+pub(crate) struct KeyList {
     /// Those of the caller's namespace; all of them for admins of the server's own.
     pub keys: Vec<KeyView>,
 }

@@ -44,7 +44,7 @@ pub(crate) struct LedgerParams {
 /// A page of a ledger.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LedgerPage {
+pub(crate) struct LedgerPage {
     /// The events.
     pub events: Vec<LedgerEvent>,
     /// Where the next page begins, if there is one.
@@ -121,7 +121,7 @@ pub(crate) struct GenerationsParams {
 /// A page of a run's generations.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Generations {
+pub(crate) struct Generations {
     /// The generations, newest first.
     pub generations: Vec<RunSummary>,
     /// Where the next page begins, if there is one.

@@ -14,7 +14,7 @@ use crate::view::Time;
 
 /// A count that stops at ten thousand.
 #[derive(Serialize, ToSchema)]
-pub struct Count {
+pub(crate) struct Count {
     /// The count, or the bound.
     pub count: u64,
     /// Whether there are more.
@@ -30,7 +30,7 @@ impl From<Capped> for Count {
 /// Turns, or tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Those that can be claimed.
     pub ready: Count,
     /// Since when the oldest of them has been due.
@@ -57,7 +57,7 @@ impl From<QueueHealth> for Waiting {
 
 /// A limit of the caller's namespace.
 #[derive(Serialize, ToSchema)]
-pub struct LimitView {
+pub(crate) struct LimitView {
     /// Its key.
     pub key: String,
     /// How many may hold at once.
@@ -69,7 +69,7 @@ pub struct LimitView {
 /// Queues, of all namespaces except for the limits.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Queues {
+pub(crate) struct Queues {
     /// Turns of runs.
     pub turns: Waiting,
     /// Activities and effects.
@@ -135,7 +135,7 @@ pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> Ap
 
 /// What a worker takes.
 #[derive(Serialize, ToSchema)]
-pub struct RouteView {
+pub(crate) struct RouteView {
     /// The queue.
     pub queue: String,
     /// The workflow or activity.
@@ -145,7 +145,7 @@ pub struct RouteView {
 /// A worker: one life of one process.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WorkerView {
+pub(crate) struct WorkerView {
     /// Names this life of the process.
     #[schema(value_type = String, format = Uuid)]
     pub id: WorkerKey,
@@ -172,7 +172,7 @@ pub struct WorkerView {
 /// A page of workers.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Workers {
+pub(crate) struct Workers {
     /// The workers, by start.
     pub workers: Vec<WorkerView>,
     /// Where the next page begins, if there is one.

@@ -69,7 +69,7 @@ pub(crate) struct ResultParams {
 
 /// How a run ended, if it has.
 #[derive(Serialize, ToSchema)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The run's id.
     pub id: String,
     /// Whether it has ended.

@@ -43,7 +43,7 @@ pub(crate) struct SearchParams {
 /// A page of runs.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct RunsPage {
+pub(crate) struct RunsPage {
     /// The runs.
     pub runs: Vec<RunSummary>,
     /// Where the next page begins, if there is one.
@@ -115,7 +115,7 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
 /// Which runs to act on.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct BulkFilter {
+pub(crate) struct BulkFilter {
     /// Only runs of this workflow.
     workflow: Option<String>,
     /// Only runs in this status.
@@ -132,7 +132,7 @@ pub struct BulkFilter {
 /// What to do to which runs.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct BulkRequest {
+pub(crate) struct BulkRequest {
     /// What to do.
     action: Action,
     /// To which runs; only those that the action can be asked of count.
@@ -153,7 +153,7 @@ const BULK_MAX: u32 = 1_000;
 /// A run that could not be acted on.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct BulkFailure {
+pub(crate) struct BulkFailure {
     /// The workflow.
     pub workflow_name: String,
     /// The run's id.
@@ -167,7 +167,7 @@ pub struct BulkFailure {
 /// What was done.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct BulkResult {
+pub(crate) struct BulkResult {
     /// What was asked for.
     pub action: Action,
     /// Whether it was only counted.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use windlass::kernel::{ModelName, WorkflowName};
@@ -21,7 +20,7 @@ use crate::view::{Raw, Time};
 /// What becomes of slots that passed while nobody served the schedule.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum MissedWord {
+pub(crate) enum MissedWord {
     /// The last of them is started, late.
     #[default]
     Last,
@@ -34,7 +33,7 @@ pub enum MissedWord {
 /// What becomes of a slot whose predecessor's run has not ended.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum OverlapWord {
+pub(crate) enum OverlapWord {
     /// It is started beside it.
     #[default]
     Allow,
@@ -45,7 +44,7 @@ pub enum OverlapWord {
 /// A schedule to be set.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SetSchedule {
+pub(crate) struct SetSchedule {
     /// The workflow whose runs it starts.
     workflow: String,
     /// A cron expression: five fields, or six with seconds first.
@@ -73,7 +72,7 @@ impl Incoming for SetSchedule {}
 /// A schedule.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ScheduleView {
+pub(crate) struct ScheduleView {
     /// Its name.
     pub name: String,
     /// The workflow whose runs it starts.
@@ -140,7 +139,7 @@ impl From<ScheduleState> for ScheduleView {
 
 /// All schedules.
 #[derive(Serialize, ToSchema)]
-pub struct Schedules {
+pub(crate) struct Schedules {
     /// Oldest first.
     pub schedules: Vec<ScheduleView>,
 }
@@ -235,7 +234,7 @@ pub(crate) async fn put(
 
 /// That it was done.
 #[derive(Serialize, ToSchema)]
-pub struct Deleted {
+pub(crate) struct Deleted {
     /// Always true.
     pub ok: bool,
 }

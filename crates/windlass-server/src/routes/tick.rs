@@ -12,7 +12,7 @@ const RUNS: u32 = 100;
 /// How far to go.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Tick {
+pub(crate) struct Tick {
     /// How many runs get a turn: 1 to 1,000. Default 100.
     max_instances: Option<u32>,
     /// How many steps are begun in them; no bound if there is none.
@@ -23,7 +23,7 @@ impl Incoming for Tick {}
 
 /// What was done.
 #[derive(Serialize, ToSchema)]
-pub struct Ticked {
+pub(crate) struct Ticked {
     /// How many turns and tasks were taken.
     pub processed: u32,
 }

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 use windlass_engine::{Child, Reason, Why};
 
@@ -13,7 +12,7 @@ use crate::view::Time;
 
 /// One reason.
 #[derive(Serialize, ToSchema)]
-pub struct ReasonView {
+pub(crate) struct ReasonView {
     /// A stable word, such as `sleeping` or `no_live_worker`.
     #[schema(value_type = String)]
     pub code: Why,
@@ -42,7 +41,7 @@ impl From<Reason> for ReasonView {
 
 /// Why a run is where it is.
 #[derive(Serialize, ToSchema)]
-pub struct WhyView {
+pub(crate) struct WhyView {
     /// The run's id.
     pub id: String,
     /// Its status.

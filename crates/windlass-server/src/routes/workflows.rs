@@ -13,7 +13,7 @@ use crate::extract::Call;
 
 /// A workflow.
 #[derive(Serialize, ToSchema)]
-pub struct Workflow {
+pub(crate) struct Workflow {
     /// Its name.
     pub name: String,
     /// The model that it is written in, if this process serves it.
@@ -27,7 +27,7 @@ pub struct Workflow {
 
 /// All workflows.
 #[derive(Serialize, ToSchema)]
-pub struct Workflows {
+pub(crate) struct Workflows {
     /// By name.
     pub workflows: Vec<Workflow>,
 }

@@ -206,7 +206,7 @@ fn register(engine: &Engine) {
     engine
         .workflow("greet", async |ctx: Ctx, name: Option<String>| -> windlass::Result<String> {
             let name = name.unwrap_or_else(|| "nobody".into());
-            ctx.log().info("greeting").await;
+            ctx.log().info("greeting")?;
             Ok(ctx.step("compose", async || Ok::<_, BoxError>(format!("Hello, {name}!"))).await?)
         })
         .expect("it is registered");

@@ -357,7 +357,7 @@ fn put_message(
         return Ok(());
     }
     let was_ready = run.turn.ready;
-    run.turn = run.turn.clone().poked(run.status, now);
+    run.turn = run.turn.clone().poked(run.status, message.kind, now);
     let readies = run.turn.ready && !was_ready;
     let run = run.clone();
     if readies {

@@ -1,8 +1,8 @@
 //! Limits: how many may hold under a key at once.
 
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op, Query, Task, TaskGuard,
-    Turn, Wake, Want,
+    Capped, ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op, Query, Task,
+    TaskGuard, Turn, Wake, Want,
 };
 
 use super::batches::idle_run;
@@ -94,11 +94,19 @@ pub async fn are_listed_with_their_holders(world: World) {
         after: after.map(key),
         limit: 2,
     };
-    let state = |text: &str, slots, held| LimitState { key: key(text), slots, held };
+    world.enqueue((0..2).map(|_| limited(&world, "b")).collect()).await;
+    let turn = Turn { limit_key: Some(key("b")), ..Turn::ready() };
+    world.create(world.new_run("waiting", turn)).await;
+    let state = |text: &str, slots, held, waiting| LimitState {
+        key: key(text),
+        slots,
+        held,
+        waiting: Capped::new(waiting),
+    };
     let first = world.store.list(page(None)).await.unwrap().limits().unwrap();
-    assert_eq!(first, [state("a", 2, 0), state("b", 5, 3)]);
+    assert_eq!(first, [state("a", 2, 0, 0), state("b", 5, 3, 3)]);
     let second = world.store.list(page(Some("b"))).await.unwrap().limits().unwrap();
-    assert_eq!(second, [state("c", 1, 0)]);
+    assert_eq!(second, [state("c", 1, 0, 0)]);
 }
 
 /// Claims at the same time never exceed a limit.

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, Delivery, Draft, MessageKind, OnExisting, Op, RunKey, RunStatus,
-    StepKey, Turn, Wake,
+    Body, CausalRef, Consumed, Delivery, Draft, MessageKind, NewMessage, OnExisting, Op, RunKey,
+    RunStatus, StepKey, Turn, Wake,
 };
 
 use super::batches::idle_run;
@@ -133,6 +133,44 @@ pub async fn do_not_wake_a_paused_run(world: World) {
     draft.status(RunStatus::Waiting).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
     assert!(world.run(run.run_key).await.turn.ready, "the message was waiting");
+}
+
+/// A request of control wakes a paused run, so that a request to go on is never lost.
+pub async fn of_control_wake_a_paused_run(world: World) {
+    let (run, hold) = world.create_held("paused").await;
+    let mut draft = world.draft(&run, hold);
+    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Paused).release(Wake::OnMessage, 0);
+    world.ok(draft.finish()).await;
+    let control = NewMessage { kind: MessageKind::Control, ..world.message(run.run_key, "m") };
+    world.ok(world.send_commit(control)).await;
+    let now = world.now().await;
+    let woken = world.run(run.run_key).await;
+    assert_eq!((woken.status, woken.turn.ready), (RunStatus::Paused, true));
+    assert!(woken.turn.due_at.is_some_and(|at| at <= now));
+    let claimed = world.claim_turns(world.worker(), 1).await.remove(0);
+    assert_eq!((claimed.status, claimed.accepted), (RunStatus::Paused, 1));
+    world.ok(world.release_commit(&woken, claimed.hold, Wake::OnMessage, 1)).await;
+    assert!(!world.run(run.run_key).await.turn.ready);
+}
+
+/// A turn that pauses its run with messages unread stays ready, and so does one that is taken from
+/// its holder: among the messages may be the request to go on.
+pub async fn unread_keep_a_paused_turn_ready(world: World) {
+    let (run, hold) = world.create_held("paused").await;
+    world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
+    let mut draft = world.draft(&run, hold);
+    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.status(RunStatus::Paused).release(Wake::OnMessage, 0);
+    world.ok(draft.finish()).await;
+    let worker = world.worker();
+    let claimed = world.claim_turns(worker, 1).await;
+    assert_eq!(claimed.len(), 1, "one message was not seen");
+    assert_eq!(world.store.release(world.store.held(worker).await.unwrap()).await.unwrap(), 1);
+    let claimed = world.claim_turns(worker, 1).await.remove(0);
+    let paused = world.run(run.run_key).await;
+    world.ok(world.release_commit(&paused, claimed.hold, Wake::OnMessage, 1)).await;
+    assert!(world.claim_turns(worker, 1).await.is_empty(), "it has seen everything");
 }
 
 /// A message is consumed once, by a commit of the turn.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Commit, HeldItem, LimitKey, Namespace, RunKey, Store, Want,
-    WorkerInfo, WorkerKey, WorkerStatus,
+    Body, ClaimOrder, ClaimRequest, Commit, DeleteTrees, HeldItem, LimitKey, Namespace, RunKey,
+    SettingName, Store, Want, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -23,6 +23,8 @@ pub(super) enum Call {
     Renew(WorkerInfo),
     Reap(WorkerKey, u32),
     SetLimit(Namespace, LimitKey, Option<u32>),
+    PutSetting(SettingName, Option<Body>),
+    DeleteTrees(DeleteTrees),
     Advance(Duration),
 }
 
@@ -53,6 +55,17 @@ impl Call {
                 let key = LimitKey::new(["l1", "l2"][author.rng.below(2) as usize]).unwrap();
                 Self::SetLimit(author.namespace(), key, slots)
             }
+            96 => {
+                let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
+                let value = author.rng.chance(700).then(|| author.rng.below(100));
+                Self::PutSetting(name, value.map(|value| Body::of(&value).unwrap()))
+            }
+            97 => {
+                let roots = (0..author.rng.range(1, 4)).map(|_| author.run_key(world)).collect();
+                let ended_for = Duration::from_millis(author.rng.range(0, 5_000));
+                let keep_ledger = author.rng.chance(500);
+                Self::DeleteTrees(DeleteTrees { roots, ended_for, keep_ledger })
+            }
             _ => Self::Advance(Duration::from_millis(author.rng.range(1, 12_000))),
         }
     }
@@ -76,6 +89,13 @@ impl Call {
             Self::SetLimit(namespace, key, slots) => {
                 let answer = store.set_limit(namespace.clone(), key.clone(), *slots).await;
                 vec![format!("{answer:?}")]
+            }
+            Self::PutSetting(name, value) => {
+                let answer = store.put_setting(name.clone(), value.clone()).await;
+                vec![format!("{answer:?}")]
+            }
+            Self::DeleteTrees(request) => {
+                vec![format!("{:?}", store.delete_trees(request.clone()).await.unwrap())]
             }
             Self::Advance(by) => {
                 subject.advance(*by).await;

@@ -17,9 +17,9 @@ use futures::FutureExt as _;
 use uuid::Uuid;
 use windlass_kernel::verify::Anchor;
 use windlass_kernel::{
-    ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, EventId, HeldItem, Hold, LimitKey,
-    Loaded, MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run, RunId,
-    RunKey, RunStatus, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState,
+    ClaimRequest, ClaimedTurn, Claims, Commit, CommitKey, Deleted, EventId, HeldItem, Hold,
+    LimitKey, Loaded, MemoryStore, MessageId, Namespace, Op, Order, Promoted, Query, Reaped, Run,
+    RunId, RunKey, RunStatus, RunsQuery, Sha256Digest, StepKey, Store, Task, TaskId, TaskState,
     TasksQuery, Timestamp, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
@@ -119,6 +119,7 @@ struct State {
     accepted: BTreeMap<(RunKey, MessageId), u64>,
     effects: BTreeMap<TaskId, u64>,
     told: Vec<Told>,
+    deleted: BTreeSet<RunKey>,
     timers_may_be_early: bool,
 }
 
@@ -241,9 +242,16 @@ impl Checker {
         self.saw_time(claims.now);
         for turn in &claims.turns {
             self.grant(Item::Turn(turn.run_key), turn.hold, request.worker);
-            if turn.status.is_ended() || turn.status == RunStatus::Paused {
+            let row = load(store, vec![turn.run_key]).pop();
+            let unread = row.is_some_and(|row| row.run.accepted > row.run.seen);
+            if turn.status.is_ended() || turn.status == RunStatus::Paused && !unread {
                 let detail = format!("r{:x} is {}", short(turn.run_key.0), turn.status);
-                self.fail("15 a run that is paused or has ended is not claimed", detail);
+                let invariant =
+                    "15 a run is not claimed that has ended, or is paused and has read all";
+                self.fail(invariant, detail);
+            }
+            if turn.status == RunStatus::Paused {
+                self.sim.sometimes("paused run had a turn to read what it was sent");
             }
         }
         for task in &claims.tasks {
@@ -256,6 +264,32 @@ impl Checker {
             }
         }
         self.check_limits(store, request, claims);
+    }
+
+    /// The runs of the trees that somebody wants to delete.
+    pub fn trees(&self, store: &MemoryStore, roots: &[RunKey]) -> Vec<Run> {
+        let wanted = |run: &Run| roots.contains(&run.root);
+        self.runs(store).into_iter().filter(wanted).collect()
+    }
+
+    /// Trees were deleted; `before` is what they were.
+    pub fn deleted(&self, before: &[Run], deleted: &Deleted) {
+        let gone: Vec<&Run> =
+            before.iter().filter(|run| deleted.roots.contains(&run.root)).collect();
+        if let Some(live) = gone.iter().find(|run| !run.status.is_ended()) {
+            let detail = format!("r{:x} was {}", short(live.run_key.0), live.status);
+            self.fail("28 retention never touches live runs", detail);
+        }
+        if gone.len() as u64 != deleted.runs {
+            let detail = format!("{} runs of {} were deleted", deleted.runs, gone.len());
+            self.fail("28 a tree is deleted whole", detail);
+        }
+        self.sim.sometimes("a tree of runs was deleted");
+        let mut state = self.state();
+        for run in gone {
+            state.deleted.insert(run.run_key);
+            state.anchors.retain(|anchor| anchor.run_key != run.run_key);
+        }
     }
 
     /// A client took a turn.

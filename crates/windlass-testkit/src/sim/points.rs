@@ -32,6 +32,7 @@ pub const POINTS: &[&str] = &[
     "message came twice and counted once",
     "node came back from a stall",
     "node crashed",
+    "paused run had a turn to read what it was sent",
     "paused run was woken by nothing until it was resumed",
     "promote and poke met on one run",
     "reap was refused to a worker without a steady lease",

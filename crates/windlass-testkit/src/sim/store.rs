@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults, Committed,
-    Error, ErrorKind, Health, HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, Promoted,
-    Query, Reaped, Renewed, Rows, Run, RunId, RunKey, Store, Timestamp, WakeSink, Wakeup,
-    WorkerInfo, WorkerKey, WorkflowName,
+    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey, Limits, Loaded,
+    MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
+    SettingName, Store, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -588,6 +588,26 @@ impl Store for NodeStore {
             network.at_once(network.inner.set_limit(namespace, key, slots))
         };
         self.ask("set_limit", apply, |()| String::new())
+    }
+
+    fn put_setting(
+        &self,
+        name: SettingName,
+        value: Option<Body>,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.put_setting(name, value));
+        self.ask("put_setting", apply, |()| String::new())
+    }
+
+    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
+        let apply = move |network: &Network| {
+            let before = network.checker.trees(&network.inner, &request.roots);
+            let deleted = network.at_once(network.inner.delete_trees(request))?;
+            network.checker.deleted(&before, &deleted);
+            Ok(deleted)
+        };
+        self.ask("delete_trees", apply, |deleted| format!("{} runs", deleted.runs))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {

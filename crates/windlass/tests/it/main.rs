@@ -13,6 +13,7 @@ mod ledger_lines;
 mod limits;
 mod pair;
 mod replay;
+mod retention;
 mod retries;
 mod schedules;
 mod sql;

@@ -18,7 +18,7 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let (details, meta) = (&found["details"], &found["meta"]);
     let line = |name: &str, text: String| match text.is_empty() {
         true => Ok(()),
-        false => out.line(&format!("{} {text}", out.dim(&format!("{name:<9}")))),
+        false => out.line(&format!("{} {text}", out.dim(&format!("{name:<10}")))),
     };
     line("run", out.bold(&run.to_string()))?;
     line("status", out.status(&cell(details, "status")))?;
@@ -61,7 +61,7 @@ fn current_step(out: Out, step: &Value) -> Result<(), Failure> {
     if step.is_null() {
         return Ok(());
     }
-    out.line(&format!("{} {}", out.dim("step     "), step_text(step)))
+    out.line(&format!("{} {}", out.dim("step      "), step_text(step)))
 }
 
 /// A step in one line: what it is, and what it waits for.

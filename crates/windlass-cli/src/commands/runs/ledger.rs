@@ -57,9 +57,31 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
     Ok(Exit::Ok)
 }
 
-fn summary(value: &Value, full: bool) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => short_json(other, if full { usize::MAX } else { 100 }),
+/// A summary in a few words: what it says without the digests that vouch for it.
+pub(super) fn summary(value: &Value, full: bool) -> String {
+    let chars_max = if full { usize::MAX } else { 100 };
+    let Some(members) = value.as_object().filter(|_| !full) else {
+        return match value {
+            Value::String(text) => text.clone(),
+            other => short_json(other, chars_max),
+        };
+    };
+    let told = members.iter().filter(|(key, value)| *key != "seals" && !is_digest(value));
+    let word = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{key}={text}"),
+        other => format!("{key}={}", short_json(other, 60)),
+    };
+    let text = told.map(word).collect::<Vec<_>>().join(" ");
+    cut(&text, chars_max)
+}
+
+fn is_digest(value: &Value) -> bool {
+    value.is_null() || value.get("digest").is_some()
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.chars().count() <= chars_max {
+        true => text.to_owned(),
+        false => text.chars().take(chars_max - 1).chain(['…']).collect(),
     }
 }

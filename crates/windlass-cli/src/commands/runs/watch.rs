@@ -7,11 +7,12 @@ use futures::StreamExt as _;
 use serde_json::Value;
 
 use super::get::step_text;
+use super::ledger::summary;
 use super::{RunName, logs, resolve, wait};
 use crate::args::WatchArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, note, short_json};
+use crate::output::{Out, cell, note};
 
 /// How long a server may be away before watching is given up.
 const AWAY_MAX: Duration = Duration::from_secs(60);
@@ -83,7 +84,7 @@ fn show(out: Out, run: &RunName, event: &Event) -> Result<Option<Exit>, Failure>
             logs::print(out, if data["log"].is_object() { &data["log"] } else { &data }, true)?
         }
         "event" => {
-            let summary = short_json(&data["summary"], 80);
+            let summary = summary(&data["summary"], false);
             out.line(&format!("{}  {} {summary}", out.dim("event"), cell(&data, "type")))?;
         }
         "end" => return wait::end(out, run, &normalised(&data)).map(Some),

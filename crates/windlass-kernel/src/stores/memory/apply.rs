@@ -365,7 +365,7 @@ impl State {
         }
         run.accepted += 1;
         let seq = run.accepted;
-        run.turn = run.turn.poked(run.status, self.now);
+        run.turn = run.turn.poked(run.status, message.kind, self.now);
         self.put_run(run);
         self.message_ids.insert(id, seq);
         self.messages.entry(message.run_key).or_default().push(Message {

@@ -104,7 +104,7 @@ impl State {
     fn free_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
         match self.runs.get(&run_key).cloned() {
             Some(mut run) if run.turn.hold() == Some(hold) => {
-                run.turn = run.turn.freed(run.status, self.now);
+                run.turn = run.turn.freed(run.status, run.accepted > run.seen, self.now);
                 run.turn.reclaims += reclaims;
                 self.put_run(run);
                 true

@@ -116,17 +116,49 @@ impl State {
                 });
                 Rows::DeadLetters(letters.take(limit).cloned().collect())
             }
+            Query::Expired { namespace, workflow, ended_for, after, .. } => {
+                let runs = self.runs.values().filter(|run| {
+                    run.namespace == *namespace
+                        && run.workflow == *workflow
+                        && run.root == run.run_key
+                        && Some(run.run_key) > *after
+                        && self.expired(run, *ended_for)
+                });
+                Rows::Runs(runs.take(limit).cloned().collect())
+            }
+            Query::Settings { kind, after, .. } => {
+                let settings = self.settings.values().filter(|setting| {
+                    setting.name.kind == *kind
+                        && after.as_ref().is_none_or(|after| setting.name.name > *after)
+                });
+                Rows::Settings(settings.take(limit).cloned().collect())
+            }
             Query::Limits { namespace, after, .. } => {
                 let limits = self.limits.iter().filter(|((space, key), _)| {
                     space == namespace && after.as_ref().is_none_or(|after| key > after)
                 });
                 let state = |((_, key), slots): (&(Namespace, crate::ids::LimitKey), &u32)| {
                     let held = self.held_under(namespace, key);
-                    LimitState { key: key.clone(), slots: *slots, held }
+                    let waiting = self.waiting_under(namespace, key);
+                    LimitState { key: key.clone(), slots: *slots, held, waiting }
                 };
                 Rows::Limits(limits.take(limit).map(state).collect())
             }
         }
+    }
+
+    fn waiting_under(&self, namespace: &Namespace, key: &crate::ids::LimitKey) -> Capped {
+        let turns = self.runs.values().filter(|run| {
+            run.turn.ready
+                && run.namespace == *namespace
+                && run.turn.limit_key.as_ref() == Some(key)
+        });
+        let tasks = self.tasks.values().filter(|task| {
+            task.ready && task.namespace == *namespace && task.limit_key.as_ref() == Some(key)
+        });
+        // Turns and tasks are counted up to the bound each, as a database would.
+        let most = (Capped::MAX + 1) as usize;
+        Capped::new((turns.take(most).count() + tasks.take(most).count()) as u64)
     }
 
     fn list_runs(&self, query: &RunsQuery) -> Vec<Run> {
@@ -162,7 +194,7 @@ impl State {
         tasks.take(query.limit as usize).cloned().collect()
     }
 
-    fn tree(&self, root: RunKey) -> impl Iterator<Item = RunKey> {
+    pub(super) fn tree(&self, root: RunKey) -> impl Iterator<Item = RunKey> {
         let from = (root, RunKey(uuid::Uuid::nil()));
         let to = (root, RunKey(uuid::Uuid::max()));
         self.trees.range(from..=to).map(|(_, key)| *key)

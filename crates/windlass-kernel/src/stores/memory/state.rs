@@ -8,7 +8,10 @@ use crate::ids::{
     TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::Event;
-use crate::rows::{DeadLetter, LogLine, Message, Route, Run, RunStatus, Step, Task, Turn, Worker};
+use crate::rows::{
+    DeadLetter, LogLine, Message, Route, Run, RunStatus, Setting, SettingName, Step, Task, Turn,
+    Worker,
+};
 use crate::store::Wakeup;
 use crate::time::Timestamp;
 
@@ -29,6 +32,7 @@ pub(super) struct State {
     pub(super) logs: BTreeMap<(RunKey, LogId), LogLine>,
     pub(super) limits: BTreeMap<(Namespace, LimitKey), u32>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
+    pub(super) settings: BTreeMap<SettingName, Setting>,
     pub(super) turn_index: Index<RunKey>,
     pub(super) task_index: Index<TaskId>,
     wakeups: Vec<Wakeup>,
@@ -176,6 +180,29 @@ impl State {
     pub(super) fn remove_task(&mut self, task_id: TaskId) {
         if let Some(task) = self.tasks.remove(&task_id) {
             self.task_index.update(task_entry(&task), false);
+        }
+    }
+
+    /// Removes an ended run and all that belongs to it; its events only if `ledger`.
+    pub(super) fn remove_run(&mut self, run_key: RunKey, ledger: bool) {
+        let Some(run) = self.runs.remove(&run_key) else { return };
+        let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
+        if let Some(generations) = self.names.get_mut(&name) {
+            generations.remove(&run.generation);
+            if generations.is_empty() {
+                self.names.remove(&name);
+            }
+        }
+        self.trees.remove(&(run.root, run_key));
+        self.steps.remove(&run_key);
+        self.messages.remove(&run_key);
+        self.message_ids.retain(|(of, _), _| *of != run_key);
+        self.logs.retain(|(of, _), _| *of != run_key);
+        self.dead_letters.retain(|_, letter| letter.run_key != Some(run_key));
+        if ledger && let Some(events) = self.events.remove(&run_key) {
+            for event in events {
+                self.event_ids.remove(&event.event_id);
+            }
         }
     }
 

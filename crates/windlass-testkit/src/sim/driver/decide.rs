@@ -30,6 +30,11 @@ impl View {
         Some(Self { run, steps, messages, input, program, read })
     }
 
+    /// Whether somebody asked something of the run itself.
+    pub(super) fn has_control(&self) -> bool {
+        self.messages.iter().any(|message| message.kind == MessageKind::Control)
+    }
+
     /// The view after its own commit held.
     pub(super) fn apply(&mut self, commit: &Commit) {
         for op in &commit.ops {

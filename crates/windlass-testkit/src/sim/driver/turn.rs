@@ -52,7 +52,12 @@ impl Worker {
         let mut accepted = view.read;
         loop {
             let now = self.now();
-            let draft = if view.run.turn.reclaims >= RECLAIMS_MAX {
+            let draft = if view.run.status == RunStatus::Paused && !view.has_control() {
+                // What it was sent is for later: it has been seen, and stays where it is.
+                let mut draft = Draft::held(&view.run, hold, now);
+                draft.release(Wake::OnMessage, view.read);
+                Ok(draft)
+            } else if view.run.turn.reclaims >= RECLAIMS_MAX {
                 self.world.sim.sometimes("run gave up without progress");
                 view.run.turn.reclaims = 0;
                 let mut draft = Draft::held(&view.run, hold, now);

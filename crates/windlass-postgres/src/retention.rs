@@ -1,0 +1,55 @@
+//! What is kept beside runs, and how runs are deleted when their time is over.
+
+use std::time::Duration;
+
+use windlass_kernel::{Body, DeleteTrees, Deleted, Error, RunKey, SettingName};
+
+use crate::rows::Cells;
+use crate::store::Shared;
+
+const PUT: &str = "INSERT INTO @schema@.settings (kind, name, value, value_encoding, updated_at) \
+    VALUES ($1, $2, $3, $4, @schema@.clock_us()) ON CONFLICT (kind, name) DO UPDATE SET \
+    value = excluded.value, value_encoding = excluded.value_encoding, \
+    updated_at = excluded.updated_at";
+const FORGET: &str = "DELETE FROM @schema@.settings WHERE kind = $1 AND name = $2";
+const DELETE_TREES: &str = "SELECT root, runs FROM @schema@.delete_trees($1, $2, $3)";
+
+/// Keeps or forgets a setting.
+pub(crate) async fn put_setting(
+    shared: &Shared,
+    name: SettingName,
+    value: Option<Body>,
+) -> Result<(), Error> {
+    name.validate(value.as_ref(), &shared.options.limits)?;
+    let (kind, text) = (&*name.kind, &*name.name);
+    match &value {
+        Some(value) => {
+            let (bytes, encoding) = (&value.bytes[..], value.encoding.as_str());
+            shared.query(PUT, &[&kind, &text, &bytes, &encoding]).await?;
+        }
+        None => {
+            shared.query(FORGET, &[&kind, &text]).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes whole trees whose time is over.
+pub(crate) async fn delete_trees(shared: &Shared, request: DeleteTrees) -> Result<Deleted, Error> {
+    request.validate(&shared.options.limits)?;
+    let roots: Vec<uuid::Uuid> = request.roots.iter().map(|root| root.0).collect();
+    let ended_for = micros(request.ended_for);
+    let rows = shared.query(DELETE_TREES, &[&roots, &ended_for, &request.keep_ledger]).await?;
+    let mut deleted = Deleted::default();
+    for row in &rows {
+        let mut cells = Cells::of(row);
+        deleted.roots.push(RunKey(cells.take()?));
+        deleted.runs += cells.count()?;
+    }
+    Ok(deleted)
+}
+
+/// A span as the database counts it. No run was made longer ago than the clock has run.
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
+}

@@ -1,0 +1,113 @@
+//! What is kept beside runs, and how runs are deleted when their time is over.
+
+use rusqlite::{OptionalExtension, Row, params};
+use windlass_kernel::{
+    Body, DeleteTrees, Deleted, Namespace, RunKey, RunStatus, SettingName, WorkflowName,
+};
+
+use crate::apply::Writer;
+use crate::error::Fail;
+use crate::rows::{self, Blob};
+
+const PUT: &str = "INSERT INTO settings (kind, name, value_encoding, value, updated_at) \
+     VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET \
+     value_encoding = excluded.value_encoding, value = excluded.value, \
+     updated_at = excluded.updated_at";
+const FORGET: &str = "DELETE FROM settings WHERE kind = ?1 AND name = ?2";
+
+/// The runs of a tree and whether each may go. The root is not in the index of trees.
+const TREE: &str = "SELECT run_key, namespace, workflow, status, \
+     ended_at IS NOT NULL AND ended_at <= ?2 \
+     AND (retention_until IS NULL OR retention_until <= ?3) \
+     AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.run_key = r.run_key) \
+     FROM (SELECT * FROM runs WHERE run_key = ?1 AND root = ?1 UNION ALL \
+           SELECT * FROM runs INDEXED BY runs_root WHERE root = ?1 AND root <> run_key) r";
+const EARLIER: &str = "SELECT 1 FROM runs r JOIN runs e INDEXED BY runs_name \
+     ON e.namespace = r.namespace AND e.workflow = r.workflow AND e.id = r.id \
+     AND e.generation < r.generation WHERE r.run_key = ?1 LIMIT 1";
+
+/// Keeps or forgets a setting.
+pub(crate) fn put_setting(
+    w: &mut Writer<'_>,
+    name: &SettingName,
+    value: Option<&Body>,
+) -> Result<(), Fail> {
+    let (kind, text) = (&*name.kind, &*name.name);
+    match value {
+        Some(value) => {
+            let (encoding, bytes) = (value.encoding.as_str(), Blob(&value.bytes));
+            let now = w.now.as_micros();
+            w.conn.prepare_cached(PUT)?.execute(params![kind, text, encoding, bytes, now])?
+        }
+        None => w.conn.prepare_cached(FORGET)?.execute(params![kind, text])?,
+    };
+    Ok(())
+}
+
+/// Deletes whole trees whose time is over.
+pub(crate) fn delete_trees(w: &mut Writer<'_>, request: &DeleteTrees) -> Result<Deleted, Fail> {
+    let mut deleted = Deleted::default();
+    for root in &request.roots {
+        let members = members(w, *root, request)?;
+        let earlier = w.conn.prepare_cached(EARLIER)?.exists(params![Blob(root.as_bytes())])?;
+        if members.is_empty() || earlier || members.iter().any(|member| !member.over) {
+            continue;
+        }
+        for member in &members {
+            delete(w, member, request.keep_ledger)?;
+        }
+        deleted.roots.push(*root);
+        deleted.runs += members.len() as u64;
+    }
+    Ok(deleted)
+}
+
+struct Member {
+    run_key: RunKey,
+    namespace: Namespace,
+    workflow: WorkflowName,
+    status: RunStatus,
+    over: bool,
+}
+
+fn members(w: &Writer<'_>, root: RunKey, request: &DeleteTrees) -> Result<Vec<Member>, Fail> {
+    let by = w.now.minus(request.ended_for).as_micros();
+    let mut select = w.conn.prepare_cached(TREE)?;
+    let found = select.query(params![Blob(root.as_bytes()), by, w.now.as_micros()])?;
+    Ok(rows::collect(found, |row: &Row<'_>| {
+        let c = &mut rows::Cols::new(row);
+        Ok(Member {
+            run_key: c.key()?,
+            namespace: Namespace::from_stored(c.text()?),
+            workflow: WorkflowName::from_stored(c.text()?),
+            status: c.word(RunStatus::parse)?,
+            over: c.get()?,
+        })
+    })?)
+}
+
+// The run first: its steps and events may go only when it is gone.
+fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), Fail> {
+    let key = Blob(member.run_key.as_bytes());
+    let sql = "DELETE FROM runs WHERE run_key = ?1 RETURNING labels";
+    let mut first = w.conn.prepare_cached(sql)?;
+    let labels: Option<Option<String>> =
+        first.query_row(params![key], |row| row.get(0)).optional()?;
+    drop(first);
+    if let Some(Some(labels)) = labels {
+        let sql = "DELETE FROM labels WHERE namespace = ?1 AND run_key = ?3 \
+                   AND (key, value) IN (SELECT key, value FROM json_each(?2))";
+        let from = params![member.namespace.as_str(), labels, key];
+        w.conn.prepare_cached(sql)?.execute(from)?;
+    }
+    for table in ["steps", "messages", "logs", "dead_letters"] {
+        let sql = format!("DELETE FROM {table} WHERE run_key = ?1");
+        w.conn.prepare_cached(&sql)?.execute(params![key])?;
+    }
+    if !keep_ledger {
+        w.conn.prepare_cached("DELETE FROM events WHERE run_key = ?1")?.execute(params![key])?;
+    }
+    w.runs.forget(member.run_key);
+    w.count((&member.namespace, &member.workflow), member.status, -1);
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! Retention: what is due goes with its whole tree, and nothing else does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use windlass::kernel::{BoxFuture, Query};
+use windlass::{
+    Archive, Ctx, Engine, Error, Options, Result, Retention, RunKey, Store, Timestamp, WorkflowRef,
+};
+
+use crate::harness::{Harness, on_every_store, until};
+
+on_every_store!(
+    without_a_policy_everything_is_kept,
+    a_tree_goes_when_its_time_is_over,
+    the_ledger_stays_if_asked,
+    nothing_goes_before_it_is_archived,
+    the_engine_sweeps_by_itself,
+    a_name_is_free_again,
+);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn leaf(_: Ctx, n: u32) -> Result<u32> {
+    Ok(n)
+}
+
+async fn parent(ctx: Ctx, n: u32) -> Result<u32> {
+    Ok(ctx.child_named("leaf", "leaf", &n).await?)
+}
+
+async fn sleeper(ctx: Ctx, n: u32) -> Result<u32> {
+    ctx.sleep("long", "1 day").await?;
+    Ok(n)
+}
+
+fn flow(engine: &Engine) -> WorkflowRef<u32, u32> {
+    engine.workflow("leaf", leaf).unwrap();
+    engine.workflow("parent", parent).unwrap()
+}
+
+// Until what has ended by now has been over for a second by the store's clock.
+async fn a_second_later(engine: &Engine) {
+    let now = engine.store().now().await.unwrap();
+    let late = now.plus(Duration::from_millis(1_100));
+    until("a second has passed", || async {
+        let now: Timestamp = engine.store().now().await.unwrap();
+        now > late
+    })
+    .await;
+}
+
+// Something to verify is left when a test is over.
+async fn leave_one(engine: &Engine) {
+    let lone = engine.workflow("lone", leaf).unwrap();
+    assert_eq!(lone.start(9).id("lone").await.unwrap().result().await.unwrap(), 9);
+}
+
+async fn is_there(engine: &Engine, run_key: RunKey) -> bool {
+    !engine.store().load(vec![run_key]).await.unwrap().is_empty()
+}
+
+async fn without_a_policy_everything_is_kept(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let run = flow(&engine).start(1).id("a").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 1);
+    a_second_later(&engine).await;
+    assert_eq!(engine.sweep().await.unwrap().trees, 0);
+    assert!(is_there(&engine, run.run_key()).await);
+    let short = Retention::keep_for(Duration::from_millis(999)).unwrap_err();
+    assert_eq!(short.code(), "INVALID_RETENTION");
+}
+
+async fn a_tree_goes_when_its_time_is_over(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = flow(&engine);
+    let asleep = engine.workflow("sleeper", sleeper).unwrap();
+    let policy = Retention::keep_for(SECOND).unwrap();
+    for workflow in ["parent", "sleeper"] {
+        engine.set_retention(workflow, Some(&policy)).await.unwrap();
+    }
+    let policies = engine.retentions().await.unwrap();
+    let names: Vec<_> = policies.iter().map(|(workflow, _)| workflow.as_str()).collect();
+    assert_eq!(names, ["parent", "sleeper"]);
+    let live = asleep.start(0).id("live").await.unwrap();
+    let run = flow.start(1).id("a").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 1);
+    let lone = engine.workflow("other", leaf).unwrap();
+    let kept = lone.start(2).id("kept").await.unwrap();
+    assert_eq!(kept.result().await.unwrap(), 2);
+    a_second_later(&engine).await;
+    let swept = engine.sweep().await.unwrap();
+    assert_eq!((swept.trees, swept.runs), (1, 2), "the child goes with its parent");
+    assert!(!is_there(&engine, run.run_key()).await);
+    assert_eq!(flow.get("a").await.err().unwrap().code(), "RUN_NOT_FOUND");
+    assert!(is_there(&engine, live.run_key()).await, "a live run is never touched");
+    assert!(is_there(&engine, kept.run_key()).await, "its workflow has no policy");
+    engine.set_retention("parent", None).await.unwrap();
+    assert_eq!(engine.retentions().await.unwrap().len(), 1);
+    live.terminate().await.unwrap();
+}
+
+async fn the_ledger_stays_if_asked(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let policy = Retention::keep_for(SECOND).unwrap().keep_ledger();
+    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    let run = flow(&engine).start(1).id("a").await.unwrap();
+    run.result().await.unwrap();
+    let events = Query::Events { run_key: run.run_key(), from: 0, limit: 100 };
+    let before = engine.store().list(events.clone()).await.unwrap();
+    a_second_later(&engine).await;
+    assert_eq!(engine.sweep().await.unwrap().trees, 1);
+    assert!(!is_there(&engine, run.run_key()).await);
+    assert_eq!(engine.store().list(events).await.unwrap(), before);
+    leave_one(&engine).await;
+}
+
+#[derive(Default)]
+struct Shelf {
+    taken: Mutex<Vec<RunKey>>,
+    full: Mutex<bool>,
+}
+
+impl Archive for Shelf {
+    fn take<'a>(
+        &'a self,
+        _: &'a Arc<dyn Store>,
+        root: RunKey,
+    ) -> BoxFuture<'a, std::result::Result<(), Error>> {
+        Box::pin(async move {
+            if *self.full.lock() {
+                return Err(Error::new(windlass::ErrorKind::Unavailable, "DISK_FULL", "full"));
+            }
+            self.taken.lock().push(root);
+            Ok(())
+        })
+    }
+}
+
+async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
+    let shelf = Arc::new(Shelf::default());
+    let policy = Retention::keep_for(SECOND).unwrap().archive();
+    {
+        let engine = h.engine().await;
+        engine.set_retention("parent", Some(&policy)).await.unwrap();
+        let run = flow(&engine).start(1).id("a").await.unwrap();
+        run.result().await.unwrap();
+        a_second_later(&engine).await;
+        assert_eq!(engine.sweep().await.unwrap().trees, 0, "this engine has no archive");
+        h.stop(&engine).await;
+    }
+    let archive: Arc<dyn Archive> = shelf.clone();
+    let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
+    let run = flow(&engine).get("a").await.unwrap();
+    *shelf.full.lock() = true;
+    assert_eq!(engine.sweep().await.unwrap_err().code(), "DISK_FULL");
+    assert!(is_there(&engine, run.run_key()).await);
+    *shelf.full.lock() = false;
+    assert_eq!(engine.sweep().await.unwrap().trees, 1);
+    assert_eq!(*shelf.taken.lock(), [run.run_key()]);
+    assert!(!is_there(&engine, run.run_key()).await);
+    leave_one(&engine).await;
+}
+
+async fn the_engine_sweeps_by_itself(h: Arc<Harness>) {
+    let engine = h.engine_with(|options| Options { sweep_every: SECOND, ..options }).await;
+    let run = flow(&engine).start(1).id("a").await.unwrap();
+    run.result().await.unwrap();
+    // Set after the fact, and for what has ended before.
+    let policy = Retention::keep_for(SECOND).unwrap();
+    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    until("the run is gone", || async { !is_there(&engine, run.run_key()).await }).await;
+    assert_eq!(engine.metrics().runs_deleted.get(), 2);
+    leave_one(&engine).await;
+}
+
+async fn a_name_is_free_again(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = flow(&engine);
+    let policy = Retention::keep_for(SECOND).unwrap();
+    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    flow.start(1).id("a").await.unwrap().result().await.unwrap();
+    let second = flow.get("a").await.unwrap().restart().await.unwrap();
+    second.result().await.unwrap();
+    a_second_later(&engine).await;
+    let swept = engine.sweep().await.unwrap();
+    assert_eq!((swept.trees, swept.kept), (2, 0), "both generations, the earlier one first");
+    let run = flow.start(7).id("a").await.unwrap();
+    assert!(!run.existed());
+    assert_eq!(run.result().await.unwrap(), 7);
+}
