@@ -195,6 +195,7 @@ pub(crate) struct Remote {
         global = true,
         value_name = "URL",
         env = "WINDLASS_URL",
+        hide_env_values = true,
         default_value = "http://127.0.0.1:7878/api",
         help_heading = "Server"
     )]

@@ -136,7 +136,9 @@ fn a_bulk_action_says_what_it_takes() {
     let said = server.say(&args).expect(1);
     assert!(said.out.contains("2 of 3"), "{said:?}");
     assert!(said.err.contains("order/x: later [RUN_BUSY]"), "{said:?}");
-    let body = server.asked().remove(0).body;
+    let asked = server.asked().remove(0);
+    assert_eq!(asked.line, "POST /api/runs/bulk");
+    let body = asked.body;
     let expect = json!({
         "action": "pause", "dryRun": false, "limit": 10,
         "filter": { "workflow": "order", "status": "active", "labels": { "a": "b" } },
