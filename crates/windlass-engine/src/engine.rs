@@ -9,7 +9,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use windlass_kernel::{
     Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, ModelName, Namespace, Op,
-    RouteName, Run, RunKey, Store, TaskId, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    RouteName, Run, RunKey, Store, TaskId, Worker, WorkerInfo, WorkerKey, WorkerStatus,
+    WorkflowName,
 };
 
 use crate::claim::{self, Signals};
@@ -246,6 +247,14 @@ impl Engine {
     /// This life of this process.
     pub fn worker(&self) -> WorkerKey {
         self.inner.worker
+    }
+
+    /// Puts what this process serves now into its row among others: what the store has of it is as
+    /// old as the last renewal.
+    pub fn refresh(&self, workers: &mut [Worker]) {
+        for worker in workers.iter_mut().filter(|row| row.info.worker == self.inner.worker) {
+            worker.info = self.inner.worker_info(worker.info.status);
+        }
     }
 
     /// Whether the engine takes nothing new because it stops, or has stopped.

@@ -121,7 +121,9 @@ impl Engine {
         let mut live = Vec::new();
         let mut after = None;
         loop {
-            let page = self.inner.store.list(Query::Workers { after, limit }).await?.workers()?;
+            let mut page =
+                self.inner.store.list(Query::Workers { after, limit }).await?.workers()?;
+            self.refresh(&mut page);
             after = page.last().map(|worker| worker.info.worker);
             let is_last = page.len() < limit as usize;
             live.extend(page.into_iter().filter(|worker| worker.is_live(now)));

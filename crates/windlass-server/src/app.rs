@@ -95,7 +95,9 @@ impl App {
         }
         let query =
             Query::Workers { after: None, limit: self.engine.options().limits.page_rows_max };
-        let workers = Arc::new(self.engine.store().list(query).await?.workers()?);
+        let mut workers = self.engine.store().list(query).await?.workers()?;
+        self.engine.refresh(&mut workers);
+        let workers = Arc::new(workers);
         *self.workers.lock() = Some((now, Arc::clone(&workers)));
         Ok(workers)
     }

@@ -4,6 +4,7 @@ mod caller;
 mod hooks;
 mod jwt;
 mod keys;
+mod stored;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use hooks::{Authorize, Denied, Target};
 pub use jsonwebtoken::Algorithm;
 pub use jwt::{Jwt, JwtKey};
 pub use keys::{ApiKey, KeyStore, Keys, MemoryKeys, NewKey, Shown};
+pub use stored::StoredKeys;
 
 use crate::error::ApiError;
 

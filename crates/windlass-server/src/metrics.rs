@@ -41,6 +41,7 @@ impl Metrics {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
+            .scope_info_enabled(false)
             .without_target_info()
             .build()
             .map_err(failed)?;

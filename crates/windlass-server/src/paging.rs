@@ -74,6 +74,7 @@ pub(crate) struct RunsParams {
     /// Only runs that were created before this time (RFC 3339).
     pub created_before: Option<String>,
     /// Newest first (`desc`, the default) or oldest first (`asc`).
+    #[param(inline)]
     pub order: Option<Direction>,
     /// Rows of the page: 1 to 100. Default 25.
     pub page_size: Option<u32>,

@@ -11,7 +11,7 @@ use windlass::Error;
 use windlass_engine::Engine;
 
 use crate::app::App;
-use crate::auth::{Guard, MemoryKeys, Scope};
+use crate::auth::{Guard, Scope, StoredKeys};
 use crate::docs::{self, Docs};
 use crate::error::ApiError;
 use crate::guard::guard;
@@ -57,7 +57,7 @@ fn build(engine: &Engine, options: Options) -> Result<(Router, App), Error> {
         options.authorize.clone(),
         engine.namespace().clone(),
         move || clock.clock().now(),
-        || Arc::new(MemoryKeys::default()),
+        || Arc::new(StoredKeys::new(Arc::clone(engine.store()))),
     );
     let base = options.base.clone();
     let docs = Docs::new(&api, &base);

@@ -26,6 +26,8 @@ const ID_BYTES: usize = 8;
 const BELIEVED_FOR: Duration = Duration::from_secs(5);
 /// Ids that were looked up lately, known or not.
 const REMEMBERED_MAX: usize = 10_000;
+/// Keys of a store.
+const KEYS_MAX: usize = 1_000;
 
 /// An API key as it is kept: never the key itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +66,9 @@ pub trait KeyStore: Send + Sync + 'static {
 
     /// All keys, by id.
     fn list(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, Error>>;
+
+    /// Forgets a key.
+    fn remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 }
 
 /// Keys in memory, for tests and for programs that make them anew at every start.
@@ -84,6 +89,11 @@ impl KeyStore for MemoryKeys {
     fn list(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, Error>> {
         let all = self.0.lock().values().cloned().collect();
         Box::pin(std::future::ready(Ok(all)))
+    }
+
+    fn remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        self.0.lock().remove(id);
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -130,8 +140,10 @@ impl Keys {
         Self { store, now, remembered: Mutex::default() }
     }
 
-    /// Makes a key.
+    /// Makes a key. There is a bound on keys: before it is reached, those that are no longer taken
+    /// are forgotten.
     pub async fn make(&self, new: NewKey) -> Result<Shown, Error> {
+        self.make_room().await?;
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         getrandom::fill(&mut random).map_err(|source| {
             let message = "this machine gives no random bytes for a key";
@@ -155,6 +167,24 @@ impl Keys {
         self.store.put(kept.clone()).await?;
         self.remembered.lock().remove(&kept.id);
         Ok(Shown { key, kept })
+    }
+
+    async fn make_room(&self) -> Result<(), Error> {
+        let all = self.store.list().await?;
+        if all.len() < KEYS_MAX {
+            return Ok(());
+        }
+        let now = (self.now)();
+        let mut room = false;
+        for key in all.iter().filter(|key| !key.is_valid(now)) {
+            self.store.remove(&key.id).await?;
+            room = true;
+        }
+        if room {
+            return Ok(());
+        }
+        let message = format!("there are {KEYS_MAX} keys, which is as many as may be; revoke some");
+        Err(Error::new(ErrorKind::Refused, "KEYS_LIMIT", message))
     }
 
     /// All keys.

@@ -33,6 +33,7 @@ pub(crate) struct HistoryParams {
     /// `eventsCursor` of the page before.
     events_cursor: Option<String>,
     /// Oldest first (`asc`, the default) or newest first (`desc`).
+    #[param(inline)]
     order: Option<Direction>,
     /// Whether log lines are wanted too.
     include_logs: Option<bool>,

@@ -14,7 +14,6 @@ use crate::extract::{Call, Incoming, Named, Payload};
 use crate::view::Time;
 
 const NAME_CHARS_MAX: usize = 100;
-const KEYS_MAX: usize = 1_000;
 
 /// A key to be made.
 #[derive(Deserialize, ToSchema)]
@@ -131,13 +130,7 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
         let message = format!("keys of namespace {namespace:?} are not yours to make");
         return Err(ApiError::forbidden(message));
     }
-    let keys = keys(&call)?;
-    let live = keys.list().await?.iter().filter(|key| key.revoked_at.is_none()).count();
-    if live >= KEYS_MAX {
-        let message = format!("there are {KEYS_MAX} keys, which is as many as may be; revoke some");
-        return Err(ApiError::new(axum::http::StatusCode::CONFLICT, "KEYS_LIMIT", message));
-    }
-    let made = keys.make(NewKey {
+    let made = keys(&call)?.make(NewKey {
         name: new.name,
         namespace,
         scopes: new.scopes,

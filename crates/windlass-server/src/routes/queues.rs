@@ -64,6 +64,8 @@ pub(crate) struct LimitView {
     pub slots: u32,
     /// How many do.
     pub held: u32,
+    /// How many turns and tasks it holds back.
+    pub waiting: Count,
 }
 
 /// Queues, of all namespaces except for the limits.
@@ -120,6 +122,7 @@ pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> Ap
         key: limit.key.to_string(),
         slots: limit.slots,
         held: limit.held,
+        waiting: limit.waiting.into(),
     });
     Ok(Json(Queues {
         turns: health.turns.into(),
@@ -195,6 +198,7 @@ pub(crate) async fn workers(call: Call, Params(params): Params<PageParams>) -> A
         decode_as("workers", params.cursor.as_deref(), |key| key.parse::<WorkerKey>().ok())?;
     let query = Query::Workers { after, limit: size + 1 };
     let mut workers = call.engine.store().list(query).await?.workers()?;
+    call.engine.refresh(&mut workers);
     let more = workers.len() > size as usize;
     workers.truncate(size as usize);
     let last = workers.last().filter(|_| more);

@@ -33,6 +33,7 @@ pub(crate) struct SearchParams {
     /// Only runs that were created before this time (RFC 3339).
     created_before: Option<String>,
     /// Newest first (`desc`, the default) or oldest first (`asc`).
+    #[param(inline)]
     order: Option<Direction>,
     /// Rows of the page: 1 to 100. Default 25.
     page_size: Option<u32>,

@@ -83,7 +83,12 @@ async fn queues_and_workers(kind: Kind) {
     server.engine.set_limit("printer", Some(2)).await.unwrap();
     let queues = server.ok("/queues").await;
     assert_eq!(queues["turns"]["scheduled"], json!({ "count": 1, "more": false }));
-    assert_eq!(queues["limits"], json!([{ "key": "printer", "slots": 2, "held": 0 }]));
+    assert_eq!(
+        queues["limits"],
+        json!([{
+            "key": "printer", "slots": 2, "held": 0, "waiting": { "count": 0, "more": false },
+        }])
+    );
     assert_eq!(queues["deadLetters"]["count"], 0);
     let workers = server.ok("/workers").await;
     let worker = &workers["workers"][0];
