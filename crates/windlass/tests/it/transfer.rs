@@ -30,7 +30,7 @@ async fn wide(counts: Arc<Counts>, ctx: Ctx, width: usize) -> Result<usize> {
     let done = join_all(steps).await;
     let first: String = ctx.event("first", "go").await?;
     ctx.log().info(first)?;
-    ctx.event::<String>("second", "go on").await?;
+    ctx.event::<String>("second", "go-on").await?;
     let answer: u32 = ctx.activity("work", "work", &1_u32).await?;
     ctx.sleep("nap", "50 ms").await?;
     Ok(done.len() + answer as usize)
@@ -101,7 +101,7 @@ async fn a_run_arrives_whole_and_goes_on(h: Arc<Harness>) {
     engine.activity("work", work).unwrap();
     let run = serve(&engine, &counts).get("wide").await.unwrap();
     assert_eq!(until_status(&run, RunStatus::Waiting).await.status, RunStatus::Waiting);
-    run.send_event("go on", &"now").await.unwrap();
+    run.send_event("go-on", &"now").await.unwrap();
     assert_eq!(run.result().await.unwrap(), WIDTH + 1);
     assert_eq!(counts.get("steps"), WIDTH as u32, "what was recorded is not done again");
     let logs = run.logs().await.unwrap();
