@@ -219,7 +219,7 @@ fn status_of(run: &Run) -> serde_json::Value {
 
 fn step_of(event: &Event) -> Option<StepKey> {
     let payload = event.payload_json().ok()?;
-    payload["key"].as_str().map(|key| StepKey::from_stored(key))
+    payload["key"].as_str().map(StepKey::from_stored)
 }
 
 #[cfg(test)]
