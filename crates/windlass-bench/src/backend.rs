@@ -179,6 +179,11 @@ impl Opened {
         Ok(Self::Postgres(PostgresStore::open(dsn, options).await?))
     }
 
+    /// Whether other processes may have it open too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+
     /// The store.
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {

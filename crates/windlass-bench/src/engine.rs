@@ -7,11 +7,53 @@ pub(crate) mod sleeping;
 pub(crate) mod steps;
 pub(crate) mod waits;
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use windlass::{BoxError, Ctx, Engine, Options, WorkflowRef};
 
 use crate::backend::{Opened, Place, Target};
+
+/// The store of another process of the same workload.
+#[derive(clap::Args)]
+pub(crate) struct Elsewhere {
+    /// A file, or an address with a schema.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    #[arg(long)]
+    dsn: Option<String>,
+    #[arg(long)]
+    schema: Option<String>,
+}
+
+impl Elsewhere {
+    /// Opens it.
+    pub(crate) async fn open(&self) -> anyhow::Result<Opened> {
+        match (&self.file, &self.dsn, &self.schema) {
+            (Some(file), ..) => Opened::file(file),
+            (None, Some(dsn), Some(schema)) => Opened::schema(dsn, schema).await,
+            _ => anyhow::bail!("say --file, or --dsn and --schema"),
+        }
+    }
+}
+
+impl Place {
+    /// A second process of this program with one of its stores.
+    pub(crate) fn elsewhere(&self, workload: &str, name: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(workload);
+        match self {
+            Self::Postgres { dsn, .. } => {
+                command.args(["--dsn", dsn, "--schema", &self.schema(name)?]);
+            }
+            _ => {
+                command.arg("--file").arg(self.file(name)?);
+            }
+        }
+        Ok(command)
+    }
+}
 
 /// An engine on an open store.
 pub(crate) async fn engine(opened: &Opened, options: Options) -> anyhow::Result<Engine> {

@@ -51,6 +51,9 @@ enum Workload {
     Fanout(engine::fanout::Args),
     /// A store full of runs that sleep.
     Sleeping(engine::sleeping::Args),
+    /// The process that fills the store of `sleeping`.
+    #[command(hide = true)]
+    SleepingFill(engine::sleeping::FillArgs),
     /// A process is killed with runs in flight.
     Recover(engine::recover::Args),
     /// The process that `recover` kills.
@@ -85,6 +88,7 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,
         Workload::Sleeping(args) => engine::sleeping::run(&args).await,
+        Workload::SleepingFill(args) => engine::sleeping::fill(&args).await,
         Workload::Recover(args) => engine::recover::run(&args).await,
         Workload::RecoverVictim(args) => {
             engine::recover::victim(&args).await.map(|()| Report::default())

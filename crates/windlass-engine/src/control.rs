@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Actor, Body, CausalRef, Commit, CommitError, Conflict, Draft, End, Error, ErrorKind, Loaded,
-    Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, OnExisting, Op, Query, Run,
-    RunKey, RunStatus, Step, StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow,
-    Wake,
+    Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, Draft, End,
+    Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind, MessageName, NewMessage,
+    NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard, RunKey, RunStatus, Step,
+    StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
 };
 
+use crate::drive::held;
 use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
 use crate::options::EnqueuedReason;
@@ -99,7 +100,7 @@ impl Engine {
             else {
                 continue;
             };
-            match Arc::clone(inner).commit_until_known(draft.finish()).await {
+            match inner.commit_taken(draft.finish()).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Conflict(Conflict::RunHead { .. } | Conflict::RunHold { .. })) => {
                     tracing::debug!(run_key = %run.run_key, "a termination is decided again");
@@ -193,7 +194,7 @@ impl Engine {
             Op::CreateRun(run) => Some((**run).clone()),
             _ => None,
         });
-        match Arc::clone(&self.inner).commit_until_known(commit).await {
+        match self.inner.commit_taken(commit).await {
             Ok(_) => {
                 if let Some(run) = &created {
                     self.inner.enqueued(run, EnqueuedReason::Create);
@@ -315,9 +316,43 @@ impl Inner {
         if let Some(slot) = slot {
             slot.lose();
         }
-        let Some(loaded) = self.store.load(vec![run_key]).await?.into_iter().next() else {
-            return Ok(None);
+        let drafted = self.draft_end(&claimed, reason, actor, request).await;
+        if !matches!(drafted, Ok(Some(_))) {
+            self.let_go(run_key, claimed.hold).await;
+        }
+        drafted
+    }
+
+    // Commits what a turn was taken for; if it does not hold, the turn is given back.
+    async fn commit_taken(self: &Arc<Self>, commit: Commit) -> Result<Committed, CommitError> {
+        let taken = match &commit.run {
+            Some(RunGuard::Held { run_key, hold, .. }) => Some((*run_key, *hold)),
+            _ => None,
         };
+        let committed = Arc::clone(self).commit_until_known(commit).await;
+        if let (Err(_), Some((run_key, hold))) = (&committed, taken) {
+            self.let_go(run_key, hold).await;
+        }
+        committed
+    }
+
+    // Nobody else would give back a turn that was taken for a request which then failed. If it is
+    // somebody else's by now, this does nothing: the claim's number has changed.
+    async fn let_go(&self, run_key: RunKey, hold: Hold) {
+        if let Err(error) = self.store.release(vec![held(run_key, hold)]).await {
+            tracing::warn!(%run_key, %error, "a turn cannot be given back; it will be found again");
+        }
+    }
+
+    async fn draft_end(
+        &self,
+        claimed: &ClaimedTurn,
+        reason: Option<&str>,
+        actor: Option<&Actor>,
+        request: &str,
+    ) -> Result<Option<(Draft, Run)>, Error> {
+        let loaded = self.store.load(vec![claimed.run_key]).await?.into_iter().next();
+        let Some(loaded) = loaded else { return Ok(None) };
         let run = loaded.run;
         let stamp = self.stamp_after(run.updated_at);
         let mut draft = Draft::held(&run, claimed.hold, stamp.at);
@@ -341,7 +376,9 @@ impl Inner {
             draft.send(message);
         }
         let open = |step: &&Step| !step.status.is_settled();
-        let reaches = |step: &Step| matches!(&*step.kind, "child" | "activity");
+        // Of a workflow that this process does not know, any open step may reach something.
+        let model = self.registered(&run.workflow).map(|registered| registered.model);
+        let reaches = |step: &Step| model.as_ref().is_none_or(|model| model.has_reach(&step.kind));
         if loaded.steps.iter().filter(open).any(reaches) {
             for op in self.reach_of(&run, stamp.at).await? {
                 draft.op(op);
@@ -389,28 +426,8 @@ impl Inner {
         run: &Run,
         at: Timestamp,
     ) -> Result<Task, Error> {
-        Ok(Task {
-            task_id: self.task_id(),
-            namespace: run.namespace.clone(),
-            run_key: Some(run.run_key),
-            step_key: None,
-            kind: "internal".into(),
-            queue: internal_queue(),
-            name: windlass_kernel::RouteName::new(name)?,
-            priority: 0,
-            ready: true,
-            due_at: None,
-            worker: None,
-            claim_no: 0,
-            claimed_at: None,
-            attempt: 0,
-            reclaims: 0,
-            body: None,
-            errors: None,
-            limit_key: None,
-            trace: run.trace.clone(),
-            created_at: at,
-        })
+        let route = Route { queue: internal_queue(), name: RouteName::new(name)? };
+        Ok(Task::new(self.task_id(), run.namespace.clone(), "internal", route, at).of_run(run))
     }
 
     fn stamp_after(&self, at: Timestamp) -> windlass_kernel::Stamp {
@@ -546,7 +563,7 @@ impl Inner {
             let Some((draft, _)) = self.terminating(run_key, reason, None, "parent").await? else {
                 return Ok(());
             };
-            match Arc::clone(self).commit_until_known(draft.finish()).await {
+            match self.commit_taken(draft.finish()).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Conflict(_)) => {}
                 Err(error) => return Err(refusal(&error)),

@@ -13,9 +13,7 @@ pub trait Model: Send + Sync + 'static {
     fn open(&self, loaded: Opened<'_>) -> Result<Box<dyn Program>, Error>;
 
     /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
-    fn has_reach(&self, step_kind: &str) -> bool {
-        matches!(step_kind, "child" | "activity")
-    }
+    fn has_reach(&self, step_kind: &str) -> bool;
 }
 
 /// What a run is opened from.

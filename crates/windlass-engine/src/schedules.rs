@@ -285,6 +285,11 @@ impl Model for Schedules {
             .unwrap_or_else(|| Kept { anchor_us: run.created_at.as_micros(), ..Kept::default() });
         Ok(Box::new(Scheduled { schedule, kept }))
     }
+
+    // The runs that a schedule has started go on when it ends.
+    fn has_reach(&self, _: &str) -> bool {
+        false
+    }
 }
 
 struct Scheduled {

@@ -217,28 +217,13 @@ impl Engine {
     ) -> Result<Task, Error> {
         let inner = &self.inner;
         let name = RouteName::with_limits(name, &inner.options.limits)?;
+        let route = Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name };
         let body = TaskBody { input, retry, start_to_close_ms: Some(60_000), heartbeat_ms: None };
+        let now = inner.clock.now();
         Ok(Task {
-            task_id: inner.task_id(),
-            namespace: self.namespace.clone(),
             run_key,
-            step_key: None,
-            kind: EFFECT.into(),
-            queue: QueueName::from_stored(EFFECTS_QUEUE),
-            name,
-            priority: 0,
-            ready: true,
-            due_at: None,
-            worker: None,
-            claim_no: 0,
-            claimed_at: None,
-            attempt: 0,
-            reclaims: 0,
             body: Some(Body::of(&body)?),
-            errors: None,
-            limit_key: None,
-            trace: None,
-            created_at: inner.clock.now(),
+            ..Task::new(inner.task_id(), self.namespace.clone(), EFFECT, route, now)
         })
     }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
     LogId, Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run,
-    RunKey, RunStatus, Stamp, StepKey, Store, Task, TaskId, Timestamp, Wake, WorkerKey,
+    RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
 };
 
 use crate::control::Control;
@@ -401,9 +401,10 @@ impl Turn {
         self.read_to
     }
 
-    /// The store, for look-ups that a turn needs.
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.inner.store
+    /// Reads another run: the body of a child's result that is too large for its message.
+    pub async fn run_of(&self, run_key: RunKey) -> Result<Option<Run>, TurnError> {
+        let loaded = self.inner.store.load(vec![run_key]).await.map_err(TurnError::Store)?;
+        Ok(loaded.into_iter().next().map(|loaded| loaded.run))
     }
 
     /// Looks up the newest generation of a run by its name.

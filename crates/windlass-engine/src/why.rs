@@ -16,21 +16,17 @@ const STEPS_MAX: usize = 20;
 const QUEUE_MAX: u32 = 1_000;
 
 /// One reason, of the run that was asked about or of one that it waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// A stable word.
     pub code: Why,
     /// The same in a sentence.
     pub text: String,
     /// The step that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     /// When it ends by itself.
-    #[serde(skip)]
     pub until: Option<Timestamp>,
     /// The child that is waited for; the reasons that follow are the child's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
     /// How many runs lie between the one that was asked about and the one that this is about.
     pub depth: usize,
@@ -229,22 +225,17 @@ impl Engine {
             return Ok(());
         }
         let now = self.inner.clock.now();
-        match run.turn.due_at {
-            Some(due) if !run.turn.ready && due > now && run.started_at.is_none() => {
-                let text = format!("it starts at {due}");
-                let reason = tell.reason(Why::StartsLater, text);
-                tell.reasons.push(Reason { until: Some(due), ..reason });
+        let later = |due: &Timestamp| !run.turn.ready && run.started_at.is_none() && *due > now;
+        if let Some(due) = run.turn.due_at.filter(later) {
+            let reason = tell.reason(Why::StartsLater, format!("it starts at {due}"));
+            tell.reasons.push(Reason { until: Some(due), ..reason });
+        } else if run.turn.ready || unread {
+            let limited = self.tell_limit(run, tell).await?;
+            if !limited && is_served {
+                tell.say(Why::Ready, "it is ready, and no worker has taken it yet".into());
             }
-            _ if run.turn.ready || unread => {
-                if !self.tell_limit(run, tell).await? && is_served {
-                    let text = "it is ready, and no worker has taken it yet".into();
-                    tell.say(Why::Ready, text);
-                }
-            }
-            _ if is_served && steps.iter().all(|step| step.status.is_settled()) => {
-                tell.say(Why::Waiting, "it waits for a message".into());
-            }
-            _ => {}
+        } else if is_served && steps.iter().all(|step| step.status.is_settled()) {
+            tell.say(Why::Waiting, "it waits for a message".into());
         }
         Ok(())
     }
@@ -283,7 +274,6 @@ impl Engine {
     // How many ready runs of the same limit come before this one: by priority, then by age.
     async fn queued_before(&self, run: &Run) -> Result<(u32, bool), Error> {
         let mut query = RunsQuery::all(run.namespace.clone(), QUEUE_MAX);
-        query.workflow = Some(run.workflow.clone());
         query.status = Some(RunStatus::Active);
         query.order = Order::Ascending;
         let rows = self.inner.store.list(Query::Runs(query)).await?.runs()?;

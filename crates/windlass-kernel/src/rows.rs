@@ -400,6 +400,43 @@ pub struct Task {
 }
 
 impl Task {
+    /// A task that is ready and works for no run.
+    pub fn new(
+        task_id: TaskId,
+        namespace: Namespace,
+        kind: &str,
+        route: Route,
+        created_at: Timestamp,
+    ) -> Self {
+        Self {
+            task_id,
+            namespace,
+            run_key: None,
+            step_key: None,
+            kind: kind.into(),
+            queue: route.queue,
+            name: route.name,
+            priority: 0,
+            ready: true,
+            due_at: None,
+            worker: None,
+            claim_no: 0,
+            claimed_at: None,
+            attempt: 0,
+            reclaims: 0,
+            body: None,
+            errors: None,
+            limit_key: None,
+            trace: None,
+            created_at,
+        }
+    }
+
+    /// The same task for a run, in its trace.
+    pub fn of_run(self, run: &Run) -> Self {
+        Self { run_key: Some(run.run_key), trace: run.trace.clone(), ..self }
+    }
+
     /// Who holds it, if anybody.
     pub fn hold(&self) -> Option<Hold> {
         self.worker.map(|worker| Hold { worker, claim_no: self.claim_no })

@@ -1,6 +1,7 @@
 //! What handlers take from a request: the caller's engine, path, query and body, each with errors
 //! of the one shape.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -18,12 +19,28 @@ use crate::app::{App, is_internal};
 use crate::auth::Caller;
 use crate::depth::is_deeper_than;
 use crate::error::ApiError;
+use crate::serve::Stopping;
 
 /// Who asks, and the engine that speaks for their namespace.
 pub(crate) struct Call {
     pub(crate) app: App,
     pub(crate) engine: Engine,
     pub(crate) caller: Arc<Caller>,
+    stopping: Option<Stopping>,
+}
+
+impl Call {
+    /// Ends when the server stops: an answer that waits is given then.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
+        let stopping = self.stopping.clone();
+        async move {
+            match stopping {
+                Some(stopping) => stopping.wait().await,
+                // Served by somebody who does not say.
+                None => std::future::pending().await,
+            }
+        }
+    }
 }
 
 impl FromRequestParts<App> for Call {
@@ -34,7 +51,8 @@ impl FromRequestParts<App> for Call {
         let caller = parts.extensions.get::<Arc<Caller>>().cloned();
         let caller = caller.ok_or_else(|| ApiError::unauthenticated("nobody said who asks"))?;
         let engine = app.engine.in_namespace(caller.namespace.clone());
-        Ok(Self { app: app.clone(), engine, caller })
+        let stopping = parts.extensions.get::<Stopping>().cloned();
+        Ok(Self { app: app.clone(), engine, caller, stopping })
     }
 }
 

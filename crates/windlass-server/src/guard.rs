@@ -9,9 +9,10 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use tracing::Instrument;
 
 use crate::app::App;
-use crate::auth::{Caller, Target};
+use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
 use crate::table::{Access, Pace};
 
@@ -26,7 +27,9 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("", MatchedPath::as_str);
-    let answered = AssertUnwindSafe(admitted(&app, path, request, next)).catch_unwind().await;
+    let span = tracing::info_span!("http", %method, route = path, request_id = ?id);
+    let answered = AssertUnwindSafe(admitted(&app, path, request, next).instrument(span));
+    let answered = answered.catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => error.into_response(),
@@ -65,6 +68,15 @@ async fn admitted(
         let request = match entry.map(|entry| entry.access) {
             Some(Access::Public) => request,
             Some(Access::Scope(scope)) => let_in(app, request, Some(scope)).await?,
+            Some(Access::Operator) => {
+                let request = let_in(app, request, Some(Scope::Admin)).await?;
+                let caller = request.extensions().get::<Arc<Caller>>();
+                if caller.is_none_or(|caller| caller.namespace != app.engine.options().namespace) {
+                    let message = "this shows all namespaces; it is for admins of the server's own";
+                    return Err(ApiError::forbidden(message));
+                }
+                request
+            }
             // Whoever is not known learns nothing, not even which routes there are.
             None => {
                 let request = let_in(app, request, None).await?;
@@ -80,11 +92,7 @@ async fn admitted(
     })
 }
 
-async fn let_in(
-    app: &App,
-    request: Request,
-    scope: Option<crate::auth::Scope>,
-) -> Result<Request, ApiError> {
+async fn let_in(app: &App, request: Request, scope: Option<Scope>) -> Result<Request, ApiError> {
     let (mut parts, body) = request.into_parts();
     let caller: Arc<Caller> = app.guard.caller(&parts).await?;
     if let Some(scope) = scope {

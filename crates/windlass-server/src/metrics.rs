@@ -115,31 +115,34 @@ fn observe_engine(meter: &Meter, engine: &Engine) {
                 observer.observe(*count, &[]);
             }
         });
-        drop(counter.build());
+        let _ = counter.build();
     }
     let of_load = engine.clone();
     let held =
         meter.u64_observable_gauge("windlass.turns.held_here").with_callback(move |observer| {
             observer.observe(of_load.load().0 as u64, &[]);
         });
-    drop(held.build());
+    let _ = held.build();
     let of_load = engine.clone();
     let sticky =
         meter.u64_observable_gauge("windlass.runs.in_memory").with_callback(move |observer| {
             observer.observe(of_load.load().1 as u64, &[]);
         });
-    drop(sticky.build());
+    let _ = sticky.build();
 }
 
+/// A value and its labels.
+type Point = (u64, Vec<KeyValue>);
+
 fn observe_store(meter: &Meter, health: &Arc<Mutex<Option<Health>>>) {
-    let gauge = |name: &'static str, read: fn(&Health) -> Vec<(u64, Vec<KeyValue>)>| {
+    let gauge = |name: &'static str, read: fn(&Health) -> Vec<Point>| {
         let health = Arc::clone(health);
         let gauge = meter.u64_observable_gauge(name).with_callback(move |observer| {
             for (value, labels) in health.lock().as_ref().map(read).unwrap_or_default() {
                 observer.observe(value, &labels);
             }
         });
-        drop(gauge.build());
+        let _ = gauge.build();
     };
     gauge("windlass.runs", |health| {
         let row = |row: &windlass::kernel::RunCount| {

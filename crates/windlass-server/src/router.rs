@@ -82,7 +82,7 @@ fn all_routes(options: &Options) -> Routes {
     let manage = Access::Scope(Scope::Manage);
     let send = Access::Scope(Scope::SendEvent);
     let admin = Access::Scope(Scope::Admin);
-    let scrape = if options.metrics_open { Access::Public } else { admin };
+    let scrape = if options.metrics_open { Access::Public } else { Access::Operator };
     let base = &options.base;
     let routes = Routes::new(base)
         .add_outside(Access::Public, "/healthz", get(health::healthz))

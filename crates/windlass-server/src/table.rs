@@ -20,6 +20,8 @@ pub enum Access {
     Public,
     /// A credential with a scope.
     Scope(Scope),
+    /// A credential with `admin` in the namespace of the server itself: what it shows is of all.
+    Operator,
 }
 
 /// How long a route may take.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use parking_lot::Mutex;
 use windlass::{BoxError, Ctx, Engine, Options, WorkflowRef};
 
-use super::engine;
+use super::{Elsewhere, engine as engine_on};
 use crate::backend::{Opened, Place, Target, directory};
 use crate::report::Report;
 
@@ -32,13 +32,8 @@ pub(crate) struct Args {
 /// What the process that is to be killed gets.
 #[derive(clap::Args)]
 pub(crate) struct VictimArgs {
-    /// Where its store is: a file, or an address with a schema.
-    #[arg(long)]
-    file: Option<PathBuf>,
-    #[arg(long)]
-    dsn: Option<String>,
-    #[arg(long)]
-    schema: Option<String>,
+    #[command(flatten)]
+    place: Elsewhere,
     /// Where it writes down which bodies it ran.
     #[arg(long)]
     journal: PathBuf,
@@ -92,12 +87,8 @@ fn register(
 
 /// The process that is to be killed: starts all runs, and goes on until it is.
 pub(crate) async fn victim(args: &VictimArgs) -> anyhow::Result<()> {
-    let opened = match (&args.file, &args.dsn, &args.schema) {
-        (Some(file), ..) => Opened::file(file)?,
-        (None, Some(dsn), Some(schema)) => Opened::schema(dsn, schema).await?,
-        _ => anyhow::bail!("say --file, or --dsn and --schema"),
-    };
-    let engine = engine(&opened, Options::default()).await?;
+    let opened = args.place.open().await?;
+    let engine = engine_on(&opened, Options::default()).await?;
     let workflow = register(&engine, &Journal::open(&args.journal)?, args.steps)?;
     let mut n = 0;
     while n < args.runs {
@@ -110,6 +101,20 @@ pub(crate) async fn victim(args: &VictimArgs) -> anyhow::Result<()> {
     std::future::pending().await
 }
 
+// On a shared store another process is alive: it has renewed its lease for long enough to free what
+// the dead hold, and serves the workflow only when what is recorded has been counted.
+async fn survivor(place: &Place) -> anyhow::Result<Option<(Opened, Engine)>> {
+    if !matches!(place, Place::Postgres { .. }) {
+        return Ok(None);
+    }
+    let opened = place.open("recover").await?;
+    let options = Options::default();
+    let lease = options.lease;
+    let engine = engine_on(&opened, options).await?;
+    tokio::time::sleep(lease + Duration::from_secs(2)).await;
+    Ok(Some((opened, engine)))
+}
+
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let folder = directory(args.target.path())?;
     let journal = folder.path().join("journal");
@@ -120,17 +125,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
 }
 
 async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<Report> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("recover-victim").arg("--journal").arg(journal);
+    let survivor = survivor(place).await?;
+    let mut command = place.elsewhere("recover-victim", "recover")?;
+    command.arg("--journal").arg(journal);
     command.args(["--runs", &args.runs.to_string(), "--steps", &args.steps.to_string()]);
-    match place {
-        Place::Postgres { dsn, .. } => {
-            command.args(["--dsn", dsn, "--schema", &place.schema("recover")?]);
-        }
-        _ => {
-            command.arg("--file").arg(place.file("recover")?);
-        }
-    }
     let mut victim = command.stdout(Stdio::piped()).spawn().context("no second process")?;
     let lines = BufReader::new(victim.stdout.take().context("it has no output")?).lines();
     let wanted = format!("started {}", args.runs);
@@ -145,12 +143,19 @@ async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<R
     // What is recorded now must not run again.
     let killed = Instant::now();
     let before = lines_of(journal)?;
-    let opened = place.open("recover").await?;
+    let (opened, engine) = match survivor {
+        Some((opened, engine)) => (opened, Some(engine)),
+        None => (place.open("recover").await?, None),
+    };
     let opened_ms = killed.elapsed().as_secs_f64() * 1e3;
     let recorded = recorded(&opened.store()).await?;
-    let engine = engine(&opened, Options::default()).await?;
+    let engine = match engine {
+        Some(engine) => engine,
+        None => engine_on(&opened, Options::default()).await?,
+    };
     let workflow = register(&engine, &Journal::open(journal)?, args.steps)?;
-    let begun = Instant::now();
+    // What was alive all the time is judged from the kill on, what opens the store from then on.
+    let begun = if opened.is_shared() { killed } else { Instant::now() };
     let mut first_progress = None;
     while first_progress.is_none() {
         if lines_of(journal)? > before || engine.metrics().runs_completed.get() > 0 {

@@ -1,14 +1,16 @@
 //! `sleeping`: a store full of runs that sleep. What they cost in memory, at opening and in claims,
-//! and how late those are that are due.
+//! and how late those are that are due. Another process fills the store, so that the memory of this
+//! one is that of an engine which has opened it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use windlass::kernel::{ClaimOrder, ClaimRequest, QueueName, Route, RouteName, Want};
 use windlass::{BoxError, Ctx, Engine, Options, Timestamp, WorkflowRef};
 
-use super::{engine, rss_mb};
-use crate::backend::{Place, Target};
+use super::{Elsewhere, engine, rss_mb};
+use crate::backend::{Opened, Place, Target};
 use crate::report::{Report, Times};
 use crate::script::now;
 
@@ -23,6 +25,15 @@ pub(crate) struct Args {
     /// How many megabytes of them may stay in memory.
     #[arg(long, default_value_t = 64)]
     sticky_mb: usize,
+}
+
+/// What the process that fills the store gets.
+#[derive(clap::Args)]
+pub(crate) struct FillArgs {
+    #[command(flatten)]
+    place: Elsewhere,
+    #[arg(long)]
+    runs: u64,
 }
 
 type Woken = Arc<Mutex<Vec<(Timestamp, Timestamp)>>>;
@@ -49,33 +60,41 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     result
 }
 
+/// The process that fills the store.
+pub(crate) async fn fill(args: &FillArgs) -> anyhow::Result<Report> {
+    let opened = args.place.open().await?;
+    let engine = engine(&opened, Options::default()).await?;
+    let workflow = sleeper(&engine, &Woken::default())?;
+    let year = now().plus(Duration::from_secs(360 * 24 * 60 * 60)).as_micros();
+    let begun = Instant::now();
+    let mut n = 0;
+    while n < args.runs {
+        let chunk = (args.runs - n).min(5_000);
+        let batch = (n..n + chunk).map(|n| (format!("sleeper-{n}"), year));
+        workflow.start_batch(batch).await?;
+        n += chunk;
+    }
+    while engine.load().0 > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut report = Report::default();
+    report
+        .put("filled_runs_per_s", args.runs as f64 / begun.elapsed().as_secs_f64())
+        .put("filled_rss_mb", rss_mb())
+        .put("filled_in_memory", engine.load().1);
+    engine.stop(Duration::from_secs(60)).await?;
+    Ok(report)
+}
+
 async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let mut report = Report::default();
     report.put("store", args.target.name()).put("runs", args.runs);
-    let year = now().plus(Duration::from_secs(360 * 24 * 60 * 60)).as_micros();
     let woken = Woken::default();
     let options = Options { sticky_bytes_max: args.sticky_mb * 1024 * 1024, ..Options::default() };
-    {
-        let opened = place.open("sleeping").await?;
-        let engine = engine(&opened, options.clone()).await?;
-        let workflow = sleeper(&engine, &woken)?;
-        let begun = Instant::now();
-        let mut n = 0;
-        while n < args.runs {
-            let chunk = (args.runs - n).min(5_000);
-            let batch = (n..n + chunk).map(|n| (format!("sleeper-{n}"), year));
-            workflow.start_batch(batch).await?;
-            n += chunk;
-        }
-        while engine.load().0 > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        report.put("filled_runs_per_s", args.runs as f64 / begun.elapsed().as_secs_f64());
-        let in_memory = engine.load().1;
-        report.put("filled_rss_mb", rss_mb()).put("filled_in_memory", in_memory);
-        engine.evict_all();
-        engine.stop(Duration::from_secs(5)).await?;
-    }
+    let empty_ms = claim_ms(&place.open("empty").await?).await?;
+    let mut command = place.elsewhere("sleeping-fill", "sleeping")?;
+    let filled = command.args(["--runs", &args.runs.to_string()]).status()?;
+    anyhow::ensure!(filled.success(), "the store was not filled");
     let before = rss_mb();
     let begun = Instant::now();
     let opened = place.open("sleeping").await?;
@@ -84,6 +103,11 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     report.put("open_ms", begun.elapsed().as_secs_f64() * 1e3);
     tokio::time::sleep(Duration::from_secs(1)).await;
     report.put("rss_mb", rss_mb()).put("rss_mb_more_than_before", rss_mb() - before);
+    let full_ms = claim_ms(&opened).await?;
+    report
+        .put("claim_empty_p50_ms", empty_ms)
+        .put("claim_p50_ms", full_ms)
+        .put("claim_ratio", full_ms / empty_ms);
 
     let spread = lateness(&workflow, &woken, 1_000, Duration::from_secs(1)).await?;
     report
@@ -98,6 +122,29 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     }
     engine.stop(Duration::from_secs(5)).await?;
     Ok(report)
+}
+
+// The median of claims of one turn that is ready, of a workflow that nobody serves.
+async fn claim_ms(opened: &Opened) -> anyhow::Result<f64> {
+    let store = opened.store();
+    let host = engine(opened, Options { background: false, ..Options::default() }).await?;
+    let workflow = host.remote_workflow::<u64, u64>("claimed")?;
+    let route = Route { queue: QueueName::new("default")?, name: RouteName::new("claimed")? };
+    let mut times = Times::default();
+    for n in 0..500 {
+        workflow.start(n).id(format!("claimed-{n}")).await?;
+        let request = ClaimRequest {
+            worker: host.worker(),
+            turns: Want { routes: vec![route.clone()], max: 1 },
+            tasks: Want::default(),
+            order: ClaimOrder::Priority,
+        };
+        let begun = Instant::now();
+        let claims = store.claim(request).await?;
+        times.add(begun.elapsed());
+        anyhow::ensure!(claims.turns.len() == 1, "there is one turn to claim");
+    }
+    Ok(times.percentile_ms(0.5))
 }
 
 // How late runs go on that are due within a span, some seconds from now.

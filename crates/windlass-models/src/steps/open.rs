@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
     Body, Error, ErrorKind, Message, MessageKind, NewRun, Op, RunId, RunKey, Sha256Digest, StepKey,
-    StepStatus, Task, TaskId, Timestamp, Turn as TurnRow,
+    StepStatus, Task, Timestamp, Turn as TurnRow,
 };
 
 use super::core::{ChildRef, Key, Kind, Outcome, Plan, State};
@@ -450,27 +450,11 @@ fn activity_task(
     priority: i16,
     at: Timestamp,
 ) -> Task {
-    let task_id: TaskId = turn.new_task_id();
     Task {
-        task_id,
-        namespace: turn.run.namespace.clone(),
-        run_key: Some(turn.run.run_key),
         step_key: Some(StepKey::from_stored(Arc::clone(key))),
-        kind: "activity".into(),
-        queue: route.queue,
-        name: route.name,
         priority,
-        ready: true,
-        due_at: None,
-        worker: None,
-        claim_no: 0,
-        claimed_at: None,
-        attempt: 0,
-        reclaims: 0,
         body: Some(body),
-        errors: None,
-        limit_key: None,
-        trace: turn.run.trace.clone(),
-        created_at: at,
+        ..Task::new(turn.new_task_id(), turn.run.namespace.clone(), "activity", route, at)
+            .of_run(&turn.run)
     }
 }

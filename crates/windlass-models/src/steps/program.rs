@@ -127,8 +127,7 @@ impl StepsProgram {
             .collect();
         for (seq, child) in news {
             if let Some(child) = child {
-                let loaded = turn.store().load(vec![child]).await.map_err(TurnError::Store)?;
-                let run = loaded.into_iter().next().map(|loaded| loaded.run);
+                let run = turn.run_of(child).await?;
                 if let Some(result) = run.and_then(|run| run.output.or(run.error)) {
                     self.large.insert(seq, result);
                 }

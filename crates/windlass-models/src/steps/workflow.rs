@@ -45,6 +45,10 @@ impl Model for StepsModel {
         model_name()
     }
 
+    fn has_reach(&self, step_kind: &str) -> bool {
+        matches!(step_kind, "child" | "activity")
+    }
+
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
         let run = opened.run();
         let steps: &[Step] = match &opened {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 use windlass::kernel::{Actor, Namespace};
+use windlass::{Error, ErrorKind};
 
 use super::{Caller, Scope, Scopes};
 use crate::error::ApiError;
@@ -17,6 +18,44 @@ pub struct JwtKey {
     pub algorithm: Algorithm,
     /// The key.
     pub key: DecodingKey,
+}
+
+/// A shared secret is as good as its length.
+const SECRET_BYTES_MIN: usize = 32;
+
+impl JwtKey {
+    /// A secret that is shared with the issuer, for HS256, HS384 or HS512.
+    pub fn from_secret(algorithm: Algorithm, secret: &[u8]) -> Result<Self, Error> {
+        use Algorithm::{HS256, HS384, HS512};
+        if !matches!(algorithm, HS256 | HS384 | HS512) {
+            return Err(unusable(format!("{algorithm:?} does not go with a shared secret")));
+        }
+        if secret.len() < SECRET_BYTES_MIN {
+            let bytes = secret.len();
+            return Err(unusable(format!(
+                "the secret has {bytes} bytes; use at least {SECRET_BYTES_MIN}"
+            )));
+        }
+        Ok(Self { algorithm, key: DecodingKey::from_secret(secret) })
+    }
+
+    /// The issuer's public key in PEM, for an RSA, elliptic-curve or Edwards algorithm.
+    pub fn from_pem(algorithm: Algorithm, pem: &[u8]) -> Result<Self, Error> {
+        use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+        let key = match algorithm {
+            RS256 | RS384 | RS512 | PS256 | PS384 | PS512 => DecodingKey::from_rsa_pem(pem),
+            ES256 | ES384 => DecodingKey::from_ec_pem(pem),
+            EdDSA => DecodingKey::from_ed_pem(pem),
+            _ => return Err(unusable(format!("{algorithm:?} does not go with a public key"))),
+        };
+        let key =
+            key.map_err(|error| unusable(format!("the public key does not read: {error}")))?;
+        Ok(Self { algorithm, key })
+    }
+}
+
+fn unusable(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
 }
 
 /// Which tokens are believed.
@@ -106,7 +145,7 @@ mod tests {
     const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
     fn jwt() -> Jwt {
-        let key = JwtKey { algorithm: Algorithm::HS256, key: DecodingKey::from_secret(SECRET) };
+        let key = JwtKey::from_secret(Algorithm::HS256, SECRET).unwrap();
         Jwt::new("https://issuer.example", "windlass").key(None, key)
     }
 
@@ -122,6 +161,19 @@ mod tests {
         });
         change(&mut claims);
         claims
+    }
+
+    #[test]
+    fn keys_that_cannot_work_are_refused() {
+        for (made, expect) in [
+            (JwtKey::from_secret(Algorithm::RS256, SECRET), "does not go with a shared secret"),
+            (JwtKey::from_secret(Algorithm::HS256, b"short"), "has 5 bytes"),
+            (JwtKey::from_pem(Algorithm::HS256, b""), "does not go with a public key"),
+            (JwtKey::from_pem(Algorithm::RS256, b"no pem"), "does not read"),
+        ] {
+            let error = made.err().expect("it is refused");
+            assert!(error.message().contains(expect), "{error}");
+        }
     }
 
     #[test]

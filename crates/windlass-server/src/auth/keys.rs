@@ -125,8 +125,11 @@ type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub struct Keys {
     store: Arc<dyn KeyStore>,
     now: Now,
-    remembered: Mutex<HashMap<String, (Timestamp, Option<Arc<Known>>)>>,
+    remembered: Mutex<HashMap<String, Remembered>>,
 }
+
+/// When an id was looked up, and what was found.
+type Remembered = (Timestamp, Option<Arc<Known>>);
 
 struct Known {
     key: ApiKey,

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Sse;
 use axum::response::sse::{Event as SseEvent, KeepAlive};
@@ -19,7 +18,6 @@ use super::instances::find;
 use crate::cursor;
 use crate::error::{ApiError, Failure};
 use crate::extract::{AtRun, Call};
-use crate::serve::Stopping;
 use crate::view::{InstanceStatus, LedgerEvent, LogRecord, StepRecord};
 
 /// How often a run that does not move is looked at: soon after a change, then less and less.
@@ -69,7 +67,6 @@ impl Place {
 pub(crate) async fn live(
     call: Call,
     at: AtRun,
-    stopping: Option<Extension<Stopping>>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, ApiError> {
     let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
@@ -81,15 +78,9 @@ pub(crate) async fn live(
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_STREAMS", message).retry_after(5)
     })?;
     let (sender, receiver) = channel(BUFFERED);
+    let stopped = call.stopped();
     let stream = Follower { call, at, sender, place, told: None };
-    let stopping = stopping.map(|Extension(stopping)| stopping);
     tokio::spawn(async move {
-        let stopped = async {
-            match stopping {
-                Some(stopping) => stopping.wait().await,
-                None => std::future::pending().await,
-            }
-        };
         let gone = stream.sender.clone();
         tokio::select! {
             biased;
@@ -228,7 +219,7 @@ fn status_of(run: &Run) -> serde_json::Value {
 
 fn step_of(event: &Event) -> Option<StepKey> {
     let payload = event.payload_json().ok()?;
-    payload["key"].as_str().map(|key| StepKey::from_stored(key))
+    payload["key"].as_str().map(StepKey::from_stored)
 }
 
 #[cfg(test)]

@@ -45,12 +45,18 @@ pub(crate) async fn wait_for_end(
         if run.status.is_ended() {
             return Ok(run);
         }
-        match tokio::time::timeout_at(until, call.engine.wait(run.run_key)).await {
-            Ok(Ok(_)) => {}
+        let ended = tokio::select! {
+            biased;
+            ended = call.engine.wait(run.run_key) => Some(ended),
+            () = tokio::time::sleep_until(until) => None,
             // The process is stopping: what is known now is the answer.
-            Ok(Err(error)) if error.is_retryable() => return Ok(run),
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => {
+            () = call.stopped() => None,
+        };
+        match ended {
+            Some(Ok(_)) => {}
+            Some(Err(error)) if error.is_retryable() => return Ok(run),
+            Some(Err(error)) => return Err(error.into()),
+            None => {
                 let now = call.engine.find_run(workflow, id).await?;
                 return Ok(now.unwrap_or(run));
             }

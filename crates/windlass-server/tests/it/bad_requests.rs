@@ -107,6 +107,9 @@ async fn slow_heads_and_idle_connections_are_closed() {
     let slow: Vec<&[u8]> = vec![b"GET /api/workflows HTTP/1.1\r\n", b"host: x\r\n", b"a: b\r\n"];
     let (answer, took) = exchange(&server, &slow, Duration::from_millis(400)).await;
     assert!(!answer.contains("200 OK") && took < Duration::from_secs(5), "{took:?} {answer}");
+    let large = format!("GET /healthz HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "x".repeat(200_000));
+    let (answer, _) = exchange(&server, &[large.as_bytes()], Duration::ZERO).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     let whole: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let (answer, took) = exchange(&server, &[whole], Duration::ZERO).await;
     assert!(answer.contains("200 OK") && took < Duration::from_secs(5), "{took:?} {answer}");

@@ -40,12 +40,12 @@ async fn a_stop_lets_requests_end_and_cuts_streams() {
     server.run("approve", "s", json!({}), "waiting").await;
     let stream =
         server.request(Method::GET, "/workflows/approve/instances/s/live").send().await.unwrap();
-    let wait = server.request(Method::GET, "/workflows/approve/instances/s/result?waitMs=1500");
+    let wait = server.request(Method::GET, "/workflows/approve/instances/s/result?waitMs=30000");
     let waiting = tokio::spawn(wait.send());
     tokio::time::sleep(Duration::from_millis(300)).await;
     let began = std::time::Instant::now();
     server.stop().await;
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let response = waiting.await.unwrap().expect("it was answered");
     assert_eq!(response.status(), 200);
     let text = stream.text().await.unwrap_or_default();

@@ -21,7 +21,7 @@ use super::rng::Rng;
 use super::store::{FaultyStore, Link, SkewedClock};
 use super::world::Report;
 use client::{Client, Told};
-use program::{ACTIVITY, Input, Labour, WORKFLOW, step_value};
+use program::{ACTIVITY, BRIEF, Input, Labour, WORKFLOW, step_value};
 
 // More polls than any world needs that makes progress.
 const STEPS_MAX: u64 = 3_000_000;
@@ -118,6 +118,7 @@ fn options(rng: &mut Rng) -> Options {
         claim_max: if rng.chance(300) { rng.range(1, 3) as u32 } else { 100 },
         sticky_bytes_max: if rng.chance(300) { 0 } else { 1 << 20 },
         blocked_retry: Duration::from_secs(2),
+        sweep_every: Duration::from_millis(rng.range(1_000, 6_000)),
         ..Options::default()
     }
 }
@@ -252,6 +253,10 @@ impl Fleet {
             let (sim, engine) = (self.sim.clone(), engine.clone());
             let client = Client { sim, node, engine, told, rng: rng.fork() };
             self.sim.spawn(node, client.see_through());
+        }
+        if rng.chance(400) {
+            let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
+            self.sim.spawn(node, brief);
         }
         let mut chaos = rng.fork();
         for _ in 0..rng.range(3, 12) {
@@ -492,11 +497,11 @@ async fn start_engine(
 }
 
 fn serve(engine: &Engine, yard: Arc<Yard>) {
-    let own = yard.clone();
-    steps::register(engine, WORKFLOW, move |ctx, input: Input| {
-        program::run(own.clone(), ctx, input)
-    })
-    .expect("the workflow is registered once");
+    for name in [WORKFLOW, BRIEF] {
+        let own = yard.clone();
+        let workflow = move |ctx, input: Input| program::run(own.clone(), ctx, input);
+        steps::register(engine, name, workflow).expect("the workflow is registered once");
+    }
     steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: Labour| {
         let yard = yard.clone();
         async move {

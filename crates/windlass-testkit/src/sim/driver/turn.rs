@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_kernel::{
     Body, CausalRef, Decision, Draft, End, Error, HeldItem, Hold, LimitKey, Limits, Message,
-    MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, QueueName, RouteName, Run,
-    RunId, RunKey, RunStatus, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, TurnChange,
-    Wake,
+    MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, QueueName, Route,
+    RouteName, Run, RunId, RunKey, RunStatus, Step, StepKey, StepStatus, Task, TaskId, Timestamp,
+    Turn, TurnChange, Wake,
 };
 
 use super::super::faults::PlantedBug;
@@ -477,26 +477,14 @@ fn task(
     spec: &Activity,
     now: Timestamp,
 ) -> Task {
-    Task {
-        task_id: TaskId(world.key()),
-        namespace: run.namespace.clone(),
-        run_key: Some(run.run_key),
-        step_key: Some(step_key),
-        kind: kind.into(),
+    let route = Route {
         queue: QueueName::default_queue(),
         name: RouteName::new(kind).expect("a valid name"),
-        priority: 0,
-        ready: true,
-        due_at: None,
-        worker: None,
-        claim_no: 0,
-        claimed_at: None,
-        attempt: 0,
-        reclaims: 0,
+    };
+    Task {
+        step_key: Some(step_key),
         body: Some(Body::of(spec).expect("a spec is JSON")),
-        errors: None,
         limit_key: spec.limited.then(|| LimitKey::new(LIMIT).expect("a valid key")),
-        trace: None,
-        created_at: now,
+        ..Task::new(TaskId(world.key()), run.namespace.clone(), kind, route, now).of_run(run)
     }
 }

@@ -3,14 +3,15 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use windlass_engine::Engine;
+use windlass_engine::{Engine, Retention};
 use windlass_kernel::{Error, ErrorKind};
 use windlass_models::steps::{RunHandle, WorkflowRef};
 
 use super::super::executor::{Handle, NodeId, locked};
 use super::super::rng::Rng;
-use super::program::{Input, Program, WORKFLOW, event_value};
+use super::program::{BRIEF, Input, Program, WORKFLOW, event_value};
 
 /// What a client knows of one run.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +109,25 @@ async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: Rng) {
         if until_answered(&sim, || run.resume()).await.is_err() {
             return;
         }
+    }
+}
+
+/// Runs that nobody waits for: they go as soon as their policy allows.
+pub(crate) async fn brief_runs(sim: Handle, engine: Engine, mut rng: Rng) {
+    let span = Duration::from_millis(rng.range(1_000, 3_000));
+    let policy = Retention::keep_for(span).expect("it is long enough");
+    let set = until_answered(&sim, || engine.set_retention(BRIEF, Some(&policy))).await;
+    set.expect("the policy is well-formed");
+    let workflow: WorkflowRef<Input, u64> =
+        WorkflowRef::remote(&engine, BRIEF).expect("a valid name");
+    for number in 0..rng.range(1, 4) {
+        let input = Input { seed: rng.next_u64(), depth: 1, events: false };
+        let id = format!("brief-{number}");
+        let run = until_answered(&sim, || workflow.start(input.clone()).id(id.clone())).await;
+        // It may have ended and be gone before the answer to an earlier try came.
+        sim.trace(format_args!("{id}: {}", run.is_ok()));
+        sim.sleep_us(rng.range(1, 3_000_000)).await;
+        let _ = engine.sweep().await;
     }
 }
 

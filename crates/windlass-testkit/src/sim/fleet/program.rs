@@ -14,6 +14,8 @@ use super::Yard;
 
 /// The workflow that all simulated runs are of.
 pub(crate) const WORKFLOW: &str = "program";
+/// The same workflow under another name, whose runs are deleted when they have ended.
+pub(crate) const BRIEF: &str = "brief";
 /// The activity that some of them call.
 pub(crate) const ACTIVITY: &str = "labour";
 /// What a caught failure counts for.
