@@ -5,7 +5,7 @@
 //! run that had not ended goes on in the new store; stop the engines on the old one first, or it goes
 //! on in both.
 //!
-//! What is not exported: limits, dead letters, and the application's own tables.
+//! What is not exported: limits, settings, dead letters, and the application's own tables.
 
 mod format;
 mod import;

@@ -15,12 +15,13 @@ pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
         out.value(&found)?;
         return Ok(Exit::Ok);
     }
-    let status = out.status(&cell(&found, "status"));
-    let moving = match found["moving"].as_bool() {
-        Some(true) => "it is moving",
-        _ => "it is not moving",
+    let status = cell(&found, "status");
+    let moving = match (found["moving"].as_bool(), status.as_str()) {
+        (Some(true), "active") => "it is moving",
+        (Some(true), _) => "it goes on by itself",
+        _ => "it does not go on by itself",
     };
-    out.line(&format!("{} is {status}: {moving}", out.bold(&run.to_string())))?;
+    out.line(&format!("{} is {}: {moving}", out.bold(&run.to_string()), out.status(&status)))?;
     for (depth, reason) in found["reasons"].as_array().into_iter().flatten().enumerate() {
         out.line(&format!("{}- {}", "  ".repeat(depth), reason_text(reason)))?;
     }
