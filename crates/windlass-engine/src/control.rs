@@ -233,7 +233,13 @@ impl Engine {
         })
     }
 
-    async fn newest(&self, run: &Run) -> Result<Run, Error> {
+    /// Whether a run has no later generation. One that has not ended never has.
+    pub async fn is_newest(&self, run: &Run) -> Result<bool, Error> {
+        Ok(!run.status.is_ended() || self.newest(run).await?.run_key == run.run_key)
+    }
+
+    /// The newest generation of a run.
+    pub async fn newest(&self, run: &Run) -> Result<Run, Error> {
         let (namespace, workflow) = (run.namespace.clone(), run.workflow.clone());
         let newest = self.inner.store.find(namespace, workflow, run.id.clone()).await?;
         Ok(newest.unwrap_or_else(|| run.clone()))

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use windlass_kernel::{
-    Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, Op, RouteName, Run, RunKey,
-    Store, TaskId, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, ModelName, Namespace, Op,
+    RouteName, Run, RunKey, Store, TaskId, Worker, WorkerInfo, WorkerKey, WorkerStatus,
+    WorkflowName,
 };
 
 use crate::claim::{self, Signals};
@@ -68,6 +69,7 @@ pub(crate) struct Registered {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
+    pub(crate) namespace: Namespace,
     _life: Arc<Life>,
 }
 
@@ -137,7 +139,8 @@ impl Engine {
             inner.env.spawn(Lane::Service, Box::pin(workers::serve(Arc::clone(&inner))));
         }
         let life = Arc::new(Life(Arc::clone(&inner)));
-        let engine = Self { inner, _life: life };
+        let namespace = inner.options.namespace.clone();
+        let engine = Self { inner, namespace, _life: life };
         schedules::register(&engine)?;
         Ok(engine)
     }
@@ -176,8 +179,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = &self.inner;
         let key = LimitKey::new(format!("workflow:{workflow}"))?;
-        let namespace = inner.options.namespace.clone();
-        inner.store.set_limit(namespace, key.clone(), slots).await?;
+        inner.store.set_limit(self.namespace.clone(), key.clone(), slots).await?;
         if let Some(registered) = inner.models.write().get_mut(workflow) {
             registered.limit = slots.map(|_| key);
         }
@@ -187,8 +189,7 @@ impl Engine {
     /// Sets how many may be held at the same time under a key of the user's.
     pub async fn set_limit(&self, key: impl AsRef<str>, slots: Option<u32>) -> Result<(), Error> {
         let key = LimitKey::with_limits(key, &self.inner.options.limits)?;
-        let namespace = self.inner.options.namespace.clone();
-        self.inner.store.set_limit(namespace, key, slots).await
+        self.inner.store.set_limit(self.namespace.clone(), key, slots).await
     }
 
     /// What a model needs of the engine to open runs.
@@ -200,6 +201,22 @@ impl Engine {
     pub fn workflows(&self) -> Vec<WorkflowName> {
         let models = self.inner.models.read();
         models.keys().filter(|name| !name.as_str().starts_with("windlass.")).cloned().collect()
+    }
+
+    /// The model of a workflow that this process serves.
+    pub fn model_of(&self, workflow: &WorkflowName) -> Option<ModelName> {
+        self.inner.registered(workflow).map(|registered| registered.model.name())
+    }
+
+    /// The same engine, speaking for another tenant: the runs that it starts and finds by name, the
+    /// schedules and the limits are those of that namespace.
+    pub fn in_namespace(&self, namespace: Namespace) -> Self {
+        Self { namespace, ..self.clone() }
+    }
+
+    /// The tenant that this handle speaks for.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The store.
@@ -230,6 +247,19 @@ impl Engine {
     /// This life of this process.
     pub fn worker(&self) -> WorkerKey {
         self.inner.worker
+    }
+
+    /// Puts what this process serves now into its row among others: what the store has of it is as
+    /// old as the last renewal.
+    pub fn refresh(&self, workers: &mut [Worker]) {
+        for worker in workers.iter_mut().filter(|row| row.info.worker == self.inner.worker) {
+            worker.info = self.inner.worker_info(worker.info.status);
+        }
+    }
+
+    /// Whether the engine takes nothing new because it stops, or has stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.inner.is_draining()
     }
 
     /// How many turns are held here, and how many waiting runs are in memory.

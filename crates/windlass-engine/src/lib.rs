@@ -21,6 +21,7 @@ mod start;
 mod sticky;
 mod tasks;
 mod turn;
+mod why;
 mod workers;
 
 pub use clock::Clock;
@@ -38,3 +39,4 @@ pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,
 };
 pub use turn::{Sent, Turn, refusal};
+pub use why::{Child, Explanation, Reason, Why};

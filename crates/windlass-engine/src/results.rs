@@ -50,6 +50,11 @@ impl Results {
         Err(receiver)
     }
 
+    /// A guard that forgets, when it goes, those who no longer wait for the run.
+    pub(crate) fn waiting(&self, run_key: RunKey) -> Waiting<'_> {
+        Waiting { results: self, run_key }
+    }
+
     pub(crate) fn ended(&self, ended: Ended) {
         let mut state = self.0.lock();
         let state = &mut *state;
@@ -66,5 +71,42 @@ impl Results {
             state.recent.remove(&run_key);
             state.bytes -= bytes;
         }
+    }
+}
+
+pub(crate) struct Waiting<'a> {
+    results: &'a Results,
+    run_key: RunKey,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.results.0.lock();
+        if let Some(senders) = state.waiting.get_mut(&self.run_key) {
+            senders.retain(|sender| !sender.is_closed());
+            if senders.is_empty() {
+                state.waiting.remove(&self.run_key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_waiting_is_forgotten() {
+        let results = Results::default();
+        let run_key = RunKey(uuid::Uuid::from_u128(1));
+        let stays = results.wait_for(run_key).expect_err("it has not ended");
+        {
+            let _waiting = results.waiting(run_key);
+            let _leaves = results.wait_for(run_key).expect_err("it has not ended");
+        }
+        assert_eq!(results.0.lock().waiting[&run_key].len(), 1);
+        drop(stays);
+        drop(results.waiting(run_key));
+        assert!(results.0.lock().waiting.is_empty());
     }
 }

@@ -92,7 +92,7 @@ impl Engine {
         retention: Option<&Retention>,
     ) -> Result<(), Error> {
         let workflow = WorkflowName::with_limits(workflow.as_ref(), &self.inner.options.limits)?;
-        let name = name_of(&self.inner.options.namespace, &workflow);
+        let name = name_of(&self.namespace, &workflow);
         let value = retention.map(Body::of).transpose()?;
         self.inner.store.put_setting(name, value).await?;
         self.inner.policy_set.notify_one();
@@ -101,7 +101,7 @@ impl Engine {
 
     /// The policies of the engine's namespace, by workflow.
     pub async fn retentions(&self) -> Result<Vec<(WorkflowName, Retention)>, Error> {
-        let own = &self.inner.options.namespace;
+        let own = &self.namespace;
         let all = self.inner.policies().await?.into_iter();
         let own = all.filter(|policy| policy.namespace == *own);
         Ok(own.map(|policy| (policy.workflow, policy.retention)).collect())

@@ -204,7 +204,7 @@ impl Engine {
     pub async fn schedules(&self) -> Result<Vec<ScheduleState>, Error> {
         let mut found = Vec::new();
         let limit = self.inner.options.limits.page_rows_max;
-        let mut query = RunsQuery::all(self.inner.options.namespace.clone(), limit);
+        let mut query = RunsQuery::all(self.namespace.clone(), limit);
         query.workflow = Some(WorkflowName::from_stored(SCHEDULE_WORKFLOW));
         query.order = Order::Ascending;
         loop {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorKind, LimitKey,
-    MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, OnExisting, Op, Run, RunId,
-    RunKey, Timestamp, Turn as TurnRow, WorkflowName,
+    MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op,
+    Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
 };
 
 use crate::engine::{Engine, Inner};
@@ -83,7 +83,7 @@ impl Engine {
     /// Starts a run. With an id, the same input finds the run that exists; another is an error.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let inner = &self.inner;
-        let (commit, id) = inner.creating(start)?;
+        let (commit, id) = inner.creating(self.namespace.clone(), start)?;
         let run_key = commit.run_key().expect("a create names its run");
         let workflow = workflow_of(&commit);
         let answer = inner.create(commit).await;
@@ -104,7 +104,7 @@ impl Engine {
         let mut pending = Vec::new();
         for mut start in starts {
             start.on_existing = OnExisting::Refuse;
-            let (commit, id) = inner.creating(start)?;
+            let (commit, id) = inner.creating(self.namespace.clone(), start)?;
             let run_key = commit.run_key().expect("a create names its run");
             pending.push(async move { started(inner.create(commit).await, run_key, id) });
         }
@@ -126,8 +126,8 @@ impl Engine {
         workflow: &WorkflowName,
         id: &RunId,
     ) -> Result<Option<Run>, Error> {
-        let namespace = self.inner.options.namespace.clone();
-        self.inner.store.find(namespace, workflow.clone(), id.clone()).await
+        let (workflow, id) = (workflow.clone(), id.clone());
+        self.inner.store.find(self.namespace.clone(), workflow, id).await
     }
 
     /// Sends an event to a run. Sent again with the same message id it is the same event.
@@ -181,9 +181,8 @@ impl Engine {
                 Err(error) if error.code() == "RUN_TERMINAL" && sent < RESOLVE_MAX => {
                     // It may have been restarted since its key was read.
                     let ended = self.current(to).await?;
-                    let newest = self.find_run(&ended.workflow, &ended.id).await?;
-                    match newest {
-                        Some(newest) if newest.run_key != to => to = newest.run_key,
+                    match self.newest(&ended).await? {
+                        newest if newest.run_key != to => to = newest.run_key,
                         _ => return Err(refusal(&error)),
                     }
                     sent += 1;
@@ -197,6 +196,8 @@ impl Engine {
     pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
         let inner = &self.inner;
         let mut poll = POLL_MIN;
+        // Goes last: whoever stops waiting is forgotten, whatever becomes of the run.
+        let _waiting = inner.results.waiting(run_key);
         loop {
             let receiver = match inner.results.wait_for(run_key) {
                 Ok(ended) => return Ok(ended),
@@ -260,7 +261,7 @@ fn started(
 }
 
 impl Inner {
-    fn creating(&self, start: StartRun) -> Result<(Commit, RunId), Error> {
+    fn creating(&self, namespace: Namespace, start: StartRun) -> Result<(Commit, RunId), Error> {
         let run_key = self.clock.run_key();
         let id = match start.id {
             Some(id) => id,
@@ -289,7 +290,7 @@ impl Inner {
         turn.limit_key = limit_key;
         let new = NewRun {
             run_key,
-            namespace: self.options.namespace.clone(),
+            namespace,
             workflow: start.workflow,
             model: start.model,
             id: id.clone(),

@@ -223,7 +223,7 @@ impl Engine {
         Ok(Task {
             run_key,
             body: Some(Body::of(&body)?),
-            ..Task::new(inner.task_id(), inner.options.namespace.clone(), EFFECT, route, now)
+            ..Task::new(inner.task_id(), self.namespace.clone(), EFFECT, route, now)
         })
     }
 

@@ -100,6 +100,12 @@ pub trait Store: Send + Sync + 'static {
     /// Looks for damage below the rows, as far as the database can tell: one sentence a finding.
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
 
+    /// What the database says of itself, for the people who look after it. Nothing where there is no
+    /// database.
+    fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Calls `sink` after commits that made something ready, here or in another process. A hint:
     /// it may come late, twice or not at all, and it must not block.
     fn listen(&self, sink: WakeSink);
@@ -327,6 +333,30 @@ pub struct QueueHealth {
     pub scheduled_next: Option<Timestamp>,
     /// Those that somebody holds.
     pub held: Capped,
+}
+
+/// Something that a database says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// What it is about, in a word or two.
+    pub name: &'static str,
+    /// What it is.
+    pub value: String,
+    /// Why somebody should do something about it, and what.
+    pub worry: Option<String>,
+}
+
+impl Fact {
+    /// A fact that nobody needs to worry about.
+    pub fn new(name: &'static str, value: impl Into<String>) -> Self {
+        Self { name, value: value.into(), worry: None }
+    }
+
+    /// The fact with what is wrong about it, if anything is.
+    pub fn worry(mut self, worry: Option<String>) -> Self {
+        self.worry = worry;
+        self
+    }
 }
 
 /// How many runs of a workflow are in a status.

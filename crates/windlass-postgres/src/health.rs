@@ -1,8 +1,10 @@
 //! Counts and ages, at a cost that does not grow with what has ended or sleeps; and damage.
 
+use std::time::{Duration, Instant};
+
 use tokio_postgres::Row;
 use windlass_kernel::{
-    Capped, Error, Health, Namespace, QueueHealth, RunCount, RunStatus, WorkflowName,
+    Capped, Error, Fact, Health, Namespace, QueueHealth, RunCount, RunStatus, WorkflowName,
 };
 
 use crate::rows::{self, Cells};
@@ -64,10 +66,32 @@ const DAMAGE: &str = "SELECT format('index %s is not valid: drop it and build it
     FROM pg_stat_database WHERE datname = current_database() AND checksum_failures > 0 \
     ORDER BY 1";
 
+const FACTS: &str = "SELECT current_setting('server_version'), \
+    (SELECT max(version) FROM @schema@.refinery_schema_history), \
+    pg_size_pretty(pg_database_size(current_database())), \
+    current_setting('synchronous_commit'), current_setting('fsync'), \
+    current_setting('full_page_writes')";
+
+// A transaction that is open for long keeps dead rows from being swept, and claims then walk them.
+const OLD_TRANSACTIONS: &str = "SELECT format('process %s of %s (%s, %s) since %s s', pid, \
+        coalesce(usename, '?'), coalesce(nullif(application_name, ''), 'no name'), \
+        coalesce(state, '?'), round(extract(epoch FROM clock_timestamp() - xact_start))) \
+    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+        AND xact_start < clock_timestamp() - interval '1 minute' ORDER BY xact_start LIMIT 20";
+
+// A record in the write-ahead log that nobody reads: the commit waits for the disk like any other.
+const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'windlass', '')::text";
+
 pub(crate) fn statements() -> Vec<(String, String)> {
-    [("counts", COUNTS), ("queues", QUEUES), ("damage", DAMAGE)]
-        .map(|(name, text)| (name.to_owned(), text.to_owned()))
-        .to_vec()
+    let all = [
+        ("counts", COUNTS),
+        ("queues", QUEUES),
+        ("damage", DAMAGE),
+        ("facts", FACTS),
+        ("old transactions", OLD_TRANSACTIONS),
+        ("flush", FLUSH),
+    ];
+    all.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec()
 }
 
 /// Counts and ages.
@@ -115,4 +139,54 @@ fn queue_health(c: &mut Cells<'_>) -> Result<QueueHealth, Error> {
 pub(crate) async fn check(shared: &Shared) -> Result<Vec<String>, Error> {
     let rows = shared.read(DAMAGE, &[&shared.options.schema]).await?;
     rows.iter().map(|row| Ok(Cells::of(row).text()?.to_owned())).collect()
+}
+
+/// How often a commit is timed.
+const FLUSHES: u32 = 5;
+
+/// What the database says of itself.
+pub(crate) async fn facts(shared: &Shared) -> Result<Vec<Fact>, Error> {
+    let rows = shared.read(FACTS, &[]).await?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("the server says nothing of itself"))?;
+    let text = |at: usize| row.get::<_, String>(at);
+    let version: Option<i32> = row.get(1);
+    let version = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
+    let off = |at: usize, name: &str| {
+        let what = format!("{name} is off: what was acknowledged can be lost with the machine");
+        (text(at) == "off").then_some(what)
+    };
+    let mut facts = vec![
+        Fact::new("database", format!("PostgreSQL {}", text(0))),
+        Fact::new("schema", format!("version {version}")),
+        Fact::new("size", text(2)),
+        // The committers set it for their own sessions; this is what others have.
+        Fact::new("synchronous_commit", text(3)),
+        Fact::new("fsync", text(4)).worry(off(4, "fsync")),
+        Fact::new("full_page_writes", text(5)).worry(off(5, "full_page_writes")),
+    ];
+    facts.push(flush(shared).await?);
+    let old = shared.read(OLD_TRANSACTIONS, &[]).await?;
+    if old.is_empty() {
+        facts.push(Fact::new("old transactions", "none"));
+    }
+    for row in &old {
+        let worry = "it slows every claim down; end it, or find out why it stays open";
+        let fact = Fact::new("old transaction", row.get::<_, String>(0));
+        facts.push(fact.worry(Some(worry.to_owned())));
+    }
+    Ok(facts)
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures the disk under the server")]
+async fn flush(shared: &Shared) -> Result<Fact, Error> {
+    let mut best = Duration::MAX;
+    for _ in 0..FLUSHES {
+        let started = Instant::now();
+        shared.read(FLUSH, &[]).await?;
+        best = best.min(started.elapsed());
+    }
+    let slow = best > Duration::from_millis(20);
+    let worry = "every commit waits for this; a faster disk, or a server that is nearer";
+    let fact = Fact::new("commit", format!("{:.2} ms", best.as_secs_f64() * 1e3));
+    Ok(fact.worry(slow.then(|| worry.to_owned())))
 }

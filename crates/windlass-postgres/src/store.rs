@@ -15,8 +15,8 @@ use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey, Loaded, Namespace, Op,
-    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
+    DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
+    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
     WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
@@ -406,6 +406,10 @@ impl Store for PostgresStore {
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         self.call(|shared| async move { health::check(&shared).await })
+    }
+
+    fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
+        self.call(|shared| async move { health::facts(&shared).await })
     }
 
     fn listen(&self, sink: WakeSink) {

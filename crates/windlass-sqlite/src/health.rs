@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_kernel::{
-    Capped, Error, Health, Namespace, QueueHealth, RunCount, RunStatus, Timestamp, WorkflowName,
+    Capped, Error, Fact, Health, Namespace, QueueHealth, RunCount, RunStatus, Timestamp,
+    WorkflowName,
 };
 
 use crate::error::{Fail, sql};
@@ -80,6 +81,25 @@ fn queue(
 fn capped(conn: &Connection, text: &str) -> Result<Capped, Fail> {
     let mut select = conn.prepare_cached(text)?;
     Ok(Capped::new(select.query_row(params![number(Capped::MAX + 1)], |row| count(row, 0))?))
+}
+
+/// What the database says of itself.
+pub(crate) fn facts(conn: &Connection) -> Result<Vec<Fact>, Error> {
+    let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let read = || -> rusqlite::Result<Vec<Fact>> {
+        let bytes = number("page_count")? * number("page_size")?;
+        let free = number("freelist_count")? * number("page_size")?;
+        let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        let unexpected = "the journal mode was changed; open the store with nothing but Windlass";
+        let worry = (mode != "wal").then(|| unexpected.to_owned());
+        Ok(vec![
+            Fact::new("database", format!("SQLite {}", rusqlite::version())),
+            Fact::new("schema", format!("version {}", number("user_version")?)),
+            Fact::new("size", format!("{bytes} bytes, {free} of them free")),
+            Fact::new("journal", mode).worry(worry),
+        ])
+    };
+    read().map_err(sql)
 }
 
 /// Looks for damage: one sentence a finding. Reads everything.

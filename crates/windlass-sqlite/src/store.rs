@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Limits, Loaded, Namespace, Promoted,
-    Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp, WakeSink,
-    WorkerInfo, WorkerKey, WorkflowName,
+    DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Namespace,
+    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
+    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -212,6 +212,10 @@ impl Store for SqliteStore {
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         Box::pin(self.read(health::check))
+    }
+
+    fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
+        Box::pin(self.read(health::facts))
     }
 
     fn listen(&self, sink: WakeSink) {

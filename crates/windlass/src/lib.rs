@@ -5,14 +5,15 @@
 
 mod address;
 mod engine;
+pub mod transfer;
 
 use std::sync::Arc;
 
 pub use address::Address;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
-    Archive, EnqueuedReason, Env, Missed, Options, Overlap, Retention, ScheduleState, Swept,
-    TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv,
+    Archive, EnqueuedReason, Env, Explanation, Missed, Options, Overlap, Reason, Retention,
+    ScheduleState, Swept, TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv, Why,
 };
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{

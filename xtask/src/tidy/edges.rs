@@ -66,7 +66,7 @@ const EDGES: &[Edges] = &[
     Edges {
         name: "windlass-server",
         may: &["windlass", "engine", "models"],
-        may_in_tests: &["testkit"],
+        may_in_tests: &["kernel", "postgres", "testkit"],
         never: DRIVERS,
     },
     Edges {

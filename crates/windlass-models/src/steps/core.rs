@@ -451,13 +451,24 @@ impl Core {
         }
         if !entry.claimed {
             let kind = entry.kind.as_str();
+            let instead = self.asked_instead();
             self.fault = Some(nondeterminism(format!(
-                "the record has {kind:?} step {key:?} next, and the code does not ask for it"
+                "the record has {kind:?} step {key:?} next, and the code does not ask for it{instead}"
             )));
             return true;
         }
         self.deliver(&key);
         true
+    }
+
+    // What the code waits for where the record has something else.
+    fn asked_instead(&self) -> String {
+        let told = |state: &State| matches!(state, State::Recorded(_) | State::Delivered(_));
+        let asked = self.entries.iter().filter(|(_, entry)| entry.live && !told(&entry.state));
+        match asked.map(|(key, _)| key).min() {
+            Some(key) => format!(", but for {key:?}"),
+            None => String::new(),
+        }
     }
 
     /// Tells an operation the result that was recorded for it.
@@ -523,8 +534,9 @@ impl Core {
         missed.sort();
         if let Some(key) = missed.first() {
             let kind = self.entries[*key].kind.as_str();
+            let instead = self.asked_instead();
             self.fault = Some(nondeterminism(format!(
-                "{kind:?} step {key:?} is open in the record, and the code does not ask for it"
+                "{kind:?} step {key:?} is open in the record, and the code does not ask for it{instead}"
             )));
         }
     }

@@ -128,6 +128,14 @@ async fn changed_code_is_noticed_and_the_right_code_goes_on(h: Arc<Harness>) {
         run.wake().await.unwrap();
         let reason = until_blocked(&run).await;
         assert!(reason.contains(code), "{name}: {reason}");
+        let why = engine.why(run.run_key()).await.unwrap();
+        assert_eq!(why.reasons[0].code, windlass::Why::Blocked, "{name}: {why:?}");
+        assert!(!why.moving && why.reasons[0].text.contains(code), "{name}: {why:?}");
+        if name == "rename" {
+            let both =
+                why.reasons[0].text.contains("\"b\"") && why.reasons[0].text.contains("\"c\"");
+            assert!(both, "both names are told: {why:?}");
+        }
         let status = run.status().await.unwrap().status;
         assert_eq!(status, RunStatus::Waiting, "{name}");
         let added = event_types(&run).await.split_off(before.len());

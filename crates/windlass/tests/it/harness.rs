@@ -87,7 +87,7 @@ impl Harness {
         self.schema.as_ref().expect("this is PostgreSQL")
     }
 
-    async fn open(&self) -> Arc<dyn Store> {
+    pub(crate) async fn open(&self) -> Arc<dyn Store> {
         match self.kind {
             Kind::Memory => Arc::clone(&self.memory),
             Kind::Sqlite => {

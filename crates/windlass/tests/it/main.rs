@@ -18,6 +18,7 @@ mod retries;
 mod schedules;
 mod sql;
 mod steps;
+mod transfer;
 
 #[path = "../../examples/ledger.rs"]
 #[allow(dead_code, reason = "its main is for people")]

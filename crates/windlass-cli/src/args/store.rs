@@ -1,0 +1,85 @@
+//! The arguments of the commands that open a store themselves.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// The store that a command opens.
+#[derive(Args, Clone)]
+pub(crate) struct StoreArg {
+    /// Where the state is kept: `sqlite:PATH` or `postgres://…`.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "WINDLASS_STORE",
+        hide_env_values = true,
+        default_value = "sqlite:.windlass/windlass.db"
+    )]
+    pub(crate) store: String,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass verify --store sqlite:app.db
+  windlass verify --store sqlite:app.db order/order-42
+  windlass verify --store postgres://db/app --save heads.txt      keep the heads elsewhere
+  windlass verify --store postgres://db/app --anchor heads.txt    compare with them later
+
+Ends with 1 if anything is wrong.")]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Only these runs: WORKFLOW/ID or a run key. [default: all]
+    #[arg(value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// The namespace of runs that are named WORKFLOW/ID.
+    #[arg(long, default_value = "default")]
+    pub(crate) namespace: String,
+    /// Heads that were saved before: each must still lie on its run's chain.
+    #[arg(long = "anchor", visible_alias = "anchors", value_name = "FILE")]
+    pub(crate) anchors: Option<PathBuf>,
+    /// Save the heads of what was verified, to be kept where the store's owner cannot change them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass export --store sqlite:app.db --out runs.jsonl
+  windlass export --store sqlite:app.db order/order-42 | gzip > order-42.jsonl.gz
+  windlass export --store sqlite:old.db | windlass import --store postgres://db/app
+
+Stop the engines on the store first, or export runs that have ended: a run that is exported while it
+moves would go on in two stores.")]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// Only these runs, all generations: WORKFLOW/ID, or one generation by its run key.
+    /// [default: all]
+    #[arg(value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// The namespace of runs that are named WORKFLOW/ID.
+    #[arg(long, default_value = "default")]
+    pub(crate) namespace: String,
+    /// The file to write. [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Only runs that have ended.
+    #[arg(long)]
+    pub(crate) ended: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  windlass import --store postgres://db/app runs.jsonl
+  gunzip < runs.jsonl.gz | windlass import --store sqlite:new.db")]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    /// The file to read. [default: standard input]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}

@@ -1,0 +1,259 @@
+//! The HTTP client of the management commands: one base URL, the caller's headers, one error shape.
+
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde_json::Value;
+
+use crate::args::Remote;
+use crate::exit::{Exit, Failure};
+
+/// How long a request may take that is not a long poll.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server, as the command line names it.
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+/// The words of a path below the base; each is quoted by itself.
+pub(crate) type Path<'a> = &'a [&'a str];
+
+/// Parameters after the `?`.
+pub(crate) type Params = Vec<(&'static str, String)>;
+
+impl Client {
+    pub(crate) fn new(remote: &Remote) -> Result<Self, Failure> {
+        let base = Url::parse(&remote.url).ok().filter(|url| url.has_host()).ok_or_else(|| {
+            let message = format!("{:?} is not the URL of a server", remote.url);
+            Failure::usage(message).with_hint("write it in full, as http://127.0.0.1:7878/api")
+        })?;
+        let http = reqwest::Client::builder()
+            .default_headers(headers(remote)?)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| Failure::error(format!("no HTTP client can be made: {error}")))?;
+        Ok(Self { http, base })
+    }
+
+    /// The base URL, without what may be secret in it.
+    pub(crate) fn shown(&self) -> String {
+        crate::shown::without_password(self.base.as_str())
+    }
+
+    pub(crate) async fn get(&self, path: Path<'_>, params: &Params) -> Result<Value, Failure> {
+        self.call(Method::GET, path, params, None, REQUEST_TIMEOUT).await
+    }
+
+    /// A GET that the server answers when something has happened, or after `wait`.
+    pub(crate) async fn long_poll(
+        &self,
+        path: Path<'_>,
+        params: &Params,
+        wait: Duration,
+    ) -> Result<Value, Failure> {
+        self.call(Method::GET, path, params, None, wait + REQUEST_TIMEOUT).await
+    }
+
+    pub(crate) async fn post(&self, path: Path<'_>, body: &Value) -> Result<Value, Failure> {
+        self.call(Method::POST, path, &Vec::new(), Some(body), REQUEST_TIMEOUT).await
+    }
+
+    pub(crate) async fn put(&self, path: Path<'_>, body: &Value) -> Result<Value, Failure> {
+        self.call(Method::PUT, path, &Vec::new(), Some(body), REQUEST_TIMEOUT).await
+    }
+
+    pub(crate) async fn delete(&self, path: Path<'_>) -> Result<Value, Failure> {
+        self.call(Method::DELETE, path, &Vec::new(), None, REQUEST_TIMEOUT).await
+    }
+
+    /// Opens a stream of server-sent events, from after `last_id` if there is one.
+    pub(crate) async fn stream(
+        &self,
+        path: Path<'_>,
+        last_id: Option<&str>,
+    ) -> Result<Response, Failure> {
+        let mut request = self.http.get(self.url(path)?).header("accept", "text/event-stream");
+        if let Some(last_id) = last_id {
+            request = request.header("last-event-id", last_id);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(self.refused(response, path).await)
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: Path<'_>,
+        params: &Params,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<Value, Failure> {
+        let mut request: RequestBuilder =
+            self.http.request(method, self.url(path)?).query(params).timeout(timeout);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if !response.status().is_success() {
+            return Err(self.refused(response, path).await);
+        }
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
+        let text = response.text().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_str(&text).map_err(|_| {
+            let shown = self.shown();
+            Failure::error(format!("what {shown} answers is not JSON"))
+                .with_hint("--url is the base of the API; it ends in /api unless it was moved")
+        })
+    }
+
+    fn url(&self, path: Path<'_>) -> Result<Url, Failure> {
+        let mut url = self.base.clone();
+        match url.path_segments_mut() {
+            Ok(mut segments) => {
+                segments.pop_if_empty().extend(path);
+            }
+            Err(()) => {
+                let message = format!("{} cannot have a path below it", self.shown());
+                return Err(Failure::usage(message));
+            }
+        }
+        Ok(url)
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let shown = self.shown();
+        if error.is_timeout() && !error.is_connect() {
+            let message = format!("the server at {shown} did not answer in time");
+            return Failure::new(Exit::Timeout, message).transient();
+        }
+        let cause = innermost(error);
+        if error.is_connect() {
+            return Failure::error(format!("no server answers at {shown}: {cause}"))
+                .with_hint(
+                    "start one with `windlass dev`, or say where it is with --url or WINDLASS_URL",
+                )
+                .transient();
+        }
+        Failure::error(format!("the connection to {shown} broke: {cause}")).transient()
+    }
+
+    // What the server says, in its own words and code; and what the words do not say.
+    async fn refused(&self, response: Response, path: Path<'_>) -> Failure {
+        let status = response.status();
+        let body: Value = match response.bytes().await {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+            Err(_) => Value::Null,
+        };
+        let exit = match status {
+            StatusCode::NOT_FOUND => Exit::NotFound,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Auth,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Exit::Timeout,
+            _ => Exit::Error,
+        };
+        let (code, message) = (body["code"].as_str(), body["message"].as_str());
+        let (Some(code), Some(message)) = (code, message) else {
+            let shown = self.shown();
+            let message = format!("the server at {shown} answered {status} to /{}", path.join("/"));
+            let failure = Failure::new(exit, message);
+            return match status {
+                StatusCode::NOT_FOUND => failure.with_hint(
+                    "is --url right? It is the base of the API and ends in /api unless it was moved",
+                ),
+                _ => failure,
+            };
+        };
+        let failure = Failure::new(exit, message).with_code(code);
+        match (code, path) {
+            ("WORKFLOW_NOT_FOUND", ["workflows", name, ..]) => self.nearest(failure, name).await,
+            ("UNAUTHENTICATED", _) => {
+                failure.with_hint("give a key with --key or WINDLASS_KEY, or a header with -H")
+            }
+            _ => failure,
+        }
+    }
+
+    // A name that is not known is usually one that was mistyped.
+    async fn nearest(&self, failure: Failure, name: &str) -> Failure {
+        let Ok(url) = self.url(&["workflows"]) else { return failure };
+        let Ok(response) = self.http.get(url).timeout(REQUEST_TIMEOUT).send().await else {
+            return failure;
+        };
+        let body: Value = match response.bytes().await {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+            Err(_) => return failure,
+        };
+        let names = body["workflows"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&str> = names.iter().filter_map(|row| row["name"].as_str()).collect();
+        match hint(name, &names) {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        }
+    }
+}
+
+/// What to say to somebody who wrote a name that is not among `known`.
+fn hint(name: &str, known: &[&str]) -> Option<String> {
+    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
+    let nearest = known.iter().min_by_key(distance)?;
+    // Half the letters wrong is another word.
+    if distance(&nearest) <= (name.chars().count() / 2).max(1) {
+        return Some(format!("did you mean {nearest:?}?"));
+    }
+    let shown: Vec<&str> = known.iter().copied().take(8).collect();
+    let more = if known.len() > shown.len() { ", …" } else { "" };
+    Some(format!("there are: {}{more}", shown.join(", ")))
+}
+
+fn headers(remote: &Remote) -> Result<HeaderMap, Failure> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = &remote.key {
+        let mut value = HeaderValue::try_from(format!("Bearer {}", key.trim()))
+            .map_err(|_| Failure::usage("the key has characters that no header can have"))?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    for line in &remote.header {
+        let wrong = || {
+            let name = line.split(':').next().unwrap_or_default();
+            Failure::usage(format!("the header beginning with {name:?} is not \"Name: value\""))
+        };
+        let (name, value) = line.split_once(':').ok_or_else(wrong)?;
+        let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
+        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_is_recognised() {
+        let known = ["hello", "order", "fan-out"];
+        assert_eq!(hint("helo", &known).unwrap(), "did you mean \"hello\"?");
+        assert_eq!(hint("odrer", &known).unwrap(), "did you mean \"order\"?");
+        assert_eq!(hint("billing", &known).unwrap(), "there are: hello, order, fan-out");
+        assert_eq!(hint("billing", &[]), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! What each command does.
+
+mod config;
+mod dev;
+mod keys;
+mod reference;
+mod runs;
+mod schedules;
+mod serve;
+mod server;
+mod store;
+mod why;
+mod workflows;
+
+use serde_json::Value;
+
+use crate::args::{Cli, Command, ConfigCommand, Remote};
+use crate::client::Client;
+use crate::exit::{Failure, Outcome};
+use crate::output::Out;
+
+/// Does what the command line says.
+pub(crate) async fn run(cli: Cli) -> Outcome {
+    let command = cli.command.unwrap_or(Command::Dev(cli.dev));
+    match command {
+        Command::Dev(args) => dev::run(args).await,
+        Command::Server(args) => server::run(*args).await,
+        Command::Workflows(args) => workflows::run(Api::new(&args.remote)?, args.command).await,
+        Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
+        Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
+        Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
+        Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
+        Command::Info(args) => store::info(args).await,
+        Command::Doctor(args) => store::doctor(args).await,
+        Command::Verify(args) => store::verify(args).await,
+        Command::Migrate(args) => store::migrate(args).await,
+        Command::Export(args) => store::export(args).await,
+        Command::Import(args) => store::import(args).await,
+        Command::Config(args) => match args.command {
+            ConfigCommand::Show(args) => config::show(&args),
+        },
+        Command::Completions { shell } => reference::completions(shell),
+        Command::Man { out } => reference::man(&out),
+        Command::Docs => reference::print(),
+    }
+}
+
+/// A server to talk to, and how to print what it says.
+pub(crate) struct Api {
+    pub(crate) client: Client,
+    pub(crate) out: Out,
+}
+
+impl Api {
+    fn new(remote: &Remote) -> Result<Self, Failure> {
+        Ok(Self { client: Client::new(remote)?, out: Out::new(remote.output) })
+    }
+}
+
+/// JSON that was given as text, as `@FILE`, or as `-` for standard input.
+fn read_json(what: &str, text: &str) -> Result<Value, Failure> {
+    let read = match text.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Failure::error(format!("{path} cannot be read: {error}")))?,
+        None if text == "-" => std::io::read_to_string(std::io::stdin())?,
+        None => text.to_owned(),
+    };
+    serde_json::from_str(&read).map_err(|error| {
+        Failure::usage(format!("{what} is not JSON: {error}"))
+            .with_hint("a text needs its quotes: --params '\"world\"'")
+    })
+}
+
+/// Labels as an object.
+fn labels_of(labels: &[(String, String)]) -> Value {
+    let pair = |(key, value): &(String, String)| (key.clone(), Value::from(value.as_str()));
+    Value::Object(labels.iter().map(pair).collect())
+}

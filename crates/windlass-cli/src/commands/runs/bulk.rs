@@ -1,0 +1,76 @@
+//! One action on all runs that a filter takes, with a count before it is done.
+
+use serde_json::{Value, json};
+
+use crate::args::{BulkArgs, Named, RunRef};
+use crate::commands::{Api, labels_of};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{cell, note};
+
+pub(super) async fn run(api: Api, action: &str, run: &RunRef, bulk: &BulkArgs) -> Outcome {
+    let workflow = match run.named().map_err(Failure::usage)? {
+        Named::Nothing => None,
+        Named::Workflow(workflow) | Named::Word(workflow) => Some(workflow),
+        Named::Run { .. } => {
+            return Err(Failure::usage("--all is for many runs, and one run is named"));
+        }
+    };
+    let mut body = json!({ "action": action, "dryRun": bulk.dry_run });
+    body["filter"] = filter(workflow, bulk);
+    if let Some(limit) = bulk.limit {
+        body["limit"] = limit.into();
+    }
+    let answer = api.client.post(&["runs", "bulk"], &body).await?;
+    let failed = answer["failed"].as_array().cloned().unwrap_or_default();
+    let exit = if failed.is_empty() { Exit::Ok } else { Exit::Error };
+    if !api.out.is_text() {
+        api.out.value(&answer)?;
+        return Ok(exit);
+    }
+    let matched = cell(&answer, "matched");
+    match bulk.dry_run {
+        true => api.out.line(&format!("{action}: {matched} runs match, nothing was done"))?,
+        false => {
+            let done = cell(&answer, "done");
+            api.out.line(&format!("{action}: {done} of {matched} runs that match"))?;
+        }
+    }
+    for row in &failed {
+        let (workflow, id) = (cell(row, "workflowName"), cell(row, "id"));
+        note(&format!("{workflow}/{id}: {} [{}]", cell(row, "message"), cell(row, "code")));
+    }
+    if answer["more"] == true {
+        note("more runs match than one call takes: say it again, or set --limit");
+    }
+    Ok(exit)
+}
+
+fn filter(workflow: Option<String>, bulk: &BulkArgs) -> Value {
+    let mut filter = json!({});
+    let mut set = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            filter[key] = value;
+        }
+    };
+    set("workflow", workflow.map(Value::from));
+    set("status", bulk.filter.status.map(|status| status.as_str().into()));
+    set("labels", (!bulk.filter.labels.is_empty()).then(|| labels_of(&bulk.filter.labels)));
+    set("createdFrom", bulk.filter.created_from.clone().map(Value::from));
+    set("createdBefore", bulk.filter.created_before.clone().map(Value::from));
+    filter
+}
+
+/// A filter without `--all` would be accepted and ignored.
+pub(super) fn refuse_filters(bulk: &BulkArgs, action: &str) -> Result<(), Failure> {
+    let filter = &bulk.filter;
+    let given = filter.status.is_some()
+        || !filter.labels.is_empty()
+        || filter.created_from.is_some()
+        || filter.created_before.is_some();
+    if !given {
+        return Ok(());
+    }
+    let message = "--status, --label, --created-from and --created-before need --all";
+    let hint = format!("see first what it takes: windlass runs {action} --all … --dry-run");
+    Err(Failure::usage(message).with_hint(hint))
+}

@@ -1,0 +1,86 @@
+//! Pause, resume, restart, terminate, retry and send-event: what an operator does to a run.
+
+use serde_json::{Value, json};
+
+use super::{RunName, bulk, resolve, wait};
+use crate::args::{ControlArgs, RestartArgs, SendEventArgs, TerminateArgs, WaitArgs};
+use crate::commands::{Api, read_json};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::cell;
+
+pub(super) async fn run(api: Api, action: &'static str, args: ControlArgs) -> Outcome {
+    if args.bulk.all {
+        if args.wait.wait {
+            return Err(Failure::usage("--wait is for one run, and --all for many"));
+        }
+        return bulk::run(api, action, &args.run, &args.bulk).await;
+    }
+    bulk::refuse_filters(&args.bulk, action)?;
+    let run = resolve(&api.client, &args.run).await?;
+    act(api, &run, action, &json!({}), &args.wait).await
+}
+
+pub(super) async fn restart(api: Api, args: RestartArgs) -> Outcome {
+    let run = resolve(&api.client, &args.run).await?;
+    act(api, &run, "restart", &json!({}), &args.wait).await
+}
+
+pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
+    if args.bulk.all {
+        return bulk::run(api, "terminate", &args.run, &args.bulk).await;
+    }
+    bulk::refuse_filters(&args.bulk, "terminate")?;
+    let run = resolve(&api.client, &args.run).await?;
+    let body = match args.reason {
+        Some(reason) => json!({ "reason": reason }),
+        None => json!({}),
+    };
+    act(api, &run, "terminate", &body, &WaitArgs::default()).await
+}
+
+async fn act(api: Api, run: &RunName, action: &str, body: &Value, then: &WaitArgs) -> Outcome {
+    let answer = api.client.post(&run.path(&[action]), body).await?;
+    if then.wait {
+        return wait::until_end(&api, run, then).await;
+    }
+    match api.out.is_text() {
+        true => {
+            let status = api.out.status(&cell(&answer["details"], "status"));
+            api.out.line(&format!("{run} {}", past(action, &status)))?;
+        }
+        false => api.out.value(&answer)?,
+    }
+    Ok(Exit::Ok)
+}
+
+// A pause takes effect at the run's next turn, so the status may still be the one before.
+fn past(action: &str, status: &str) -> String {
+    let done = match action {
+        "pause" => "is asked to pause",
+        "resume" => "goes on",
+        "restart" => "begins again",
+        "retry" => "goes on at the step that failed",
+        _ => "is ended",
+    };
+    if status.is_empty() { done.to_owned() } else { format!("{done}: {status}") }
+}
+
+pub(super) async fn send_event(api: Api, args: SendEventArgs) -> Outcome {
+    let run = resolve(&api.client, &args.run).await?;
+    let mut body = json!({ "type": args.event_type });
+    if let Some(payload) = &args.payload {
+        body["payload"] = read_json("--payload", payload)?;
+    }
+    if let Some(id) = &args.event_id {
+        body["id"] = id.as_str().into();
+    }
+    let answer = api.client.post(&run.path(&["events"]), &body).await?;
+    match api.out.is_text() {
+        true => {
+            let status = api.out.status(&cell(&answer["status"], "status"));
+            api.out.line(&format!("{run} has the event {:?}: {status}", args.event_type))?;
+        }
+        false => api.out.value(&answer)?,
+    }
+    Ok(Exit::Ok)
+}

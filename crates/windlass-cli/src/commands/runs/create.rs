@@ -1,0 +1,57 @@
+//! `windlass runs create`: starts a run, and waits for it if asked to.
+
+use serde_json::{Value, json};
+
+use super::{RunName, wait};
+use crate::args::{CreateArgs, Named};
+use crate::commands::{Api, labels_of, read_json};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{cell, note};
+
+pub(super) async fn run(api: Api, args: CreateArgs) -> Outcome {
+    let (workflow, id) = match args.run.named().map_err(Failure::usage)? {
+        Named::Run { workflow, id } => (workflow, Some(id)),
+        Named::Workflow(workflow) | Named::Word(workflow) => (workflow, None),
+        Named::Nothing => {
+            let hint = "for example: windlass runs create hello --params '\"world\"'";
+            return Err(Failure::usage("no workflow is named").with_hint(hint));
+        }
+    };
+    let body = body(&args, id)?;
+    let created = api.client.post(&["workflows", &workflow, "instances"], &body).await?;
+    let run = RunName { workflow, id: cell(&created, "id") };
+    if args.wait.wait {
+        if api.out.is_text() {
+            note(&format!("started {run}"));
+        }
+        return wait::until_end(&api, &run, &args.wait).await;
+    }
+    match api.out.is_text() {
+        true => api.out.line(&run.to_string())?,
+        false => api.out.value(&created)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn body(args: &CreateArgs, id: Option<String>) -> Result<Value, Failure> {
+    let mut body = json!({});
+    if let Some(id) = id {
+        body["id"] = id.into();
+    }
+    if let Some(params) = &args.params {
+        body["params"] = read_json("--params", params)?;
+    }
+    if !args.labels.is_empty() {
+        body["labels"] = labels_of(&args.labels);
+    }
+    if let Some(priority) = args.priority {
+        body["priority"] = priority.into();
+    }
+    if let Some(delay) = args.delay {
+        body["delayMs"] = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).into();
+    }
+    if let Some(at) = &args.at {
+        body["startAt"] = at.as_str().into();
+    }
+    Ok(body)
+}

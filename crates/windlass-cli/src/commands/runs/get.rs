@@ -1,0 +1,115 @@
+//! `windlass runs get`: where a run is.
+
+use serde_json::Value;
+
+use super::resolve;
+use crate::args::GetArgs;
+use crate::commands::Api;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Out, ago, cell, error_text, labels_text, short_json};
+
+pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
+    let run = resolve(&client, &args.run).await?;
+    let found = client.get(&run.path(&[]), &Vec::new()).await?;
+    if !out.is_text() {
+        out.value(&found)?;
+        return Ok(Exit::Ok);
+    }
+    let (details, meta) = (&found["details"], &found["meta"]);
+    let line = |name: &str, text: String| match text.is_empty() {
+        true => Ok(()),
+        false => out.line(&format!("{} {text}", out.dim(&format!("{name:<10}")))),
+    };
+    line("run", out.bold(&run.to_string()))?;
+    line("status", out.status(&cell(details, "status")))?;
+    line("error", error_text(&details["error"]))?;
+    line("blocked", blocked(&meta["blocked"]))?;
+    current_step(out, &meta["currentStep"])?;
+    line("generation", cell(meta, "runNumber"))?;
+    line("labels", labels_text(&meta["labels"]))?;
+    for (name, key) in [
+        ("created", "createdAt"),
+        ("started", "startedAt"),
+        ("updated", "updatedAt"),
+        ("ended", "completedAt"),
+    ] {
+        line(name, time(&meta[key]))?;
+    }
+    if !args.full {
+        if details["output"] != Value::Null {
+            line("output", short_json(&details["output"], 200))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    full(out, details, meta)?;
+    Ok(Exit::Ok)
+}
+
+fn time(value: &Value) -> String {
+    value.as_str().map(|text| format!("{text} ({})", ago(text))).unwrap_or_default()
+}
+
+fn blocked(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(_) => error_text(value),
+        _ => String::new(),
+    }
+}
+
+fn current_step(out: Out, step: &Value) -> Result<(), Failure> {
+    if step.is_null() {
+        return Ok(());
+    }
+    out.line(&format!("{} {}", out.dim("step      "), step_text(step)))
+}
+
+/// A step in one line: what it is, and what it waits for.
+pub(super) fn step_text(step: &Value) -> String {
+    let mut text =
+        format!("{:?} ({}, {})", cell(step, "name"), cell(step, "type"), cell(step, "status"));
+    if let Some(attempts) = step["attempts"].as_u64().filter(|attempts| *attempts > 0) {
+        let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
+        text += &format!(", attempt {attempts}{max}");
+    }
+    if let Some(event) = step["waitEventType"].as_str() {
+        text += &format!(", waits for an event of type {event:?}");
+    }
+    for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
+        if let Some(at) = step[key].as_str() {
+            text += &format!(", {word} {}", ago(at));
+        }
+    }
+    let error = error_text(&step["error"]);
+    if !error.is_empty() {
+        text += &format!(", last error {error}");
+    }
+    text
+}
+
+fn full(out: Out, details: &Value, meta: &Value) -> Result<(), Failure> {
+    for (name, value) in [("params", &meta["params"]), ("output", &details["output"])] {
+        if !value.is_null() {
+            out.line(&out.dim(name))?;
+            out.line(&serde_json::to_string_pretty(value).unwrap_or_default())?;
+        }
+    }
+    let shown = [
+        "params",
+        "currentStep",
+        "labels",
+        "createdAt",
+        "startedAt",
+        "updatedAt",
+        "completedAt",
+        "runNumber",
+        "workflowName",
+        "blocked",
+    ];
+    for (key, value) in meta.as_object().into_iter().flatten() {
+        if !shown.contains(&key.as_str()) && !value.is_null() {
+            out.line(&format!("{} {}", out.dim(key), short_json(value, 400)))?;
+        }
+    }
+    Ok(())
+}

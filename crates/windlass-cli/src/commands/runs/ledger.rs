@@ -1,0 +1,87 @@
+//! `windlass runs events`: the ledger of a run, or of its whole tree.
+
+use serde_json::{Value, json};
+
+use super::resolve;
+use crate::args::EventsArgs;
+use crate::client::Params;
+use crate::commands::Api;
+use crate::exit::{Exit, Outcome};
+use crate::output::{cell, clock, note, short_json};
+
+/// The most pages that are read.
+const PAGES_MAX: usize = 1_000;
+
+pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
+    let run = resolve(&client, &args.run).await?;
+    let mut rows: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES_MAX {
+        let scope = if args.root { "root" } else { "run" };
+        let mut params: Params = vec![("scope", scope.to_owned()), ("pageSize", "100".to_owned())];
+        params.extend(args.run_number.map(|number| ("runNumber", number.to_string())));
+        params.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+        let mut page = client.get(&run.path(&["ledger"]), &params).await?;
+        rows.extend(page["events"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        cursor = page["cursor"].as_str().map(ToOwned::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if cursor.is_some() {
+        note(&format!("only the first {} events are shown", rows.len()));
+    }
+    if !out.is_text() {
+        out.list(&json!({ "events": rows, "hasNextPage": cursor.is_some() }), "events")?;
+        return Ok(Exit::Ok);
+    }
+    let columns = match args.full {
+        true => ["#", "TIME", "TYPE", "SUMMARY", "CAUSE", "HASH", "RUN KEY"].as_slice(),
+        false => &["#", "TIME", "TYPE", "SUMMARY"],
+    };
+    let mut table = out.table(columns);
+    for event in &rows {
+        let mut cells = vec![
+            cell(event, "ordinal"),
+            clock(&cell(event, "at")),
+            out.bold(&cell(event, "type")),
+            summary(&event["summary"], args.full),
+        ];
+        if args.full {
+            let cause = short_json(&event["cause"], usize::MAX);
+            cells.extend([cause, cell(event, "hash"), cell(event, "runKey")]);
+        }
+        table.row(cells);
+    }
+    table.print()?;
+    Ok(Exit::Ok)
+}
+
+/// A summary in a few words: what it says without the digests that vouch for it.
+pub(super) fn summary(value: &Value, full: bool) -> String {
+    let chars_max = if full { usize::MAX } else { 100 };
+    let Some(members) = value.as_object().filter(|_| !full) else {
+        return match value {
+            Value::String(text) => text.clone(),
+            other => short_json(other, chars_max),
+        };
+    };
+    let told = members.iter().filter(|(key, value)| *key != "seals" && !is_digest(value));
+    let word = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{key}={text}"),
+        other => format!("{key}={}", short_json(other, 60)),
+    };
+    let text = told.map(word).collect::<Vec<_>>().join(" ");
+    cut(&text, chars_max)
+}
+
+fn is_digest(value: &Value) -> bool {
+    value.is_null() || value.get("digest").is_some()
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.chars().count() <= chars_max {
+        true => text.to_owned(),
+        false => text.chars().take(chars_max - 1).chain(['…']).collect(),
+    }
+}

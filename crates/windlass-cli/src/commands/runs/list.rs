@@ -1,0 +1,82 @@
+//! `windlass runs list`.
+
+use serde_json::{Value, json};
+
+use crate::args::{FilterArgs, ListArgs};
+use crate::client::Params;
+use crate::commands::Api;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{cell, cell_ago, error_text, labels_text, note};
+
+/// The most rows that one request asks for.
+const PAGE: usize = 100;
+
+pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
+    if args.limit == 0 {
+        return Err(Failure::usage("--limit is 0; use 1 or more"));
+    }
+    let (rows, more) = pages(&api, &args).await?;
+    let out = api.out;
+    if !out.is_text() {
+        out.list(&json!({ "runs": rows, "hasNextPage": more }), "runs")?;
+        return Ok(Exit::Ok);
+    }
+    let columns = ["RUN", "STATUS", "CREATED", "UPDATED", "LABELS", "ERROR"];
+    let mut table = out.table(&columns);
+    for row in &rows {
+        let workflow = match row["workflowName"].as_str() {
+            Some(name) => name.to_owned(),
+            None => args.workflow.clone().unwrap_or_default(),
+        };
+        table.row([
+            format!("{workflow}/{}", cell(row, "id")),
+            out.status(&cell(&row["details"], "status")),
+            cell_ago(row, "createdAt"),
+            cell_ago(row, "updatedAt"),
+            labels_text(&row["labels"]),
+            error_text(&row["details"]["error"]),
+        ]);
+    }
+    if table.is_empty() {
+        note("no runs");
+        return Ok(Exit::Ok);
+    }
+    table.print()?;
+    if more {
+        note(&format!("there are more: --limit {}", args.limit * 10));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, bool), Failure> {
+    let (path, items) = match &args.workflow {
+        Some(workflow) => (vec!["workflows", workflow.as_str(), "instances"], "instances"),
+        None => (vec!["runs"], "runs"),
+    };
+    let mut rows: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut params = filter_params(&args.filter);
+        params.push(("pageSize", PAGE.min(args.limit - rows.len()).to_string()));
+        params.push(("order", if args.oldest { "asc" } else { "desc" }.to_owned()));
+        params.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut page = api.client.get(&path, &params).await?;
+        let found = page[items].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let none = found.is_empty();
+        rows.extend(found);
+        cursor = page["cursor"].as_str().map(ToOwned::to_owned);
+        let more = page["hasNextPage"].as_bool().unwrap_or(cursor.is_some());
+        if !more || none || cursor.is_none() || rows.len() >= args.limit {
+            return Ok((rows, more));
+        }
+    }
+}
+
+fn filter_params(filter: &FilterArgs) -> Params {
+    let mut params = Params::new();
+    params.extend(filter.status.map(|status| ("status", status.as_str().to_owned())));
+    params.extend(filter.labels.iter().map(|(key, value)| ("label", format!("{key}:{value}"))));
+    params.extend(filter.created_from.clone().map(|time| ("createdFrom", time)));
+    params.extend(filter.created_before.clone().map(|time| ("createdBefore", time)));
+    params
+}

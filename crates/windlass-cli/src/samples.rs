@@ -1,0 +1,95 @@
+//! Sample workflows: what `windlass dev` serves, so that there is something to run at once.
+
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, TryStreamExt as _};
+use serde::{Deserialize, Serialize};
+use windlass::{BoxError, Ctx, Engine, Result};
+
+/// Registers all samples.
+pub(crate) fn register(engine: &Engine) -> Result<(), windlass::Error> {
+    engine.workflow("hello", hello)?;
+    engine.workflow("order", order)?;
+    engine.workflow("flaky", flaky)?;
+    engine.workflow("fan-out", fan_out)?;
+    Ok(())
+}
+
+/// Two steps with a short sleep between them.
+async fn hello(ctx: Ctx, name: Option<String>) -> Result<String> {
+    let name = name.unwrap_or_else(|| "world".to_owned());
+    ctx.log().info(format!("greeting {name}"))?;
+    let text = ctx.step("compose", async || Ok::<_, BoxError>(format!("Hello, {name}!"))).await?;
+    ctx.sleep("pause for effect", "2 seconds").await?;
+    Ok(ctx.step("shout", async || Ok::<_, BoxError>(text.to_uppercase())).await?)
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default)]
+struct Order {
+    item: String,
+    quantity: u32,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self { item: "lamp".to_owned(), quantity: 1 }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Approval {
+    approved: bool,
+}
+
+/// Charges, settles for a moment, waits for an approval, ships.
+async fn order(ctx: Ctx, order: Option<Order>) -> Result<String> {
+    let order = order.unwrap_or_default();
+    let (item, quantity) = (order.item, order.quantity);
+    let charge = ctx
+        .step_with("charge", |attempt| async move {
+            // A payment service would take the key, and charge once however often it is asked.
+            Ok::<_, BoxError>(attempt.idempotency_key)
+        })
+        .await?;
+    ctx.log().category("payments").info(format!("charged {quantity} {item} under {charge}"))?;
+    ctx.sleep("settle", "3 seconds").await?;
+    let approval: Approval = ctx.event("approval", "approval").timeout("1 day").await?;
+    if !approval.approved {
+        return Err("the order was not approved".into());
+    }
+    let shipped = format!("{quantity} {item}");
+    Ok(ctx.step("ship", async || Ok::<_, BoxError>(format!("shipped {shipped}"))).await?)
+}
+
+/// Fails twice and then succeeds: retries are durable, with a delay that doubles.
+async fn flaky(ctx: Ctx, failures: Option<u32>) -> Result<String> {
+    let failures = failures.unwrap_or(2);
+    let tries = ctx
+        .step_with("call a service that is down", |attempt| async move {
+            if attempt.number <= failures {
+                let message = format!("connection refused (attempt {})", attempt.number);
+                return Err(BoxError::from(message));
+            }
+            Ok(attempt.number)
+        })
+        .retries(5)
+        .delay("1 second")
+        .await?;
+    Ok(format!("it worked at attempt {tries}"))
+}
+
+/// Many steps at once, each recorded by itself.
+async fn fan_out(ctx: Ctx, width: Option<u32>) -> Result<u64> {
+    let width = width.unwrap_or(20).min(500);
+    let squares: FuturesUnordered<_> = (0..width)
+        .map(|n| {
+            ctx.step(format!("square-{n}"), move || async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Ok::<_, BoxError>(u64::from(n) * u64::from(n))
+            })
+        })
+        .collect();
+    let squares: Vec<u64> = squares.try_collect().await?;
+    Ok(squares.into_iter().sum())
+}

@@ -1,0 +1,327 @@
+//! The settings of `windlass server`: a flag over the environment over the config file over the
+//! default, each with where it came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Value;
+
+use crate::args::ServerArgs;
+use crate::exit::Failure;
+
+/// The config file that is read if there is one and no other is named.
+const FILE: &str = "windlass.toml";
+
+/// Where a setting came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag(String),
+    Env(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Env(name) => write!(f, "environment {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// One setting as text, and where it came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) origin: Origin,
+}
+
+/// How callers prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuthMode {
+    Off,
+    Keys,
+    Jwt,
+}
+
+/// All settings, as text and as what they mean.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) all: Vec<Setting>,
+    pub(crate) store: String,
+    pub(crate) bind: SocketAddr,
+    pub(crate) auth: AuthMode,
+    pub(crate) admin_key: Option<String>,
+    pub(crate) jwt: JwtSettings,
+    pub(crate) samples: bool,
+    pub(crate) drain: Duration,
+    pub(crate) log: String,
+    pub(crate) log_json: bool,
+}
+
+/// What tokens must look like.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JwtSettings {
+    pub(crate) issuer: Option<String>,
+    pub(crate) audience: Option<String>,
+    pub(crate) key_file: Option<PathBuf>,
+    pub(crate) algorithm: String,
+}
+
+/// Every setting with its default; the flag is `--name` with dashes, the variable `WINDLASS_NAME`.
+const KNOWN: [(&str, &str); 11] = [
+    ("store", "sqlite:.windlass/windlass.db"),
+    ("bind", "127.0.0.1:7878"),
+    ("auth", ""),
+    ("admin_key", ""),
+    ("jwt_issuer", ""),
+    ("jwt_audience", ""),
+    ("jwt_key", ""),
+    ("jwt_algorithm", "RS256"),
+    ("samples", "false"),
+    ("drain", "30 seconds"),
+    ("log", "info"),
+];
+const LOG_FORMAT: (&str, &str) = ("log_format", "text");
+
+impl Settings {
+    /// Reads the flags, this process's environment and the config file.
+    pub(crate) fn read(args: &ServerArgs) -> Result<Self, Failure> {
+        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let (path, file) = read_file(args.config.as_deref())?;
+        Self::resolve(args, env, path, &file)
+    }
+
+    fn resolve(
+        args: &ServerArgs,
+        env: impl Fn(&str) -> Option<String>,
+        path: PathBuf,
+        file: &BTreeMap<String, String>,
+    ) -> Result<Self, Failure> {
+        let flags = flags(args);
+        let mut all = Vec::new();
+        for (name, default) in KNOWN.into_iter().chain([LOG_FORMAT]) {
+            let variable = format!("WINDLASS_{}", name.to_ascii_uppercase());
+            let flag = flags.iter().find(|(flag, _)| *flag == name);
+            let flag = flag.and_then(|(_, value)| value.clone());
+            let (value, origin) = if let Some(value) = flag {
+                (value, Origin::Flag(format!("--{}", name.replace('_', "-"))))
+            } else if let Some(value) = env(&variable) {
+                (value, Origin::Env(variable))
+            } else if let Some(value) = file.get(name) {
+                (value.clone(), Origin::File(path.clone()))
+            } else {
+                (default.to_owned(), Origin::Default)
+            };
+            all.push(Setting { name, value, origin });
+        }
+        Self::meaning(all)
+    }
+
+    fn meaning(mut all: Vec<Setting>) -> Result<Self, Failure> {
+        let found = all.clone();
+        let of =
+            |name: &str| found.iter().find(|setting| setting.name == name).expect("it is known");
+        let text = |name: &str| Some(of(name).value.clone()).filter(|text| !text.is_empty());
+        let bind = address(of("bind"))?;
+        let auth = auth(of("auth"), bind)?;
+        if let Some(setting) = all.iter_mut().find(|setting| setting.name == "auth") {
+            setting.value = format!("{auth:?}").to_ascii_lowercase();
+        }
+        let jwt = JwtSettings {
+            issuer: text("jwt_issuer"),
+            audience: text("jwt_audience"),
+            key_file: text("jwt_key").map(PathBuf::from),
+            algorithm: of("jwt_algorithm").value.clone(),
+        };
+        if auth == AuthMode::Jwt && jwt.key_file.is_none() {
+            let message = "auth is jwt and no jwt_key says which signatures are believed";
+            return Err(Failure::usage(message).with_hint("name a PEM file with --jwt-key"));
+        }
+        let drain = windlass::kernel::parse_duration(&of("drain").value)
+            .map_err(|error| wrong(of("drain"), &error.to_string()))?;
+        let log_json = word(of("log_format"), &[("text", false), ("json", true)])?;
+        let samples = word(of("samples"), &[("false", false), ("true", true)])?;
+        Ok(Self {
+            store: of("store").value.clone(),
+            bind,
+            auth,
+            admin_key: text("admin_key"),
+            jwt,
+            samples,
+            drain,
+            log: of("log").value.clone(),
+            log_json,
+            all,
+        })
+    }
+}
+
+fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
+    vec![
+        ("store", args.store.clone()),
+        ("bind", args.bind.clone()),
+        ("auth", args.auth.clone()),
+        ("admin_key", args.admin_key.clone()),
+        ("jwt_issuer", args.jwt_issuer.clone()),
+        ("jwt_audience", args.jwt_audience.clone()),
+        ("jwt_key", args.jwt_key.clone()),
+        ("jwt_algorithm", args.jwt_algorithm.clone()),
+        ("samples", args.samples.then(|| "true".to_owned())),
+        ("drain", args.drain.clone()),
+        ("log", args.log.clone()),
+        ("log_format", args.log_format.clone()),
+    ]
+}
+
+// A file that was named must be there; the usual one need not.
+fn read_file(named: Option<&Path>) -> Result<(PathBuf, BTreeMap<String, String>), Failure> {
+    let from_env = std::env::var_os("WINDLASS_CONFIG").map(PathBuf::from);
+    let named = named.map(Path::to_owned).or(from_env);
+    let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((path, BTreeMap::new()));
+        }
+        Err(error) => {
+            let message = format!("the config file {} cannot be read: {error}", path.display());
+            return Err(Failure::error(message));
+        }
+    };
+    let values = parse_file(&path, &text)?;
+    Ok((path, values))
+}
+
+fn parse_file(path: &Path, text: &str) -> Result<BTreeMap<String, String>, Failure> {
+    let shown = path.display();
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("the config file {shown} is not TOML: {error}")))?;
+    let known: Vec<&str> = KNOWN.iter().chain([&LOG_FORMAT]).map(|(name, _)| *name).collect();
+    let mut values = BTreeMap::new();
+    for (key, value) in table {
+        if !known.contains(&key.as_str()) {
+            let message = format!("the config file {shown} has an unknown setting {key:?}");
+            let hint = format!("the settings are {}", known.join(", "));
+            return Err(Failure::usage(message).with_hint(hint));
+        }
+        let value = match value {
+            Value::String(text) => text,
+            Value::Boolean(is) => is.to_string(),
+            Value::Integer(number) => number.to_string(),
+            other => {
+                let message = format!("{key} in {shown} is a {}; write a text", other.type_str());
+                return Err(Failure::usage(message));
+            }
+        };
+        values.insert(key, value);
+    }
+    Ok(values)
+}
+
+fn wrong(setting: &Setting, why: &str) -> Failure {
+    let Setting { name, value, origin } = setting;
+    Failure::usage(format!("{name} is {value:?} ({origin}): {why}"))
+}
+
+fn address(setting: &Setting) -> Result<SocketAddr, Failure> {
+    let mut found = setting
+        .value
+        .to_socket_addrs()
+        .map_err(|error| wrong(setting, &format!("{error}; write HOST:PORT")))?;
+    found.next().ok_or_else(|| wrong(setting, "no address has this name"))
+}
+
+// Without credentials only this machine may call.
+fn auth(setting: &Setting, bind: SocketAddr) -> Result<AuthMode, Failure> {
+    let loopback = bind.ip().is_loopback();
+    match setting.value.as_str() {
+        "" if loopback => Ok(AuthMode::Off),
+        "" | "keys" => Ok(AuthMode::Keys),
+        "jwt" => Ok(AuthMode::Jwt),
+        "off" if loopback => Ok(AuthMode::Off),
+        "off" => {
+            let why = format!("everybody who reaches {bind} could do everything");
+            Err(wrong(setting, &why)
+                .with_hint("listen on 127.0.0.1, or use --auth keys or --auth jwt"))
+        }
+        _ => Err(wrong(setting, "use off, keys or jwt")),
+    }
+}
+
+fn word<T: Copy>(setting: &Setting, words: &[(&str, T)]) -> Result<T, Failure> {
+    let found = words.iter().find(|(word, _)| *word == setting.value);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        wrong(setting, &format!("use {}", words.join(" or ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(
+        args: &ServerArgs,
+        env: &[(&str, &str)],
+        file: &[(&str, &str)],
+    ) -> Result<Settings, Failure> {
+        let env = |name: &str| {
+            env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        let file = file.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        Settings::resolve(args, env, PathBuf::from("windlass.toml"), &file)
+    }
+
+    fn origin(settings: &Settings, name: &str) -> Origin {
+        settings.all.iter().find(|setting| setting.name == name).unwrap().origin.clone()
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+        let args = ServerArgs { store: Some("sqlite:flag.db".into()), ..ServerArgs::default() };
+        let env = [("WINDLASS_STORE", "sqlite:env.db"), ("WINDLASS_DRAIN", "5 seconds")];
+        let file = [("store", "sqlite:file.db"), ("drain", "1 hour"), ("samples", "true")];
+        let settings = resolve(&args, &env, &file).unwrap();
+        assert_eq!(settings.store, "sqlite:flag.db");
+        assert_eq!(origin(&settings, "store"), Origin::Flag("--store".into()));
+        assert_eq!(settings.drain, Duration::from_secs(5));
+        assert_eq!(origin(&settings, "drain"), Origin::Env("WINDLASS_DRAIN".into()));
+        assert!(settings.samples);
+        assert_eq!(origin(&settings, "samples"), Origin::File("windlass.toml".into()));
+        assert_eq!(origin(&settings, "bind"), Origin::Default);
+    }
+
+    #[test]
+    fn without_a_credential_only_this_machine_may_call() {
+        let on = |bind: &str, auth: &str| {
+            let env = [("WINDLASS_BIND", bind), ("WINDLASS_AUTH", auth)];
+            let env: Vec<_> = env.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+            resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth)
+        };
+        assert_eq!(on("127.0.0.1:1", "").unwrap(), AuthMode::Off);
+        assert_eq!(on("127.0.0.1:1", "keys").unwrap(), AuthMode::Keys);
+        assert_eq!(on("0.0.0.0:1", "").unwrap(), AuthMode::Keys);
+        let refused = on("0.0.0.0:1", "off").unwrap_err();
+        assert!(refused.message.contains("everybody"), "{refused}");
+        assert!(on("127.0.0.1:1", "jwt").unwrap_err().message.contains("jwt_key"));
+        assert!(on("127.0.0.1:1", "basic").unwrap_err().message.contains("off, keys or jwt"));
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_with_its_origin() {
+        let env = [("WINDLASS_DRAIN", "soon")];
+        let failure = resolve(&ServerArgs::default(), &env, &[]).unwrap_err();
+        assert!(failure.message.contains("environment WINDLASS_DRAIN"), "{failure}");
+        let failure = parse_file(Path::new("w.toml"), "stroe = \"x\"").unwrap_err();
+        assert!(failure.message.contains("\"stroe\""), "{failure}");
+    }
+}

@@ -1,0 +1,147 @@
+//! What the command line says when something is wrong, and with which exit code.
+
+use serde_json::json;
+
+use crate::scripted::Scripted;
+use crate::support::say;
+
+#[track_caller]
+fn check(args: &[&str], code: i32, expect: &[&str]) {
+    let said = say(args).expect(code);
+    for text in expect {
+        assert!(said.err.contains(text), "{text:?} is not in {:?}", said.err);
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_what_to_start() {
+    // Port 9 is for discarding; nobody listens there.
+    let url = "http://127.0.0.1:9/api";
+    let expect = ["no server answers at http://127.0.0.1:9/api", "windlass dev", "WINDLASS_URL"];
+    check(&["runs", "list", "--url", url], 1, &expect);
+    check(&["workflows", "list", "--url", url], 1, &expect);
+}
+
+#[test]
+fn a_command_line_that_is_wrong_ends_with_2() {
+    check(&["runs", "lst"], 2, &["unrecognized subcommand", "list"]);
+    check(&["runs", "get"], 2, &["no run is named", "WORKFLOW/ID"]);
+    check(&["runs", "get", "--id", "x"], 2, &["--id needs --workflow"]);
+    check(&["runs", "create"], 2, &["no workflow is named"]);
+    check(&["runs", "create", "hello", "--params", "world"], 2, &["not JSON", "quotes"]);
+    check(&["runs", "pause", "order/1", "--status", "active"], 2, &["need --all"]);
+    check(&["runs", "pause", "order/1", "--all"], 2, &["one run is named"]);
+    check(&["runs", "list", "--url", "nonsense"], 2, &["is not the URL of a server"]);
+    check(&["runs", "list", "-H", "no colon"], 2, &["is not \"Name: value\""]);
+    check(&["runs", "list", "--label", "x"], 2, &["is not KEY=VALUE"]);
+    check(&["verify", "--store", "memory:"], 2, &["in memory is empty"]);
+}
+
+#[test]
+fn what_the_server_refuses_is_told_with_its_code() {
+    let error = |code: &str, message: &str| json!({ "code": code, "message": message });
+    let server = Scripted::new(vec![
+        (
+            "GET /api/workflows/helo/instances",
+            404,
+            error("WORKFLOW_NOT_FOUND", "there is no workflow \"helo\""),
+        ),
+        ("GET /api/workflows/order/instances/x", 404, error("INSTANCE_NOT_FOUND", "no such run")),
+        (
+            "POST /api/workflows/order/instances/x/pause",
+            409,
+            error("INSTANCE_TERMINAL", "it is complete"),
+        ),
+        ("GET /api/schedules", 401, error("UNAUTHENTICATED", "who are you")),
+        ("GET /api/keys", 403, error("FORBIDDEN", "not you")),
+        ("GET /api/workflows", 200, json!({ "workflows": [{ "name": "hello" }] })),
+    ]);
+    let said = server.say(&["runs", "list", "--workflow", "helo"]).expect(3);
+    assert!(said.err.contains("WORKFLOW_NOT_FOUND"), "{said:?}");
+    assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
+    let said = server.say(&["runs", "get", "order/x"]).expect(3);
+    assert!(said.err.contains("no such run [INSTANCE_NOT_FOUND]"), "{said:?}");
+    let said = server.say(&["runs", "pause", "order/x"]).expect(1);
+    assert!(said.err.contains("INSTANCE_TERMINAL"), "{said:?}");
+    let said = server.say(&["schedules", "list"]).expect(6);
+    assert!(said.err.contains("WINDLASS_KEY"), "{said:?}");
+    server.say(&["keys", "list"]).expect(6);
+    // A base URL that is not one.
+    let said = server.say(&["runs", "list"]).expect(3);
+    assert!(said.err.contains("is --url right?"), "{said:?}");
+}
+
+#[test]
+fn a_run_that_does_not_end_in_time_ends_with_5() {
+    let not_yet = json!({ "id": "x", "done": false, "details": { "status": "waiting" } });
+    let server = Scripted::new(vec![
+        ("POST /api/workflows/order/instances", 200, json!({ "id": "x" })),
+        ("GET /api/workflows/order/instances/x/result", 200, not_yet),
+    ]);
+    let args = ["runs", "create", "order", "--wait", "--timeout", "200ms"];
+    let said = server.say(&args).expect(5);
+    assert!(said.err.contains("windlass why order/x"), "{said:?}");
+}
+
+#[test]
+fn headers_and_keys_are_sent_along() {
+    let server = Scripted::new(vec![("GET /api/workflows", 200, json!({ "workflows": [] }))]);
+    let args = ["workflows", "list", "-H", "X-One: 1", "-H", "x-two: 2", "--key", "wl_secret"];
+    server.say(&args).expect(0);
+    let asked = server.asked().remove(0);
+    assert_eq!(asked.headers["x-one"], "1");
+    assert_eq!(asked.headers["x-two"], "2");
+    assert_eq!(asked.headers["authorization"], "Bearer wl_secret");
+}
+
+#[test]
+fn lists_are_read_page_by_page_until_the_limit() {
+    let row = |id: &str| json!({ "workflowName": "w", "id": id, "runKey": id, "details": { "status": "complete" } });
+    let page = |rows: Vec<_>, cursor: &str, more: bool| json!({ "runs": rows, "cursor": cursor, "nextCursor": cursor, "hasNextPage": more });
+    let server = Scripted::new(vec![
+        ("GET /api/runs?pageSize=1&order=desc&cursor=c1", 200, page(vec![row("b")], "c2", true)),
+        ("GET /api/runs?pageSize=2&order=desc", 200, page(vec![row("a")], "c1", true)),
+    ]);
+    let said = server.say(&["runs", "list", "--limit", "2", "-o", "jsonl"]).expect(0);
+    let ids: Vec<String> = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].to_string())
+        .collect();
+    assert_eq!(ids, ["\"a\"", "\"b\""]);
+    let said = server.say(&["runs", "list", "--limit", "2"]).expect(0);
+    assert!(said.out.contains("w/a") && said.err.contains("there are more"), "{said:?}");
+}
+
+#[test]
+fn a_bulk_action_says_what_it_takes() {
+    let answer = json!({
+        "action": "pause", "dryRun": false, "matched": 3, "done": 2, "more": false,
+        "failed": [{ "workflowName": "order", "id": "x", "code": "RUN_BUSY", "message": "later" }],
+    });
+    let server = Scripted::new(vec![("POST /api/runs/bulk", 200, answer)]);
+    let args = [
+        "runs",
+        "pause",
+        "--all",
+        "--workflow",
+        "order",
+        "--status",
+        "active",
+        "--label",
+        "a=b",
+        "--limit",
+        "10",
+    ];
+    let said = server.say(&args).expect(1);
+    assert!(said.out.contains("2 of 3"), "{said:?}");
+    assert!(said.err.contains("order/x: later [RUN_BUSY]"), "{said:?}");
+    let asked = server.asked().remove(0);
+    assert_eq!(asked.line, "POST /api/runs/bulk");
+    let body = asked.body;
+    let expect = json!({
+        "action": "pause", "dryRun": false, "limit": 10,
+        "filter": { "workflow": "order", "status": "active", "labels": { "a": "b" } },
+    });
+    assert_eq!(body, expect);
+}

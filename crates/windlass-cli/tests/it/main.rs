@@ -1,0 +1,13 @@
+//! The binary as people run it: exit codes, what it prints, and a server that dies under load.
+
+#![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
+
+mod dev;
+mod errors;
+mod help;
+mod kill;
+mod manage;
+mod scripted;
+mod settings;
+mod stores;
+mod support;

@@ -1,0 +1,170 @@
+//! How fast the API is beside what is under it: status reads beside a handler that answers a
+//! constant, and creates over HTTP beside creates in the same process.
+//!
+//!     cargo run --release -p windlass-server --example rates
+
+#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use windlass::{BoxError, Ctx, Engine};
+use windlass_server::auth::Auth;
+use windlass_server::{Options, router, serve};
+
+const CONNECTIONS: usize = 32;
+const READS: usize = 20_000;
+const RUNS: usize = 10_000;
+const BATCH: usize = 100;
+
+async fn three(ctx: Ctx, n: u64) -> windlass::Result<u64> {
+    let a = ctx.step("a", async || Ok::<_, BoxError>(n + 1)).await?;
+    let b = ctx.step("b", async || Ok::<_, BoxError>(a + 1)).await?;
+    Ok(ctx.step("c", async || Ok::<_, BoxError>(b + 1)).await?)
+}
+
+#[tokio::main]
+async fn main() -> windlass::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let engine = Engine::open(&format!("sqlite://{}/rates.db", folder.path().display())).await?;
+    let threes = engine.workflow("three", three)?;
+    engine.workflow("nap", async |ctx: Ctx, (): ()| -> windlass::Result<()> {
+        Ok(ctx.sleep("long", "1 hour").await?)
+    })?;
+    let options = Options { auth: Auth::Loopback, ..Options::default() };
+    let app = Router::new()
+        .route("/constant", get(|| async { axum::Json(serde_json::json!({ "status": "ok" })) }))
+        .merge(router(&engine, options)?);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?.to_string();
+    tokio::spawn(serve(listener, app, std::future::pending()));
+    let client = Client { address };
+
+    let run = threes.start(1).id("done").await?;
+    run.result().await?;
+    client.post("/api/workflows/nap/instances", r#"{"id":"napping"}"#).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let constant = client.rate(READS, |_| request("GET", "/constant", "")).await;
+    println!("constant handler    {constant:>9.0} requests/s");
+    for (what, path) in [
+        ("status, ended run", "/api/workflows/three/instances/done"),
+        ("status, waiting run", "/api/workflows/nap/instances/napping"),
+    ] {
+        let rate = client.rate(READS, |_| request("GET", path, "")).await;
+        println!("{what:<19} {rate:>9.0} requests/s, {:.2} of the constant", rate / constant);
+    }
+
+    let next = Arc::new(AtomicUsize::new(0));
+    let began = Instant::now();
+    let starters = (0..CONNECTIONS).map(|_| {
+        let (next, threes) = (Arc::clone(&next), threes.clone());
+        tokio::spawn(async move {
+            while let Some(n) = take(&next, RUNS) {
+                threes.start(n as u64).id(format!("in-{n}")).await.expect("it starts");
+            }
+        })
+    });
+    futures::future::join_all(starters).await;
+    finished(&engine, RUNS + 1).await?;
+    let inside = RUNS as f64 / began.elapsed().as_secs_f64();
+    println!("in-process          {inside:>9.0} runs/s");
+    let path = "/api/workflows/three/instances";
+    let began = Instant::now();
+    client
+        .rate(RUNS, |n| request("POST", path, &format!(r#"{{"id":"one-{n}","params":{n}}}"#)))
+        .await;
+    finished(&engine, 2 * RUNS + 1).await?;
+    let alone = RUNS as f64 / began.elapsed().as_secs_f64();
+    println!("HTTP, one by one    {alone:>9.0} runs/s, {:.2} of in-process", alone / inside);
+    let began = Instant::now();
+    let batch = |n: usize| {
+        let runs: Vec<String> =
+            (0..BATCH).map(|k| format!(r#"{{"id":"batch-{n}-{k}","params":{k}}}"#)).collect();
+        request(
+            "POST",
+            &format!("{path}/batch"),
+            &format!(r#"{{"instances":[{}]}}"#, runs.join(",")),
+        )
+    };
+    client.rate(RUNS / BATCH, batch).await;
+    finished(&engine, 3 * RUNS + 1).await?;
+    let batched = RUNS as f64 / began.elapsed().as_secs_f64();
+    println!("HTTP, by batch      {batched:>9.0} runs/s, {:.2} of in-process", batched / inside);
+    engine.stop(Duration::from_secs(5)).await?;
+    Ok(())
+}
+
+/// The next of so many.
+fn take(next: &AtomicUsize, count: usize) -> Option<usize> {
+    let n = next.fetch_add(1, Ordering::Relaxed);
+    (n < count).then_some(n)
+}
+
+/// Waits until so many runs are complete.
+async fn finished(engine: &Engine, count: usize) -> windlass::Result<()> {
+    loop {
+        if engine.metrics().runs_completed.get() >= count as u64 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn request(method: &str, path: &str, body: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A client that costs next to nothing: it writes bytes, and reads a head and so many bytes.
+struct Client {
+    address: String,
+}
+
+impl Client {
+    async fn post(&self, path: &str, body: &str) {
+        let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
+        let mut buffer = Vec::new();
+        exchange(&mut socket, &request("POST", path, body), &mut buffer).await;
+    }
+
+    /// Sends requests over kept connections; answers how many a second.
+    async fn rate(&self, count: usize, make: impl Fn(usize) -> String) -> f64 {
+        let next = AtomicUsize::new(0);
+        let began = Instant::now();
+        let sent = (0..CONNECTIONS).map(|_| async {
+            let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
+            socket.set_nodelay(true).expect("an option");
+            let mut buffer = Vec::new();
+            while let Some(n) = take(&next, count) {
+                exchange(&mut socket, &make(n), &mut buffer).await;
+            }
+        });
+        futures::future::join_all(sent).await;
+        count as f64 / began.elapsed().as_secs_f64()
+    }
+}
+
+async fn exchange(socket: &mut TcpStream, request: &str, buffer: &mut Vec<u8>) {
+    socket.write_all(request.as_bytes()).await.expect("it is sent");
+    buffer.clear();
+    loop {
+        let read = socket.read_buf(buffer).await.expect("an answer");
+        assert!(read > 0, "the server hung up");
+        let Some(head) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let text = std::str::from_utf8(&buffer[..head]).expect("a head is text");
+        assert!(text.starts_with("HTTP/1.1 200"), "{}", String::from_utf8_lossy(buffer));
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.and_then(|length| length.parse().ok()).expect("a length");
+        if buffer.len() >= head + 4 + length {
+            return;
+        }
+    }
+}

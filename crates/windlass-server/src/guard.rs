@@ -1,0 +1,143 @@
+//! The layer around every route: request id, room, who asks, time, panics.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use tracing::Instrument;
+
+use crate::app::App;
+use crate::auth::{Caller, Scope, Target};
+use crate::error::ApiError;
+use crate::table::{Access, Pace};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID_CHARS_MAX: usize = 128;
+/// What is left of a request's time when a handler is cut off.
+const WAIT_SLACK: Duration = Duration::from_secs(5);
+
+pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = request_id(&app, &request);
+    let method = request.method().clone();
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let path = path.as_ref().map_or("", MatchedPath::as_str);
+    let span = tracing::info_span!("http", %method, route = path, request_id = ?id);
+    let answered = AssertUnwindSafe(admitted(&app, path, request, next).instrument(span));
+    let answered = answered.catch_unwind().await;
+    let mut response = match answered {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => error.into_response(),
+        Err(panic) => {
+            let what = windlass_engine::panic_text(&*panic);
+            tracing::error!(request_id = ?id, path, what, "a handler panicked");
+            let message = "a fault of Windlass; the server's log has it under the request id";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message).into_response()
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
+    app.metrics.answered(&method, path, response.status(), started.elapsed());
+    response
+}
+
+async fn admitted(
+    app: &App,
+    path: &str,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let entry = app.table.find(request.method(), path);
+    let waits = entry.is_some_and(|entry| entry.pace == Pace::Waits) && asks_to_wait(&request);
+    let _room = app.admit(waits)?;
+    let timeout = match waits {
+        true => app.options.wait_max + WAIT_SLACK + app.options.request_timeout,
+        false => app.options.request_timeout,
+    };
+    let answer = async {
+        let request = match entry.map(|entry| entry.access) {
+            Some(Access::Public) => request,
+            Some(Access::Scope(scope)) => let_in(app, request, Some(scope)).await?,
+            Some(Access::Operator) => {
+                let request = let_in(app, request, Some(Scope::Admin)).await?;
+                let caller = request.extensions().get::<Arc<Caller>>();
+                if caller.is_none_or(|caller| caller.namespace != app.engine.options().namespace) {
+                    let message = "this shows all namespaces; it is for admins of the server's own";
+                    return Err(ApiError::forbidden(message));
+                }
+                request
+            }
+            // Whoever is not known learns nothing, not even which routes there are.
+            None => {
+                let request = let_in(app, request, None).await?;
+                return Err(unlisted(app, path, &request));
+            }
+        };
+        Ok(next.run(request).await)
+    };
+    let answer = tokio::time::timeout(timeout, answer).await;
+    answer.unwrap_or_else(|_| {
+        let message = format!("the request took longer than {} s", timeout.as_secs());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", message))
+    })
+}
+
+async fn let_in(app: &App, request: Request, scope: Option<Scope>) -> Result<Request, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let caller: Arc<Caller> = app.guard.caller(&parts).await?;
+    if let Some(scope) = scope {
+        caller.must(scope)?;
+        if app.guard.hooks.is_some() {
+            let params = axum::RequestPartsExt::extract::<RawPathParams>(&mut parts).await.ok();
+            let param = |name: &str| {
+                let found = params.as_ref()?.iter().find(|(key, _)| *key == name)?;
+                Some(found.1.to_owned())
+            };
+            let (workflow, id) = (param("workflowName"), param("instanceId"));
+            let action = parts.uri.path().trim_end_matches('/').rsplit('/').next();
+            let target = Target { workflow: workflow.as_deref(), id: id.as_deref(), action };
+            app.guard.ask(&caller, scope, &target).await?;
+        }
+    }
+    parts.extensions.insert(caller);
+    Ok(Request::from_parts(parts, body))
+}
+
+fn unlisted(app: &App, path: &str, request: &Request) -> ApiError {
+    let methods = app.table.methods(path);
+    if methods.is_empty() {
+        let shown: String = request.uri().path().chars().take(200).collect();
+        return ApiError::not_found("ROUTE_NOT_FOUND", format!("there is no route {shown:?}"));
+    }
+    let allowed: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    let message = format!("{} is not for this route; use {}", request.method(), allowed.join(", "));
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+}
+
+fn asks_to_wait(request: &Request) -> bool {
+    request.method() != Method::HEAD
+        && request.uri().query().is_some_and(|query| query.contains("waitMs"))
+}
+
+/// The client's own id if it sent one that can be shown, else a new one.
+fn request_id(app: &App, request: &Request) -> HeaderValue {
+    let sent = request.headers().get(REQUEST_ID).filter(|id| {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+        (1..=REQUEST_ID_CHARS_MAX).contains(&id.len()) && id.as_bytes().iter().all(plain)
+    });
+    sent.cloned().unwrap_or_else(|| {
+        let id =
+            windlass_engine::new_uuid(&**app.engine.env(), app.engine.clock().now()).to_string();
+        HeaderValue::try_from(id).expect("a UUID is a header's value")
+    })
+}

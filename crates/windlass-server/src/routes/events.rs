@@ -1,0 +1,60 @@
+//! Sending events to runs.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use windlass::kernel::{Body, MessageId, MessageName};
+
+use super::instances::{check_depth, find};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{AtRun, Call, Incoming, Payload};
+use crate::view::{InstanceStatus, Raw};
+
+/// An event to be sent.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct SendEvent {
+    /// Its type, which a wait asks for.
+    #[serde(rename = "type")]
+    #[schema(max_length = 100)]
+    event_type: String,
+    /// What it carries.
+    #[schema(value_type = Option<Value>)]
+    payload: Option<Raw>,
+    /// Sent again with the same id it is the same event.
+    #[schema(max_length = 200)]
+    id: Option<String>,
+}
+
+impl Incoming for SendEvent {}
+
+/// Where the run is after the event was taken.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct EventSent {
+    /// The run's status.
+    pub status: InstanceStatus,
+}
+
+/// Sends an event to a run. It waits there until the run asks for its type.
+#[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/events",
+    tag = "instances", operation_id = "sendEvent",
+    params(("workflowName" = String, Path, description = "The workflow"),
+        ("instanceId" = String, Path, description = "The run's id")),
+    request_body = SendEvent,
+    responses((status = 200, body = EventSent), (status = "default", body = Failure)))]
+pub(crate) async fn send(
+    call: Call,
+    at: AtRun,
+    Payload(event): Payload<SendEvent>,
+) -> ApiResult<EventSent> {
+    let limits = &call.engine.options().limits;
+    let name = MessageName::with_limits(&event.event_type, limits)
+        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))?;
+    let id = event.id.map(|id| MessageId::with_limits(id, limits)).transpose();
+    let id = id.map_err(|error| ApiError::from(error).coded("INVALID_EVENT_ID"))?;
+    let payload = event.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
+    check_depth("payload", &payload, limits.json_depth_max)?;
+    let run = find(&call, &at).await?;
+    call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
+    let run = find(&call, &at).await?;
+    Ok(Json(EventSent { status: InstanceStatus::of(&run) }))
+}

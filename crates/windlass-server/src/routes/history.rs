@@ -1,0 +1,307 @@
+//! What a run did: its steps, the events that were sent to it, its log lines.
+
+use std::collections::VecDeque;
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::{
+    LogId, LogLevel, LogLine, Message, MessageKind, Query, Run, RunKey, Step, StepKey,
+};
+
+use super::instances::find;
+use crate::cursor::{self, decode_as};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{AtRun, Call, Params, run_not_found};
+use crate::paging::{Direction, page_size};
+use crate::view::{EventRecord, LogRecord, StepRecord};
+
+/// Rows that are read from the store at a time.
+const STORE_ROWS: u32 = 200;
+
+/// Which part of the history.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HistoryParams {
+    /// Which generation; the newest if there is none.
+    run_number: Option<u32>,
+    /// Rows of each page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `stepsCursor` of the page before.
+    steps_cursor: Option<String>,
+    /// `eventsCursor` of the page before.
+    events_cursor: Option<String>,
+    /// Oldest first (`asc`, the default) or newest first (`desc`).
+    #[param(inline)]
+    order: Option<Direction>,
+    /// Whether log lines are wanted too.
+    include_logs: Option<bool>,
+    /// `logsCursor` of the page before.
+    logs_cursor: Option<String>,
+    /// Only log lines of this level or above: `debug`, `info`, `warn`, `error`.
+    log_level: Option<String>,
+    /// Only log lines of this category.
+    log_category: Option<String>,
+}
+
+/// A page of each.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct History {
+    /// Which generation it is.
+    pub run_number: u32,
+    /// Its steps.
+    pub steps: Vec<StepRecord>,
+    /// The events that were sent to it.
+    pub events: Vec<EventRecord>,
+    /// Where the next page of steps begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_cursor: Option<String>,
+    /// Whether there is one.
+    pub steps_has_next_page: bool,
+    /// Where the next page of events begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events_cursor: Option<String>,
+    /// Whether there is one.
+    pub events_has_next_page: bool,
+    /// Its log lines, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Vec<LogRecord>>,
+    /// Where the next page of log lines begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs_cursor: Option<String>,
+    /// Whether there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs_has_next_page: Option<bool>,
+}
+
+/// Tells what a run did.
+#[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/history",
+    tag = "instances", operation_id = "getHistory",
+    params(("workflowName" = String, Path, description = "The workflow"),
+        ("instanceId" = String, Path, description = "The run's id"), HistoryParams),
+    responses((status = 200, body = History), (status = "default", body = Failure)))]
+pub(crate) async fn history(
+    call: Call,
+    at: AtRun,
+    Params(params): Params<HistoryParams>,
+) -> ApiResult<History> {
+    let size = page_size(params.page_size)? as usize;
+    let newest_first = params.order == Some(Direction::Desc);
+    let steps_after = decode_as("steps", params.steps_cursor.as_deref(), parse_step_cursor)?;
+    let events_after =
+        decode_as("events", params.events_cursor.as_deref(), |seq| seq.parse::<u64>().ok())?;
+    let logs_after =
+        decode_as("logs", params.logs_cursor.as_deref(), |id| id.parse::<LogId>().ok())?;
+    let level = params.log_level.as_deref().map(parse_level).transpose()?;
+    let run = generation(&call, &at, params.run_number).await?;
+    let number = run.generation;
+    let wanted = Wanted { size, newest_first };
+    let (steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
+    let (events, more_events) = events(&call, &run, events_after, wanted).await?;
+    let logs = match params.include_logs {
+        Some(true) => {
+            let filter = (level, params.log_category.map(Into::into));
+            Some(logs(&call, run.run_key, filter, logs_after, wanted).await?)
+        }
+        _ => None,
+    };
+    let last_step = steps.last().filter(|_| more_steps);
+    let last_event = events.last().filter(|_| more_events);
+    let last_log = logs.as_ref().and_then(|(lines, more)| lines.last().filter(|_| *more));
+    Ok(Json(History {
+        run_number: number,
+        steps_cursor: last_step
+            .map(|step| cursor::encode("steps", &format!("{} {}", step.position, step.step_key))),
+        steps_has_next_page: more_steps,
+        events_cursor: last_event.map(|event| cursor::encode("events", &event.seq.to_string())),
+        events_has_next_page: more_events,
+        logs_cursor: last_log.map(|line| cursor::encode("logs", &line.log_id.to_string())),
+        logs_has_next_page: logs.as_ref().map(|(_, more)| *more),
+        steps: steps.iter().map(|step| StepRecord::of(step, number)).collect(),
+        events: events.iter().map(|event| EventRecord::of(event, number)).collect(),
+        logs: logs.map(|(lines, _)| lines.iter().map(|line| LogRecord::of(line, number)).collect()),
+    }))
+}
+
+fn parse_step_cursor(text: &str) -> Option<(u64, StepKey)> {
+    let (position, key) = text.split_once(' ')?;
+    Some((position.parse().ok()?, StepKey::new(key).ok()?))
+}
+
+fn parse_level(text: &str) -> Result<LogLevel, ApiError> {
+    LogLevel::parse(text).map_err(|_| {
+        let message = format!("{text:?} is no level; use debug, info, warn or error");
+        ApiError::invalid("INVALID_LOG_LEVEL", message)
+    })
+}
+
+/// A generation of the run that a path names; the newest if none is asked for.
+pub(crate) async fn generation(
+    call: &Call,
+    at: &AtRun,
+    number: Option<u32>,
+) -> Result<Run, ApiError> {
+    let Some(number) = number else { return find(call, at).await };
+    let query = Query::Generations {
+        namespace: call.engine.namespace().clone(),
+        workflow: at.workflow.clone(),
+        id: at.id.clone(),
+        before: number.checked_add(1),
+        limit: 1,
+    };
+    let found = call.engine.store().list(query).await?.runs()?.into_iter().next();
+    found
+        .filter(|run| run.generation == number)
+        .ok_or_else(|| run_not_found(at.workflow.as_str(), &format!("{} run {number}", at.id)))
+}
+
+#[derive(Clone, Copy)]
+struct Wanted {
+    size: usize,
+    newest_first: bool,
+}
+
+impl Wanted {
+    /// How many rows to ask the store for: one more than a page, to know whether there is another.
+    fn rows(self) -> u32 {
+        if self.newest_first { STORE_ROWS } else { self.size as u32 + 1 }
+    }
+}
+
+/// The last rows of a stream, newest first, and whether there are more before them. The store lists
+/// oldest first, so the newest are found by going through all; no more than a page is kept.
+struct Tail<T> {
+    kept: VecDeque<T>,
+    wanted: Wanted,
+    more: bool,
+}
+
+impl<T> Tail<T> {
+    fn new(wanted: Wanted) -> Self {
+        Self { kept: VecDeque::new(), wanted, more: false }
+    }
+
+    fn push(&mut self, row: T) {
+        self.kept.push_back(row);
+        if self.kept.len() > self.wanted.size {
+            self.kept.pop_front();
+            self.more = true;
+        }
+    }
+
+    fn finish(self) -> (Vec<T>, bool) {
+        (self.kept.into_iter().rev().collect(), self.more)
+    }
+}
+
+fn cut<T>(mut rows: Vec<T>, wanted: Wanted) -> (Vec<T>, bool) {
+    let more = rows.len() > wanted.size;
+    rows.truncate(wanted.size);
+    (rows, more)
+}
+
+async fn steps(
+    call: &Call,
+    run_key: RunKey,
+    cursor: Option<(u64, StepKey)>,
+    wanted: Wanted,
+) -> Result<(Vec<Step>, bool), ApiError> {
+    let limit = wanted.rows();
+    let list = async |after| {
+        let query = Query::Steps { run_key, after, limit };
+        call.engine.store().list(query).await?.steps()
+    };
+    if !wanted.newest_first {
+        return Ok(cut(list(cursor).await?, wanted));
+    }
+    let mut tail = Tail::new(wanted);
+    let mut after = None;
+    loop {
+        let page = list(after).await?;
+        let is_last = page.len() < limit as usize;
+        after = page.last().map(|step| (step.position, step.step_key.clone()));
+        for step in page {
+            let key = (step.position, step.step_key.clone());
+            if cursor.as_ref().is_some_and(|before| key >= *before) {
+                return Ok(tail.finish());
+            }
+            tail.push(step);
+        }
+        if is_last {
+            return Ok(tail.finish());
+        }
+    }
+}
+
+async fn events(
+    call: &Call,
+    run: &Run,
+    cursor: Option<u64>,
+    wanted: Wanted,
+) -> Result<(Vec<Message>, bool), ApiError> {
+    let limit = STORE_ROWS;
+    let list = async |after| {
+        let query = Query::Messages { run_key: run.run_key, after, limit };
+        call.engine.store().list(query).await?.messages()
+    };
+    let is_event = |message: &Message| message.kind == MessageKind::Event;
+    let mut found = Vec::new();
+    if wanted.newest_first {
+        // Messages are numbered without gaps, so the rows before a number can be asked for.
+        let mut before = cursor.unwrap_or(u64::MAX).min(run.accepted + 1);
+        while before > 1 && found.len() <= wanted.size {
+            let after = (before - 1).saturating_sub(u64::from(limit));
+            let page = list(after).await?;
+            let older = page.into_iter().filter(|message| message.seq < before);
+            found.extend(older.rev().filter(is_event));
+            before = after + 1;
+        }
+        return Ok(cut(found, wanted));
+    }
+    let mut after = cursor.unwrap_or(0);
+    loop {
+        let page = list(after).await?;
+        let is_last = page.len() < limit as usize;
+        after = page.last().map_or(after, |message| message.seq);
+        found.extend(page.into_iter().filter(is_event));
+        if is_last || found.len() > wanted.size {
+            return Ok(cut(found, wanted));
+        }
+    }
+}
+
+async fn logs(
+    call: &Call,
+    run_key: RunKey,
+    (level_min, category): (Option<LogLevel>, Option<std::sync::Arc<str>>),
+    cursor: Option<LogId>,
+    wanted: Wanted,
+) -> Result<(Vec<LogLine>, bool), ApiError> {
+    let limit = wanted.rows();
+    let list = async |after| {
+        let category = category.clone();
+        let query = Query::Logs { run_key, level_min, category, after, limit };
+        call.engine.store().list(query).await?.logs()
+    };
+    if !wanted.newest_first {
+        return Ok(cut(list(cursor).await?, wanted));
+    }
+    let mut tail = Tail::new(wanted);
+    let mut after = None;
+    loop {
+        let page = list(after).await?;
+        let is_last = page.len() < limit as usize;
+        after = page.last().map(|line| line.log_id);
+        for line in page {
+            if cursor.is_some_and(|before| line.log_id >= before) {
+                return Ok(tail.finish());
+            }
+            tail.push(line);
+        }
+        if is_last {
+            return Ok(tail.finish());
+        }
+    }
+}

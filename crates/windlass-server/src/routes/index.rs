@@ -1,0 +1,41 @@
+//! What is here: the first thing that a client may ask.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::error::{ApiResult, Failure};
+
+/// What this server is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Index {
+    /// `windlass`.
+    pub name: &'static str,
+    /// The version of the server.
+    pub version: &'static str,
+    /// Where to go on.
+    #[schema(value_type = Value)]
+    pub links: Value,
+}
+
+/// What this server is, and where to go on.
+#[utoipa::path(get, path = "/", tag = "server", operation_id = "index",
+    responses((status = 200, body = Index), (status = "default", body = Failure)))]
+pub(crate) async fn index(State(app): State<App>) -> ApiResult<Index> {
+    let base = &app.options.base;
+    let links = json!({
+        "workflows": format!("{base}/workflows"),
+        "runs": format!("{base}/runs"),
+        "schedules": format!("{base}/schedules"),
+        "queues": format!("{base}/queues"),
+        "workers": format!("{base}/workers"),
+        "openapi": format!("{base}/openapi.json"),
+        "docs": format!("{base}/docs"),
+        "health": "/healthz",
+        "metrics": "/metrics",
+    });
+    Ok(Json(Index { name: "windlass", version: env!("CARGO_PKG_VERSION"), links }))
+}

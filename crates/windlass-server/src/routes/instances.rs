@@ -1,0 +1,367 @@
+//! Runs of a workflow: list, create, create many, look at one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass::RunStatus;
+use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, WorkflowName};
+use windlass_engine::StartRun;
+
+use super::result::{Wait, wait_for_end};
+use crate::app::App;
+use crate::depth::is_deeper_than;
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{
+    AtRun, Call, InWorkflow, Incoming, Params, Payload, run_not_found, workflow_not_found,
+};
+use crate::paging::{self, Filter, RunsParams};
+use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step, parse_time, raw};
+
+/// A run that was created.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Instance {
+    /// Its id.
+    pub id: String,
+    /// Where it is.
+    pub details: InstanceStatus,
+}
+
+/// A page of runs.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Instances {
+    /// The runs.
+    pub instances: Vec<RunSummary>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
+}
+
+/// Lists the runs of a workflow.
+#[utoipa::path(get, path = "/workflows/{workflowName}/instances", tag = "instances",
+    operation_id = "listInstances",
+    params(("workflowName" = String, Path, description = "The workflow"), RunsParams),
+    responses((status = 200, body = Instances), (status = "default", body = Failure)))]
+pub(crate) async fn list(
+    call: Call,
+    InWorkflow(workflow): InWorkflow,
+    Params(params): Params<RunsParams>,
+) -> ApiResult<Instances> {
+    let namespace = call.engine.namespace().clone();
+    let filter = Filter::new(namespace, Some(workflow.clone()), &params)?;
+    let page = paging::list(&call.engine, &filter).await?;
+    if page.runs.is_empty() && params.cursor.is_none() {
+        known(&call, &workflow).await?;
+    }
+    let cursor = page.cursor();
+    Ok(Json(Instances {
+        instances: page.runs.iter().map(RunSummary::of).collect(),
+        has_next_page: cursor.is_some(),
+        next_cursor: cursor.clone(),
+        cursor,
+    }))
+}
+
+async fn known(
+    call: &Call,
+    workflow: &WorkflowName,
+) -> Result<windlass::kernel::ModelName, ApiError> {
+    let model = call.app.model_of(&call.engine, workflow).await?;
+    model.ok_or_else(|| workflow_not_found(workflow.as_str()))
+}
+
+/// A run to be created.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CreateInstance {
+    /// Its id; one is made if there is none.
+    #[schema(max_length = 100, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9-_]*$")]
+    id: Option<String>,
+    /// What it is started with.
+    #[schema(value_type = Option<Value>)]
+    params: Option<Raw>,
+    /// Small texts to find it by.
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    /// Higher first. Default 0.
+    priority: Option<i16>,
+    /// Begins it so many milliseconds later.
+    delay_ms: Option<u64>,
+    /// Begins it at a time (RFC 3339).
+    start_at: Option<String>,
+}
+
+impl Incoming for CreateInstance {}
+
+/// Runs to be created.
+#[derive(Deserialize, ToSchema)]
+pub(crate) struct CreateInstances {
+    /// The runs; each needs an id. At most 100.
+    instances: Vec<CreateInstance>,
+}
+
+impl Incoming for CreateInstances {
+    fn bytes_max(app: &App) -> usize {
+        app.options.batch_bytes_max
+    }
+}
+
+/// Whether to wait.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CreateParams {
+    /// Answers when the run has ended, or after so many milliseconds; at most 60,000.
+    wait_ms: Option<u64>,
+}
+
+impl CreateInstance {
+    fn start(
+        self,
+        call: &Call,
+        workflow: WorkflowName,
+        model: windlass::kernel::ModelName,
+    ) -> Result<StartRun, ApiError> {
+        let limits = &call.engine.options().limits;
+        let params =
+            self.params.map_or_else(|| "null".to_owned(), |params| params.get().to_owned());
+        check_depth("params", &params, limits.json_depth_max)?;
+        let mut start = StartRun::new(workflow, model, Body::json(params));
+        start.id = self.id.map(|id| run_id(&id, limits)).transpose()?;
+        start.labels = self.labels.unwrap_or_default();
+        start.priority = self.priority.unwrap_or_default();
+        start.on_existing = OnExisting::Refuse;
+        start.due_at = match (self.delay_ms, self.start_at) {
+            (None, None) => None,
+            (Some(delay), None) => {
+                let longest = u64::from(limits.sleep_days_max) * 24 * 60 * 60 * 1_000;
+                if delay > longest {
+                    let message = format!("delayMs is {delay}; at most {longest} are allowed");
+                    return Err(ApiError::invalid("INVALID_DURATION", message));
+                }
+                Some(call.engine.clock().now().plus(Duration::from_millis(delay)))
+            }
+            (None, Some(at)) => Some(parse_time(&at).ok_or_else(|| {
+                ApiError::invalid("INVALID_TIME", format!("startAt {at:?} is no RFC 3339 time"))
+            })?),
+            (Some(_), Some(_)) => {
+                let message = "delayMs and startAt contradict each other; send one of them";
+                return Err(ApiError::invalid("INVALID_BODY", message));
+            }
+        };
+        Ok(start)
+    }
+}
+
+fn run_id(id: &str, limits: &windlass::Limits) -> Result<RunId, ApiError> {
+    RunId::with_limits(id, limits)
+        .map_err(|error| ApiError::from(error).coded("INVALID_INSTANCE_ID"))
+}
+
+pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiError> {
+    if !is_deeper_than(text.as_bytes(), max) {
+        return Ok(());
+    }
+    let message = format!("{what} is nested deeper than {max}");
+    Err(ApiError::invalid("INVALID_DEPTH", message))
+}
+
+/// The trace that a request is part of, if it says so.
+fn trace(headers: &HeaderMap) -> Option<std::sync::Arc<str>> {
+    let trace = headers.get("traceparent")?.to_str().ok()?;
+    let plain = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    (trace.len() == 55 && trace.bytes().all(plain)).then(|| trace.into())
+}
+
+/// Creates a run.
+#[utoipa::path(post, path = "/workflows/{workflowName}/instances", tag = "instances",
+    operation_id = "createInstance",
+    params(("workflowName" = String, Path, description = "The workflow"), CreateParams),
+    request_body = CreateInstance,
+    responses((status = 200, body = Instance), (status = "default", body = Failure)))]
+pub(crate) async fn create(
+    call: Call,
+    InWorkflow(workflow): InWorkflow,
+    Params(params): Params<CreateParams>,
+    headers: HeaderMap,
+    Payload(body): Payload<CreateInstance>,
+) -> ApiResult<Instance> {
+    let wait = Wait::new(&call.app, params.wait_ms)?;
+    let model = known(&call, &workflow).await?;
+    let mut start = body.start(&call, workflow.clone(), model)?;
+    start.trace = trace(&headers);
+    let started = call.engine.start_run(start).await?;
+    let details = match wait {
+        Some(wait) => {
+            let run = wait_for_end(&call, &workflow, &started.id, wait).await?;
+            InstanceStatus::of(&run)
+        }
+        None => InstanceStatus::new(RunStatus::Active, None, None),
+    };
+    Ok(Json(Instance { id: started.id.to_string(), details }))
+}
+
+/// Runs that were created.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedInstances {
+    /// Those that were created; ids that were taken are left out.
+    pub instances: Vec<Instance>,
+}
+
+/// Creates many runs. Those whose id is taken are left as they are, and out of the answer.
+#[utoipa::path(post, path = "/workflows/{workflowName}/instances/batch", tag = "instances",
+    operation_id = "createInstances",
+    params(("workflowName" = String, Path, description = "The workflow")),
+    request_body = CreateInstances,
+    responses((status = 200, body = CreatedInstances), (status = "default", body = Failure)))]
+pub(crate) async fn batch(
+    call: Call,
+    InWorkflow(workflow): InWorkflow,
+    headers: HeaderMap,
+    Payload(body): Payload<CreateInstances>,
+) -> ApiResult<CreatedInstances> {
+    let max = call.app.options.batch_runs_max;
+    if body.instances.len() > max {
+        let message = format!("{} instances in a batch; at most {max}", body.instances.len());
+        return Err(ApiError::invalid("INVALID_SIZE", message));
+    }
+    let model = known(&call, &workflow).await?;
+    let trace = trace(&headers);
+    let mut starts = Vec::with_capacity(body.instances.len());
+    for instance in body.instances {
+        if instance.id.is_none() {
+            let message = "every instance of a batch needs an id";
+            return Err(ApiError::invalid("INVALID_INSTANCE_ID", message));
+        }
+        let mut start = instance.start(&call, workflow.clone(), model.clone())?;
+        start.trace.clone_from(&trace);
+        starts.push(start);
+    }
+    let started = call.engine.start_runs(starts).await?;
+    let instances = started.into_iter().map(|started| Instance {
+        id: started.id.to_string(),
+        details: InstanceStatus::new(RunStatus::Active, None, None),
+    });
+    Ok(Json(CreatedInstances { instances: instances.collect() }))
+}
+
+/// What there is to know of a run beside its status.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct InstanceMeta {
+    /// The workflow.
+    pub workflow_name: String,
+    /// Which generation it is, from 0.
+    pub run_number: u32,
+    /// What it was started with.
+    #[schema(value_type = Value)]
+    pub params: Raw,
+    /// When it was created.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+    /// When its first turn was committed.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub completed_at: Option<Time>,
+    /// The step that it is at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_step: Option<StepView>,
+    /// Names this generation.
+    #[schema(value_type = String, format = Uuid)]
+    pub run_key: RunKey,
+    /// The model that it is written in.
+    pub model: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Higher first.
+    pub priority: i16,
+    /// The run that started it as a child.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub parent: Option<RunKey>,
+    /// The run at the top of its tree.
+    #[schema(value_type = String, format = Uuid)]
+    pub root: RunKey,
+    /// When its next turn is due, if a time was set.
+    pub next_turn_at: Option<Time>,
+    /// Who takes its turn just now.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub held_by: Option<windlass::kernel::WorkerKey>,
+}
+
+/// A run.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct InstanceView {
+    /// Its id.
+    pub id: String,
+    /// The workflow.
+    pub workflow_name: String,
+    /// Where it is.
+    pub details: InstanceStatus,
+    /// What there is to know beside.
+    pub meta: InstanceMeta,
+}
+
+impl InstanceView {
+    pub(crate) async fn of(call: &Call, mut run: Run) -> Result<Self, ApiError> {
+        let mut step = None;
+        if !run.status.is_ended() {
+            let loaded = call.engine.store().load(vec![run.run_key]).await?.into_iter().next();
+            if let Some(loaded) = loaded {
+                run = loaded.run;
+                step = current_step(&loaded.steps).map(StepView::of);
+            }
+        }
+        let meta = InstanceMeta {
+            workflow_name: run.workflow.to_string(),
+            run_number: run.generation,
+            params: raw(&run.input),
+            created_at: Time(run.created_at),
+            updated_at: Time(run.updated_at),
+            started_at: run.started_at.map(Time),
+            completed_at: run.ended_at.map(Time),
+            current_step: step,
+            run_key: run.run_key,
+            model: run.model.to_string(),
+            labels: run.labels.clone(),
+            priority: run.turn.priority,
+            parent: run.parent,
+            root: run.root,
+            next_turn_at: run.turn.due_at.filter(|_| !run.status.is_ended()).map(Time),
+            held_by: run.turn.worker,
+        };
+        Ok(Self {
+            id: run.id.to_string(),
+            workflow_name: run.workflow.to_string(),
+            details: InstanceStatus::of(&run),
+            meta,
+        })
+    }
+}
+
+/// The newest generation of the run that a path names.
+pub(crate) async fn find(call: &Call, at: &AtRun) -> Result<Run, ApiError> {
+    let found = call.engine.find_run(&at.workflow, &at.id).await?;
+    found.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))
+}
+
+/// Looks at a run.
+#[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}", tag = "instances",
+    operation_id = "getInstance",
+    params(("workflowName" = String, Path, description = "The workflow"),
+        ("instanceId" = String, Path, description = "The run's id")),
+    responses((status = 200, body = InstanceView), (status = "default", body = Failure)))]
+pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
+    let run = find(&call, &at).await?;
+    InstanceView::of(&call, run).await.map(Json)
+}

@@ -1,0 +1,155 @@
+//! API keys: list, make, revoke.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use windlass::kernel::Namespace;
+
+use crate::auth::{ApiKey, Keys, NewKey, Scope};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{Call, Incoming, Named, Payload};
+use crate::view::Time;
+
+const NAME_CHARS_MAX: usize = 100;
+
+/// A key to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct CreateKey {
+    /// What people call it. At most 100 characters.
+    name: String,
+    /// What it may do.
+    scopes: Vec<Scope>,
+    /// The namespace that it acts in; the caller's if there is none. Only admins of the server's own
+    /// namespace make keys for others.
+    namespace: Option<String>,
+    /// How long it is taken; for ever if there is none.
+    expires_in_ms: Option<u64>,
+}
+
+impl Incoming for CreateKey {}
+
+/// What is known of a key.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KeyView {
+    /// Names it.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// The namespace that it acts in.
+    pub namespace: String,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it is no longer taken.
+    pub expires_at: Option<Time>,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id,
+            name: key.name,
+            namespace: key.namespace.to_string(),
+            scopes: key.scopes,
+            created_at: Time(key.created_at),
+            expires_at: key.expires_at.map(Time),
+            revoked_at: key.revoked_at.map(Time),
+        }
+    }
+}
+
+/// A key that was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedKey {
+    /// The key itself. It is shown this once.
+    pub key: String,
+    /// What is known of it.
+    #[serde(flatten)]
+    pub known: KeyView,
+}
+
+/// All keys.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyList {
+    /// Those of the caller's namespace; all of them for admins of the server's own.
+    pub keys: Vec<KeyView>,
+}
+
+fn keys(call: &Call) -> Result<&Arc<Keys>, ApiError> {
+    call.app
+        .guard
+        .keys
+        .as_ref()
+        .ok_or_else(|| ApiError::not_found("KEYS_NOT_FOUND", "this server keeps no API keys"))
+}
+
+/// Whether the caller may manage keys of a namespace.
+fn reaches(call: &Call, namespace: &Namespace) -> bool {
+    call.caller.namespace == *namespace
+        || call.caller.namespace == call.app.engine.options().namespace
+}
+
+/// Lists API keys, never the keys themselves.
+#[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys",
+    responses((status = 200, body = KeyList), (status = "default", body = Failure)))]
+pub(crate) async fn list(call: Call) -> ApiResult<KeyList> {
+    let keys = keys(&call)?.list().await?.into_iter();
+    let keys = keys.filter(|key| reaches(&call, &key.namespace)).map(KeyView::from);
+    Ok(Json(KeyList { keys: keys.collect() }))
+}
+
+/// Makes an API key.
+#[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
+    request_body = CreateKey,
+    responses((status = 200, body = CreatedKey), (status = "default", body = Failure)))]
+pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiResult<CreatedKey> {
+    let chars = new.name.chars().count();
+    if chars == 0 || chars > NAME_CHARS_MAX || new.name.chars().any(char::is_control) {
+        let message = format!(
+            "the key's name has {chars} characters; use 1 to {NAME_CHARS_MAX}, none of them control characters"
+        );
+        return Err(ApiError::invalid("INVALID_NAME", message));
+    }
+    if new.scopes.is_empty() {
+        let message = "a key without scopes may do nothing; give it some";
+        return Err(ApiError::invalid("INVALID_SCOPE", message));
+    }
+    let namespace = match &new.namespace {
+        Some(name) => Namespace::with_limits(name, &call.engine.options().limits)?,
+        None => call.caller.namespace.clone(),
+    };
+    if !reaches(&call, &namespace) {
+        let message = format!("keys of namespace {namespace:?} are not yours to make");
+        return Err(ApiError::forbidden(message));
+    }
+    let made = keys(&call)?.make(NewKey {
+        name: new.name,
+        namespace,
+        scopes: new.scopes,
+        expires_in: new.expires_in_ms.map(Duration::from_millis),
+    });
+    let made = made.await?;
+    Ok(Json(CreatedKey { key: made.key, known: made.kept.into() }))
+}
+
+/// Revokes an API key, for good.
+#[utoipa::path(delete, path = "/keys/{id}", tag = "keys", operation_id = "revokeKey",
+    params(("id" = String, Path, description = "The key's id")),
+    responses((status = 200, body = KeyView), (status = "default", body = Failure)))]
+pub(crate) async fn revoke(call: Call, Named(id): Named) -> ApiResult<KeyView> {
+    let keys = keys(&call)?;
+    let found = keys.get(&id).await?.filter(|key| reaches(&call, &key.namespace));
+    let key = found.ok_or_else(|| {
+        let shown: String = id.chars().take(40).collect();
+        ApiError::not_found("KEY_NOT_FOUND", format!("there is no key {shown:?}"))
+    })?;
+    Ok(Json(keys.revoke(key).await?.into()))
+}

@@ -1,0 +1,170 @@
+//! The ledger of a run, or of everything that came of it, and its generations.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass::Timestamp;
+use windlass::kernel::{Event, EventId, Query};
+
+use super::history::generation;
+use super::instances::find;
+use crate::cursor::{self, decode_as};
+use crate::error::{ApiResult, Failure};
+use crate::extract::{AtRun, Call, Params};
+use crate::paging::page_size;
+use crate::view::{LedgerEvent, RunSummary};
+
+/// Whose events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LedgerScope {
+    /// Of the run alone, by ordinal.
+    #[default]
+    Run,
+    /// Of the run at the top of its tree and all that came of it, by time.
+    Root,
+}
+
+/// Which events.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LedgerParams {
+    /// `run` (the default) or `root`.
+    #[param(inline)]
+    scope: Option<LedgerScope>,
+    /// Which generation; the newest if there is none.
+    run_number: Option<u32>,
+    /// Rows of the page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of a ledger.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LedgerPage {
+    /// The events.
+    pub events: Vec<LedgerEvent>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
+}
+
+/// Lists the events of a run's ledger.
+#[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/ledger",
+    tag = "instances", operation_id = "getLedger",
+    params(("workflowName" = String, Path, description = "The workflow"),
+        ("instanceId" = String, Path, description = "The run's id"), LedgerParams),
+    responses((status = 200, body = LedgerPage), (status = "default", body = Failure)))]
+pub(crate) async fn ledger(
+    call: Call,
+    at: AtRun,
+    Params(params): Params<LedgerParams>,
+) -> ApiResult<LedgerPage> {
+    let size = page_size(params.page_size)?;
+    let run = generation(&call, &at, params.run_number).await?;
+    let cursor = params.cursor.as_deref();
+    let limit = size + 1;
+    let scope = params.scope.unwrap_or_default();
+    let query = match scope {
+        LedgerScope::Run => {
+            let from = decode_as("ledger", cursor, |ordinal| ordinal.parse().ok())?.unwrap_or(0);
+            Query::Events { run_key: run.run_key, from, limit }
+        }
+        LedgerScope::Root => {
+            let after = decode_as("root", cursor, parse_place)?;
+            Query::RootEvents { root: run.root, after, limit }
+        }
+    };
+    let mut events = call.engine.store().list(query).await?.events()?;
+    let more = events.len() > size as usize;
+    events.truncate(size as usize);
+    let next = events.last().filter(|_| more).map(|event| match scope {
+        LedgerScope::Run => cursor::encode("ledger", &(event.ordinal + 1).to_string()),
+        LedgerScope::Root => cursor::encode("root", &place(event)),
+    });
+    Ok(Json(LedgerPage {
+        events: events.iter().map(LedgerEvent::of).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
+}
+
+fn place(event: &Event) -> String {
+    format!("{} {}", event.created_at.as_micros(), event.event_id)
+}
+
+fn parse_place(text: &str) -> Option<(Timestamp, EventId)> {
+    let (at, id) = text.split_once(' ')?;
+    Some((Timestamp::from_micros(at.parse().ok()?), id.parse().ok()?))
+}
+
+/// Which generations.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct GenerationsParams {
+    /// Rows of the page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of a run's generations.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Generations {
+    /// The generations, newest first.
+    pub generations: Vec<RunSummary>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
+}
+
+/// Lists the generations of a run: each restart, retry or continuation began one.
+#[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/generations",
+    tag = "instances", operation_id = "listGenerations",
+    params(("workflowName" = String, Path, description = "The workflow"),
+        ("instanceId" = String, Path, description = "The run's id"), GenerationsParams),
+    responses((status = 200, body = Generations), (status = "default", body = Failure)))]
+pub(crate) async fn generations(
+    call: Call,
+    at: AtRun,
+    Params(params): Params<GenerationsParams>,
+) -> ApiResult<Generations> {
+    let size = page_size(params.page_size)?;
+    let before =
+        decode_as("generations", params.cursor.as_deref(), |number| number.parse::<u32>().ok())?;
+    find(&call, &at).await?;
+    let query = Query::Generations {
+        namespace: call.engine.namespace().clone(),
+        workflow: at.workflow.clone(),
+        id: at.id.clone(),
+        before,
+        limit: size + 1,
+    };
+    let mut runs = call.engine.store().list(query).await?.runs()?;
+    let more = runs.len() > size as usize;
+    runs.truncate(size as usize);
+    let last = runs.last().filter(|_| more);
+    let next = last.map(|run| cursor::encode("generations", &run.generation.to_string()));
+    Ok(Json(Generations {
+        generations: runs.iter().map(RunSummary::of).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
+}

@@ -1,0 +1,230 @@
+//! What waits, what is held, and who works.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::{Capped, LimitKey, Query, QueueHealth, Worker, WorkerKey};
+
+use crate::app::is_internal;
+use crate::cursor::{self, decode_as};
+use crate::error::{ApiResult, Failure};
+use crate::extract::{Call, Params};
+use crate::paging::page_size;
+use crate::view::Time;
+
+/// A count that stops at ten thousand.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Count {
+    /// The count, or the bound.
+    pub count: u64,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+impl From<Capped> for Count {
+    fn from(capped: Capped) -> Self {
+        Self { count: capped.count, more: capped.more }
+    }
+}
+
+/// Turns, or tasks.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Waiting {
+    /// Those that can be claimed.
+    pub ready: Count,
+    /// Since when the oldest of them has been due.
+    pub ready_oldest_at: Option<Time>,
+    /// Those that are due later.
+    pub scheduled: Count,
+    /// When the first of them is due.
+    pub scheduled_next_at: Option<Time>,
+    /// Those that somebody holds.
+    pub held: Count,
+}
+
+impl From<QueueHealth> for Waiting {
+    fn from(health: QueueHealth) -> Self {
+        Self {
+            ready: health.ready.into(),
+            ready_oldest_at: health.ready_oldest.map(Time),
+            scheduled: health.scheduled.into(),
+            scheduled_next_at: health.scheduled_next.map(Time),
+            held: health.held.into(),
+        }
+    }
+}
+
+/// A limit of the caller's namespace.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LimitView {
+    /// Its key.
+    pub key: String,
+    /// How many may hold at once.
+    pub slots: u32,
+    /// How many do.
+    pub held: u32,
+    /// How many turns and tasks it holds back.
+    pub waiting: Count,
+}
+
+/// Queues, of all namespaces except for the limits.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Queues {
+    /// Turns of runs.
+    pub turns: Waiting,
+    /// Activities and effects.
+    pub tasks: Waiting,
+    /// Tasks that were given up.
+    pub dead_letters: Count,
+    /// Workers that are live.
+    pub workers_live: u64,
+    /// The caller's limits, by key.
+    pub limits: Vec<LimitView>,
+    /// Where the next page of limits begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
+}
+
+/// Which page.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParams {
+    /// Rows of the page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Tells what waits, what is held, and how far limits are used.
+#[utoipa::path(get, path = "/queues", tag = "server", operation_id = "getQueues",
+    params(PageParams),
+    responses((status = 200, body = Queues), (status = "default", body = Failure)))]
+pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> ApiResult<Queues> {
+    let size = page_size(params.page_size)?;
+    let after = decode_as("limits", params.cursor.as_deref(), |key| LimitKey::new(key).ok())?;
+    let query =
+        Query::Limits { namespace: call.engine.namespace().clone(), after, limit: size + 1 };
+    let mut limits = call.engine.store().list(query).await?.limits()?;
+    let more = limits.len() > size as usize;
+    limits.truncate(size as usize);
+    let last = limits.last().filter(|_| more);
+    let next = last.map(|limit| cursor::encode("limits", limit.key.as_str()));
+    let health = call.engine.store().health().await?;
+    let limits = limits.into_iter().map(|limit| LimitView {
+        key: limit.key.to_string(),
+        slots: limit.slots,
+        held: limit.held,
+        waiting: limit.waiting.into(),
+    });
+    Ok(Json(Queues {
+        turns: health.turns.into(),
+        tasks: health.tasks.into(),
+        dead_letters: health.dead_letters.into(),
+        workers_live: health.workers_live,
+        limits: limits.collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
+}
+
+/// What a worker takes.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RouteView {
+    /// The queue.
+    pub queue: String,
+    /// The workflow or activity.
+    pub name: String,
+}
+
+/// A worker: one life of one process.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WorkerView {
+    /// Names this life of the process.
+    #[schema(value_type = String, format = Uuid)]
+    pub id: WorkerKey,
+    /// What people call it.
+    pub name: String,
+    /// The build that it runs.
+    pub version: String,
+    /// `active`, `draining` or `stopped`.
+    pub status: &'static str,
+    /// Whether its lease has not run out.
+    pub live: bool,
+    /// When it first renewed.
+    pub started_at: Time,
+    /// When it last renewed.
+    pub renewed_at: Time,
+    /// The workflows whose turns it takes.
+    pub workflows: Vec<String>,
+    /// The activities that it takes.
+    pub activities: Vec<RouteView>,
+    /// How many turns it holds at most.
+    pub slots: u32,
+}
+
+/// A page of workers.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Workers {
+    /// The workers, by start.
+    pub workers: Vec<WorkerView>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
+}
+
+/// Lists the workers of the store.
+#[utoipa::path(get, path = "/workers", tag = "server", operation_id = "listWorkers",
+    params(PageParams),
+    responses((status = 200, body = Workers), (status = "default", body = Failure)))]
+pub(crate) async fn workers(call: Call, Params(params): Params<PageParams>) -> ApiResult<Workers> {
+    let size = page_size(params.page_size)?;
+    let after =
+        decode_as("workers", params.cursor.as_deref(), |key| key.parse::<WorkerKey>().ok())?;
+    let query = Query::Workers { after, limit: size + 1 };
+    let mut workers = call.engine.store().list(query).await?.workers()?;
+    call.engine.refresh(&mut workers);
+    let more = workers.len() > size as usize;
+    workers.truncate(size as usize);
+    let last = workers.last().filter(|_| more);
+    let next = last.map(|worker| cursor::encode("workers", &worker.info.worker.to_string()));
+    let now = call.engine.clock().now();
+    let view = |worker: &Worker| WorkerView {
+        id: worker.info.worker,
+        name: worker.info.name.to_string(),
+        version: worker.info.version.to_string(),
+        status: worker.info.status.as_str(),
+        live: worker.is_live(now),
+        started_at: Time(worker.started_at),
+        renewed_at: Time(worker.renewed_at),
+        workflows: (worker.info.turns.iter().map(|route| route.name.to_string()))
+            .filter(|name| !is_internal(name))
+            .collect(),
+        activities: (worker.info.tasks.iter())
+            .filter(|route| !is_internal(route.name.as_str()))
+            .map(|route| RouteView { queue: route.queue.to_string(), name: route.name.to_string() })
+            .collect(),
+        slots: worker.info.slots,
+    };
+    Ok(Json(Workers {
+        workers: workers.iter().map(view).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
+}

@@ -1,0 +1,280 @@
+//! Schedules: list, look, set, pause, resume, delete.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use windlass::kernel::{ModelName, WorkflowName};
+use windlass::{Missed, Overlap, ScheduleState};
+use windlass_engine::{Schedule, Timing};
+
+use super::instances::check_depth;
+use crate::app::is_internal;
+use crate::auth::{Scope, Target};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{Call, Incoming, Named, Payload};
+use crate::view::{Raw, Time};
+
+/// What becomes of slots that passed while nobody served the schedule.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MissedWord {
+    /// The last of them is started, late.
+    #[default]
+    Last,
+    /// All of them are, up to a hundred.
+    All,
+    /// None of them is.
+    Skip,
+}
+
+/// What becomes of a slot whose predecessor's run has not ended.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OverlapWord {
+    /// It is started beside it.
+    #[default]
+    Allow,
+    /// It is left out.
+    Skip,
+}
+
+/// A schedule to be set.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct SetSchedule {
+    /// The workflow whose runs it starts.
+    workflow: String,
+    /// A cron expression: five fields, or six with seconds first.
+    cron: Option<String>,
+    /// Or the time between two runs, at least 1,000.
+    every_ms: Option<u64>,
+    /// The time zone of the cron expression. Default `UTC`.
+    timezone: Option<String>,
+    /// What each run is started with.
+    #[schema(value_type = Option<Value>)]
+    params: Option<Raw>,
+    /// Labels of each run.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// What becomes of a slot whose predecessor still runs. Default `allow`.
+    #[serde(default)]
+    overlap: OverlapWord,
+    /// What becomes of slots that passed unseen. Default `last`.
+    #[serde(default)]
+    missed: MissedWord,
+}
+
+impl Incoming for SetSchedule {}
+
+/// A schedule.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ScheduleView {
+    /// Its name.
+    pub name: String,
+    /// The workflow whose runs it starts.
+    pub workflow: String,
+    /// Its cron expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The time zone of the cron expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+    /// The time between two runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
+    /// What each run is started with.
+    #[schema(value_type = Value)]
+    pub params: Raw,
+    /// Labels of each run.
+    pub labels: BTreeMap<String, String>,
+    /// What becomes of a slot whose predecessor still runs.
+    pub overlap: OverlapWord,
+    /// What becomes of slots that passed unseen.
+    pub missed: MissedWord,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Its next slot.
+    pub next_at: Option<Time>,
+    /// Its last slot.
+    pub last_at: Option<Time>,
+    /// The id of the run that its last slot started.
+    pub last_run: Option<String>,
+}
+
+impl From<ScheduleState> for ScheduleView {
+    fn from(state: ScheduleState) -> Self {
+        let ScheduleState { name, schedule, paused, next_at, last_at, last_run } = state;
+        let (cron, timezone, every_ms) = match schedule.timing {
+            Timing::Cron { expression, time_zone } => (Some(expression), Some(time_zone), None),
+            Timing::Every { interval_ms } => (None, None, Some(interval_ms)),
+        };
+        Self {
+            name,
+            workflow: schedule.workflow.to_string(),
+            cron,
+            timezone,
+            every_ms,
+            params: schedule.input,
+            labels: schedule.labels,
+            overlap: match schedule.overlap {
+                Overlap::Allow => OverlapWord::Allow,
+                Overlap::Skip => OverlapWord::Skip,
+            },
+            missed: match schedule.missed {
+                Missed::Last => MissedWord::Last,
+                Missed::All => MissedWord::All,
+                Missed::Skip => MissedWord::Skip,
+            },
+            paused,
+            next_at: next_at.map(Time),
+            last_at: last_at.map(Time),
+            last_run,
+        }
+    }
+}
+
+/// All schedules.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Schedules {
+    /// Oldest first.
+    pub schedules: Vec<ScheduleView>,
+}
+
+/// Lists the schedules.
+#[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules",
+    responses((status = 200, body = Schedules), (status = "default", body = Failure)))]
+pub(crate) async fn list(call: Call) -> ApiResult<Schedules> {
+    let schedules = call.engine.schedules().await?.into_iter().map(ScheduleView::from);
+    Ok(Json(Schedules { schedules: schedules.collect() }))
+}
+
+async fn view(call: &Call, name: &str) -> ApiResult<ScheduleView> {
+    let state = call.engine.schedule(name).await?;
+    let state = state.ok_or_else(|| not_found(name))?;
+    Ok(Json(state.into()))
+}
+
+fn not_found(name: &str) -> ApiError {
+    let shown: String = name.chars().take(120).collect();
+    ApiError::not_found("SCHEDULE_NOT_FOUND", format!("there is no schedule {shown:?}"))
+}
+
+/// Looks at a schedule.
+#[utoipa::path(get, path = "/schedules/{name}", tag = "schedules", operation_id = "getSchedule",
+    params(("name" = String, Path, description = "The schedule")),
+    responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
+pub(crate) async fn get(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
+    view(&call, &known(&name)?).await
+}
+
+/// Names that cannot be a schedule's are not asked for.
+fn known(name: &str) -> Result<String, ApiError> {
+    windlass::kernel::RunId::new(name).map(|id| id.to_string()).map_err(|_| not_found(name))
+}
+
+/// Sets a schedule. The same again changes nothing; another one replaces it, from now on.
+#[utoipa::path(put, path = "/schedules/{name}", tag = "schedules", operation_id = "putSchedule",
+    params(("name" = String, Path, description = "The schedule")),
+    request_body = SetSchedule,
+    responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
+pub(crate) async fn put(
+    call: Call,
+    Named(name): Named,
+    Payload(set): Payload<SetSchedule>,
+) -> ApiResult<ScheduleView> {
+    let limits = &call.engine.options().limits;
+    let workflow = WorkflowName::with_limits(&set.workflow, limits)?;
+    // A schedule starts runs: whoever may not create may not set one.
+    call.caller.must(Scope::Create)?;
+    let target = Target { workflow: Some(workflow.as_str()), id: None, action: Some("schedule") };
+    call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
+    let timing = match (set.cron, set.every_ms) {
+        (Some(expression), None) => {
+            let time_zone = set.timezone.unwrap_or_else(|| "UTC".into());
+            Timing::Cron { expression, time_zone }
+        }
+        (None, Some(interval_ms)) if set.timezone.is_none() => Timing::Every { interval_ms },
+        _ => {
+            let message = "send either `cron` (with `timezone` if it is not UTC) or `everyMs`";
+            return Err(ApiError::invalid("INVALID_SCHEDULE", message));
+        }
+    };
+    let model = match is_internal(workflow.as_str()) {
+        true => None,
+        false => call.app.model_of(&call.engine, &workflow).await?,
+    };
+    let model: ModelName =
+        model.ok_or_else(|| crate::extract::workflow_not_found(workflow.as_str()))?;
+    let null = || RawValue::from_string("null".into()).expect("null is JSON");
+    let input = set.params.unwrap_or_else(null);
+    check_depth("params", input.get(), limits.json_depth_max)?;
+    let schedule = Schedule {
+        timing,
+        workflow,
+        model,
+        input,
+        labels: set.labels,
+        missed: match set.missed {
+            MissedWord::Last => Missed::Last,
+            MissedWord::All => Missed::All,
+            MissedWord::Skip => Missed::Skip,
+        },
+        overlap: match set.overlap {
+            OverlapWord::Allow => Overlap::Allow,
+            OverlapWord::Skip => Overlap::Skip,
+        },
+    };
+    call.engine.put_schedule(&name, &schedule).await?;
+    view(&call, &name).await
+}
+
+/// That it was done.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Deleted {
+    /// Always true.
+    pub ok: bool,
+}
+
+/// Ends a schedule. Runs that it started go on.
+#[utoipa::path(delete, path = "/schedules/{name}", tag = "schedules",
+    operation_id = "deleteSchedule",
+    params(("name" = String, Path, description = "The schedule")),
+    responses((status = 200, body = Deleted), (status = "default", body = Failure)))]
+pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted> {
+    call.engine.delete_schedule(&known(&name)?).await?;
+    Ok(Json(Deleted { ok: true }))
+}
+
+/// Stops a schedule from starting runs until it is resumed.
+#[utoipa::path(post, path = "/schedules/{name}/pause", tag = "schedules",
+    operation_id = "pauseSchedule",
+    params(("name" = String, Path, description = "The schedule")),
+    responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
+pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
+    let name = known(&name)?;
+    call.engine.pause_schedule(&name).await?;
+    // The schedule's own turn reads the request, in a moment.
+    for _ in 0..50 {
+        let Json(state) = view(&call, &name).await?;
+        if state.paused {
+            return Ok(Json(state));
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    view(&call, &name).await
+}
+
+/// Lets a paused schedule go on.
+#[utoipa::path(post, path = "/schedules/{name}/resume", tag = "schedules",
+    operation_id = "resumeSchedule",
+    params(("name" = String, Path, description = "The schedule")),
+    responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
+pub(crate) async fn resume(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
+    let name = known(&name)?;
+    call.engine.resume_schedule(&name).await?;
+    view(&call, &name).await
+}

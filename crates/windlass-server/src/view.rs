@@ -1,0 +1,406 @@
+//! Rows as clients see them: camelCase, times in RFC 3339, bodies as the JSON that they are.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use windlass::Timestamp;
+use windlass::kernel::{
+    Body, CausalRef, Encoding, Event, LogLine, Message, Run, RunKey, RunStatus, Step, StepStatus,
+};
+
+/// A point in time, in UTC, to the millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, format = DateTime, example = "2026-01-31T12:00:00.000Z")]
+pub(crate) struct Time(pub Timestamp);
+
+impl std::fmt::Display for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0.as_micros()) {
+            Ok(time) => write!(f, "{time:.3}"),
+            Err(_) => self.0.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads a time that a client sent.
+pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp::from_micros(time.as_microsecond()))
+}
+
+/// JSON that is handed on without being taken apart.
+pub(crate) type Raw = Box<RawValue>;
+
+/// A body as JSON: what it is if it is JSON, else its bytes.
+pub(crate) fn raw(body: &Body) -> Raw {
+    let text = match body.encoding {
+        Encoding::Json => String::from_utf8(body.bytes.to_vec()).ok(),
+        Encoding::Bytes => None,
+    };
+    let text = text.and_then(|text| RawValue::from_string(text).ok());
+    text.unwrap_or_else(|| {
+        let bytes = json!({ "encoding": "base64", "bytes": STANDARD.encode(&body.bytes) });
+        RawValue::from_string(bytes.to_string()).expect("a value is JSON")
+    })
+}
+
+/// An error: its name and what it said.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorView {
+    /// The error's name.
+    pub name: String,
+    /// What it said.
+    pub message: String,
+}
+
+impl ErrorView {
+    pub(crate) fn of(body: &Body) -> Self {
+        let value: Value = body.read().unwrap_or(Value::Null);
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        Self {
+            name: text("name").unwrap_or_else(|| "Error".to_owned()),
+            message: text("message").unwrap_or_else(|| value.to_string()),
+        }
+    }
+}
+
+/// Where a run is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct InstanceStatus {
+    /// `active`, `paused`, `errored`, `terminated`, `complete` or `waiting`.
+    #[schema(example = "waiting")]
+    pub status: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorView>,
+    /// What it ended with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    pub output: Option<Raw>,
+}
+
+impl InstanceStatus {
+    pub(crate) fn of(run: &Run) -> Self {
+        Self::new(run.status, run.error.as_ref(), run.output.as_ref())
+    }
+
+    pub(crate) fn new(status: RunStatus, error: Option<&Body>, output: Option<&Body>) -> Self {
+        Self { status: status.as_str(), error: error.map(ErrorView::of), output: output.map(raw) }
+    }
+}
+
+/// A run in a list.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunSummary {
+    /// The workflow.
+    pub workflow_name: String,
+    /// The run's id.
+    pub id: String,
+    /// Names this generation of it.
+    #[schema(value_type = String, format = Uuid)]
+    pub run_key: RunKey,
+    /// Which generation it is, from 0.
+    pub run_number: u32,
+    /// Where it is.
+    pub details: InstanceStatus,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// When it was created.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+    /// When it ended.
+    pub completed_at: Option<Time>,
+}
+
+impl RunSummary {
+    pub(crate) fn of(run: &Run) -> Self {
+        Self {
+            workflow_name: run.workflow.to_string(),
+            id: run.id.to_string(),
+            run_key: run.run_key,
+            run_number: run.generation,
+            details: InstanceStatus::of(run),
+            labels: run.labels.clone(),
+            created_at: Time(run.created_at),
+            updated_at: Time(run.updated_at),
+            completed_at: run.ended_at.map(Time),
+        }
+    }
+}
+
+/// A step, as the API tells it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StepView {
+    /// Its key in the run.
+    pub step_key: String,
+    /// What people call it.
+    pub name: String,
+    /// `do`, `sleep`, `waitForEvent`, `child` or `activity`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where it is.
+    pub status: &'static str,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// How often it may be tried; none if there is no bound.
+    pub max_attempts: Option<u32>,
+    /// How long an attempt may take.
+    pub timeout_ms: Option<u64>,
+    /// When it is tried again.
+    pub next_retry_at: Option<Time>,
+    /// When it wakes, or gives up waiting.
+    pub wake_at: Option<Time>,
+    /// The type of the event that it waits for.
+    pub wait_event_type: Option<String>,
+    /// Why it failed, or failed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorView>,
+}
+
+impl StepView {
+    pub(crate) fn of(step: &Step) -> Self {
+        let open_until = step.due_at.filter(|_| !step.status.is_settled()).map(Time);
+        let (retry, wake) = match &*step.kind {
+            "do" | "activity" => (open_until, None),
+            // What a settled sleep or wait was due at is worth knowing.
+            _ => (None, step.due_at.map(Time)),
+        };
+        let waits_for_event = &*step.kind == "event";
+        Self {
+            step_key: step.step_key.to_string(),
+            name: step.name.to_string(),
+            kind: if waits_for_event { "waitForEvent".into() } else { step.kind.to_string() },
+            status: step.status.as_str(),
+            attempts: step.attempt,
+            max_attempts: step.attempts_max,
+            timeout_ms: step.timeout.and_then(|span| u64::try_from(span.as_millis()).ok()),
+            next_retry_at: retry,
+            wake_at: wake,
+            wait_event_type: step
+                .wait_for
+                .as_ref()
+                .filter(|_| waits_for_event)
+                .map(|to| to.to_string()),
+            error: step.error.as_ref().map(ErrorView::of),
+        }
+    }
+}
+
+/// The step that a run is at: of those that are open, the one that was touched last.
+pub(crate) fn current_step(steps: &[Step]) -> Option<&Step> {
+    let open = |step: &&Step| !step.status.is_settled();
+    steps
+        .iter()
+        .filter(open)
+        .max_by_key(|step| (step.status == StepStatus::Running, step.updated_at))
+}
+
+/// A step with what it gave, in a run's history.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StepRecord {
+    /// The step.
+    #[serde(flatten)]
+    pub step: StepView,
+    /// Which generation of the run it is of.
+    pub run_number: u32,
+    /// What it gave.
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<Raw>,
+    /// The name of its error.
+    pub error_name: Option<String>,
+    /// The message of its error.
+    pub error_message: Option<String>,
+    /// When it was first recorded.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+}
+
+impl StepRecord {
+    pub(crate) fn of(step: &Step, run_number: u32) -> Self {
+        let error = step.error.as_ref().map(ErrorView::of);
+        Self {
+            step: StepView::of(step),
+            run_number,
+            result: step.result.as_ref().map(raw),
+            error_name: error.as_ref().map(|error| error.name.clone()),
+            error_message: error.map(|error| error.message),
+            created_at: Time(step.created_at),
+            updated_at: Time(step.updated_at),
+        }
+    }
+}
+
+/// An event that was sent to a run.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EventRecord {
+    /// The sender's id for it, or one that was made.
+    pub id: String,
+    /// Which generation of the run it is of.
+    pub run_number: u32,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// What it carries.
+    #[schema(value_type = Option<Value>)]
+    pub payload: Option<Raw>,
+    /// When it was sent.
+    pub created_at: Time,
+    /// When a step took it.
+    pub delivered_at: Option<Time>,
+    /// The step that took it.
+    pub consumed_by_step_key: Option<String>,
+}
+
+impl EventRecord {
+    pub(crate) fn of(message: &Message, run_number: u32) -> Self {
+        let consumed = message.consumed.as_ref();
+        Self {
+            id: message.message_id.to_string(),
+            run_number,
+            event_type: message.name.to_string(),
+            payload: message.body.as_ref().map(raw),
+            created_at: Time(message.sent_at),
+            delivered_at: consumed.map(|consumed| Time(consumed.at)),
+            consumed_by_step_key: consumed.map(|consumed| consumed.by.to_string()),
+        }
+    }
+}
+
+/// A durable log line.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LogRecord {
+    /// Names it.
+    pub id: String,
+    /// Which generation of the run wrote it.
+    pub run_number: u32,
+    /// The step that wrote it.
+    pub step_key: Option<String>,
+    /// The attempt that wrote it.
+    pub attempt: Option<u32>,
+    /// `debug`, `info`, `warn` or `error`.
+    pub level: &'static str,
+    /// The author's category; `system` is the engine's.
+    pub category: String,
+    /// The text.
+    pub message: String,
+    /// Data beside the text.
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Raw>,
+    /// Whether it was written during replay.
+    pub is_replay: bool,
+    /// When it was written.
+    pub created_at: Time,
+}
+
+impl LogRecord {
+    pub(crate) fn of(line: &LogLine, run_number: u32) -> Self {
+        Self {
+            id: line.log_id.to_string(),
+            run_number,
+            step_key: line.step_key.as_ref().map(ToString::to_string),
+            attempt: line.attempt,
+            level: line.level.as_str(),
+            category: line.category.to_string(),
+            message: line.message.to_string(),
+            data: line.data.as_ref().map(raw),
+            is_replay: line.replay,
+            created_at: Time(line.created_at),
+        }
+    }
+}
+
+/// An event of a run's ledger.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LedgerEvent {
+    /// Its place in its run's ledger, from 0.
+    pub ordinal: u64,
+    /// Names it.
+    pub event_id: String,
+    /// The generation whose ledger it is in.
+    #[schema(value_type = String, format = Uuid)]
+    pub run_key: RunKey,
+    /// What happened.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The version of the summary's shape.
+    pub version: u16,
+    /// What caused it: an event or a run.
+    #[schema(value_type = Value)]
+    pub cause: CausalRef,
+    /// When it happened.
+    pub at: Time,
+    /// A summary; never a body.
+    #[schema(value_type = Value)]
+    pub summary: Value,
+    /// Covers it and its predecessor's hash.
+    pub hash: String,
+}
+
+impl LedgerEvent {
+    pub(crate) fn of(event: &Event) -> Self {
+        Self {
+            ordinal: event.ordinal,
+            event_id: event.event_id.to_string(),
+            run_key: event.run_key,
+            event_type: event.event_type.as_str().to_owned(),
+            version: event.version,
+            cause: event.caused_by,
+            at: Time(event.created_at),
+            summary: event.payload_json().unwrap_or(Value::Null),
+            hash: event.hash.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_milliseconds_and_read_back() {
+        let at = Timestamp::from_micros(1_700_000_000_123_456);
+        assert_eq!(Time(at).to_string(), "2023-11-14T22:13:20.123Z");
+        assert_eq!(Time(Timestamp::from_millis(0)).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            parse_time("2023-11-14T22:13:20.123Z"),
+            Some(Timestamp::from_millis(1_700_000_000_123))
+        );
+        assert_eq!(
+            parse_time("2023-11-14T23:13:20+01:00"),
+            Some(Timestamp::from_millis(1_700_000_000_000))
+        );
+        assert_eq!(parse_time("yesterday"), None);
+    }
+
+    #[test]
+    fn bodies_keep_their_text() {
+        assert_eq!(raw(&Body::json("{\"a\": 1.50}")).get(), "{\"a\": 1.50}");
+        assert_eq!(
+            raw(&Body::bytes(vec![255, 0])).get(),
+            r#"{"bytes":"/wA=","encoding":"base64"}"#
+        );
+        let error =
+            ErrorView::of(&Body::json(r#"{"name":"Declined","message":"no","retryable":false}"#));
+        assert_eq!((error.name.as_str(), error.message.as_str()), ("Declined", "no"));
+        assert_eq!(ErrorView::of(&Body::json("7")).message, "7");
+    }
+}

@@ -1,0 +1,153 @@
+//! Pause, resume, terminate, restart, retry, events, and all of it for many runs.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Kind, Server, on_both_stores, refused};
+
+on_both_stores!(
+    pausing_and_resuming,
+    ending_and_beginning_anew,
+    retrying,
+    events_are_sent_once,
+    acting_on_many,
+);
+
+async fn pausing_and_resuming(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "c-1", json!({}), "waiting").await;
+    let at = "/workflows/approve/instances/c-1";
+    let paused = server.posted(&format!("{at}/pause"), json!({})).await;
+    assert_eq!(paused["ok"], true);
+    server.until("approve", "c-1", "paused").await;
+    server.posted(&format!("{at}/pause"), json!({})).await;
+    let sent =
+        server.posted(&format!("{at}/events"), json!({ "type": "approval", "payload": 1 })).await;
+    assert_eq!(sent["status"]["status"], "paused");
+    server.posted(&format!("{at}/events"), json!({ "type": "approval", "payload": 2 })).await;
+    // Without a body as well as with one.
+    let resumed =
+        server.request(reqwest::Method::POST, &format!("{at}/resume")).send().await.unwrap();
+    assert_eq!(resumed.status(), 200);
+    let run = server.until("approve", "c-1", "complete").await;
+    assert_eq!(run["details"]["output"], json!([1, 2]));
+    refused(server.post(&format!("{at}/pause"), json!({})).await, (409, "INSTANCE_TERMINAL"));
+    assert_eq!(server.posted(&format!("{at}/resume"), json!({})).await["ok"], true);
+    server.stop().await;
+}
+
+async fn ending_and_beginning_anew(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "t-1", json!({ "n": 1 }), "waiting").await;
+    let at = "/workflows/approve/instances/t-1";
+    let long = json!({ "reason": "x".repeat(1_001) });
+    refused(server.post(&format!("{at}/terminate"), long).await, (400, "INVALID_TEXT"));
+    let ended = server.posted(&format!("{at}/terminate"), json!({ "reason": "a mistake" })).await;
+    assert_eq!(ended["details"]["status"], "terminated");
+    assert_eq!(ended["details"]["error"]["message"], "a mistake");
+    for action in ["terminate", "pause"] {
+        let again = server.post(&format!("{at}/{action}"), json!({})).await;
+        refused(again, (409, "INSTANCE_TERMINAL"));
+    }
+    let event = json!({ "type": "approval" });
+    refused(server.post(&format!("{at}/events"), event).await, (409, "INSTANCE_TERMINAL"));
+    refused(server.post(&format!("{at}/retry"), json!({})).await, (409, "INSTANCE_NOT_ERRORED"));
+    let anew = server.posted(&format!("{at}/restart"), json!({})).await;
+    assert!(["active", "waiting"].contains(&anew["details"]["status"].as_str().unwrap()), "{anew}");
+    let run = server.until("approve", "t-1", "waiting").await;
+    assert_eq!(
+        (&run["meta"]["runNumber"], &run["meta"]["params"]),
+        (&json!(1), &json!({ "n": 1 }))
+    );
+    for action in ["pause", "resume", "terminate", "restart", "retry"] {
+        let nobody =
+            server.post(&format!("/workflows/approve/instances/x/{action}"), json!({})).await;
+        refused(nobody, (404, "INSTANCE_NOT_FOUND"));
+    }
+    server.stop().await;
+}
+
+async fn retrying(kind: Kind) {
+    let server = Server::start(kind).await;
+    let run = server.run("charge", "r-1", json!(0), "errored").await;
+    assert!(run["details"]["error"]["message"].as_str().unwrap().contains("declined"), "{run}");
+    let at = "/workflows/charge/instances/r-1";
+    assert_eq!(server.posted(&format!("{at}/retry"), json!({})).await["ok"], true);
+    let run = server.until("charge", "r-1", "errored").await;
+    assert_eq!(run["meta"]["runNumber"], 1);
+    let history = server.ok(&format!("{at}/history")).await;
+    assert_eq!(history["steps"][0]["result"], "12.50", "what was done is carried along");
+    server.stop().await;
+}
+
+async fn events_are_sent_once(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "e-1", json!({}), "waiting").await;
+    let at = "/workflows/approve/instances/e-1";
+    let events = format!("{at}/events");
+    for (body, expect) in [
+        (json!({}), (400, "INVALID_BODY")),
+        (json!({ "type": "" }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "a b" }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "x".repeat(101) }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "approval", "id": "" }), (400, "INVALID_EVENT_ID")),
+        (json!({ "type": "approval", "payload": "x".repeat(1024 * 1024) }), (400, "INVALID_SIZE")),
+    ] {
+        refused(server.post(&events, body).await, expect);
+    }
+    for _ in 0..3 {
+        let body = json!({ "type": "approval", "payload": "a", "id": "one" });
+        server.posted(&events, body).await;
+    }
+    server.posted(&events, json!({ "type": "approval" })).await;
+    let run = server.until("approve", "e-1", "complete").await;
+    assert_eq!(run["details"]["output"], json!(["a", null]));
+    let nobody = server.post("/workflows/approve/instances/x/events", json!({ "type": "a" })).await;
+    refused(nobody, (404, "INSTANCE_NOT_FOUND"));
+    server.stop().await;
+}
+
+async fn acting_on_many(kind: Kind) {
+    let server = Server::start(kind).await;
+    let batch: Vec<Value> = (0..12)
+        .map(|n| json!({ "id": format!("m-{n}"), "labels": { "half": (n % 2).to_string() } }))
+        .collect();
+    server.posted("/workflows/nap/instances/batch", json!({ "instances": batch })).await;
+    for n in 0..12 {
+        server.until("nap", &format!("m-{n}"), "waiting").await;
+    }
+    server.run("greet", "done", json!("x"), "complete").await;
+    let bulk = async |body: Value| server.posted("/runs/bulk", body).await;
+    let filter = json!({ "labels": { "half": "1" } });
+    let counted = bulk(json!({ "action": "terminate", "filter": filter, "dryRun": true })).await;
+    assert_eq!((&counted["matched"], &counted["done"]), (&json!(6), &json!(0)));
+    assert_eq!(server.ok("/runs?status=terminated").await["runs"], json!([]));
+    let some = bulk(json!({ "action": "terminate", "filter": filter, "limit": 4 })).await;
+    assert_eq!(
+        (&some["matched"], &some["done"], &some["more"]),
+        (&json!(4), &json!(4), &json!(true))
+    );
+    let rest = bulk(json!({ "action": "terminate", "filter": filter })).await;
+    assert_eq!(
+        (&rest["done"], &rest["more"], &rest["failed"]),
+        (&json!(2), &json!(false), &json!([]))
+    );
+    let paused = bulk(json!({ "action": "pause", "filter": { "workflow": "nap" } })).await;
+    assert_eq!(paused["done"], 6);
+    server.until("nap", "m-0", "paused").await;
+    server.until("nap", "m-10", "paused").await;
+    let all = bulk(json!({ "action": "terminate", "filter": {} })).await;
+    assert_eq!(all["done"], 6, "what has ended is left alone: {all}");
+    server.run("charge", "bad", json!(0), "errored").await;
+    let retried = bulk(json!({ "action": "retry", "filter": { "status": "errored" } })).await;
+    assert_eq!(retried["done"], 1);
+    for (body, code) in [
+        (json!({ "action": "explode", "filter": {} }), "INVALID_BODY"),
+        (json!({ "action": "pause", "filter": {}, "dryrun": true }), "INVALID_BODY"),
+        (json!({ "action": "pause", "filter": { "status": "gone" } }), "INVALID_STATUS"),
+        (json!({ "action": "pause", "filter": {}, "limit": 0 }), "INVALID_SIZE"),
+        (json!({ "action": "pause" }), "INVALID_BODY"),
+    ] {
+        refused(server.post("/runs/bulk", body).await, (400, code));
+    }
+    server.stop().await;
+}

@@ -1,0 +1,310 @@
+//! Workflows and runs: list, create, create many, look, history, ledger.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Kind, Server, on_both_stores, refused};
+
+on_both_stores!(
+    a_run_from_its_creation_to_its_result,
+    what_cannot_be_created,
+    a_batch_leaves_out_what_exists,
+    pages_of_runs,
+    history_of_a_run,
+    the_ledger_of_a_run,
+    slashes_at_the_end,
+);
+
+async fn a_run_from_its_creation_to_its_result(kind: Kind) {
+    let server = Server::start(kind).await;
+    let created = server
+        .posted(
+            "/workflows/greet/instances?waitMs=20000",
+            json!({ "id": "ann-1", "params": "Ann", "labels": { "team": "a" }, "priority": 3 }),
+        )
+        .await;
+    assert_eq!(created["id"], "ann-1");
+    assert_eq!(created["details"], json!({ "status": "complete", "output": "Hello, Ann!" }));
+    let run = server.ok("/workflows/greet/instances/ann-1").await;
+    assert_eq!(run["details"]["output"], "Hello, Ann!");
+    let meta = &run["meta"];
+    assert_eq!(meta["workflowName"], "greet");
+    assert_eq!(meta["runNumber"], 0);
+    assert_eq!(meta["params"], "Ann");
+    assert_eq!(meta["labels"], json!({ "team": "a" }));
+    assert_eq!(meta["priority"], 3);
+    for time in ["createdAt", "updatedAt", "startedAt", "completedAt"] {
+        let text = meta[time].as_str().unwrap_or_default();
+        assert!(text.len() == 24 && text.ends_with('Z'), "{time}: {text}");
+    }
+    assert!(meta.get("currentStep").is_none(), "{meta}");
+    let result = server.ok("/workflows/greet/instances/ann-1/result?waitMs=1000").await;
+    assert_eq!(result["done"], true);
+    let key = meta["runKey"].as_str().unwrap();
+    let same = server.ok(&format!("/runs/{key}")).await;
+    assert_eq!((&same["id"], &same["workflowName"]), (&run["id"], &json!("greet")));
+
+    let made = server.posted("/workflows/greet/instances", json!({})).await;
+    let id = made["id"].as_str().unwrap();
+    let result = server.ok(&format!("/workflows/greet/instances/{id}/result?waitMs=20000")).await;
+    assert_eq!(result["details"]["output"], "Hello, nobody!");
+
+    let waits = server.run("approve", "w-1", json!({}), "waiting").await;
+    let step = &waits["meta"]["currentStep"];
+    assert_eq!((&step["stepKey"], &step["type"]), (&json!("first"), &json!("waitForEvent")));
+    assert_eq!(step["waitEventType"], "approval");
+    let result = server.ok("/workflows/approve/instances/w-1/result?waitMs=50").await;
+    assert_eq!((&result["done"], &result["details"]["status"]), (&json!(false), &json!("waiting")));
+
+    let listed = server.ok("/workflows").await;
+    let greet = listed["workflows"].as_array().unwrap().iter().find(|one| one["name"] == "greet");
+    let greet = greet.expect("it is listed");
+    assert_eq!((&greet["served"], &greet["counts"]["complete"]), (&json!(true), &json!(2)));
+    assert!(!listed.to_string().contains("windlass.schedule"), "{listed}");
+    server.stop().await;
+}
+
+async fn what_cannot_be_created(kind: Kind) {
+    let server = Server::start(kind).await;
+    let path = "/workflows/greet/instances";
+    server.posted(path, json!({ "id": "taken" })).await;
+    for (body, expect) in [
+        (json!({ "id": "taken" }), (409, "INSTANCE_ID_ALREADY_EXISTS")),
+        (json!({ "id": "" }), (400, "INVALID_INSTANCE_ID")),
+        (json!({ "id": "-x" }), (400, "INVALID_INSTANCE_ID")),
+        (json!({ "id": "a:b" }), (400, "INVALID_INSTANCE_ID")),
+        (json!({ "id": "x".repeat(101) }), (400, "INVALID_INSTANCE_ID")),
+        (json!({ "id": 7 }), (400, "INVALID_BODY")),
+        (json!([]), (400, "INVALID_BODY")),
+        (json!({ "delayMs": 1, "startAt": "2030-01-01T00:00:00Z" }), (400, "INVALID_BODY")),
+        (json!({ "startAt": "tomorrow" }), (400, "INVALID_TIME")),
+        (json!({ "delayMs": u64::MAX }), (400, "INVALID_DURATION")),
+        (json!({ "params": "x".repeat(1024 * 1024) }), (400, "INVALID_SIZE")),
+        (json!({ "labels": { "k".repeat(65): "v" } }), (400, "INVALID_SIZE")),
+    ] {
+        refused(server.post(path, body).await, expect);
+    }
+    refused(
+        server.post("/workflows/nobody/instances", json!({})).await,
+        (404, "WORKFLOW_NOT_FOUND"),
+    );
+    let own = "/workflows/windlass.schedule/instances";
+    refused(server.post(own, json!({})).await, (404, "WORKFLOW_NOT_FOUND"));
+    refused(server.get("/workflows/nobody/instances").await, (404, "WORKFLOW_NOT_FOUND"));
+    refused(server.get("/workflows/greet/instances/nobody").await, (404, "INSTANCE_NOT_FOUND"));
+    refused(server.get("/workflows/greet/instances/%00").await, (404, "INSTANCE_NOT_FOUND"));
+    refused(server.get("/runs/no-key").await, (404, "INSTANCE_NOT_FOUND"));
+    let waits = format!("{path}?waitMs=60001");
+    refused(server.post(&waits, json!({})).await, (400, "INVALID_WAIT"));
+    refused(server.post(&format!("{path}?waitMs=x"), json!({})).await, (400, "INVALID_QUERY"));
+
+    let later = json!({ "id": "later", "params": "Eve", "delayMs": 3_600_000 });
+    server.posted(path, later).await;
+    let run = server.ok("/workflows/greet/instances/later").await;
+    assert!(run["meta"]["startedAt"].is_null() && run["meta"]["nextTurnAt"].is_string(), "{run}");
+    server.stop().await;
+}
+
+async fn a_batch_leaves_out_what_exists(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.posted("/workflows/greet/instances", json!({ "id": "b-1" })).await;
+    let path = "/workflows/greet/instances/batch";
+    let instances =
+        json!([{ "id": "b-0" }, { "id": "b-1" }, { "id": "b-2", "params": "Bo" }, { "id": "b-0" }]);
+    let made = server.posted(path, json!({ "instances": instances })).await;
+    let ids: Vec<&str> = made["instances"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["b-0", "b-2"]);
+    server.until("greet", "b-2", "complete").await;
+    let many: Vec<Value> = (0..101).map(|n| json!({ "id": format!("m-{n}") })).collect();
+    refused(server.post(path, json!({ "instances": many })).await, (400, "INVALID_SIZE"));
+    let nameless = json!({ "instances": [{ "params": 1 }] });
+    refused(server.post(path, nameless).await, (400, "INVALID_INSTANCE_ID"));
+    refused(server.get("/workflows/greet/instances/m-0").await, (404, "INSTANCE_NOT_FOUND"));
+    assert_eq!(server.posted(path, json!({ "instances": [] })).await, json!({ "instances": [] }));
+    server.stop().await;
+}
+
+async fn pages_of_runs(kind: Kind) {
+    let server = Server::start(kind).await;
+    let batch: Vec<Value> = (0..7)
+        .map(|n| json!({ "id": format!("p-{n}"), "labels": { "even": (n % 2 == 0).to_string(), "all": "yes" } }))
+        .collect();
+    server.posted("/workflows/nap/instances/batch", json!({ "instances": batch })).await;
+    server.run("greet", "other", json!("x"), "complete").await;
+    let path = "/workflows/nap/instances";
+    for n in 0..7 {
+        server.until("nap", &format!("p-{n}"), "waiting").await;
+    }
+    let mut seen = Vec::new();
+    let mut query = "?pageSize=3&order=asc".to_owned();
+    loop {
+        let page = server.ok(&format!("{path}{query}")).await;
+        let runs = page["instances"].as_array().unwrap();
+        assert!(runs.len() <= 3 && !runs.is_empty());
+        seen.extend(runs.iter().map(|run| run["id"].as_str().unwrap().to_owned()));
+        assert_eq!(page["cursor"], page["nextCursor"]);
+        assert_eq!(page["hasNextPage"], page["cursor"].is_string());
+        match page["nextCursor"].as_str() {
+            Some(cursor) => query = format!("?pageSize=3&order=asc&cursor={cursor}"),
+            None => break,
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, (0..7).map(|n| format!("p-{n}")).collect::<Vec<_>>());
+    let count = async |query: &str| {
+        let page = server.ok(&format!("{path}{query}")).await;
+        page["instances"].as_array().unwrap().len()
+    };
+    assert_eq!(count("?status=waiting").await, 7);
+    assert_eq!(count("?status=complete").await, 0);
+    assert_eq!(count("?label=even:true").await, 4);
+    assert_eq!(count("?label=all:yes&label=even:false").await, 3);
+    assert_eq!(count("?createdFrom=2100-01-01T00:00:00Z").await, 0);
+    assert_eq!(count("?createdBefore=2100-01-01T00:00:00Z").await, 7);
+    let all = server.ok("/runs?order=asc").await;
+    assert_eq!(all["runs"].as_array().unwrap().len(), 8);
+    let some = server.ok("/runs?workflow=greet").await;
+    assert_eq!(some["runs"][0]["workflowName"], "greet");
+
+    // A generation that was restarted is not listed beside its successor.
+    server.posted("/workflows/greet/instances/other/restart", json!({})).await;
+    let listed = server.ok("/workflows/greet/instances").await;
+    let listed = listed["instances"].as_array().unwrap();
+    assert_eq!(listed.iter().map(|run| &run["runNumber"]).collect::<Vec<_>>(), [&json!(1)]);
+
+    for (query, code) in [
+        ("?status=done", "INVALID_STATUS"),
+        ("?pageSize=0", "INVALID_PAGE_SIZE"),
+        ("?pageSize=101", "INVALID_PAGE_SIZE"),
+        ("?pageSize=x", "INVALID_QUERY"),
+        ("?order=up", "INVALID_QUERY"),
+        ("?cursor=xyz", "INVALID_CURSOR"),
+        ("?label=even", "INVALID_LABEL"),
+        ("?createdFrom=now", "INVALID_TIME"),
+    ] {
+        refused(server.get(&format!("{path}{query}")).await, (400, code));
+    }
+    let history = server.ok("/workflows/nap/instances/p-0/ledger?pageSize=1").await;
+    let cursor = history["nextCursor"].as_str().expect("there is more than one event");
+    refused(server.get(&format!("{path}?cursor={cursor}")).await, (400, "INVALID_CURSOR"));
+    server.stop().await;
+}
+
+async fn history_of_a_run(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "h-1", json!({}), "waiting").await;
+    let send = "/workflows/approve/instances/h-1/events";
+    for n in 1..=4 {
+        server
+            .post(send, json!({ "type": "approval", "payload": n, "id": format!("e-{n}") }))
+            .await;
+    }
+    server.until("approve", "h-1", "complete").await;
+    let path = "/workflows/approve/instances/h-1/history";
+    let history = server.ok(path).await;
+    assert_eq!(history["runNumber"], 0);
+    let keys = |history: &Value| -> Vec<String> {
+        let steps = history["steps"].as_array().unwrap();
+        steps.iter().map(|step| step["stepKey"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&history), ["first", "second"]);
+    let step = &history["steps"][0];
+    assert_eq!((&step["type"], &step["status"]), (&json!("waitForEvent"), &json!("completed")));
+    assert!(history.get("logs").is_none(), "{history}");
+    let event = &history["events"][0];
+    assert_eq!((&event["id"], &event["payload"]), (&json!("e-1"), &json!(1)));
+    assert_eq!(event["consumedByStepKey"], "first");
+    assert!(event["deliveredAt"].is_string());
+
+    for order in ["asc", "desc"] {
+        let first = server.ok(&format!("{path}?pageSize=1&order={order}")).await;
+        assert_eq!(
+            (&first["stepsHasNextPage"], &first["eventsHasNextPage"]),
+            (&json!(true), &json!(true))
+        );
+        let (steps, events) =
+            (first["stepsCursor"].as_str().unwrap(), first["eventsCursor"].as_str().unwrap());
+        let query =
+            format!("{path}?pageSize=1&order={order}&stepsCursor={steps}&eventsCursor={events}");
+        let second = server.ok(&query).await;
+        let both = [keys(&first), keys(&second)].concat();
+        let expect = if order == "asc" { ["first", "second"] } else { ["second", "first"] };
+        assert_eq!(both, expect, "{order}");
+        assert_ne!(first["events"][0]["id"], second["events"][0]["id"]);
+        assert_eq!(second["stepsHasNextPage"], false);
+        assert!(second.get("stepsCursor").is_none());
+        refused(server.get(&format!("{path}?stepsCursor={events}")).await, (400, "INVALID_CURSOR"));
+    }
+    refused(server.get(&format!("{path}?runNumber=9")).await, (404, "INSTANCE_NOT_FOUND"));
+    refused(server.get(&format!("{path}?logLevel=loud")).await, (400, "INVALID_LOG_LEVEL"));
+
+    server.run("greet", "logs", json!("Ann"), "complete").await;
+    let path = "/workflows/greet/instances/logs/history?includeLogs=true";
+    let history = server.ok(path).await;
+    let line = &history["logs"][0];
+    assert_eq!((&line["message"], &line["level"]), (&json!("greeting"), &json!("info")));
+    assert_eq!(line["isReplay"], false);
+    assert_eq!(history["logsHasNextPage"], false);
+    let none = server.ok(&format!("{path}&logLevel=error&order=desc")).await;
+    assert_eq!(none["logs"], json!([]));
+    server.stop().await;
+}
+
+async fn the_ledger_of_a_run(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("greet", "l-1", json!("Ann"), "complete").await;
+    let path = "/workflows/greet/instances/l-1/ledger";
+    let whole = server.ok(path).await;
+    let events = whole["events"].as_array().unwrap();
+    let ordinals: Vec<u64> =
+        events.iter().map(|event| event["ordinal"].as_u64().unwrap()).collect();
+    assert_eq!(ordinals, (0..events.len() as u64).collect::<Vec<_>>());
+    assert_eq!(events.last().unwrap()["type"], "workflow.completed");
+    assert!(!whole.to_string().contains("Hello, Ann!"), "a body is in the ledger: {whole}");
+    for scope in ["run", "root"] {
+        let mut read = Vec::new();
+        let mut query = format!("{path}?scope={scope}&pageSize=2");
+        loop {
+            let page = server.ok(&query).await;
+            read.extend(
+                page["events"].as_array().unwrap().iter().map(|event| event["hash"].clone()),
+            );
+            match page["nextCursor"].as_str() {
+                Some(next) => query = format!("{path}?scope={scope}&pageSize=2&cursor={next}"),
+                None => break,
+            }
+        }
+        let expect: Vec<Value> = events.iter().map(|event| event["hash"].clone()).collect();
+        assert_eq!(read, expect, "{scope}");
+    }
+    server.posted("/workflows/greet/instances/l-1/restart", json!({})).await;
+    let page = server.ok("/workflows/greet/instances/l-1/generations?pageSize=1").await;
+    assert_eq!(page["generations"][0]["runNumber"], 1);
+    let next = page["nextCursor"].as_str().unwrap();
+    let page =
+        server.ok(&format!("/workflows/greet/instances/l-1/generations?cursor={next}")).await;
+    assert_eq!(page["generations"][0]["runNumber"], 0);
+    let old = server.ok(&format!("{path}?runNumber=0")).await;
+    assert_eq!(old["events"], whole["events"]);
+    server.stop().await;
+}
+
+async fn slashes_at_the_end(kind: Kind) {
+    let server = Server::start(kind).await;
+    for path in ["", "/", "/workflows", "/workflows/", "/runs/", "/schedules/", "/openapi.json"] {
+        let (status, body) = server.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+    }
+    server.posted("/workflows/greet/instances/", json!({ "id": "s-1" })).await;
+    server.until("greet", "s-1/", "complete").await;
+    let index = server.ok("/").await;
+    assert_eq!(
+        (&index["name"], &index["links"]["docs"]),
+        (&json!("windlass"), &json!("/api/docs"))
+    );
+    server.stop().await;
+}

@@ -1,0 +1,17 @@
+//! The server as its clients see it: over a socket, on SQLite and on PostgreSQL.
+
+#![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
+
+mod auth;
+mod bad_requests;
+mod control;
+mod harness;
+mod instances;
+mod live;
+mod operations;
+mod server;
+mod why;
+
+#[path = "../../../windlass-postgres/tests/it/support.rs"]
+#[allow(dead_code, reason = "most of it is for the tests of the store itself")]
+mod schema;

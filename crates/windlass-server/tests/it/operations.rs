@@ -1,0 +1,149 @@
+//! Schedules, queues, workers, tick, metrics, documents.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use windlass_server::{Options, ServeOptions};
+
+use crate::harness::{Kind, Server, on_both_stores, open, read, refused};
+
+on_both_stores!(schedules, queues_and_workers, driven_from_outside, health_and_metrics);
+
+async fn put(server: &Server, name: &str, body: Value) -> (u16, Value) {
+    read(server.request(Method::PUT, &format!("/schedules/{name}")).json(&body)).await
+}
+
+async fn schedules(kind: Kind) {
+    let server = Server::start(kind).await;
+    let nightly = json!({
+        "workflow": "greet", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "params": "Ann",
+        "labels": { "by": "cron" }, "overlap": "skip", "missed": "all",
+    });
+    let (status, set) = put(&server, "nightly", nightly.clone()).await;
+    assert_eq!(status, 200, "{set}");
+    for (name, value) in nightly.as_object().unwrap() {
+        assert_eq!(&set[name], value, "{name}");
+    }
+    assert_eq!(put(&server, "nightly", nightly).await.0, 200);
+    assert_eq!(
+        put(&server, "often", json!({ "workflow": "greet", "everyMs": 1_000 })).await.0,
+        200
+    );
+    let list = server.ok("/schedules").await;
+    assert_eq!(list["schedules"].as_array().unwrap().len(), 2);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let fired = loop {
+        let often = server.ok("/schedules/often").await;
+        if often["lastRun"].is_string() {
+            break often;
+        }
+        assert!(std::time::Instant::now() < deadline, "it does not fire: {often}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    let id = fired["lastRun"].as_str().unwrap();
+    server.until("greet", id, "complete").await;
+    assert!(!server.ok("/runs").await.to_string().contains("windlass.schedule"));
+    let paused = server.posted("/schedules/often/pause", json!({})).await;
+    assert_eq!(paused["paused"], true);
+    let resumed = server.posted("/schedules/often/resume", json!({})).await;
+    assert_eq!(resumed["paused"], false);
+    let deleted = read(server.request(Method::DELETE, "/schedules/often")).await;
+    assert_eq!(deleted.0, 200);
+    refused(server.get("/schedules/often").await, (404, "SCHEDULE_NOT_FOUND"));
+    refused(server.post("/schedules/often/pause", json!({})).await, (404, "SCHEDULE_NOT_FOUND"));
+    refused(
+        read(server.request(Method::DELETE, "/schedules/a%20b")).await,
+        (404, "SCHEDULE_NOT_FOUND"),
+    );
+    for (body, expect) in [
+        (json!({ "workflow": "greet" }), (400, "INVALID_SCHEDULE")),
+        (json!({ "workflow": "greet", "cron": "x" }), (400, "INVALID_SCHEDULE")),
+        (
+            json!({ "workflow": "greet", "cron": "* * * * *", "timezone": "Mars" }),
+            (400, "INVALID_SCHEDULE"),
+        ),
+        (json!({ "workflow": "greet", "everyMs": 5 }), (400, "INVALID_SCHEDULE")),
+        (
+            json!({ "workflow": "greet", "everyMs": 5_000, "cron": "* * * * *" }),
+            (400, "INVALID_SCHEDULE"),
+        ),
+        (json!({ "workflow": "nobody", "everyMs": 5_000 }), (404, "WORKFLOW_NOT_FOUND")),
+        (json!({ "workflow": "windlass.schedule", "everyMs": 5_000 }), (404, "WORKFLOW_NOT_FOUND")),
+        (json!({ "workflow": "greet", "everyms": 5_000 }), (400, "INVALID_BODY")),
+    ] {
+        refused(put(&server, "other", body).await, expect);
+    }
+    let body = json!({ "workflow": "greet", "everyMs": 5_000 });
+    refused(put(&server, "a%20b", body).await, (400, "INVALID_NAME"));
+    server.stop().await;
+}
+
+async fn queues_and_workers(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("nap", "q-1", json!({}), "waiting").await;
+    server.engine.set_limit("printer", Some(2)).await.unwrap();
+    let queues = server.ok("/queues").await;
+    assert_eq!(queues["turns"]["scheduled"], json!({ "count": 1, "more": false }));
+    assert_eq!(
+        queues["limits"],
+        json!([{
+            "key": "printer", "slots": 2, "held": 0, "waiting": { "count": 0, "more": false },
+        }])
+    );
+    assert_eq!(queues["deadLetters"]["count"], 0);
+    let workers = server.ok("/workers").await;
+    let worker = &workers["workers"][0];
+    assert_eq!((&worker["live"], &worker["status"]), (&json!(true), &json!("active")));
+    assert_eq!(worker["id"], server.engine.worker().to_string());
+    refused(server.get("/queues?cursor=x").await, (400, "INVALID_CURSOR"));
+    refused(server.get("/workers?pageSize=1000").await, (400, "INVALID_PAGE_SIZE"));
+    server.stop().await;
+}
+
+async fn driven_from_outside(kind: Kind) {
+    let options = Options { tick: true, ..open() };
+    let engine = windlass::Options { background: false, ..windlass::Options::default() };
+    let server = Server::start_as(kind, options, engine, ServeOptions::default()).await;
+    server.posted("/workflows/greet/instances", json!({ "id": "t-1" })).await;
+    let ticked =
+        server.posted("/_runner/tick", json!({ "maxInstances": 10, "maxSteps": 100 })).await;
+    assert_eq!(ticked["processed"], 1);
+    server.until("greet", "t-1", "complete").await;
+    let none = read(server.request(Method::POST, "/_runner/tick")).await;
+    assert_eq!(none, (200, json!({ "processed": 0 })));
+    refused(
+        server.post("/_runner/tick", json!({ "maxInstances": 0 })).await,
+        (400, "INVALID_SIZE"),
+    );
+    server.stop().await;
+}
+
+async fn health_and_metrics(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("greet", "m-1", json!("Ann"), "complete").await;
+    assert_eq!(server.get("//healthz").await, (200, json!({ "status": "ok" })));
+    assert_eq!(server.get("//readyz").await, (200, json!({ "status": "ready" })));
+    let text = server.request(Method::GET, "//metrics").send().await.unwrap().text().await.unwrap();
+    for expect in [
+        "windlass_workflow_completed_total 1",
+        "windlass_runs{namespace=\"default\",status=\"complete\",workflow=\"greet\"} 1",
+        "windlass_queue{of=\"turns\",state=\"ready\"} 0",
+        "windlass_http_requests_total{",
+        "windlass_workers_live 1",
+    ] {
+        assert!(text.contains(expect), "{expect} is not in\n{text}");
+    }
+    let api = server.ok("/openapi.json").await;
+    assert_eq!(api["openapi"], "3.1.0");
+    assert!(api["paths"]["/workflows/{workflowName}/instances"]["post"].is_object());
+    let page = server.request(Method::GET, "/docs").send().await.unwrap();
+    assert_eq!(page.url().path(), "/api/docs/");
+    let page = page.text().await.unwrap();
+    assert!(page.contains("swagger-ui-bundle.js") && !page.contains("https://"), "{page}");
+    let script = server.request(Method::GET, "/docs/swagger-initializer.js").send().await.unwrap();
+    assert!(script.text().await.unwrap().contains("/api/openapi.json"));
+    let engine = server.engine.clone();
+    engine.shutdown(std::time::Duration::from_secs(5)).await.unwrap();
+    refused(server.get("//readyz").await, (503, "ENGINE_STOPPING"));
+    assert_eq!(server.get("//healthz").await.0, 200);
+    server.stop().await;
+}

@@ -1,0 +1,188 @@
+//! Runs that move to another store: whole, verified, once, and going on there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use futures::poll;
+use windlass::kernel::{Query, RunKey};
+use windlass::transfer::{Imported, Importer, RunExport, export_run};
+use windlass::{
+    BoxError, Ctx, Engine, Env, Result, RunHandle, RunStatus, Store, TaskContext, TokioEnv,
+};
+
+use crate::harness::{
+    Counts, Harness, ok, on_every_store, until, until_asked, until_status, until_waiting,
+};
+
+on_every_store!(
+    a_run_arrives_whole_and_goes_on,
+    an_import_that_was_cut_off_is_carried_on,
+    what_is_there_is_left_alone,
+);
+
+/// More rows than one commit of an import takes.
+const WIDTH: usize = 600;
+
+async fn wide(counts: Arc<Counts>, ctx: Ctx, width: usize) -> Result<usize> {
+    ctx.log().info("it begins")?;
+    let steps = (0..width).map(|n| ctx.step(format!("s{n}"), async || ok(counts.hit("steps"))));
+    let done = join_all(steps).await;
+    let first: String = ctx.event("first", "go").await?;
+    ctx.log().info(first)?;
+    ctx.event::<String>("second", "go-on").await?;
+    let answer: u32 = ctx.activity("work", "work", &1_u32).await?;
+    ctx.sleep("nap", "50 ms").await?;
+    Ok(done.len() + answer as usize)
+}
+
+async fn work(_: TaskContext, n: u32) -> std::result::Result<u32, BoxError> {
+    Ok(n)
+}
+
+fn serve(engine: &Engine, counts: &Arc<Counts>) -> windlass::WorkflowRef<usize, usize> {
+    engine.workflow_with("wide", Arc::clone(counts), wide).unwrap()
+}
+
+/// A run that waits for its second event, with one consumed and two that nobody has asked for.
+async fn waiting(engine: &Engine, counts: &Arc<Counts>, width: usize) -> RunKey {
+    let run = serve(engine, counts).start(width).id("wide").label("a", "b").await.unwrap();
+    run.send_event("go", &"now").await.unwrap();
+    until_asked(&run, "second").await;
+    run.send_event("other", &"x").await.unwrap();
+    run.send_event("other", &"y").await.unwrap();
+    at_rest(engine, &run).await;
+    run.run_key()
+}
+
+// It has looked at all its messages, so that nothing of its turn changes by itself.
+async fn at_rest(engine: &Engine, run: &RunHandle<usize>) {
+    let looked = || async {
+        let loaded = engine.store().load(vec![run.run_key()]).await.unwrap().pop().unwrap();
+        let turn = &loaded.run.turn;
+        loaded.run.seen == loaded.run.accepted && !turn.ready && turn.worker.is_none()
+    };
+    until("the run is at rest", looked).await;
+}
+
+async fn line(store: &dyn Store, run_key: RunKey) -> String {
+    export_run(store, run_key).await.unwrap().expect("the run is there").to_line().unwrap()
+}
+
+async fn begin(store: &Arc<dyn Store>) -> Importer {
+    let env: Arc<dyn Env> = TokioEnv::new().unwrap();
+    Importer::begin(Arc::clone(store), &*env).await.unwrap()
+}
+
+async fn import(store: &Arc<dyn Store>, line: &str) -> Imported {
+    let importer = begin(store).await;
+    let imported = importer.import(RunExport::parse(line).unwrap()).await.unwrap();
+    importer.finish().await.unwrap();
+    imported
+}
+
+// Every store takes what a store in memory gave, and gives the same again.
+async fn a_run_arrives_whole_and_goes_on(h: Arc<Harness>) {
+    let counts = Counts::new();
+    let source = Engine::open("memory:").await.unwrap();
+    let run_key = waiting(&source, &counts, WIDTH).await;
+    let exported = line(&**source.store(), run_key).await;
+    source.stop(Duration::from_secs(5)).await.unwrap();
+
+    let store = h.open().await;
+    assert_eq!(import(&store, &exported).await, Imported::Written);
+    assert_eq!(line(&*store, run_key).await, exported);
+    assert_eq!(import(&store, &exported).await, Imported::Skipped);
+    if h.kind != crate::harness::Kind::Memory {
+        store.close().await.unwrap();
+    }
+
+    let engine = h.engine().await;
+    engine.activity("work", work).unwrap();
+    let run = serve(&engine, &counts).get("wide").await.unwrap();
+    assert_eq!(until_status(&run, RunStatus::Waiting).await.status, RunStatus::Waiting);
+    run.send_event("go-on", &"now").await.unwrap();
+    assert_eq!(run.result().await.unwrap(), WIDTH + 1);
+    assert_eq!(counts.get("steps"), WIDTH as u32, "what was recorded is not done again");
+    let logs = run.logs().await.unwrap();
+    assert_eq!(logs.iter().filter(|line| !line.replay).count(), 2, "{logs:?}");
+}
+
+// Dropped after any number of its commits, and said again by another process.
+async fn an_import_that_was_cut_off_is_carried_on(h: Arc<Harness>) {
+    let counts = Counts::new();
+    let source = Engine::open("memory:").await.unwrap();
+    let run_key = waiting(&source, &counts, WIDTH).await;
+    let exported = line(&**source.store(), run_key).await;
+    source.stop(Duration::from_secs(5)).await.unwrap();
+    let store = h.open().await;
+    let mut carried_on = 0;
+    // Each round imports the same run under another key, name and ledger, so it is made anew.
+    for cut in 0..8 {
+        let fresh = match cut {
+            0 => exported.clone(),
+            _ => another(&counts, cut).await,
+        };
+        let key = RunExport::parse(&fresh).unwrap().run_key();
+        let importer = begin(&store).await;
+        let mut importing = Box::pin(importer.import(RunExport::parse(&fresh).unwrap()));
+        for _ in 0..=cut * 2 {
+            if poll!(&mut importing).is_ready() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        drop(importing);
+        // The process is gone without a word: its holds stay.
+        drop(importer);
+        let again = import(&store, &fresh).await;
+        carried_on += u32::from(again == Imported::Completed);
+        assert_eq!(line(&*store, key).await, fresh, "cut after {cut}: {again:?}");
+    }
+    if h.kind != crate::harness::Kind::Memory {
+        assert!(carried_on > 0, "no import was cut off in its middle");
+        store.close().await.unwrap();
+    }
+}
+
+async fn another(counts: &Arc<Counts>, n: usize) -> String {
+    let source = Engine::open("memory:").await.unwrap();
+    let run = serve(&source, counts).start(WIDTH).id(format!("wide-{n}")).await.unwrap();
+    run.send_event("go", &"now").await.unwrap();
+    until_asked(&run, "second").await;
+    at_rest(&source, &run).await;
+    let exported = line(&**source.store(), run.run_key()).await;
+    source.stop(Duration::from_secs(5)).await.unwrap();
+    exported
+}
+
+async fn what_is_there_is_left_alone(h: Arc<Harness>) {
+    let counts = Counts::new();
+    let source = Engine::open("memory:").await.unwrap();
+    let run_key = waiting(&source, &counts, 3).await;
+    let exported = line(&**source.store(), run_key).await;
+    source.stop(Duration::from_secs(5)).await.unwrap();
+
+    // Another run has the name.
+    let engine = h.engine().await;
+    let run = serve(&engine, &counts).start(2).id("wide").await.unwrap();
+    until_asked(&run, "first").await;
+    until_waiting(&engine, &run).await;
+    let before = line(&**engine.store(), run.run_key()).await;
+    let importer = begin(engine.store()).await;
+    let refused = importer.import(RunExport::parse(&exported).unwrap()).await.unwrap_err();
+    assert_eq!(refused.code(), "RUN_EXISTS", "{refused}");
+    // What was changed on its way is refused, wherever it was changed.
+    for (was, is) in
+        [("\"\\\"now\\\"\"", "\"\\\"not\\\"\""), ("\"id\":\"wide\"", "\"id\":\"other\"")]
+    {
+        assert!(exported.contains(was), "{was}");
+        let changed = exported.replace(was, is);
+        let refused = importer.import(RunExport::parse(&changed).unwrap()).await.unwrap_err();
+        assert_eq!(refused.code(), "INVALID_EXPORT", "{refused}");
+    }
+    importer.finish().await.unwrap();
+    assert_eq!(line(&**engine.store(), run.run_key()).await, before);
+    let query = Query::RunKeys { after: None, limit: 10 };
+    assert_eq!(engine.store().list(query).await.unwrap().run_keys().unwrap().len(), 1);
+}
