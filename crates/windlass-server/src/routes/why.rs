@@ -13,7 +13,7 @@ use crate::view::Time;
 /// One reason.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ReasonView {
-    /// A stable word, such as `sleeping` or `no_live_worker`.
+    /// A stable word, such as `sleeping` or `unserved`.
     #[schema(value_type = String)]
     pub code: Why,
     /// The same in a sentence.
