@@ -80,6 +80,9 @@ Examples:
     /// Say what a store is and what is in it.
     Info(StoreArg),
     /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.
+    ///
+    /// Ends with 1 if something should be done. Opening a store brings its schema up to what this
+    /// build needs, here as everywhere.
     Doctor(StoreArg),
     /// Recompute the hash chains of a store, and what events say of their rows.
     Verify(VerifyArgs),
