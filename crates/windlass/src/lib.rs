@@ -4,12 +4,14 @@
 //! middle, the next one goes on where the record ends. See [`Engine`] for the first fifteen lines.
 
 mod address;
+mod archive;
 mod engine;
 pub mod transfer;
 
 use std::sync::Arc;
 
 pub use address::Address;
+pub use archive::FileArchive;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
     Archive, EnqueuedReason, Env, Explanation, Missed, Options, Overlap, Reason, Retention,

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use windlass::kernel::{BoxFuture, Query};
+use windlass::transfer::{Imported, Importer, RunExport};
 use windlass::{
-    Archive, Ctx, Engine, Error, Options, Result, Retention, RunKey, Store, Timestamp, WorkflowRef,
+    Archive, Ctx, Engine, Env, Error, FileArchive, Options, Result, Retention, RunKey, Store,
+    Timestamp, TokioEnv, WorkflowRef,
 };
 
 use crate::harness::{Harness, on_every_store, until};
@@ -18,6 +20,7 @@ on_every_store!(
     nothing_goes_before_it_is_archived,
     the_engine_sweeps_by_itself,
     a_name_is_free_again,
+    archived_trees_can_be_imported,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -189,4 +192,39 @@ async fn a_name_is_free_again(h: Arc<Harness>) {
     let run = flow.start(7).id("a").await.unwrap();
     assert!(!run.existed());
     assert_eq!(run.result().await.unwrap(), 7);
+}
+
+async fn archived_trees_can_be_imported(h: Arc<Harness>) {
+    let folder = tempfile::tempdir().unwrap();
+    let archive: Arc<dyn Archive> = FileArchive::new(folder.path().join("old")).unwrap();
+    let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
+    let policy = Retention::keep_for(SECOND).unwrap().archive();
+    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    let run = flow(&engine).start(4).id("a").await.unwrap();
+    run.result().await.unwrap();
+    a_second_later(&engine).await;
+    assert_eq!(engine.sweep().await.unwrap().runs, 2);
+    let file = folder.path().join("old/default.parent.jsonl");
+    let lines = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(lines.lines().count(), 2, "the run and its child");
+
+    let env: Arc<dyn Env> = TokioEnv::new().unwrap();
+    let importer = Importer::begin(Arc::clone(engine.store()), &*env).await.unwrap();
+    for line in lines.lines() {
+        let imported = importer.import(RunExport::parse(line).unwrap()).await.unwrap();
+        assert_eq!(imported, Imported::Written);
+    }
+    importer.finish().await.unwrap();
+    let back = flow_ref(&engine).get("a").await.unwrap();
+    assert_eq!(back.run_key(), run.run_key());
+    assert_eq!(back.result().await.unwrap(), 4);
+    // Where it cannot be written, it is not deleted.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert_eq!(engine.sweep().await.unwrap_err().code(), "ARCHIVE_UNAVAILABLE");
+    assert!(is_there(&engine, run.run_key()).await);
+}
+
+fn flow_ref(engine: &Engine) -> WorkflowRef<u32, u32> {
+    engine.remote_workflow("parent").unwrap()
 }
