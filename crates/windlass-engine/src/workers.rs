@@ -42,12 +42,19 @@ async fn renew(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
         let lease = inner.options.lease.as_millis() / 2;
         *reap_in = u32::try_from(lease / inner.options.renew_every.as_millis()).unwrap_or(1).max(1);
         if renewed.may_reap {
-            let reaped = inner.store.reap(inner.worker, REAP_MAX).await?;
-            if !reaped.turns.is_empty() || !reaped.tasks.is_empty() {
+            // A worker that died may have held ten times as much as is freed at once.
+            loop {
+                let reaped = inner.store.reap(inner.worker, REAP_MAX).await?;
                 let (turns, tasks) = (reaped.turns.len(), reaped.tasks.len());
+                if turns + tasks == 0 {
+                    break;
+                }
                 tracing::warn!(turns, tasks, "freed what dead workers held");
                 inner.signals.everything();
                 *reap_in = 1;
+                if turns.max(tasks) < REAP_MAX as usize {
+                    break;
+                }
             }
         }
     }
