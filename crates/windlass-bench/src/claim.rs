@@ -176,27 +176,13 @@ impl<'a> Bench<'a> {
 
     fn task(&self, after: Option<Duration>) -> anyhow::Result<Task> {
         let at = now();
+        let route = Route { queue: QueueName::default_queue(), name: RouteName::new("work")? };
+        let task_id = TaskId(self.author.key(at));
         Ok(Task {
-            task_id: TaskId(self.author.key(at)),
-            namespace: Namespace::default_namespace(),
-            run_key: None,
-            step_key: None,
-            kind: "activity".into(),
-            queue: QueueName::default_queue(),
-            name: RouteName::new("work")?,
-            priority: 0,
             ready: after.is_none(),
             due_at: after.map(|after| at.plus(after)),
-            worker: None,
-            claim_no: 0,
-            claimed_at: None,
-            attempt: 0,
-            reclaims: 0,
             body: Some(Body::json(&br#"{"charge":{"amount":4250,"currency":"EUR"}}"#[..])),
-            errors: None,
-            limit_key: None,
-            trace: None,
-            created_at: at,
+            ..Task::new(task_id, Namespace::default_namespace(), "activity", route, at)
         })
     }
 

@@ -402,13 +402,9 @@ impl Inner {
         let mut tasks: Vec<Task> = Vec::new();
         loop {
             let page = self.store.list(Query::Tasks(TasksQuery {
-                namespace: run.namespace.clone(),
                 run_key: Some(run.run_key),
-                queue: None,
-                name: None,
-                state: None,
                 after: tasks.last().map(|task| task.task_id),
-                limit,
+                ..TasksQuery::all(run.namespace.clone(), limit)
             }));
             let page = page.await?.tasks()?;
             let last = page.len() < limit as usize;

@@ -207,13 +207,8 @@ impl Inner {
             after = page.last().map(|run| run.run_key);
             for run in &page {
                 let tasks = Query::Tasks(TasksQuery {
-                    namespace: namespace.clone(),
                     run_key: Some(run.run_key),
-                    queue: None,
-                    name: None,
-                    state: None,
-                    after: None,
-                    limit: 1,
+                    ..TasksQuery::all(namespace.clone(), 1)
                 });
                 if !run.status.is_ended() || !self.store.list(tasks).await?.tasks()?.is_empty() {
                     return Ok(false);

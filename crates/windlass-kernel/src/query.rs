@@ -238,6 +238,18 @@ pub struct TasksQuery {
     pub limit: u32,
 }
 
+impl TasksQuery {
+    /// All tasks of a namespace.
+    pub fn all(namespace: Namespace, limit: u32) -> Self {
+        Self { namespace, run_key: None, queue: None, name: None, state: None, after: None, limit }
+    }
+
+    /// All tasks that work for a run.
+    pub fn of_run(run: &Run, limit: u32) -> Self {
+        Self { run_key: Some(run.run_key), ..Self::all(run.namespace.clone(), limit) }
+    }
+}
+
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {

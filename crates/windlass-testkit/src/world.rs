@@ -247,26 +247,15 @@ impl World {
     /// A task row on queue `q` with name `t`, ready at once.
     pub fn task(&self, run: Option<&Run>) -> Task {
         Task {
-            task_id: TaskId(self.key()),
-            namespace: Namespace::default_namespace(),
             run_key: run.map(|run| run.run_key),
-            step_key: None,
-            kind: "activity".into(),
-            queue: QueueName::new("q").unwrap(),
-            name: RouteName::new("t").unwrap(),
-            priority: 0,
-            ready: true,
-            due_at: None,
-            worker: None,
-            claim_no: 0,
-            claimed_at: None,
-            attempt: 0,
-            reclaims: 0,
             body: Some(Body::bytes("work")),
-            errors: None,
-            limit_key: None,
-            trace: None,
-            created_at: self.base,
+            ..Task::new(
+                TaskId(self.key()),
+                Namespace::default_namespace(),
+                "activity",
+                route("q", "t"),
+                self.base,
+            )
         }
     }
 

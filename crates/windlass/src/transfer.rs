@@ -85,13 +85,9 @@ pub(crate) async fn read_tasks(store: &dyn Store, run: &Run) -> Result<Vec<Task>
     let mut tasks: Vec<Task> = Vec::new();
     loop {
         let query = TasksQuery {
-            namespace: run.namespace.clone(),
             run_key: Some(run.run_key),
-            queue: None,
-            name: None,
-            state: None,
             after: tasks.last().map(|task| task.task_id),
-            limit: PAGE,
+            ..TasksQuery::all(run.namespace.clone(), PAGE)
         };
         let page = store.list(Query::Tasks(query)).await?.tasks()?;
         let last = page.len() < PAGE as usize;

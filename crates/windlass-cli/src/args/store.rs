@@ -18,6 +18,14 @@ pub(crate) struct StoreArg {
     pub(crate) store: String,
 }
 
+/// Which namespace runs are looked up in by their names.
+#[derive(Args)]
+pub(crate) struct NamespaceArg {
+    /// The namespace of runs that are named WORKFLOW/ID.
+    #[arg(long, default_value = "default")]
+    pub(crate) namespace: String,
+}
+
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,9 +41,8 @@ pub(crate) struct VerifyArgs {
     /// Only these runs: WORKFLOW/ID or a run key. [default: all]
     #[arg(value_name = "RUN")]
     pub(crate) runs: Vec<String>,
-    /// The namespace of runs that are named WORKFLOW/ID.
-    #[arg(long, default_value = "default")]
-    pub(crate) namespace: String,
+    #[command(flatten)]
+    pub(crate) within: NamespaceArg,
     /// Heads that were saved before: each must still lie on its run's chain.
     #[arg(long = "anchor", visible_alias = "anchors", value_name = "FILE")]
     pub(crate) anchors: Option<PathBuf>,
@@ -60,9 +67,8 @@ pub(crate) struct ExportArgs {
     /// [default: all]
     #[arg(value_name = "RUN")]
     pub(crate) runs: Vec<String>,
-    /// The namespace of runs that are named WORKFLOW/ID.
-    #[arg(long, default_value = "default")]
-    pub(crate) namespace: String,
+    #[command(flatten)]
+    pub(crate) within: NamespaceArg,
     /// The file to write. [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,

@@ -15,7 +15,7 @@ use crate::ids::{MessageName, ModelName, QueueName, RouteName, StepKey, WorkerKe
 use crate::ledger::Stamp;
 use crate::limits::Limits;
 use crate::query::{Query, RunsQuery, TasksQuery};
-use crate::rows::{MessageKind, Run, Step, StepStatus, Task, Turn, Wake};
+use crate::rows::{MessageKind, Route, Run, Step, StepStatus, Task, Turn, Wake};
 use crate::store::{BoxFuture, Store};
 use crate::stores::memory::MemoryStore;
 use crate::time::Timestamp;
@@ -129,28 +129,9 @@ impl Maker {
     }
 
     fn task(&self, run: &Run, n: u8) -> Task {
-        Task {
-            task_id: TaskId(key(u64::from(n))),
-            namespace: run.namespace.clone(),
-            run_key: Some(run.run_key),
-            step_key: None,
-            kind: "activity".into(),
-            queue: QueueName::default_queue(),
-            name: RouteName::new("a").unwrap(),
-            priority: 0,
-            ready: true,
-            due_at: None,
-            worker: None,
-            claim_no: 0,
-            claimed_at: None,
-            attempt: 0,
-            reclaims: 0,
-            body: None,
-            errors: None,
-            limit_key: None,
-            trace: None,
-            created_at: NOW,
-        }
+        let route = Route { queue: QueueName::default_queue(), name: RouteName::new("a").unwrap() };
+        let task_id = TaskId(key(u64::from(n)));
+        Task::new(task_id, run.namespace.clone(), "activity", route, NOW).of_run(run)
     }
 
     fn commit(&mut self, (what, run, x, y): (u8, u8, u8, u8)) -> Commit {
@@ -235,15 +216,7 @@ fn contents(store: &MemoryStore, keys: &[RunKey]) -> Vec<String> {
         let messages = Query::Messages { run_key, after: 0, limit: 1_000 };
         all.push(format!("{:#?}", now(store.list(messages))));
     }
-    let tasks = TasksQuery {
-        namespace: Namespace::default_namespace(),
-        run_key: None,
-        queue: None,
-        name: None,
-        state: None,
-        after: None,
-        limit: 1_000,
-    };
+    let tasks = TasksQuery::all(Namespace::default_namespace(), 1_000);
     all.push(format!("{:#?}", now(store.list(Query::Tasks(tasks)))));
     all
 }

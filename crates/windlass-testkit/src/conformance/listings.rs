@@ -217,15 +217,7 @@ pub async fn tasks_by_filter(world: World) {
     }
     world.enqueue(tasks.clone()).await;
     world.claim_tasks(world.worker(), 2).await;
-    let query = TasksQuery {
-        namespace: Namespace::default_namespace(),
-        run_key: None,
-        queue: None,
-        name: None,
-        state: None,
-        after: None,
-        limit: 100,
-    };
+    let query = TasksQuery::all(Namespace::default_namespace(), 100);
     let stored = world.store.list(Query::Tasks(query.clone())).await.unwrap().tasks().unwrap();
     assert_eq!(stored.len(), tasks.len());
     for run_key in [None, Some(run.run_key)] {

@@ -26,15 +26,7 @@ pub async fn never_mix(world: World) {
             let listed = world.store.list(Query::Runs(query)).await.unwrap().runs().unwrap();
             assert_eq!(listed, std::slice::from_ref(run));
         }
-        let query = TasksQuery {
-            namespace: namespace.clone(),
-            run_key: None,
-            queue: None,
-            name: None,
-            state: None,
-            after: None,
-            limit: 10,
-        };
+        let query = TasksQuery::all(namespace.clone(), 10);
         let tasks = world.store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap();
         assert!(tasks.len() == 1 && tasks[0].namespace == *namespace);
     }

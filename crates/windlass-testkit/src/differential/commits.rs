@@ -332,13 +332,8 @@ impl Author {
     async fn task_work(&mut self, world: &World) -> Option<Commit> {
         let namespace = self.namespace();
         let query = TasksQuery {
-            namespace,
-            run_key: None,
-            queue: None,
-            name: None,
             state: self.rng.chance(850).then_some(windlass_kernel::TaskState::Held),
-            after: None,
-            limit: 5,
+            ..TasksQuery::all(namespace, 5)
         };
         let tasks = world.store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap();
         let task = tasks.get(self.rng.below(tasks.len() as u64) as usize)?.clone();
@@ -369,15 +364,8 @@ impl Author {
 }
 
 async fn tasks(world: &World, run: &Run) -> Vec<Task> {
-    let query = TasksQuery {
-        namespace: run.namespace.clone(),
-        run_key: Some(run.run_key),
-        queue: None,
-        name: None,
-        state: None,
-        after: None,
-        limit: 1,
-    };
+    let query =
+        TasksQuery { run_key: Some(run.run_key), ..TasksQuery::all(run.namespace.clone(), 1) };
     world.store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
 }
 

@@ -96,14 +96,6 @@ async fn every_run(store: &dyn Store) -> Vec<RunKey> {
 }
 
 async fn tasks_of(store: &dyn Store, namespace: &Namespace) -> Vec<Task> {
-    let query = TasksQuery {
-        namespace: namespace.clone(),
-        run_key: None,
-        queue: None,
-        name: None,
-        state: None,
-        after: None,
-        limit: 1_000,
-    };
+    let query = TasksQuery::all(namespace.clone(), 1_000);
     store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
 }

@@ -293,15 +293,7 @@ fn forget_timer(commit: &mut Commit) {
 fn borrow_task(inner: &MemoryStore, commit: &mut Commit) {
     let Some(guard) = &mut commit.task else { return };
     for namespace in ["east", "west"] {
-        let query = TasksQuery {
-            namespace: Namespace::from_stored(namespace),
-            run_key: None,
-            queue: None,
-            name: None,
-            state: None,
-            after: None,
-            limit: 1_000,
-        };
+        let query = TasksQuery::all(Namespace::from_stored(namespace), 1_000);
         let rows = inner.list(Query::Tasks(query)).now_or_never();
         let tasks = rows.and_then(|rows| rows.ok()?.tasks().ok()).unwrap_or_default();
         let found = tasks.iter().find(|task| task.task_id == guard.task_id);

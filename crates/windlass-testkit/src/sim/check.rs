@@ -216,15 +216,7 @@ impl Checker {
     /// All tasks, or those in one state.
     pub fn tasks(&self, store: &MemoryStore, state: Option<TaskState>) -> Vec<Task> {
         let page = |namespace: &Namespace| {
-            let query = TasksQuery {
-                namespace: namespace.clone(),
-                run_key: None,
-                queue: None,
-                name: None,
-                state,
-                after: None,
-                limit: 1_000,
-            };
+            let query = TasksQuery { state, ..TasksQuery::all(namespace.clone(), 1_000) };
             store.list(Query::Tasks(query)).now_or_never()?.ok()?.tasks().ok()
         };
         self.namespaces.iter().filter_map(page).flatten().collect()

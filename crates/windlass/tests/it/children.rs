@@ -367,15 +367,7 @@ async fn an_activity_ends_with_its_run(h: Arc<Harness>) {
 
 async fn no_tasks(engine: &Engine) {
     let none = || async {
-        let query = Query::Tasks(TasksQuery {
-            namespace: Namespace::default_namespace(),
-            run_key: None,
-            queue: None,
-            name: None,
-            state: None,
-            after: None,
-            limit: 10,
-        });
+        let query = Query::Tasks(TasksQuery::all(Namespace::default_namespace(), 10));
         engine.store().list(query).await.unwrap().tasks().unwrap().is_empty()
     };
     until("no task is left", none).await;

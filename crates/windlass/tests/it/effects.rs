@@ -48,15 +48,7 @@ async fn effects_are_delivered_and_die_with_their_errors(h: Arc<Harness>) {
     assert!(answers[0].is_ok(), "{answers:?}");
     let namespace = engine.options().namespace.clone();
     until("all effects are settled", || async {
-        let query = TasksQuery {
-            namespace: namespace.clone(),
-            run_key: None,
-            queue: None,
-            name: None,
-            state: None,
-            after: None,
-            limit: 10,
-        };
+        let query = TasksQuery::all(namespace.clone(), 10);
         engine.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap().is_empty()
     })
     .await;

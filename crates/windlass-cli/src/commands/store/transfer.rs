@@ -36,7 +36,7 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
             }
         }
     } else {
-        let keys = keys_of(&*store, &args.namespace, &args.runs).await?;
+        let keys = keys_of(&*store, &args.within.namespace, &args.runs).await?;
         written = write(&*store, &keys, args.ended, &mut out).await?;
     }
     out.flush()?;

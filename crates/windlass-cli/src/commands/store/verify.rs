@@ -39,7 +39,7 @@ async fn report(
         return Ok((verify_store(store, anchors).await?, anchors.len()));
     }
     let (mut whole, mut compared) = (Report::default(), 0);
-    for run_key in keys_of(store, &args.namespace, &args.runs).await? {
+    for run_key in keys_of(store, &args.within.namespace, &args.runs).await? {
         let own = anchors.iter().filter(|anchor| anchor.run_key == run_key);
         let own: Vec<Anchor> = own.copied().collect();
         compared += own.len();
