@@ -5,6 +5,8 @@ use opentelemetry_otlp::{MetricExporter, SpanExporter};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::PeriodicReader;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -27,7 +29,7 @@ impl Telemetry {
 
 /// Sets up process logs on standard error, filtered by `RUST_LOG` or else by `filter`, and the
 /// export of traces over OTLP (HTTP) if `OTEL_EXPORTER_OTLP_ENDPOINT` or
-/// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set. `OTEL_SDK_DISABLED=true` and
+/// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set. The filter is for the logs alone. `OTEL_SDK_DISABLED=true` and
 /// `OTEL_TRACES_EXPORTER=none` turn it off; names, headers and times are read from their variables.
 pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
     let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(filter));
@@ -36,11 +38,14 @@ pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
     })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = if json { lines.json().boxed() } else { lines.boxed() };
+    let lines = lines.with_filter(filter);
     let traces = if wanted("TRACES") { Some(tracer_provider()?) } else { None };
-    let spans = traces
-        .as_ref()
-        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass")));
-    let set = tracing_subscriber::registry().with(filter).with(lines).with(spans).try_init();
+    let spans = traces.as_ref().map(|provider| {
+        // Of its own spans alone: what sends them has some too. A quiet log hides none of them.
+        let ours = Targets::new().with_target("windlass", Level::DEBUG);
+        tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass")).with_filter(ours)
+    });
+    let set = tracing_subscriber::registry().with(lines).with(spans).try_init();
     set.map_err(|error| {
         let message = format!("process logs are set up already: {error}");
         Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)

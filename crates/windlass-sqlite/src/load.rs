@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 use futures::channel::oneshot;
@@ -51,6 +52,19 @@ pub(crate) fn load(conn: &Connection, keys: &[RunKey]) -> Result<Vec<Loaded>, Er
     Ok(loaded)
 }
 
+/// A run with what belongs to it, if its ledger is short.
+pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Loaded>>, Error> {
+    let tx = conn.unchecked_transaction().map_err(sql)?;
+    match run(&tx, key)? {
+        Some(run) if run.head.next_ordinal > SHORT => Ok(None),
+        Some(run) => {
+            let (steps, messages) = (steps(&tx, key)?, messages(&tx, key)?);
+            Ok(Some(vec![Loaded { run, steps, messages }]))
+        }
+        None => Ok(Some(Vec::new())),
+    }
+}
+
 /// A run by its key.
 pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> {
     let mut select = conn.prepare_cached(&run_by_key()).map_err(sql)?;
@@ -85,6 +99,15 @@ pub(crate) fn find(
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
+/// So many events are read where they are asked for.
+const SHORT: u64 = 64;
+
+/// How many can read on their own threads at once.
+const NEAR: usize = 4;
+
+/// How long a reader waits for a lock, which it meets only when a log is recovered.
+const WAIT: Duration = Duration::from_secs(5);
+
 /// What a reader is asked to do.
 type Reading = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -93,6 +116,7 @@ type Reading = Box<dyn FnOnce(&Connection) + Send>;
 pub(crate) struct Readers {
     queue: Mutex<Option<Sender<Reading>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    near: [Mutex<Option<Connection>>; NEAR],
 }
 
 impl Readers {
@@ -101,7 +125,7 @@ impl Readers {
         let (queue, readings) = unbounded::<Reading>();
         let mut threads = Vec::with_capacity(count);
         for _ in 0..count {
-            let conn = schema::open_reader(path)?;
+            let conn = schema::open_reader(path, WAIT)?;
             let readings = readings.clone();
             threads.push(schema::spawn("windlass-read", move || {
                 for reading in readings {
@@ -112,7 +136,23 @@ impl Readers {
                 }
             })?);
         }
-        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads) })
+        let near = [const { Mutex::new(None) }; NEAR];
+        for place in &near {
+            let conn = schema::open_reader(path, Duration::ZERO)?;
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn);
+        }
+        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads), near })
+    }
+
+    /// Runs a short read on the caller's thread: the way to another thread and back takes longer
+    /// than the read. None if no connection is free, if `work` finds that it would not be short, or
+    /// if it fails: then it is for [`Readers::read`] to give the answer.
+    pub(crate) fn read_near<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<Option<T>, Error>,
+    ) -> Option<T> {
+        let free = self.near.iter().find_map(|place| place.try_lock().ok())?;
+        work(free.as_ref()?).ok().flatten()
     }
 
     /// Runs `work` on one of the connections.
@@ -136,6 +176,9 @@ impl Readers {
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let _ = thread.join();
+        }
+        for place in &self.near {
+            place.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 }

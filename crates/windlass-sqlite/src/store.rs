@@ -78,6 +78,16 @@ impl SqliteStore {
         }
         self.readers.read(work).await
     }
+
+    fn read_near<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<Option<T>, Error>,
+    ) -> Option<T> {
+        if self.closed.load(Ordering::Acquire) || self.committer.is_closed() {
+            return None;
+        }
+        self.readers.read_near(work)
+    }
 }
 
 // The lock is free when the store is gone, whether or not somebody closed it.
@@ -158,7 +168,14 @@ impl Store for SqliteStore {
     }
 
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
-        Box::pin(self.read(move |conn| load::load(conn, &run_keys)))
+        Box::pin(async move {
+            if let [run_key] = run_keys[..]
+                && let Some(loaded) = self.read_near(|conn| load::load_short(conn, run_key))
+            {
+                return Ok(loaded);
+            }
+            self.read(move |conn| load::load(conn, &run_keys)).await
+        })
     }
 
     fn find(
@@ -167,7 +184,13 @@ impl Store for SqliteStore {
         workflow: WorkflowName,
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
-        Box::pin(self.read(move |conn| load::find(conn, &namespace, &workflow, &id)))
+        Box::pin(async move {
+            let near = |conn: &Connection| load::find(conn, &namespace, &workflow, &id).map(Some);
+            if let Some(found) = self.read_near(near) {
+                return Ok(found);
+            }
+            self.read(move |conn| load::find(conn, &namespace, &workflow, &id)).await
+        })
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

@@ -19,9 +19,12 @@ use crate::table::{Figures, Outcome, Row};
 /// Puts Windlass and its peers under the same load and prints one table.
 #[derive(Parser)]
 pub(crate) struct Cli {
-    /// How many runs of three steps.
+    /// How many runs of three steps, at most.
     #[arg(long, default_value_t = 10_000)]
     runs: u64,
+    /// About how many seconds one load may last: an engine that is slower does fewer runs.
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
     /// How many are in flight at once; of several numbers each engine is shown with its best.
     #[arg(long, value_delimiter = ',', default_values_t = [20, 100, 2_000])]
     in_flight: Vec<u64>,
@@ -105,11 +108,17 @@ fn measure(
         process::number(&figures?, figure)
     };
     let mut figures = Figures { in_flight: 0, runs_per_s: 0.0, p50_ms: 0.0, failed: Vec::new() };
-    let runs = cli.runs.to_string();
+    let steps = |runs: u64, in_flight: u64| {
+        let (runs, in_flight) = (runs.to_string(), in_flight.to_string());
+        run(&["steps", "--runs", &runs, "--in-flight", &in_flight], "runs_per_s")
+    };
+    // A first look says how many runs fit into the time.
+    let mut pace = steps((cli.runs / 20).max(100), cli.in_flight[0]).unwrap_or(f64::INFINITY);
     for in_flight in &cli.in_flight {
-        let load = ["steps", "--runs", &runs, "--in-flight", &in_flight.to_string()];
-        match run(&load, "runs_per_s") {
+        let runs = (pace * cli.seconds as f64) as u64;
+        match steps(runs.max(*in_flight).min(cli.runs), *in_flight) {
             Ok(runs_per_s) => {
+                pace = runs_per_s;
                 eprintln!("  {in_flight} in flight: {runs_per_s:.0} runs/s");
                 if runs_per_s > figures.runs_per_s {
                     (figures.in_flight, figures.runs_per_s) = (*in_flight, runs_per_s);

@@ -5,9 +5,11 @@
 mod dev;
 mod errors;
 mod help;
+mod jwt;
 mod kill;
 mod manage;
 mod scripted;
 mod settings;
 mod stores;
 mod support;
+mod telemetry;
