@@ -51,8 +51,8 @@ pub use rows::{
 };
 pub use store::{
     BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees,
-    Deleted, Fact, Health, HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount,
-    Store, WakeSink, Wakeup, Want,
+    Deleted, Fact, Health, HeldItem, Loaded, Looked, Promoted, QueueHealth, Reaped, Renewed,
+    RunCount, Store, WakeSink, Wakeup, Want,
 };
 pub use stores::memory::{Clock, MemoryStore};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};

@@ -72,6 +72,29 @@ pub trait Store: Send + Sync + 'static {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>>;
 
+    /// The newest generation of a run with its open steps, in one snapshot where that is cheap.
+    fn look(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        Box::pin(async move {
+            let Some(run) = self.find(namespace, workflow, id).await? else { return Ok(None) };
+            if run.status.is_ended() {
+                return Ok(Some(Looked { run, open_steps: Vec::new() }));
+            }
+            let loaded = self.load(vec![run.run_key]).await?.into_iter().next();
+            Ok(Some(loaded.map_or_else(
+                || Looked { run, open_steps: Vec::new() },
+                |mut loaded| {
+                    loaded.steps.retain(|step| !step.status.is_settled());
+                    Looked { run: loaded.run, open_steps: loaded.steps }
+                },
+            )))
+        })
+    }
+
     /// One page of a listing.
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
 
@@ -162,6 +185,15 @@ pub enum ClaimOrder {
     Priority,
     /// The oldest, whatever its priority, so that nothing starves.
     Oldest,
+}
+
+/// A run and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The run.
+    pub run: Run,
+    /// Its steps that have not been settled, in their order; none of an ended run.
+    pub open_steps: Vec<Step>,
 }
 
 /// What a worker got.

@@ -1,5 +1,5 @@
 //! How fast the API is beside what is under it: status reads beside a handler that answers a
-//! constant, and creates over HTTP beside creates in the same process.
+//! constant, bare and with the layers of the API around it (`/healthz`), and creates over HTTP beside creates in the same process.
 //!
 //!     cargo run --release -p windlass-server --example rates
 
@@ -51,12 +51,17 @@ async fn main() -> windlass::Result<()> {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let constant = client.rate(READS, |_| request("GET", "/constant", "")).await;
     println!("constant handler    {constant:>9.0} requests/s");
+    let guarded = client.rate(READS, |_| request("GET", "/healthz", "")).await;
+    println!("the same, guarded   {guarded:>9.0} requests/s");
     for (what, path) in [
         ("status, ended run", "/api/workflows/three/instances/done"),
         ("status, waiting run", "/api/workflows/nap/instances/napping"),
     ] {
         let rate = client.rate(READS, |_| request("GET", path, "")).await;
-        println!("{what:<19} {rate:>9.0} requests/s, {:.2} of the constant", rate / constant);
+        let (of, guarded) = (rate / constant, rate / guarded);
+        println!(
+            "{what:<19} {rate:>9.0} requests/s, {of:.2} of the constant, {guarded:.2} guarded"
+        );
     }
 
     let next = Arc::new(AtomicUsize::new(0));

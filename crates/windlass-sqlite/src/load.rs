@@ -1,8 +1,8 @@
 //! Reading: loading runs with what a turn needs, finding one by its name, and the readers' threads.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,12 +10,20 @@ use crossbeam_channel::{Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{Connection, params};
 use windlass_kernel::{
-    Error, ErrorKind, Loaded, Message, Namespace, Run, RunId, RunKey, Step, WorkflowName,
+    Error, ErrorKind, Loaded, Looked, Message, Namespace, Run, RunId, RunKey, Step, StepStatus,
+    WorkflowName,
 };
 
 use crate::error::{self, sql};
 use crate::rows::{self, Blob, MESSAGE, RUN, STEP};
 use crate::schema;
+
+// Written out once: a read by name takes about as long as putting its text together.
+static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
+static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
+static OPEN_STEPS: LazyLock<String> = LazyLock::new(open_steps);
+static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
+static NEWEST_GENERATION: LazyLock<String> = LazyLock::new(newest_generation);
 
 pub(crate) fn run_by_key() -> String {
     format!("SELECT {RUN} FROM runs WHERE run_key = ?1")
@@ -39,41 +47,84 @@ pub(crate) fn newest_generation() -> String {
     )
 }
 
+pub(crate) fn open_steps() -> String {
+    let open: Vec<String> = StepStatus::ALL
+        .iter()
+        .filter(|status| !status.is_settled())
+        .map(|status| format!("'{status}'"))
+        .collect();
+    format!("SELECT {STEP} FROM steps WHERE run_key = ?1 AND status IN ({})", open.join(", "))
+}
+
+/// Reads from one snapshot.
+fn snapshot<T>(
+    conn: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let run = |text: &str| conn.prepare_cached(text)?.execute([]);
+    run("BEGIN").map_err(sql)?;
+    let read = catch_unwind(AssertUnwindSafe(|| read(conn)));
+    run("COMMIT").map_err(sql)?;
+    read.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
 /// Runs with steps and unread messages, all in one snapshot.
 pub(crate) fn load(conn: &Connection, keys: &[RunKey]) -> Result<Vec<Loaded>, Error> {
-    let tx = conn.unchecked_transaction().map_err(sql)?;
-    let mut loaded = Vec::with_capacity(keys.len());
-    for key in keys {
-        if let Some(run) = run(&tx, *key)? {
-            let (steps, messages) = (steps(&tx, *key)?, messages(&tx, *key)?);
-            loaded.push(Loaded { run, steps, messages });
+    snapshot(conn, |conn| {
+        let mut loaded = Vec::with_capacity(keys.len());
+        for key in keys {
+            if let Some(run) = run(conn, *key)? {
+                loaded.push(with_all(conn, run)?);
+            }
         }
-    }
-    Ok(loaded)
+        Ok(loaded)
+    })
 }
 
 /// A run with what belongs to it, if its ledger is short.
 pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Loaded>>, Error> {
-    let tx = conn.unchecked_transaction().map_err(sql)?;
-    match run(&tx, key)? {
+    snapshot(conn, |conn| match run(conn, key)? {
         Some(run) if run.head.next_ordinal > SHORT => Ok(None),
-        Some(run) => {
-            let (steps, messages) = (steps(&tx, key)?, messages(&tx, key)?);
-            Ok(Some(vec![Loaded { run, steps, messages }]))
-        }
+        Some(run) => Ok(Some(vec![with_all(conn, run)?])),
         None => Ok(Some(Vec::new())),
-    }
+    })
+}
+
+fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
+    let steps = steps(conn, &STEPS_OF_RUN, run.run_key)?;
+    let messages = messages(conn, run.run_key)?;
+    Ok(Loaded { run, steps, messages })
+}
+
+/// The newest generation of a run and its open steps; none if there may be many to read through
+/// and `short` is wanted.
+pub(crate) fn look(
+    conn: &Connection,
+    name: &RunName,
+    short: bool,
+) -> Result<Option<Option<Looked>>, Error> {
+    snapshot(conn, |conn| {
+        let Some(run) = find(conn, name)? else { return Ok(Some(None)) };
+        if run.status.is_ended() {
+            return Ok(Some(Some(Looked { run, open_steps: Vec::new() })));
+        }
+        if short && run.head.next_ordinal > SHORT {
+            return Ok(None);
+        }
+        let open_steps = steps(conn, &OPEN_STEPS, run.run_key)?;
+        Ok(Some(Some(Looked { run, open_steps })))
+    })
 }
 
 /// A run by its key.
 pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> {
-    let mut select = conn.prepare_cached(&run_by_key()).map_err(sql)?;
+    let mut select = conn.prepare_cached(&RUN_BY_KEY).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
-fn steps(conn: &Connection, key: RunKey) -> Result<Vec<Step>, Error> {
-    let mut select = conn.prepare_cached(&steps_of_run()).map_err(sql)?;
+fn steps(conn: &Connection, select: &str, key: RunKey) -> Result<Vec<Step>, Error> {
+    let mut select = conn.prepare_cached(select).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
     let mut steps = rows::collect(found, rows::step)?;
     steps.sort_by(|a, b| (a.position, &a.step_key).cmp(&(b.position, &b.step_key)));
@@ -81,20 +132,23 @@ fn steps(conn: &Connection, key: RunKey) -> Result<Vec<Step>, Error> {
 }
 
 fn messages(conn: &Connection, key: RunKey) -> Result<Vec<Message>, Error> {
-    let mut select = conn.prepare_cached(&messages_unread()).map_err(sql)?;
+    let mut select = conn.prepare_cached(&MESSAGES_UNREAD).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
     rows::collect(found, rows::message)
 }
 
+/// What people call a run.
+#[derive(Clone)]
+pub(crate) struct RunName {
+    pub(crate) namespace: Namespace,
+    pub(crate) workflow: WorkflowName,
+    pub(crate) id: RunId,
+}
+
 /// The newest generation of a run.
-pub(crate) fn find(
-    conn: &Connection,
-    namespace: &Namespace,
-    workflow: &WorkflowName,
-    id: &RunId,
-) -> Result<Option<Run>, Error> {
-    let mut select = conn.prepare_cached(&newest_generation()).map_err(sql)?;
-    let name = params![namespace.as_str(), workflow.as_str(), id.as_str()];
+pub(crate) fn find(conn: &Connection, name: &RunName) -> Result<Option<Run>, Error> {
+    let mut select = conn.prepare_cached(&NEWEST_GENERATION).map_err(sql)?;
+    let name = params![name.namespace.as_str(), name.workflow.as_str(), name.id.as_str()];
     let found = select.query(name).map_err(sql)?;
     Ok(rows::collect(found, rows::run)?.pop())
 }

@@ -8,15 +8,15 @@ use std::thread::JoinHandle;
 use rusqlite::Connection;
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Namespace,
-    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
-    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Looked,
+    Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store,
+    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
 use crate::committer::{Committer, StoreClock};
 use crate::error::{self, Fail};
-use crate::load::Readers;
+use crate::load::{Readers, RunName};
 use crate::options::Options;
 use crate::wake::Bell;
 use crate::{health, holds, list, load, retention, schema, workers};
@@ -184,12 +184,27 @@ impl Store for SqliteStore {
         workflow: WorkflowName,
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
+        let name = RunName { namespace, workflow, id };
         Box::pin(async move {
-            let near = |conn: &Connection| load::find(conn, &namespace, &workflow, &id).map(Some);
-            if let Some(found) = self.read_near(near) {
+            if let Some(found) = self.read_near(|conn| load::find(conn, &name).map(Some)) {
                 return Ok(found);
             }
-            self.read(move |conn| load::find(conn, &namespace, &workflow, &id)).await
+            self.read(move |conn| load::find(conn, &name)).await
+        })
+    }
+
+    fn look(
+        &self,
+        namespace: Namespace,
+        workflow: WorkflowName,
+        id: RunId,
+    ) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        let name = RunName { namespace, workflow, id };
+        Box::pin(async move {
+            if let Some(looked) = self.read_near(|conn| load::look(conn, &name, true)) {
+                return Ok(looked);
+            }
+            Ok(self.read(move |conn| load::look(conn, &name, false)).await?.flatten())
         })
     }
 

@@ -126,6 +126,7 @@ macro_rules! conformance {
                 steps_in_order_of_record,
                 messages_tasks_logs_workers_and_letters,
                 tasks_by_filter,
+                a_look_gives_the_open_steps,
                 generations_and_trees,
                 page_sizes_are_checked,
             ],

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::RunStatus;
-use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, WorkflowName};
+use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
 use windlass_engine::StartRun;
 
 use super::result::{Wait, wait_for_end};
@@ -313,15 +313,8 @@ pub(crate) struct InstanceView {
 }
 
 impl InstanceView {
-    pub(crate) async fn of(call: &Call, mut run: Run) -> Result<Self, ApiError> {
-        let mut step = None;
-        if !run.status.is_ended() {
-            let loaded = call.engine.store().load(vec![run.run_key]).await?.into_iter().next();
-            if let Some(loaded) = loaded {
-                run = loaded.run;
-                step = current_step(&loaded.steps).map(StepView::of);
-            }
-        }
+    pub(crate) fn of(run: &Run, steps: &[Step]) -> Self {
+        let step = current_step(steps).map(StepView::of);
         let meta = InstanceMeta {
             workflow_name: run.workflow.to_string(),
             run_number: run.generation,
@@ -340,12 +333,12 @@ impl InstanceView {
             next_turn_at: run.turn.due_at.filter(|_| !run.status.is_ended()).map(Time),
             held_by: run.turn.worker,
         };
-        Ok(Self {
+        Self {
             id: run.id.to_string(),
             workflow_name: run.workflow.to_string(),
-            details: InstanceStatus::of(&run),
+            details: InstanceStatus::of(run),
             meta,
-        })
+        }
     }
 }
 
@@ -362,6 +355,8 @@ pub(crate) async fn find(call: &Call, at: &AtRun) -> Result<Run, ApiError> {
         ("instanceId" = String, Path, description = "The run's id")),
     responses((status = 200, body = InstanceView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
-    let run = find(&call, &at).await?;
-    InstanceView::of(&call, run).await.map(Json)
+    let namespace = call.engine.namespace().clone();
+    let looked = call.engine.store().look(namespace, at.workflow.clone(), at.id.clone()).await?;
+    let looked = looked.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
+    Ok(Json(InstanceView::of(&looked.run, &looked.open_steps)))
 }

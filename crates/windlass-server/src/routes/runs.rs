@@ -109,8 +109,8 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
     let visible = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let run = loaded.map(|loaded| loaded.run).filter(visible).ok_or_else(not_found)?;
-    InstanceView::of(&call, run).await.map(Json)
+    let loaded = loaded.filter(|loaded| visible(&loaded.run)).ok_or_else(not_found)?;
+    Ok(Json(InstanceView::of(&loaded.run, &loaded.steps)))
 }
 
 /// Which runs to act on.

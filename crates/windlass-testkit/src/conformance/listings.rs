@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use windlass_kernel::{
-    Body, LogId, LogLevel, LogLine, Namespace, Order, Query, QueueName, RouteName, Run, RunKey,
-    RunStatus, RunsQuery, StepStatus, Task, TaskState, TasksQuery, Turn, Wake, WorkflowName,
+    Body, LogId, LogLevel, LogLine, Namespace, Order, Query, QueueName, RouteName, Run, RunId,
+    RunKey, RunStatus, RunsQuery, StepStatus, Task, TaskState, TasksQuery, Turn, Wake,
+    WorkflowName,
 };
 
 use super::batches::idle_run;
@@ -259,6 +260,43 @@ pub async fn tasks_by_filter(world: World) {
             }
         }
     }
+}
+
+/// A look at a run by its name gives the open steps and no others, also of a run with a long
+/// ledger, and none once it has ended.
+pub async fn a_look_gives_the_open_steps(world: World) {
+    let look = async |run: &Run| {
+        let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
+        world.store.look(name.0, name.1, name.2).await.unwrap()
+    };
+    let (run, hold) = world.create_held("looked-at").await;
+    let mut open = Vec::new();
+    for n in 0..100 {
+        let now = world.run(run.run_key).await;
+        let statuses = [StepStatus::Running, StepStatus::Waiting];
+        match statuses.get(n % 40) {
+            Some(status) => {
+                let step = world.step(&now, &format!("s{n}"), *status, None);
+                let mut draft = world.draft(&now, hold);
+                draft.step("step.retried", &json!({}), step.clone(), world.stamp()).unwrap();
+                world.ok(draft.finish()).await;
+                open.push(step);
+            }
+            None => {
+                world.ok(world.step_commit(&now, hold, &format!("s{n}"), "1")).await;
+            }
+        }
+        if n % 33 == 0 {
+            let looked = look(&run).await.unwrap();
+            assert_eq!(looked.run, world.run(run.run_key).await);
+            assert_eq!(looked.open_steps, open, "after {n} steps");
+        }
+    }
+    let now = world.run(run.run_key).await;
+    world.ok(world.complete_commit(&now, hold)).await;
+    let looked = look(&run).await.unwrap();
+    assert_eq!((looked.run.status, looked.open_steps), (RunStatus::Complete, Vec::new()));
+    assert_eq!(look(&Run { id: RunId::new("nobody").unwrap(), ..run }).await, None);
 }
 
 /// The generations of a run list newest first; the runs of a tree by key.
