@@ -4,6 +4,7 @@ mod bans;
 mod code;
 mod docs;
 mod edges;
+mod errors;
 mod files;
 mod models;
 mod tree;
@@ -28,6 +29,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("no source file is too long to read", files::lengths),
     ("no file names a directory of one machine", files::private_paths),
     ("what is banned is absent", bans::check),
+    ("every error code has a page", errors::check),
     ("every path that docs and comments name is there", docs::check),
 ];
 

@@ -162,7 +162,9 @@ impl Engine {
     ) -> Result<(), Error> {
         let mut models = self.inner.models.write();
         if models.contains_key(&workflow) {
-            let message = format!("a workflow named {workflow:?} is registered already");
+            let message = format!(
+                "a workflow named {workflow:?} is registered already; give this one another name"
+            );
             return Err(Error::new(ErrorKind::Invalid, "WORKFLOW_EXISTS", message));
         }
         models.insert(workflow, Registered { model, limit: None });

@@ -231,8 +231,10 @@ impl Engine {
     pub fn serve_tasks(&self, route: Route, handler: Arc<dyn TaskHandler>) -> Result<(), Error> {
         let mut handlers = self.inner.tasks.handlers.write();
         if handlers.contains_key(&route) {
-            let message =
-                format!("{:?} on queue {:?} is registered already", route.name, route.queue);
+            let message = format!(
+                "an activity {:?} on queue {:?} is registered already; use another type or queue",
+                route.name, route.queue
+            );
             return Err(Error::new(ErrorKind::Invalid, "ACTIVITY_EXISTS", message));
         }
         handlers.insert(route, handler);
@@ -382,11 +384,19 @@ impl Inner {
                 let beaten = Duration::from_micros(running.beat_us.load(Ordering::Relaxed));
                 let close_in = close.map(|close| (started + close).saturating_sub(now));
                 let beat_in = beat.map(|beat| (beaten + beat).saturating_sub(now));
-                if close_in.is_some_and(|left| left.is_zero()) {
-                    return failure("Timeout", format!("the attempt took over {close:?}"), true);
+                if let (Some(close), Some(Duration::ZERO)) = (close, close_in) {
+                    let message = format!(
+                        "the attempt took longer than {}",
+                        windlass_kernel::format_duration(close)
+                    );
+                    return failure("Timeout", message, true);
                 }
-                if beat_in.is_some_and(|left| left.is_zero()) {
-                    return failure("HeartbeatTimeout", format!("no heartbeat for {beat:?}"), true);
+                if let (Some(beat), Some(Duration::ZERO)) = (beat, beat_in) {
+                    let message = format!(
+                        "there was no heartbeat for {}",
+                        windlass_kernel::format_duration(beat)
+                    );
+                    return failure("HeartbeatTimeout", message, true);
                 }
                 match [close_in, beat_in].into_iter().flatten().min() {
                     Some(left) => self.env.sleep(left).await,

@@ -421,7 +421,7 @@ impl Turn {
 
 /// A refusal as an error that says what refused.
 pub fn refusal(error: &CommitError) -> Error {
-    Error::new(error.kind(), error.code(), error.to_string())
+    Error::new(error.kind(), error.code(), error.message())
 }
 
 pub(crate) fn control_payload(message: &Message) -> serde_json::Value {

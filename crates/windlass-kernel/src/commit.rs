@@ -595,6 +595,24 @@ impl CommitError {
         }
     }
 
+    /// What it says, with its source and without its code.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Conflict(conflict) => conflict.to_string(),
+            Self::Refused(refusal) => refusal.to_string(),
+            Self::UserSql { unique: true, message } => {
+                format!("the step's own SQL breaks a unique key: {message}")
+            }
+            Self::UserSql { message, .. } => format!("the step's own SQL failed: {message}"),
+            Self::Invalid(error) | Self::Unavailable(error) | Self::Unknown(error) => {
+                match std::error::Error::source(&**error) {
+                    Some(source) => format!("{}: {source}", error.message()),
+                    None => error.message().to_owned(),
+                }
+            }
+        }
+    }
+
     /// Whether the same commit can succeed later without anybody changing anything.
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -608,17 +626,9 @@ impl CommitError {
 impl fmt::Display for CommitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Conflict(conflict) => write!(f, "{conflict}")?,
-            Self::Refused(refusal) => write!(f, "{refusal}")?,
-            Self::UserSql { unique: true, message } => {
-                write!(f, "the step's own SQL breaks a unique key: {message}")?;
-            }
-            Self::UserSql { message, .. } => write!(f, "the step's own SQL failed: {message}")?,
-            Self::Invalid(error) | Self::Unavailable(error) | Self::Unknown(error) => {
-                return write!(f, "{error}");
-            }
+            Self::Invalid(error) | Self::Unavailable(error) | Self::Unknown(error) => error.fmt(f),
+            _ => write!(f, "{} [{}]", self.message(), self.code()),
         }
-        write!(f, " [{}]", self.code())
     }
 }
 

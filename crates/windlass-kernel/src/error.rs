@@ -38,7 +38,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// A new error. `code` is in upper snake case and has a line in docs/errors.md.
+    /// A new error. `code` is in upper snake case and has a page below docs/errors.
     pub fn new(kind: ErrorKind, code: &'static str, message: impl Into<String>) -> Self {
         Self { kind, code, message: message.into(), source: None }
     }

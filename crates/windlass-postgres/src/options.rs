@@ -125,7 +125,7 @@ impl Options {
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message)
+    Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
 }
 
 /// What comes over a connection without being asked for.

@@ -50,6 +50,13 @@ pub(crate) fn parse_status(text: &str) -> Result<RunStatus, ApiError> {
     })
 }
 
+/// What a text is told that is no time.
+pub(crate) fn invalid_time(name: &str, text: &str) -> ApiError {
+    let message =
+        format!("{name} {text:?} is no RFC 3339 time; write one such as 2026-03-01T12:00:00Z");
+    ApiError::invalid("INVALID_TIME", message)
+}
+
 /// Reads `key:value`.
 fn parse_label(text: &str) -> Result<(String, String), ApiError> {
     let label = text.split_once(':').filter(|(key, _)| !key.is_empty());
@@ -98,9 +105,7 @@ impl Filter {
     ) -> Result<Self, ApiError> {
         let time = |name: &str, text: &Option<String>| match text {
             None => Ok(None),
-            Some(text) => parse_time(text).map(Some).ok_or_else(|| {
-                ApiError::invalid("INVALID_TIME", format!("{name} {text:?} is no RFC 3339 time"))
-            }),
+            Some(text) => parse_time(text).map(Some).ok_or_else(|| invalid_time(name, text)),
         };
         let mut query = RunsQuery::all(namespace, page_size(params.page_size)? + 1);
         query.workflow = workflow;

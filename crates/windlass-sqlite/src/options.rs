@@ -60,8 +60,7 @@ impl Default for Options {
 impl Options {
     /// Refuses options that cannot work.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        let refuse =
-            |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message));
+        let refuse = |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
         if self.readers == 0 || self.readers > 64 {
             return refuse("readers must be 1 to 64");
         }

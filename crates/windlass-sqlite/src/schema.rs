@@ -111,7 +111,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     let parent = parent.canonicalize().map_err(|source| io(parent, "found", source))?;
     let name = path.file_name().ok_or_else(|| {
         let message = format!("{} does not name a file", path.display());
-        Error::new(ErrorKind::Invalid, "INVALID_OPTIONS", message)
+        Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
     })?;
     Ok(parent.join(name))
 }

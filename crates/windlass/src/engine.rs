@@ -204,7 +204,8 @@ impl Builder {
     /// in the options.
     pub async fn start(self, store: Arc<dyn Store>) -> Result<Engine, Error> {
         let env = TokioEnv::new().map_err(|source| {
-            let message = "an engine is started inside a tokio runtime";
+            let message =
+                "an engine needs a tokio runtime; start it inside one, as under #[tokio::main]";
             Error::new(ErrorKind::Invalid, "NO_RUNTIME", message).with_source(source)
         })?;
         self.start_in(store, env).await

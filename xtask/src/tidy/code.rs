@@ -1,11 +1,46 @@
-//! Rust text without its comments and literals, and words looked up in what is left.
+//! Rust text taken apart: its code without comments and literals, its strings, and words looked up.
 
 /// The text with everything in comments, strings and characters blanked out; every line
 /// stays where it is.
 pub(super) fn code_only(text: &str) -> String {
-    let mut blanker = Blanker { rest: text, code: String::with_capacity(text.len()) };
-    while blanker.step() {}
-    blanker.code
+    let blank = |c| if c == '\n' { '\n' } else { ' ' };
+    let mut code = String::with_capacity(text.len());
+    for (kind, piece) in pieces(text) {
+        match kind {
+            Kind::Code => code.push_str(piece),
+            _ => code.extend(piece.chars().map(blank)),
+        }
+    }
+    code
+}
+
+/// A string literal, and what stands before it on the way from the last one.
+pub(super) struct Literal<'a> {
+    /// Counted from 1.
+    pub(super) line: usize,
+    /// The code since the literal before, without comments and spaces.
+    pub(super) before: String,
+    /// What is between the quotes of a plain string; other kinds with their prefix and quotes.
+    pub(super) text: &'a str,
+}
+
+/// All strings of the text that are not in comments.
+pub(super) fn strings(text: &str) -> Vec<Literal<'_>> {
+    let mut found = Vec::new();
+    let (mut line, mut before) = (1, String::new());
+    for (kind, piece) in pieces(text) {
+        match kind {
+            Kind::Code => before.extend(piece.chars().filter(|c| !c.is_whitespace())),
+            Kind::Text => {
+                let plain = piece.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+                let before = std::mem::take(&mut before);
+                found.push(Literal { line, before, text: plain.unwrap_or(piece) });
+            }
+            Kind::Other => {}
+        }
+        line += piece.matches('\n').count();
+    }
+    found
 }
 
 /// Where a word stands as itself, not as a part of a longer one; as line numbers from 1.
@@ -27,39 +62,45 @@ fn is_whole(line: &str, at: usize, word: &str) -> bool {
     !joins(before, word.chars().next()) && !joins(after, word.chars().next_back())
 }
 
-struct Blanker<'a> {
-    rest: &'a str,
-    code: String,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Text,
+    /// Comments and characters.
+    Other,
 }
 
-impl Blanker<'_> {
-    /// Takes one piece off the text; false at its end.
-    fn step(&mut self) -> bool {
-        let Some(first) = self.rest.chars().next() else { return false };
-        if self.rest.starts_with("//") {
-            self.blank(self.rest.find('\n').unwrap_or(self.rest.len()));
+fn pieces(text: &str) -> Pieces<'_> {
+    Pieces { rest: text, in_word: false }
+}
+
+struct Pieces<'a> {
+    rest: &'a str,
+    /// Whether the last piece is a character of a word: the `r` of `r"…"` may also be its end.
+    in_word: bool,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Kind, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let first = self.rest.chars().next()?;
+        let joined = self.in_word && is_word_character(first);
+        let (kind, length) = if self.rest.starts_with("//") {
+            (Kind::Other, self.rest.find('\n').unwrap_or(self.rest.len()))
         } else if self.rest.starts_with("/*") {
-            self.blank(block_comment_len(self.rest));
-        } else if let Some(length) = string_len(self.rest).filter(|_| !self.in_word(first)) {
-            self.blank(length);
+            (Kind::Other, block_comment_len(self.rest))
+        } else if let Some(length) = string_len(self.rest).filter(|_| !joined) {
+            (Kind::Text, length)
         } else if let Some(length) = character_len(self.rest) {
-            self.blank(length);
+            (Kind::Other, length)
         } else {
-            self.code.push(first);
-            self.rest = &self.rest[first.len_utf8()..];
-        }
-        true
-    }
-
-    /// The `r` of `r"…"` may also be the end of a name.
-    fn in_word(&self, first: char) -> bool {
-        is_word_character(first) && self.code.chars().next_back().is_some_and(is_word_character)
-    }
-
-    fn blank(&mut self, length: usize) {
-        let (gone, rest) = self.rest.split_at(length);
-        self.code.extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            (Kind::Code, first.len_utf8())
+        };
+        self.in_word = kind == Kind::Code && is_word_character(first);
+        let (piece, rest) = self.rest.split_at(length);
         self.rest = rest;
+        Some((kind, piece))
     }
 }
 
@@ -159,6 +200,15 @@ mod tests {
         let code = code_only(text);
         let lines: Vec<&str> = code.lines().map(str::trim).collect();
         assert_eq!(lines, ["a", "", "d", "", "g"]);
+    }
+
+    #[test]
+    fn strings_are_found_with_what_is_before_them() {
+        let text = "f(A, // \"no\"\n \"b\");\ng('\"', r\"c\", \"d\\\"e\")";
+        let found: Vec<_> =
+            strings(text).into_iter().map(|found| (found.line, found.before, found.text)).collect();
+        let expect = [(2, "f(A,", "b"), (3, ");g(,", "r\"c\""), (3, ",", "d\\\"e")];
+        assert_eq!(found, expect.map(|(line, before, text)| (line, before.to_owned(), text)));
     }
 
     #[test]

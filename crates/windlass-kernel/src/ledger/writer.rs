@@ -142,6 +142,18 @@ impl Ledger {
         stamp: Stamp,
         limits: &Limits,
     ) -> Result<EventId, Error> {
+        let (event_type, payload) = Self::check_custom(event_type, version, payload, limits)?;
+        self.push(event_type, version, payload, cause, stamp)
+    }
+
+    /// Refuses a custom event that no ledger takes, before there is one to write it to; else its
+    /// type and its payload in canonical form.
+    pub fn check_custom<T: Serialize>(
+        event_type: &str,
+        version: u16,
+        payload: &T,
+        limits: &Limits,
+    ) -> Result<(EventType, Vec<u8>), Error> {
         let event_type = EventType::custom(event_type, limits)?;
         if version == 0 || version > i16::MAX as u16 {
             let message = format!("event version {version} is not within 1 to {}", i16::MAX);
@@ -149,7 +161,7 @@ impl Ledger {
         }
         let payload = canonical(payload)?;
         check_payload(&event_type, &payload, limits.event_payload_bytes_max)?;
-        self.push(event_type, version, payload, cause, stamp)
+        Ok((event_type, payload))
     }
 
     fn push(

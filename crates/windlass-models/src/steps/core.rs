@@ -357,7 +357,10 @@ impl Core {
         if !self.entries.contains_key(key) {
             if kind == Kind::Do && self.steps >= self.limits.steps_per_run_max {
                 let max = self.limits.steps_per_run_max;
-                let message = format!("the run has {max} steps, which is the limit for a run");
+                let message = format!(
+                    "the run has {max} steps, which is the limit for a run; continue as new, use \
+                     children, or raise `steps_per_run_max`"
+                );
                 return Err(StepError::new("STEP_LIMIT", key, "StepLimit", message));
             }
             self.steps += usize::from(kind == Kind::Do);

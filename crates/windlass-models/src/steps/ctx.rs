@@ -10,9 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::Env;
 use windlass_kernel::{
-    Body, CausalRef, Error, ErrorKind, EventId, IntoDuration, Limits, LogLevel, MessageName,
-    QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey, Timestamp,
-    WorkflowName,
+    Body, CausalRef, Error, ErrorKind, EventId, IntoDuration, Ledger, Limits, LogLevel,
+    MessageName, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey,
+    Timestamp, WorkflowName,
 };
 
 use super::activity::Activity;
@@ -248,20 +248,12 @@ impl Ctx {
         payload: &T,
         caused_by: Option<CausalRef>,
     ) -> Result<EventId, Error> {
-        let custom = windlass_kernel::EventType::custom(&event_type, &self.shared.limits)?;
         let payload = serde_json::to_value(payload).map_err(|source| {
-            invalid("INVALID_EVENT", "the payload cannot be written as JSON").with_source(source)
+            let message = "the payload of an event cannot be written as JSON";
+            invalid("INVALID_EVENT_PAYLOAD", message).with_source(source)
         })?;
-        let max = self.shared.limits.event_payload_bytes_max;
-        let bytes = payload.to_string().len();
-        if bytes > max {
-            let message =
-                format!("the payload of {custom} has {bytes} bytes; at most {max} are allowed");
-            return Err(invalid("INVALID_SIZE", message));
-        }
-        if version == 0 {
-            return Err(invalid("INVALID_EVENT", "the version of a payload's shape begins at 1"));
-        }
+        // Refused here, the code can react; refused with its commit, the run would be stuck.
+        Ledger::check_custom(&event_type, version, &payload, &self.shared.limits)?;
         let outside_step = wake::current_step().is_none();
         // Inside a body the id may differ from attempt to attempt; outside it must not.
         let event_id = EventId(match outside_step {

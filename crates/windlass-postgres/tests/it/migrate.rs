@@ -53,20 +53,20 @@ async fn a_foreign_schema_is_refused() {
 async fn options_that_cannot_work_are_refused() {
     for schema in ["", "1st", "a\"b", "pg_mine", "with space", &"x".repeat(41)] {
         let error = PostgresStore::open(&dsn(), options(schema)).await.err().expect("refused");
-        assert_eq!(error.code(), "INVALID_OPTIONS", "{schema}");
+        assert_eq!(error.code(), "INVALID_OPTION", "{schema}");
     }
     let none = Options { committers: 0, ..Options::default() };
     let error = PostgresStore::open(&dsn(), none).await.err().expect("refused");
-    assert_eq!(error.code(), "INVALID_OPTIONS");
+    assert_eq!(error.code(), "INVALID_OPTION");
     let no_time = Options { lock_timeout: std::time::Duration::ZERO, ..Options::default() };
     let no_months = Options { partition_months: 121, ..Options::default() };
     for wrong in [no_time, no_months] {
         let error = PostgresStore::open(&dsn(), wrong).await.err().expect("refused");
-        assert_eq!(error.code(), "INVALID_OPTIONS");
+        assert_eq!(error.code(), "INVALID_OPTION");
     }
     let dsn = "postgres://nobody@127.0.0.1:1/nothing?sslmode=verify-full&sslrootcert=/not/there";
     let error = PostgresStore::open(dsn, Options::default()).await.err().expect("refused");
-    assert_eq!(error.code(), "INVALID_OPTIONS");
+    assert_eq!(error.code(), "INVALID_OPTION");
 }
 
 #[tokio::test(flavor = "multi_thread")]

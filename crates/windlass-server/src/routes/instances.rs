@@ -18,7 +18,7 @@ use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{
     AtRun, Call, InWorkflow, Incoming, Params, Payload, run_not_found, workflow_not_found,
 };
-use crate::paging::{self, Filter, RunsParams};
+use crate::paging::{self, Filter, RunsParams, invalid_time};
 use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step, parse_time, raw};
 
 /// A run that was created.
@@ -150,9 +150,7 @@ impl CreateInstance {
                 }
                 Some(call.engine.clock().now().plus(Duration::from_millis(delay)))
             }
-            (None, Some(at)) => Some(parse_time(&at).ok_or_else(|| {
-                ApiError::invalid("INVALID_TIME", format!("startAt {at:?} is no RFC 3339 time"))
-            })?),
+            (None, Some(at)) => Some(parse_time(&at).ok_or_else(|| invalid_time("startAt", &at))?),
             (Some(_), Some(_)) => {
                 let message = "delayMs and startAt contradict each other; send one of them";
                 return Err(ApiError::invalid("INVALID_BODY", message));

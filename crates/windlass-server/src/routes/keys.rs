@@ -84,11 +84,10 @@ pub(crate) struct KeyList {
 }
 
 fn keys(call: &Call) -> Result<&Arc<Keys>, ApiError> {
-    call.app
-        .guard
-        .keys
-        .as_ref()
-        .ok_or_else(|| ApiError::not_found("KEYS_NOT_FOUND", "this server keeps no API keys"))
+    call.app.guard.keys.as_ref().ok_or_else(|| {
+        let message = "this server keeps no API keys; it takes other credentials";
+        ApiError::not_found("KEYS_NOT_FOUND", message)
+    })
 }
 
 /// Whether the caller may manage keys of a namespace.

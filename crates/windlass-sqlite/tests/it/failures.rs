@@ -213,6 +213,6 @@ fn options_that_cannot_work_are_refused() {
     ];
     for options in bad {
         let error = SqliteStore::open(home.path(), options).err().expect("it is refused");
-        assert_eq!((error.code(), error.kind()), ("INVALID_OPTIONS", ErrorKind::Invalid));
+        assert_eq!((error.code(), error.kind()), ("INVALID_OPTION", ErrorKind::Invalid));
     }
 }

@@ -324,11 +324,14 @@ async fn an_activity_that_takes_too_long(h: Arc<Harness>) {
                 "timeout" => activity.timeout("50 ms").await,
                 _ => activity.heartbeat("200 ms").await,
             };
-            ok(ended.unwrap_or_else(|error| error.name))
+            ok(ended.unwrap_or_else(|error| format!("{}: {}", error.name, error.message)))
         })
         .unwrap();
-    for (how, expect) in [("timeout", "Timeout"), ("silent", "HeartbeatTimeout"), ("beats", "done")]
-    {
+    for (how, expect) in [
+        ("timeout", "Timeout: the attempt took longer than 50ms"),
+        ("silent", "HeartbeatTimeout: there was no heartbeat for 200ms"),
+        ("beats", "done"),
+    ] {
         assert_eq!(flow.start(how.into()).await.unwrap().result().await.unwrap(), expect);
     }
 }

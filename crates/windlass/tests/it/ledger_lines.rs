@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use windlass::kernel::CausalRef;
 use windlass::{Ctx, LogLevel, Options};
 
@@ -75,8 +76,16 @@ async fn events_of_the_author_are_recorded_once(h: Arc<Harness>) {
                 ok(())
             };
             ctx.step("last", body).await?;
-            assert!(ctx.record_event("step.completed", 1, &()).is_err());
-            assert!(ctx.record_event("app.large", 1, &"x".repeat(40_000)).is_err());
+            // What no ledger takes is refused at the call: with its commit it would block the run.
+            let refused = |name: &str, version, payload: serde_json::Value| {
+                ctx.record_event(name, version, &payload).map_err(|error| error.code())
+            };
+            let large = "x".repeat(40_000);
+            assert_eq!(refused("step.completed", 1, json!(0)), Err("INVALID_EVENT_TYPE"));
+            assert_eq!(refused("app.large", 1, json!(large)), Err("INVALID_SIZE"));
+            assert_eq!(refused("app.ended", 0, json!(0)), Err("INVALID_EVENT_VERSION"));
+            assert_eq!(refused("app.ended", 32_768, json!(0)), Err("INVALID_EVENT_VERSION"));
+            assert_eq!(refused("app.ended", 1, json!(u64::MAX)), Err("INVALID_EVENT_PAYLOAD"));
             ok(ids.iter().map(ToString::to_string).collect::<Vec<_>>())
         })
         .unwrap();
