@@ -72,7 +72,8 @@ pub trait Store: Send + Sync + 'static {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>>;
 
-    /// The newest generation of a run with its open steps, in one snapshot where that is cheap.
+    /// The newest generation of a run with its open steps. For people: a step that is settled while
+    /// this reads may be left out.
     fn look(
         &self,
         namespace: Namespace,

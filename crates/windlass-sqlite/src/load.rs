@@ -96,24 +96,22 @@ fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
     Ok(Loaded { run, steps, messages })
 }
 
-/// The newest generation of a run and its open steps; none if there may be many to read through
-/// and `short` is wanted.
+/// The newest generation of a run and its open steps, read one after the other: a step that is
+/// settled in between is left out. None if there may be many to read through and `short` is wanted.
 pub(crate) fn look(
     conn: &Connection,
     name: &RunName,
     short: bool,
 ) -> Result<Option<Option<Looked>>, Error> {
-    snapshot(conn, |conn| {
-        let Some(run) = find(conn, name)? else { return Ok(Some(None)) };
-        if run.status.is_ended() {
-            return Ok(Some(Some(Looked { run, open_steps: Vec::new() })));
-        }
-        if short && run.head.next_ordinal > SHORT {
-            return Ok(None);
-        }
-        let open_steps = steps(conn, &OPEN_STEPS, run.run_key)?;
-        Ok(Some(Some(Looked { run, open_steps })))
-    })
+    let Some(run) = find(conn, name)? else { return Ok(Some(None)) };
+    if short && !run.status.is_ended() && run.head.next_ordinal > SHORT {
+        return Ok(None);
+    }
+    let open_steps = match run.status.is_ended() {
+        true => Vec::new(),
+        false => steps(conn, &OPEN_STEPS, run.run_key)?,
+    };
+    Ok(Some(Some(Looked { run, open_steps })))
 }
 
 /// A run by its key.
