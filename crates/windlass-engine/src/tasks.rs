@@ -15,8 +15,8 @@ use tracing::Instrument as _;
 use windlass_kernel::retry::Decision;
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, DeadLetter, Error, ErrorKind, Hold, MessageId,
-    MessageKind, MessageName, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route, RouteName,
-    RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
+    MessageKind, MessageName, Namespace, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route,
+    RouteName, RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
 };
 
 use crate::engine::{Engine, FixedState, Inner};
@@ -91,6 +91,8 @@ pub struct TaskBody {
 pub struct TaskContext {
     /// The task.
     pub task_id: TaskId,
+    /// The tenant.
+    pub namespace: Namespace,
     /// The run it works for.
     pub run_key: Option<RunKey>,
     /// The step it works for.
@@ -335,6 +337,7 @@ impl Inner {
             (Some(handler), Some(body)) => {
                 let context = TaskContext {
                     task_id: task.task_id,
+                    namespace: task.namespace.clone(),
                     run_key: task.run_key,
                     step_key: task.step_key.clone(),
                     attempt,

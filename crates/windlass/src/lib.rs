@@ -6,7 +6,11 @@
 mod address;
 mod archive;
 mod engine;
+#[cfg(feature = "webhooks")]
+pub mod outbound;
 pub mod transfer;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;
 
 use std::sync::Arc;
 

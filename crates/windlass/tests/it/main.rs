@@ -11,7 +11,13 @@ mod examples;
 mod harness;
 mod ledger_lines;
 mod limits;
+#[cfg(feature = "webhooks")]
+mod outbound;
 mod pair;
+#[cfg(feature = "webhooks")]
+mod receiver;
+#[cfg(all(feature = "relays", feature = "webhooks"))]
+mod relay_http;
 mod replay;
 mod retention;
 mod retries;
@@ -19,6 +25,8 @@ mod schedules;
 mod sql;
 mod steps;
 mod transfer;
+#[cfg(feature = "webhooks")]
+mod webhooks;
 
 #[path = "../../examples/ledger.rs"]
 #[allow(dead_code, reason = "its main is for people")]
