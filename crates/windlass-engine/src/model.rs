@@ -2,6 +2,7 @@
 
 use windlass_kernel::{BoxFuture, Error, Loaded, ModelName, Run};
 
+use crate::start::StartRun;
 use crate::turn::Turn;
 
 /// A way to write workflows. One model serves all runs of the workflows that it is registered for.
@@ -11,6 +12,13 @@ pub trait Model: Send + Sync + 'static {
 
     /// Opens a run that has not been in memory: a new one, or one that is read back from the store.
     fn open(&self, loaded: Opened<'_>) -> Result<Box<dyn Program>, Error>;
+
+    /// Completes a run that this process is asked to start, whoever asks: what its end enqueues, and
+    /// what else every run of the workflow has. An error refuses it.
+    fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
+        let _ = start;
+        Ok(())
+    }
 
     /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
     fn has_reach(&self, step_kind: &str) -> bool;

@@ -22,6 +22,8 @@ pub use windlass_kernel::{
     Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunKey, RunStatus,
     SqlValue, Store, Timestamp,
 };
+#[cfg(feature = "relays")]
+pub use windlass_models::relays;
 pub use windlass_models::steps;
 pub use windlass_models::steps::{
     Attempt, BoxError, Ctx, NonRetryable, Retries, RunHandle, StepError, StepTx, WorkflowRef,

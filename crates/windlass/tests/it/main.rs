@@ -12,6 +12,8 @@ mod harness;
 mod ledger_lines;
 mod limits;
 mod pair;
+mod relays;
+mod relays_cancel;
 mod replay;
 mod retention;
 mod retries;
