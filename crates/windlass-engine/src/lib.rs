@@ -7,6 +7,7 @@
 mod claim;
 mod clock;
 mod control;
+mod dead_letters;
 mod drive;
 mod engine;
 mod env;
@@ -26,6 +27,7 @@ mod workers;
 
 pub use clock::Clock;
 pub use control::Control;
+pub use dead_letters::Requeued;
 pub use engine::{Engine, EngineParts};
 pub use env::{Env, Lane, TokioEnv, new_uuid};
 pub use metrics::{Counter, Metrics};

@@ -400,6 +400,16 @@ impl Store for PostgresStore {
         self.call(|shared| async move { retention::put_setting(&shared, name, value).await })
     }
 
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        self.call(move |shared| async move {
+            retention::delete_dead_letters(&shared, namespace, task_ids).await
+        })
+    }
+
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
         self.call(|shared| async move { retention::delete_trees(&shared, request).await })
     }

@@ -203,6 +203,16 @@ impl Store for SqliteStore {
         })
     }
 
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        Box::pin(
+            self.write(move |writer| retention::delete_dead_letters(writer, &namespace, &task_ids)),
+        )
+    }
+
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
         Box::pin(async move {
             request.validate(&self.limits)?;

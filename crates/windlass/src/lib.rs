@@ -8,6 +8,8 @@ mod archive;
 mod engine;
 #[cfg(feature = "webhooks")]
 pub mod outbound;
+#[cfg(feature = "relays")]
+pub mod relays;
 pub mod transfer;
 #[cfg(feature = "webhooks")]
 pub mod webhooks;

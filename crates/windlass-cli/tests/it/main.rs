@@ -7,6 +7,7 @@ mod errors;
 mod help;
 mod kill;
 mod manage;
+mod relays;
 mod scripted;
 mod settings;
 mod stores;

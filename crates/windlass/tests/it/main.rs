@@ -18,6 +18,8 @@ mod pair;
 mod receiver;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
 mod relay_http;
+mod relays;
+mod relays_cancel;
 mod replay;
 mod retention;
 mod retries;
