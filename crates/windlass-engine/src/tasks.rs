@@ -14,15 +14,9 @@ use tokio::sync::Notify;
 use tracing::Instrument as _;
 use windlass_kernel::retry::Decision;
 use windlass_kernel::{
-<<<<<<< HEAD
-    Body, BoxFuture, Commit, CommitError, DeadLetter, Error, ErrorKind, Hold, MessageId,
+    Body, BoxFuture, Commit, CommitError, DeadLetter, EFFECT, Error, ErrorKind, Hold, MessageId,
     MessageKind, MessageName, Namespace, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route,
     RouteName, RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
-=======
-    Body, BoxFuture, Commit, CommitError, DeadLetter, EFFECT, Error, ErrorKind, Hold, MessageId,
-    MessageKind, MessageName, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route, RouteName,
-    RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
->>>>>>> relays
 };
 
 use crate::engine::{Engine, FixedState, Inner};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use windlass::RunStatus;
 use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, WorkflowName};
