@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Namespace,
-    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
-    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId,
+    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;

@@ -22,8 +22,9 @@ impl StepRunner for Etl {
                 Ok(StepOutcome::Fail { reason: "the file has no name".into() })
             }
             1 => {
-                let numbers = text.lines().filter_map(|line| line.split_once(',')?.1.parse().ok());
-                Ok(StepOutcome::next(numbers.sum::<u32>().to_string()))
+                let number = |line: &str| line.split_once(',')?.1.parse::<u32>().ok();
+                let sum: u32 = text.lines().filter_map(number).sum();
+                Ok(StepOutcome::next(sum.to_string()))
             }
             // Load.
             _ => Ok(StepOutcome::done(format!("{} loaded {text}", step.headers["file"]))),

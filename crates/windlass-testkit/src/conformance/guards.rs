@@ -3,8 +3,8 @@
 use serde_json::json;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
-    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, TaskGuard, Timestamp, Turn,
-    Wake,
+    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, Task, TaskGuard,
+    TasksQuery, Timestamp, Turn, Wake,
 };
 
 use crate::world::World;
