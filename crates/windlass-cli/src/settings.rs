@@ -206,7 +206,7 @@ fn without_query(url: &str) -> &str {
 }
 
 /// What a config file says.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct File {
     values: BTreeMap<String, String>,
     tables: Tables,

@@ -169,7 +169,7 @@ impl Outbound {
     /// | code | kind | |
     /// |---|---|---|
     /// | `INVALID_URL` | invalid | the URL is refused as it is written |
-    /// | `ADDRESS_REFUSED` | refused | its host has an address that is not let through |
+    /// | `ADDRESS_REFUSED` | invalid | its host has an address that is not let through |
     /// | `HOST_UNRESOLVED` | unavailable | its host has no address |
     /// | `CALL_FAILED`, `CALL_TIMEOUT` | unavailable | there is no answer |
     #[expect(clippy::disallowed_methods, reason = "the other side lives in the real world")]
@@ -216,7 +216,7 @@ impl Outbound {
                     "{} is refused: it has an address that is {what}; if it is meant, allow its range",
                     target.place()
                 );
-                return Err(Error::new(ErrorKind::Refused, "ADDRESS_REFUSED", message));
+                return Err(Error::new(ErrorKind::Invalid, "ADDRESS_REFUSED", message));
             }
         }
         Ok(found.iter().map(|address| SocketAddr::new(*address, target.port)).collect())

@@ -1,10 +1,12 @@
 //! A relay whose steps run in Python, served by the binary: from a config file, through a kill between
 //! two steps, and from one flag of the development server.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+
+use serde_json::json;
 
 use crate::support::{PATIENCE, Server, postgres, run, sqlite_in, until, windlass};
 
@@ -64,7 +66,9 @@ impl Drop for Runner {
 fn serve(folder: &Path, store: &str, url: &str, secret: &str) -> Server {
     let file = format!(
         "[[relays]]\nname = \"greet\"\nurl = \"{url}\"\nsecret = \"env:RELAY_SECRET\"\n\
-         allow = [\"127.0.0.1\"]\ntimeout = \"20 seconds\"\nmax_attempts = 5\nconcurrency = 8\n"
+         allow = [\"127.0.0.1\"]\ntimeout = \"20 seconds\"\nmax_attempts = 5\nconcurrency = 8\n\
+         [webhooks]\nsecret = [\"{OTHER}\", \"env:RELAY_SECRET\"]\nplain_http = true\n\
+         allow = [\"127.0.0.1\"]\n"
     );
     let path = folder.join("relays.toml");
     std::fs::write(&path, file).unwrap();
@@ -122,6 +126,58 @@ fn a_kill_between_two_steps_repeats_none_of_them(folder: &Path, store: &str) {
     // On a slow machine the kill may have come while it ran.
     assert!(steps[2] >= 1, "{steps:?}");
     assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn the_end_is_told_to_the_callback_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let runner = Runner::start();
+    let server = serve(folder.path(), "memory:", &runner.url, SECRET);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let callback = format!("http://{}/told", listener.local_addr().unwrap());
+    let told = std::thread::spawn(move || receive(&listener));
+    let create = |headers: serde_json::Value| {
+        let path = format!("{}/workflows/greet/instances", server.url);
+        let body = json!({ "id": "r-1", "params": { "name": "cy" }, "headers": headers });
+        runtime().block_on(async {
+            let client = reqwest::Client::new();
+            let answer = client.post(path).json(&body).send().await.unwrap();
+            (answer.status().as_u16(), answer.json::<serde_json::Value>().await.unwrap())
+        })
+    };
+    let (status, body) = create(json!({ "callback_url": "http://10.0.0.1/" }));
+    assert_eq!((status, &body["code"]), (400, &json!("ADDRESS_REFUSED")), "{body}");
+    let (status, body) = create(json!({ "callback_url": callback }));
+    assert_eq!(status, 200, "{body}");
+    let (head, body) = told.join().unwrap();
+    assert!(head.starts_with("POST /told HTTP/1.1\r\n"), "{head}");
+    assert_eq!(head.matches(" v1,").count(), 2, "{head}");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["type"], "run.succeeded");
+    let data = &body["data"];
+    assert_eq!((&data["run_id"], &data["result"]), (&json!("r-1"), &json!("Hello, Cy!")));
+}
+
+/// Takes one request and is content with it.
+fn receive(listener: &std::net::TcpListener) -> (String, String) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = stream.read(&mut buffer).unwrap();
+        bytes.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() == length.unwrap().parse::<usize>().unwrap() {
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            return (head.to_owned(), body.to_owned());
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[test]
