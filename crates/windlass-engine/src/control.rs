@@ -10,6 +10,7 @@ use windlass_kernel::{
     StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
 };
 
+use crate::cancel::{shortened, terminated_with};
 use crate::drive::held;
 use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
@@ -18,7 +19,7 @@ use crate::tasks::{CANCEL_TREE, internal_queue};
 use crate::turn::{refusal, result_for_parent};
 
 /// How often a control request is decided again because the run moved on under it.
-const ATTEMPTS_MAX: u32 = 20;
+pub(crate) const ATTEMPTS_MAX: u32 = 20;
 
 /// What a control message asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,46 +110,6 @@ impl Engine {
                     tracing::debug!(run_key = %run.run_key, "a termination is decided again");
                 }
                 Err(error) => return Err(refusal(&error)),
-            }
-        }
-        Err(busy(&self.current(run_key).await?))
-    }
-
-    /// Cancels a run. If nobody has its turn, it ends in this call's own commit; else whoever has it
-    /// is told, finishes or gives up what it is doing, and ends the run. Either way this returns when
-    /// the run has ended: `true` if it was terminated, `false` if it is unknown, or ended otherwise.
-    pub async fn cancel(
-        &self,
-        run_key: RunKey,
-        reason: Option<&str>,
-        actor: Option<Actor>,
-    ) -> Result<bool, Error> {
-        let inner = &self.inner;
-        for _ in 0..ATTEMPTS_MAX {
-            let loaded = inner.store.load(vec![run_key]).await?.into_iter().next();
-            let Some(loaded) = loaded else { return Ok(false) };
-            if loaded.run.status.is_ended() {
-                return Ok(false);
-            }
-            if loaded.run.turn.worker.is_none() {
-                match inner.cancel_free(loaded, reason, actor.as_ref()).await? {
-                    true => return Ok(true),
-                    false => continue,
-                }
-            }
-            let mut body = with_actor(actor.as_ref());
-            if let Some(reason) = reason {
-                body["reason"] = shortened(reason).into();
-            }
-            match self.control(run_key, "cancel", body).await {
-                Ok(()) => {
-                    let ended = self.wait(run_key).await?;
-                    return Ok(ended.status == RunStatus::Terminated);
-                }
-                Err(error) if matches!(error.code(), "RUN_TERMINAL" | "RUN_NOT_FOUND") => {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error),
             }
         }
         Err(busy(&self.current(run_key).await?))
@@ -307,7 +268,7 @@ impl Engine {
         Ok((loaded.run, unread))
     }
 
-    async fn control(
+    pub(crate) async fn control(
         &self,
         run_key: RunKey,
         name: &str,
@@ -398,23 +359,6 @@ impl Inner {
         }
     }
 
-    // Ends a run whose turn nobody has; `false` if somebody has it by now, or it has moved on.
-    async fn cancel_free(
-        self: &Arc<Self>,
-        loaded: Loaded,
-        reason: Option<&str>,
-        actor: Option<&Actor>,
-    ) -> Result<bool, Error> {
-        let stamp = self.stamp_after(loaded.run.updated_at);
-        let draft = Draft::free(&loaded.run, self.worker, stamp.at);
-        let (draft, _) = self.draft_end_of(loaded, draft, stamp, (reason, actor, "cancel")).await?;
-        match Arc::clone(self).commit_until_known(draft.finish()).await {
-            Ok(_) => Ok(true),
-            Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
-            Err(error) => Err(refusal(&error)),
-        }
-    }
-
     async fn draft_end(
         &self,
         claimed: &ClaimedTurn,
@@ -429,7 +373,8 @@ impl Inner {
         self.draft_end_of(loaded, draft, stamp, (reason, actor, request)).await.map(Some)
     }
 
-    async fn draft_end_of(
+    /// Drafts the end of a run that somebody ends, on top of a draft with its guard.
+    pub(crate) async fn draft_end_of(
         &self,
         loaded: Loaded,
         mut draft: Draft,
@@ -506,7 +451,7 @@ impl Inner {
         Ok(Task::new(self.task_id(), run.namespace.clone(), "internal", route, at).of_run(run))
     }
 
-    fn stamp_after(&self, at: Timestamp) -> Stamp {
+    pub(crate) fn stamp_after(&self, at: Timestamp) -> Stamp {
         let at = self.clock.now().max(at.plus(std::time::Duration::from_micros(1)));
         self.clock.stamp(at)
     }
@@ -680,18 +625,7 @@ fn sent_on(message: Message, run_key: RunKey) -> NewMessage {
     }
 }
 
-/// How much of a reason the ledger shows.
-pub(crate) fn shortened(reason: &str) -> String {
-    reason.chars().take(1_000).collect()
-}
-
-/// What a run that somebody ends has as its error.
-pub(crate) fn terminated_with(reason: Option<&str>) -> Result<Option<Body>, Error> {
-    let error = |reason: &str| Body::of(&json!({ "name": "Terminated", "message": reason }));
-    reason.map(error).transpose()
-}
-
-fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
+pub(crate) fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
     match actor {
         Some(actor) => json!({ "actor": actor }),
         None => json!({}),
@@ -706,7 +640,7 @@ fn refuse_ended(run: &Run, verb: &str) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Refused, "RUN_TERMINAL", message))
 }
 
-fn busy(run: &Run) -> Error {
+pub(crate) fn busy(run: &Run) -> Error {
     let message = format!("run {:?} moves on faster than the request; ask again", run.id);
     Error::new(ErrorKind::Unavailable, "RUN_BUSY", message)
 }

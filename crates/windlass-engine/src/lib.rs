@@ -4,6 +4,7 @@
 //! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
 //! tasks come from the [`Env`], so that a simulator can own them.
 
+mod cancel;
 mod claim;
 mod clock;
 mod control;

@@ -14,7 +14,8 @@ use windlass_kernel::{
     RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
 };
 
-use crate::control::{Control, terminated_with};
+use crate::cancel::terminated_with;
+use crate::control::Control;
 use crate::engine::Inner;
 use crate::env::{Env, Lane};
 use crate::metrics::Metrics;

@@ -250,6 +250,7 @@ CREATE TABLE @schema@.dead_letters (
     requeued_at      int8
 );
 CREATE INDEX dead_letters_by_namespace ON @schema@.dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_open ON @schema@.dead_letters (task_id) WHERE requeued_at IS NULL;
 CREATE INDEX dead_letters_by_run ON @schema@.dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- How many runs are where. A committer adds to the rows of its own shard, so committers do not

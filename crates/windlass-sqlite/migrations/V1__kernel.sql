@@ -240,6 +240,7 @@ CREATE TABLE dead_letters (
 ) STRICT;
 
 CREATE INDEX dead_letters_namespace ON dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_open ON dead_letters (task_id) WHERE requeued_at IS NULL;
 CREATE INDEX dead_letters_run ON dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- Counts of runs, kept by the writer: one row changes for many commits of a batch.

@@ -35,8 +35,12 @@ pub(crate) struct Relay {
     pub(crate) run: Box<dyn Fn(Arc<Step>) -> BoxFuture<'static, Ran> + Send + Sync>,
     pub(crate) retry: RetryPolicy,
     pub(crate) engine: EngineParts,
-    on_end: Box<dyn Fn(&BTreeMap<String, String>) -> Result<Option<Arc<str>>, Error> + Send + Sync>,
+    on_end: OnEndFor,
 }
+
+// What the end of a run with these headers enqueues.
+type OnEndFor =
+    Box<dyn Fn(&BTreeMap<String, String>) -> Result<Option<Arc<str>>, Error> + Send + Sync>;
 
 /// How a relay is served.
 pub(crate) struct Terms {

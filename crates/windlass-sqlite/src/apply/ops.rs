@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use rusqlite::{OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, DeadLetter, Delivery, Hold, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
-    RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup, WorkerKey,
+    Commit, DeadLetter, Delivery, Hold, LogLine, MessageKind, NewMessage, Op, Reschedule, Route,
+    Run, RunChange, RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
+    WorkerKey,
 };
 
 use super::{Buffers, HotRun, Writer};
@@ -360,6 +361,9 @@ fn put_message(
         encoding,
         bytes,
     ])?;
+    if message.kind == MessageKind::Control {
+        w.wake(|| Wakeup::Control(message.run_key));
+    }
     let now = w.now;
     let Some(run) = w.run(message.run_key)? else { return Ok(()) };
     run.accepted = seq;

@@ -7,6 +7,7 @@ use windlass::relays::{
     GroupCounts, NoopTerminalHook, RunSpec, RunState, Step, StepError, StepOutcome, StepRunner,
     TerminalStatus, WorkflowRuntime,
 };
+use windlass::transfer::{Importer, RunExport, export_run};
 use windlass::{Engine, Options};
 
 use crate::harness::{Counts, Harness, Kind, on_every_store, run, until};
@@ -18,6 +19,7 @@ on_every_store!(
     a_step_that_ignores_its_token_is_discarded,
     a_cancelled_run_ends_though_its_process_died,
     groups_are_waited_for_counted_and_cancelled,
+    an_exported_run_takes_its_hook_along,
 );
 
 /// Runs until its token fires; `deaf` ones until they are told to stop.
@@ -178,6 +180,33 @@ async fn groups_are_waited_for_counted_and_cancelled(h: Arc<Harness>) {
     relay.retry("fail-0").await.unwrap();
     let all = group.wait_all().await.unwrap();
     assert_eq!((all.failed, all.total()), (30, 60));
+}
+
+async fn an_exported_run_takes_its_hook_along(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    let relay = script(&engine, &counts, &hook);
+    submit(&relay, "moves", "next never done").await;
+    until("it waits", || async {
+        relay.status("moves").await.unwrap().unwrap().state == RunState::Scheduled
+    })
+    .await;
+    let run_key = relay.status("moves").await.unwrap().unwrap().run_key;
+    let export = export_run(&**engine.store(), run_key).await.unwrap().unwrap();
+    let line = export.to_line().unwrap();
+    let there = windlass::open_store("memory:").await.unwrap();
+    let env = windlass::TokioEnv::new().unwrap();
+    let importer = Importer::begin(Arc::clone(&there), &*env).await.unwrap();
+    importer.import(RunExport::parse(&line).unwrap()).await.unwrap();
+    importer.finish().await.unwrap();
+    let elsewhere = Engine::builder().start(there).await.unwrap();
+    let told = Told::default();
+    let relay = script(&elsewhere, &counts, &told);
+    assert_eq!(relay.status("moves").await.unwrap().unwrap().step, 2);
+    assert!(relay.cancel("moves").await.unwrap());
+    let outcome = told.of("moves").await;
+    assert_eq!((outcome.run_key, outcome.headers["for"].as_str()), (run_key, "moves"));
+    assert!(hook.0.lock().is_empty());
+    elsewhere.stop(Duration::from_secs(5)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

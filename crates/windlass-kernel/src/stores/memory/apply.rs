@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind};
 use crate::ids::{RunKey, StepKey, TaskId};
 use crate::ledger::CausalRef;
 use crate::limits::Limits;
-use crate::rows::{Consumed, Hold, Message, Run, Step};
+use crate::rows::{Consumed, Hold, Message, MessageKind, Run, Step};
+use crate::store::Wakeup;
 
 use super::state::State;
 
@@ -387,6 +388,9 @@ impl State {
         let seq = run.accepted;
         run.turn = run.turn.poked(run.status, message.kind, self.now);
         self.put_run(run);
+        if message.kind == MessageKind::Control {
+            self.note(Some(Wakeup::Control(message.run_key)), None);
+        }
         self.message_ids.insert(id, seq);
         self.messages.entry(message.run_key).or_default().push(Message {
             run_key: message.run_key,
