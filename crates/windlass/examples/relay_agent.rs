@@ -4,6 +4,8 @@
 //! The model here is a script on loopback that answers what it is asked; put another address in its
 //! place. `cargo run --example relay_agent [STORE]`
 
+#![allow(clippy::disallowed_methods, reason = "the scripted model is a task of the real world")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

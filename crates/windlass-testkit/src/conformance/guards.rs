@@ -305,7 +305,7 @@ pub async fn dead_letters(world: World) {
     let namespace = task.namespace.clone();
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
     let letters = world.store.list(query).await.unwrap().dead_letters().unwrap();
-    assert_eq!(letters, [letter.clone()]);
+    assert_eq!(letters, std::slice::from_ref(&letter));
 
     // Requeued once, and then no more; the count stays when it is given up again.
     let at = task.created_at;
