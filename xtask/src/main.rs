@@ -6,6 +6,7 @@
 
 mod ci;
 mod interrupt;
+mod packages;
 mod pg;
 mod postgres;
 mod process;

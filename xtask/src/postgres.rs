@@ -12,6 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use self::account::Account;
+pub(crate) use self::account::is_root;
 use self::binaries::Binaries;
 use crate::interrupt::Interrupt;
 use crate::process;

@@ -7,10 +7,11 @@ use anyhow::Result;
 
 use crate::interrupt::Interrupt;
 use crate::postgres::Cluster;
-use crate::{process, workspace};
+use crate::{packages, process, workspace};
 
 /// Runs the tests and returns the exit code of `cargo test`.
 pub(crate) fn run(root: &Path, args: &[String], interrupt: &Interrupt) -> Result<ExitCode> {
+    packages::python(interrupt)?;
     let cluster = Cluster::start(&workspace::target_dir(root), interrupt)?;
     let mut cargo = workspace::cargo(root);
     cargo.args(arguments(args)).envs(cluster.environment()).stdin(Stdio::null());

@@ -2,6 +2,7 @@
 
 pub(crate) mod fanout;
 pub(crate) mod recover;
+pub(crate) mod relays;
 pub(crate) mod sequential;
 pub(crate) mod sleeping;
 pub(crate) mod steps;

@@ -43,6 +43,8 @@ enum Workload {
     Idle(idle::Args),
     /// Runs of a few steps through the public API, from many callers at once.
     Steps(engine::steps::Args),
+    /// Runs of a few steps of a relay, beside the same load of `steps`.
+    Relays(engine::relays::Args),
     /// One run at a time.
     Sequential(engine::sequential::Args),
     /// One run with many waits.
@@ -84,6 +86,7 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Claim(args) => claim::run(&args).await,
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,
+        Workload::Relays(args) => engine::relays::run(&args).await,
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,

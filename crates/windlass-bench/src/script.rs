@@ -89,6 +89,8 @@ impl Author {
             fork: None,
             labels: BTreeMap::new(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn: Turn::held_by(self.worker),
             caused_by: None,

@@ -119,7 +119,8 @@ const DEV_EXAMPLES: &str = "\
 Examples:
   windlass dev                                 state in ./.windlass, port 7878 or the next free one
   windlass dev --ephemeral                     keep nothing
-  windlass dev --port 9000 --store sqlite:/tmp/try.db";
+  windlass dev --port 9000 --store sqlite:/tmp/try.db
+  windlass dev --relay greet=http://127.0.0.1:9000/";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct DevArgs {
@@ -132,6 +133,13 @@ pub(crate) struct DevArgs {
     /// Where the state is kept. [default: sqlite:.windlass/windlass.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// Serve a relay whose steps are run by a URL on this machine, signed with the secret in
+    /// WINDLASS_RELAY_SECRET. Can be given more than once.
+    #[arg(long = "relay", value_name = "NAME=URL")]
+    pub(crate) relays: Vec<String>,
+    /// A config file with the tables `[[relays]]` and `[webhooks]`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 const SERVER_EXAMPLES: &str = "\

@@ -4,6 +4,7 @@ mod config;
 mod dev;
 mod keys;
 mod reference;
+mod relays;
 mod runs;
 mod schedules;
 mod serve;

@@ -1,6 +1,8 @@
 //! The settings of `windlass server`: a flag over the environment over the config file over the
 //! default, each with where it came from.
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -9,8 +11,11 @@ use std::time::Duration;
 
 use toml::Value;
 
+pub(crate) use tables::{RelaySettings, Tables, local_relay};
+
 use crate::args::ServerArgs;
 use crate::exit::Failure;
+use tables::TABLES;
 
 /// The config file that is read if there is one and no other is named.
 const FILE: &str = "windlass.toml";
@@ -64,6 +69,7 @@ pub(crate) struct Settings {
     pub(crate) drain: Duration,
     pub(crate) log: String,
     pub(crate) log_json: bool,
+    pub(crate) tables: Tables,
 }
 
 /// What tokens must look like.
@@ -94,9 +100,17 @@ const LOG_FORMAT: (&str, &str) = ("log_format", "text");
 impl Settings {
     /// Reads the flags, this process's environment and the config file.
     pub(crate) fn read(args: &ServerArgs) -> Result<Self, Failure> {
-        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (path, file) = read_file(args.config.as_deref())?;
-        Self::resolve(args, env, path, &file)
+        let mut settings = Self::resolve(args, environment, path.clone(), &file.values)?;
+        for relay in &file.tables.relays {
+            settings.all.push(Setting {
+                name: "relays",
+                value: format!("{}={}", relay.name, without_query(&relay.url)),
+                origin: Origin::File(path.clone()),
+            });
+        }
+        settings.tables = file.tables;
+        Ok(settings)
     }
 
     fn resolve(
@@ -159,6 +173,7 @@ impl Settings {
             drain,
             log: of("log").value.clone(),
             log_json,
+            tables: Tables::default(),
             all,
         })
     }
@@ -181,36 +196,67 @@ fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+// What follows the path may be a token.
+fn without_query(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
+}
+
+/// What a config file says.
+#[derive(Debug, Default)]
+struct File {
+    values: BTreeMap<String, String>,
+    tables: Tables,
+}
+
+/// The tables of a config file for `windlass dev`, which takes nothing else from one.
+pub(crate) fn read_tables(path: &Path) -> Result<Tables, Failure> {
+    let (_, file) = read_file(Some(path))?;
+    if let Some(name) = file.values.keys().next() {
+        let message = format!("{name} in {} is a setting of windlass server", path.display());
+        return Err(Failure::usage(message)
+            .with_hint("windlass dev takes [[relays]] and [webhooks] from a file"));
+    }
+    Ok(file.tables)
+}
+
 // A file that was named must be there; the usual one need not.
-fn read_file(named: Option<&Path>) -> Result<(PathBuf, BTreeMap<String, String>), Failure> {
+fn read_file(named: Option<&Path>) -> Result<(PathBuf, File), Failure> {
     let from_env = std::env::var_os("WINDLASS_CONFIG").map(PathBuf::from);
     let named = named.map(Path::to_owned).or(from_env);
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok((path, BTreeMap::new()));
+            return Ok((path, File::default()));
         }
         Err(error) => {
             let message = format!("the config file {} cannot be read: {error}", path.display());
             return Err(Failure::error(message));
         }
     };
-    let values = parse_file(&path, &text)?;
-    Ok((path, values))
+    let file = parse_file(&path, &text)?;
+    Ok((path, file))
 }
 
-fn parse_file(path: &Path, text: &str) -> Result<BTreeMap<String, String>, Failure> {
+fn parse_file(path: &Path, text: &str) -> Result<File, Failure> {
     let shown = path.display();
     let table: toml::Table = text
         .parse()
         .map_err(|error| Failure::usage(format!("the config file {shown} is not TOML: {error}")))?;
     let known: Vec<&str> = KNOWN.iter().chain([&LOG_FORMAT]).map(|(name, _)| *name).collect();
-    let mut values = BTreeMap::new();
+    let mut file = File::default();
     for (key, value) in table {
+        if TABLES.contains(&key.as_str()) {
+            file.tables.read(&key, value, &environment)?;
+            continue;
+        }
         if !known.contains(&key.as_str()) {
             let message = format!("the config file {shown} has an unknown setting {key:?}");
-            let hint = format!("the settings are {}", known.join(", "));
+            let hint = format!("the settings are {}, {}", known.join(", "), TABLES.join(", "));
             return Err(Failure::usage(message).with_hint(hint));
         }
         let value = match value {
@@ -222,9 +268,9 @@ fn parse_file(path: &Path, text: &str) -> Result<BTreeMap<String, String>, Failu
                 return Err(Failure::usage(message));
             }
         };
-        values.insert(key, value);
+        file.values.insert(key, value);
     }
-    Ok(values)
+    Ok(file)
 }
 
 fn wrong(setting: &Setting, why: &str) -> Failure {

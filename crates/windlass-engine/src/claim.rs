@@ -320,6 +320,7 @@ impl Inner {
                 }
             }
             Wakeup::Due(at) => self.signals.due(*at),
+            Wakeup::Control(run_key) => self.poke(*run_key),
             Wakeup::Missed => {
                 self.signals.told.fetch_add(1, Ordering::AcqRel);
                 self.signals.everything();

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, Draft, End,
-    Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind, MessageName, NewMessage,
-    NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard, RunKey, RunStatus, Step,
+    Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, Draft, EFFECT,
+    End, Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind, MessageName, NewMessage,
+    NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard, RunKey, RunStatus, Stamp, Step,
     StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
 };
 
+use crate::cancel::{shortened, terminated_with};
 use crate::drive::held;
 use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
@@ -18,7 +19,7 @@ use crate::tasks::{CANCEL_TREE, internal_queue};
 use crate::turn::{refusal, result_for_parent};
 
 /// How often a control request is decided again because the run moved on under it.
-const ATTEMPTS_MAX: u32 = 20;
+pub(crate) const ATTEMPTS_MAX: u32 = 20;
 
 /// What a control message asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Control {
     Resume,
     /// Look again: for runs that wait for a new build.
     Wake,
+    /// End, as soon as what is being done is over.
+    Cancel,
     /// Something that this build does not know; it is consumed and has no effect.
     Unknown,
 }
@@ -40,6 +43,7 @@ impl Control {
             "pause" => Self::Pause,
             "resume" => Self::Resume,
             "wake" => Self::Wake,
+            "cancel" => Self::Cancel,
             _ => Self::Unknown,
         }
     }
@@ -53,7 +57,7 @@ impl Engine {
             return Ok(());
         }
         refuse_ended(run, "paused")?;
-        self.control(run.run_key, "pause", actor.as_ref()).await
+        self.control(run.run_key, "pause", with_actor(actor.as_ref())).await
     }
 
     /// Lets a paused run go on. Any other run is left as it is.
@@ -66,7 +70,7 @@ impl Engine {
             if unread {
                 // A pause may be on its way: this request follows it, and a paused run has a turn
                 // to read it in.
-                return match self.control(run.run_key, "resume", actor.as_ref()).await {
+                return match self.control(run.run_key, "resume", with_actor(actor.as_ref())).await {
                     Err(error) if error.code() == "RUN_TERMINAL" => Ok(()),
                     sent => sent,
                 };
@@ -81,7 +85,7 @@ impl Engine {
     /// Asks a run that waits for a new build or an operator to try again now.
     pub async fn wake_run(&self, run: &Run) -> Result<(), Error> {
         refuse_ended(run, "woken")?;
-        self.control(run.run_key, "wake", None).await
+        self.control(run.run_key, "wake", json!({})).await
     }
 
     /// Ends a run, whatever it is doing. One that has ended cannot be terminated.
@@ -167,6 +171,16 @@ impl Engine {
     /// Carries an errored run on as its next generation: completed steps are taken along, and the
     /// failed one is tried again.
     pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.retry_with(run_key, actor, None).await
+    }
+
+    /// As [`Engine::retry`], with something more in the same commit.
+    pub(crate) async fn retry_with(
+        &self,
+        run_key: RunKey,
+        actor: Option<Actor>,
+        beside: Option<Op>,
+    ) -> Result<Run, Error> {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
             let run = self.newest(&self.current(run_key).await?).await?;
@@ -180,7 +194,8 @@ impl Engine {
             let Some(loaded) = inner.store.load(vec![run.run_key]).await?.into_iter().next() else {
                 continue;
             };
-            let commit = inner.carried_on(loaded, actor.as_ref())?;
+            let mut commit = inner.carried_on(loaded, actor.as_ref())?;
+            commit.ops.extend(beside.clone());
             if let Some(created) = self.superseded(commit).await? {
                 return Ok(created);
             }
@@ -253,11 +268,11 @@ impl Engine {
         Ok((loaded.run, unread))
     }
 
-    async fn control(
+    pub(crate) async fn control(
         &self,
         run_key: RunKey,
         name: &str,
-        actor: Option<&Actor>,
+        body: serde_json::Value,
     ) -> Result<(), Error> {
         let inner = &self.inner;
         let now = inner.clock.now();
@@ -266,7 +281,7 @@ impl Engine {
             message_id: MessageId::new(format!("control:{}", new_uuid(&*inner.env, now)))?,
             kind: MessageKind::Control,
             name: MessageName::new(name)?,
-            body: Some(Body::of(&with_actor(actor))?),
+            body: Some(Body::of(&body)?),
             caused_by: None,
             sent_at: now,
             required: true,
@@ -353,18 +368,26 @@ impl Inner {
     ) -> Result<Option<(Draft, Run)>, Error> {
         let loaded = self.store.load(vec![claimed.run_key]).await?.into_iter().next();
         let Some(loaded) = loaded else { return Ok(None) };
+        let stamp = self.stamp_after(loaded.run.updated_at);
+        let draft = Draft::held(&loaded.run, claimed.hold, stamp.at);
+        self.draft_end_of(loaded, draft, stamp, (reason, actor, request)).await.map(Some)
+    }
+
+    /// Drafts the end of a run that somebody ends, on top of a draft with its guard.
+    pub(crate) async fn draft_end_of(
+        &self,
+        loaded: Loaded,
+        mut draft: Draft,
+        stamp: Stamp,
+        (reason, actor, request): (Option<&str>, Option<&Actor>, &str),
+    ) -> Result<(Draft, Run), Error> {
         let run = loaded.run;
-        let stamp = self.stamp_after(run.updated_at);
-        let mut draft = Draft::held(&run, claimed.hold, stamp.at);
         let mut payload = with_actor(actor);
         payload["request"] = request.into();
         if let Some(reason) = reason {
-            payload["reason"] = reason.chars().take(1_000).collect::<String>().into();
+            payload["reason"] = shortened(reason).into();
         }
-        let error = match reason {
-            Some(reason) => Some(Body::of(&json!({ "name": "Terminated", "message": reason }))?),
-            None => None,
-        };
+        let error = terminated_with(reason)?;
         let end = End::Terminated(error);
         // A parent waits for its child's name: a restart is nothing that it hears of.
         let message = match request {
@@ -384,7 +407,7 @@ impl Inner {
                 draft.op(op);
             }
         }
-        Ok(Some((draft, run)))
+        Ok((draft, run))
     }
 
     /// What must end with a run, for the commit that ends it.
@@ -392,7 +415,9 @@ impl Inner {
         let cancel_tree = self.internal_task(CANCEL_TREE, run, at)?;
         let mut ops = vec![Op::Enqueue(Box::new(cancel_tree))];
         let tasks = self.tasks_of(run).await?;
-        ops.extend(tasks.iter().map(|task| Op::Settle { task_id: task.task_id }));
+        // Effects are wanted however the run ends.
+        let works = tasks.iter().filter(|task| &*task.kind != EFFECT);
+        ops.extend(works.map(|task| Op::Settle { task_id: task.task_id }));
         Ok(ops)
     }
 
@@ -426,7 +451,7 @@ impl Inner {
         Ok(Task::new(self.task_id(), run.namespace.clone(), "internal", route, at).of_run(run))
     }
 
-    fn stamp_after(&self, at: Timestamp) -> windlass_kernel::Stamp {
+    pub(crate) fn stamp_after(&self, at: Timestamp) -> Stamp {
         let at = self.clock.now().max(at.plus(std::time::Duration::from_micros(1)));
         self.clock.stamp(at)
     }
@@ -448,6 +473,8 @@ impl Inner {
             fork: run.fork.clone(),
             labels: run.labels.clone(),
             trace: run.trace.clone(),
+            headers: run.headers.clone(),
+            on_end: run.on_end.clone(),
             deadline_at: None,
             turn,
             caused_by: Some(caused_by),
@@ -476,8 +503,9 @@ impl Inner {
             step.run_key = run_key;
             step.position = draft.head().next_ordinal;
             step.updated_at = at;
-            let event = match step.status {
-                StepStatus::Completed => "step.completed",
+            let event = match (run.model.as_str(), step.status) {
+                ("relays", StepStatus::Completed) => "relay.step_completed",
+                (_, StepStatus::Completed) => "step.completed",
                 _ => "step.failed",
             };
             draft.step(event, &payload, step, self.clock.stamp(at))?;
@@ -597,7 +625,7 @@ fn sent_on(message: Message, run_key: RunKey) -> NewMessage {
     }
 }
 
-fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
+pub(crate) fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
     match actor {
         Some(actor) => json!({ "actor": actor }),
         None => json!({}),
@@ -612,7 +640,7 @@ fn refuse_ended(run: &Run, verb: &str) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Refused, "RUN_TERMINAL", message))
 }
 
-fn busy(run: &Run) -> Error {
+pub(crate) fn busy(run: &Run) -> Error {
     let message = format!("run {:?} moves on faster than the request; ask again", run.id);
     Error::new(ErrorKind::Unavailable, "RUN_BUSY", message)
 }

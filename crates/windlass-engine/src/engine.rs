@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) options: Options,
     pub(crate) worker: WorkerKey,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) models: RwLock<BTreeMap<WorkflowName, Registered>>,
     pub(crate) tasks: Tasks,
     pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
@@ -109,7 +109,7 @@ impl Engine {
             clock,
             options,
             worker,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             models: RwLock::default(),
             live: Mutex::default(),
             turns_held: AtomicUsize::new(0),
@@ -241,8 +241,9 @@ impl Engine {
         &self.inner.clock
     }
 
-    /// Counters of what this engine did.
-    pub fn metrics(&self) -> &Metrics {
+    /// Counters of what this engine did. A task's handler may keep them, for unlike the engine itself
+    /// they do not keep it running.
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
     }
 

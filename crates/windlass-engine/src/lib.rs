@@ -4,9 +4,11 @@
 //! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
 //! tasks come from the [`Env`], so that a simulator can own them.
 
+mod cancel;
 mod claim;
 mod clock;
 mod control;
+mod dead_letters;
 mod drive;
 mod engine;
 mod env;
@@ -26,6 +28,7 @@ mod workers;
 
 pub use clock::Clock;
 pub use control::Control;
+pub use dead_letters::Requeued;
 pub use engine::{Engine, EngineParts};
 pub use env::{Env, Lane, TokioEnv, new_uuid};
 pub use metrics::{Counter, Metrics};

@@ -82,4 +82,10 @@ metrics!(
     tasks_failed = "windlass.activity.failed",
     /// Tasks that were given up.
     tasks_dead = "windlass.dlq.added",
+    /// Webhooks that their receivers took.
+    webhooks_delivered = "windlass.webhook.delivered",
+    /// Attempts to deliver a webhook that failed.
+    webhooks_failed = "windlass.webhook.failed",
+    /// Endpoints that said that they are gone, and were disabled.
+    webhooks_disabled = "windlass.webhook.disabled",
 );

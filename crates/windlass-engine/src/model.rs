@@ -1,7 +1,8 @@
 //! How a model plugs in: given a turn, it advances a run.
 
-use windlass_kernel::{BoxFuture, Error, Loaded, ModelName, Run};
+use windlass_kernel::{BoxFuture, Error, ErrorKind, Loaded, ModelName, Run};
 
+use crate::start::StartRun;
 use crate::turn::Turn;
 
 /// A way to write workflows. One model serves all runs of the workflows that it is registered for.
@@ -11,6 +12,17 @@ pub trait Model: Send + Sync + 'static {
 
     /// Opens a run that has not been in memory: a new one, or one that is read back from the store.
     fn open(&self, loaded: Opened<'_>) -> Result<Box<dyn Program>, Error>;
+
+    /// Completes a run that this process is asked to start, whoever asks: what its end enqueues, and
+    /// what else every run of the workflow has. An error refuses it. A model that says nothing here
+    /// has no use for headers.
+    fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
+        if start.headers.is_some() {
+            let message = format!("runs of {:?} take no headers", start.workflow);
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
+        }
+        Ok(())
+    }
 
     /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
     fn has_reach(&self, step_kind: &str) -> bool;

@@ -40,6 +40,11 @@ impl Slot {
         self.released.store(true, Ordering::Release);
     }
 
+    /// That commit was refused.
+    pub(crate) fn kept(&self) {
+        self.released.store(false, Ordering::Release);
+    }
+
     /// Hands the run's next turn to the task that has just given one back. Answers it again if
     /// that task does not know that its turn is over.
     pub(crate) fn follow(&self, claimed: ClaimedTurn) -> Option<ClaimedTurn> {

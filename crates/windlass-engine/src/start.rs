@@ -43,6 +43,10 @@ pub struct StartRun {
     pub limit_key: Option<LimitKey>,
     /// The trace context it is started in.
     pub trace: Option<Arc<str>>,
+    /// What comes beside the input, a JSON object of strings.
+    pub headers: Option<Arc<str>>,
+    /// What the commit that ends it enqueues; see [`windlass_kernel::OnEnd`].
+    pub on_end: Option<Arc<str>>,
     /// What caused it.
     pub caused_by: Option<CausalRef>,
     /// What to do if the run exists.
@@ -62,6 +66,8 @@ impl StartRun {
             due_at: None,
             limit_key: None,
             trace: None,
+            headers: None,
+            on_end: None,
             caused_by: None,
             on_existing: OnExisting::Return,
         }
@@ -261,7 +267,15 @@ fn started(
 }
 
 impl Inner {
-    fn creating(&self, namespace: Namespace, start: StartRun) -> Result<(Commit, RunId), Error> {
+    fn creating(
+        &self,
+        namespace: Namespace,
+        mut start: StartRun,
+    ) -> Result<(Commit, RunId), Error> {
+        let registered = self.registered(&start.workflow);
+        if let Some(registered) = &registered {
+            registered.model.prepare(&mut start)?;
+        }
         let run_key = self.clock.run_key();
         let id = match start.id {
             Some(id) => id,
@@ -276,7 +290,6 @@ impl Inner {
             );
             return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
         }
-        let registered = self.registered(&start.workflow);
         let limit_key = start.limit_key.or_else(|| registered.and_then(|served| served.limit));
         let eager = start.due_at.is_none()
             && start.priority == 0
@@ -300,6 +313,8 @@ impl Inner {
             fork: None,
             labels: start.labels,
             trace: start.trace,
+            headers: start.headers,
+            on_end: start.on_end,
             deadline_at: None,
             turn,
             caused_by: start.caused_by,

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tracing::Instrument as _;
 use windlass_kernel::retry::Decision;
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, DeadLetter, Error, ErrorKind, Hold, MessageId,
-    MessageKind, MessageName, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route, RouteName,
-    RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
+    Body, BoxFuture, Commit, CommitError, DeadLetter, EFFECT, Error, ErrorKind, Hold, MessageId,
+    MessageKind, MessageName, Namespace, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route,
+    RouteName, RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
 };
 
 use crate::engine::{Engine, FixedState, Inner};
@@ -43,9 +43,6 @@ pub(crate) fn internal_queue() -> QueueName {
 /// The queue of effects: outside side effects, delivered at least once under a stable id. A model
 /// enqueues one with the commit that wants it, so it exists if and only if that commit does.
 pub const EFFECTS_QUEUE: &str = "effects";
-
-/// What a task is called that nobody waits for.
-const EFFECT: &str = "effect";
 
 pub(crate) trait TaskRoutes {
     fn changed(&self);
@@ -91,6 +88,8 @@ pub struct TaskBody {
 pub struct TaskContext {
     /// The task.
     pub task_id: TaskId,
+    /// The tenant.
+    pub namespace: Namespace,
     /// The run it works for.
     pub run_key: Option<RunKey>,
     /// The step it works for.
@@ -337,6 +336,7 @@ impl Inner {
             (Some(handler), Some(body)) => {
                 let context = TaskContext {
                     task_id: task.task_id,
+                    namespace: task.namespace.clone(),
                     run_key: task.run_key,
                     step_key: task.step_key.clone(),
                     attempt,
@@ -473,6 +473,8 @@ impl Inner {
                     errors: Some(errors),
                     reason: shown(&failure.message),
                     dead_at: now,
+                    requeues: 0,
+                    requeued_at: None,
                 };
                 let mut ops = vec![settle, Op::DeadLetter(Box::new(dead))];
                 ops.extend(result_message(task, guard, head, None, now)?);

@@ -14,6 +14,7 @@ use windlass_kernel::{
     RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
 };
 
+use crate::cancel::terminated_with;
 use crate::control::Control;
 use crate::engine::Inner;
 use crate::env::{Env, Lane};
@@ -196,7 +197,12 @@ impl Turn {
             }
             Err(refused) => {
                 match self.before.take() {
-                    Some(before) => self.run = before,
+                    // Whatever it was, the turn is still here.
+                    Some(before) => {
+                        self.run = before;
+                        self.released = false;
+                        self.slot.kept();
+                    }
                     None => self.stale = true,
                 }
                 Ok(Err(refused))
@@ -292,8 +298,8 @@ impl Turn {
     }
 
     /// Consumes the control requests and does what they say: `true` if the turn was given back
-    /// because the run is paused now. Its timers go on: a resumed run has a turn at once, and looks
-    /// at them itself.
+    /// because the run is paused now, or has ended because it was cancelled. A paused run's timers go
+    /// on: a resumed run has a turn at once, and looks at them itself.
     pub async fn obey(&mut self) -> Result<bool, TurnError> {
         let mut paused = self.run.status == RunStatus::Paused;
         let mut draft = self.draft();
@@ -306,6 +312,7 @@ impl Turn {
             !control
         });
         let by = StepKey::from_stored("windlass");
+        let mut cancelled = None;
         for message in &controls {
             let stamp = self.stamp();
             let event = match Control::of(message) {
@@ -317,6 +324,10 @@ impl Turn {
                     paused = false;
                     "workflow.resumed"
                 }
+                Control::Cancel => {
+                    cancelled.get_or_insert(message);
+                    "message.received"
+                }
                 Control::Wake | Control::Unknown => "message.received",
             };
             let payload = control_payload(message);
@@ -324,12 +335,41 @@ impl Turn {
                 .consume(event, &payload, message, by.clone(), stamp)
                 .map_err(TurnError::Blocked)?;
         }
+        if let Some(message) = cancelled {
+            self.end_cancelled(&mut draft, message).await?;
+            self.commit(draft).await?;
+            return Ok(true);
+        }
         if paused {
             draft.status(RunStatus::Paused);
             draft.release(Wake::OnMessage, self.read_to);
         }
         self.commit(draft).await?;
         Ok(paused)
+    }
+
+    /// Ends the run because a control request says so. The request itself is consumed elsewhere.
+    pub async fn end_cancelled(
+        &mut self,
+        draft: &mut Draft,
+        message: &Message,
+    ) -> Result<(), TurnError> {
+        let model = self.inner.registered(&self.run.workflow).map(|registered| registered.model);
+        let has_reach = |kind| model.as_ref().is_none_or(|model| model.has_reach(kind));
+        if has_reach("child") || has_reach("activity") {
+            for op in self.reach().await? {
+                draft.op(op);
+            }
+        }
+        let mut payload = control_payload(message);
+        payload["request"] = "cancel".into();
+        let reason = cancel_reason(message);
+        if let Some(reason) = &reason {
+            payload["reason"] = reason.as_str().into();
+        }
+        let error = terminated_with(reason.as_deref()).map_err(TurnError::Blocked)?;
+        self.end(draft, "workflow.terminated", &payload, End::Terminated(error))
+            .map_err(TurnError::Blocked)
     }
 
     /// Ends the run: the event, the row and what its parent hears of it.
@@ -422,6 +462,11 @@ impl Turn {
 /// A refusal as an error that says what refused.
 pub fn refusal(error: &CommitError) -> Error {
     Error::new(error.kind(), error.code(), error.message())
+}
+
+fn cancel_reason(message: &Message) -> Option<String> {
+    let body: serde_json::Value = message.body.as_ref()?.read().ok()?;
+    body.get("reason")?.as_str().map(str::to_owned)
 }
 
 pub(crate) fn control_payload(message: &Message) -> serde_json::Value {

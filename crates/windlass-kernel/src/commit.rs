@@ -261,8 +261,16 @@ pub enum Op {
         /// The task.
         task_id: TaskId,
     },
-    /// Keeps what a task was when it is given up; `Settle` removes the task itself.
+    /// Keeps what a task was when it is given up; `Settle` removes the task itself. One that was
+    /// requeued since it was given up last is replaced.
     DeadLetter(Box<DeadLetter>),
+    /// Marks a dead letter as requeued. It must be there, and not be requeued.
+    Requeue {
+        /// The task that died.
+        task_id: TaskId,
+        /// When.
+        at: Timestamp,
+    },
     /// Adds a log line.
     PutLog(Box<LogLine>),
     /// Runs the user's statements, after the guards and before everything else.
@@ -558,6 +566,11 @@ pub enum Refusal {
         /// The message.
         seq: u64,
     },
+    /// A dead letter was to be requeued that is not there or was requeued.
+    DeadLetterMissing {
+        /// The task that died.
+        task_id: TaskId,
+    },
 }
 
 impl CommitError {
@@ -578,6 +591,7 @@ impl CommitError {
                 Refusal::CauseMissing { .. } => "CAUSE_NOT_FOUND",
                 Refusal::StepSettled { .. } => "STEP_SETTLED",
                 Refusal::MessageConsumed { .. } => "MESSAGE_CONSUMED",
+                Refusal::DeadLetterMissing { .. } => "DEAD_LETTER_NOT_FOUND",
             },
             Self::UserSql { unique: true, .. } => "USER_SQL_UNIQUE",
             Self::UserSql { .. } => "USER_SQL_FAILED",
@@ -685,6 +699,9 @@ impl fmt::Display for Refusal {
             }
             Self::MessageConsumed { seq } => {
                 write!(f, "message {seq} is not there or was consumed already")
+            }
+            Self::DeadLetterMissing { task_id } => {
+                write!(f, "there is no dead letter {task_id}, or it was requeued already")
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::ids::{EventId, ModelName, Namespace, RunId, RunKey, StepKey, WorkerKey, WorkflowName};
 use crate::ledger::{CausalRef, Head, Ledger, Seal, Stamp};
 use crate::limits::Limits;
+use crate::on_end::Ending;
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
 use crate::time::Timestamp;
 
@@ -46,6 +47,10 @@ pub struct NewRun {
     pub labels: BTreeMap<String, String>,
     /// The trace context it is started in.
     pub trace: Option<Arc<str>>,
+    /// What comes beside the input, a JSON object of strings.
+    pub headers: Option<Arc<str>>,
+    /// What the commit that ends it enqueues; see [`crate::OnEnd`].
+    pub on_end: Option<Arc<str>>,
     /// When it must have ended.
     pub deadline_at: Option<Timestamp>,
     /// Its turn: ready, due later, or held by its creator.
@@ -81,6 +86,8 @@ impl NewRun {
             fork: self.fork,
             labels: self.labels,
             trace: self.trace,
+            headers: self.headers,
+            on_end: self.on_end,
             deadline_at: self.deadline_at,
             created_at: at,
             started_at: None,
@@ -102,6 +109,7 @@ pub struct Draft {
     subject: Subject,
     ledger: Ledger,
     ops: Vec<Op>,
+    on_end: Option<Box<Ending>>,
 }
 
 #[derive(Debug)]
@@ -115,8 +123,9 @@ impl Draft {
     pub fn create(new: NewRun, on_existing: OnExisting, stamp: Stamp) -> Result<Self, Error> {
         let guard = RunGuard::Absent { run_key: new.run_key, on_existing };
         let (run, ledger) = enqueued(new, stamp)?;
+        let on_end = Ending::of(&run);
         let subject = Subject::New(Box::new(run));
-        Ok(Self { guard, task: None, subject, ledger, ops: Vec::new() })
+        Ok(Self { guard, task: None, subject, ledger, ops: Vec::new(), on_end })
     }
 
     /// A commit under a hold of the run's turn.
@@ -137,7 +146,8 @@ impl Draft {
         change.started_at = run.started_at.is_none().then_some(at);
         let subject = Subject::Old(Box::new(change));
         let ledger = Ledger::of(run);
-        Self { guard, task: None, subject, ledger, ops: Vec::new() }
+        let on_end = Ending::of(run);
+        Self { guard, task: None, subject, ledger, ops: Vec::new(), on_end }
     }
 
     /// Checks events against these limits instead of the defaults.
@@ -333,7 +343,14 @@ impl Draft {
         self
     }
 
-    /// Ends the run with the event that says so; the event seals status, output and error.
+    /// Leaves what the run's end enqueues to the generation that this commit creates.
+    pub fn hand_on_end(&mut self) -> &mut Self {
+        self.on_end = None;
+        self
+    }
+
+    /// Ends the run with the event that says so; the event seals status, output and error. What the
+    /// run says is to be enqueued at its end is in the same commit, whoever sends it.
     pub fn end<T: Serialize>(
         &mut self,
         event_type: &str,
@@ -346,6 +363,13 @@ impl Draft {
             End::Errored(error) => (RunStatus::Errored, None, Some(error)),
             End::Terminated(error) => (RunStatus::Terminated, None, error),
         };
+        // The end stays the last event: the next generation is caused by it.
+        if let Some(ending) = self.on_end.take() {
+            let (task, event_id) = ending.task(stamp)?;
+            let payload = json!({ "task": task.task_id, "name": task.name });
+            self.sealed("hook.enqueued", &payload, &[], Stamp { event_id, ..stamp })?;
+            self.ops.push(Op::Enqueue(Box::new(task)));
+        }
         let seal = Seal::run_end(status, output.as_ref(), error.as_ref());
         let id = self.sealed(event_type, payload, &[seal], stamp)?;
         self.set_status(status);

@@ -212,7 +212,10 @@ impl<'a> Folder<'a> {
                 }
                 Op::Enqueue(task) => uses.push((Thing::Task(task.task_id), true)),
                 Op::Reschedule(change) => uses.push((Thing::Task(change.task_id), true)),
-                Op::Settle { task_id } => uses.push((Thing::Task(*task_id), true)),
+                Op::Settle { task_id } | Op::Requeue { task_id, .. } => {
+                    uses.push((Thing::Task(*task_id), true));
+                }
+                Op::DeadLetter(letter) => uses.push((Thing::Task(letter.task_id), true)),
                 _ => {}
             }
         }

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod inspect;
 pub mod ledger;
 pub mod limits;
+pub mod on_end;
 pub mod query;
 pub mod retry;
 pub mod rows;
@@ -43,6 +44,7 @@ pub use ledger::{
     Actor, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, Seal, Stamp, StorageRef,
 };
 pub use limits::Limits;
+pub use on_end::{EFFECT, OnEnd, derived, end_task_id};
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{

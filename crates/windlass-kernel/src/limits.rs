@@ -60,6 +60,8 @@ pub struct Limits {
     pub label_key_chars_max: usize,
     /// Characters of a label's value. Default 256.
     pub label_value_chars_max: usize,
+    /// Bytes of a run's headers, written as JSON. Default 64 KiB.
+    pub headers_bytes_max: usize,
     /// Steps of a run, sleeps and waits not counted. Default 1,024.
     pub steps_per_run_max: usize,
     /// Days of a sleep or a wait. Default 365.
@@ -112,6 +114,7 @@ impl Limits {
         labels_max: 32,
         label_key_chars_max: 64,
         label_value_chars_max: 256,
+        headers_bytes_max: 64 * 1024,
         steps_per_run_max: 1_024,
         sleep_days_max: 365,
         json_depth_max: 64,

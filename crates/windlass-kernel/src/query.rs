@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::rows::{
     DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Setting, Step, Task, Worker,
 };
-use crate::store::Capped;
+use crate::store::{Capped, RunCount};
 use crate::time::Timestamp;
 
 /// What to list, and from where. `after` is the key of the last row of the page before.
@@ -122,6 +122,21 @@ pub enum Query {
         queue: Option<QueueName>,
         /// List those after this one.
         after: Option<TaskId>,
+        /// How many at most.
+        limit: u32,
+    },
+    /// One dead letter.
+    DeadLetter {
+        /// The task that died.
+        task_id: TaskId,
+    },
+    /// How many runs with a label are in which status, each run in its newest generation, by workflow
+    /// and status. It looks at the runs with the label and at no others.
+    LabelCounts {
+        /// The namespace.
+        namespace: Namespace,
+        /// The label.
+        label: (String, String),
         /// How many at most.
         limit: u32,
     },
@@ -276,7 +291,7 @@ impl Query {
         match self {
             Query::Runs(query) => query.limit,
             Query::Tasks(query) => query.limit,
-            Query::Event { .. } => 1,
+            Query::Event { .. } | Query::DeadLetter { .. } => 1,
             Query::RunKeys { limit, .. }
             | Query::Generations { limit, .. }
             | Query::Tree { limit, .. }
@@ -287,6 +302,7 @@ impl Query {
             | Query::Logs { limit, .. }
             | Query::Workers { limit, .. }
             | Query::DeadLetters { limit, .. }
+            | Query::LabelCounts { limit, .. }
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
             | Query::Limits { limit, .. } => *limit,
@@ -323,8 +339,10 @@ pub enum Rows {
     Logs(Vec<LogLine>),
     /// Answers `Workers`.
     Workers(Vec<Worker>),
-    /// Answers `DeadLetters`.
+    /// Answers `DeadLetters` and `DeadLetter`.
     DeadLetters(Vec<DeadLetter>),
+    /// Answers `LabelCounts`.
+    Counts(Vec<RunCount>),
     /// Answers `Limits`.
     Limits(Vec<LimitState>),
     /// Answers `Settings`.
@@ -373,6 +391,7 @@ unwrap_rows!(
     logs -> Logs(LogLine),
     workers -> Workers(Worker),
     dead_letters -> DeadLetters(DeadLetter),
+    counts -> Counts(RunCount),
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
 );

@@ -15,6 +15,9 @@ pub const NON_RETRYABLE_NAMES_MAX: usize = 64;
 /// How long an error name in a policy may be, in bytes.
 pub const NON_RETRYABLE_NAME_BYTES_MAX: usize = 256;
 
+/// How many delays a policy may list.
+pub const DELAYS_MAX: usize = 64;
+
 const FACTOR_DEFAULT: f64 = 2.0;
 
 /// Why a policy makes no sense.
@@ -24,7 +27,7 @@ pub enum Error {
     /// A delay is longer than [`DELAY_MAX`].
     #[error("{field} is {}, the limit is 365 days; make it shorter", format_duration(*.value))]
     TooLong {
-        /// `delay` or `max_delay`.
+        /// `delay`, `max_delay` or `a listed delay`.
         field: &'static str,
         /// Its value.
         value: Duration,
@@ -32,7 +35,7 @@ pub enum Error {
     /// A delay cannot be written as whole milliseconds.
     #[error("{field} is {value:?}; policies keep whole milliseconds, so round it")]
     NotWholeMillis {
-        /// `delay` or `max_delay`.
+        /// `delay`, `max_delay` or `a listed delay`.
         field: &'static str,
         /// Its value.
         value: Duration,
@@ -54,6 +57,12 @@ pub enum Error {
     /// A factor was given for a backoff that has none.
     #[error("a factor ({0}) only belongs to exponential backoff; remove it or change the backoff")]
     FactorUnused(f64),
+    /// A list of delays is empty or too long.
+    #[error("the backoff lists {0} delays; list 1 to {DELAYS_MAX}")]
+    Delays(usize),
+    /// Delays were listed for a backoff that computes its own.
+    #[error("{0} delays are listed; set the backoff to \"listed\" or remove them")]
+    DelaysUnused(usize),
     /// The jitter is not a share.
     #[error("jitter is {0}; use a share of the delay from 0 to 1, such as 0.1")]
     Jitter(f64),
@@ -78,7 +87,7 @@ pub enum RetryLimit {
 }
 
 /// How the delay grows from one retry to the next.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
     /// The same delay each time.
     Constant,
@@ -89,13 +98,17 @@ pub enum Backoff {
         /// At least 1; 2 doubles the delay each time.
         factor: f64,
     },
+    /// The listed delays one after the other, then the last one again and again. The policy's own
+    /// delay is the least.
+    Listed(Vec<Duration>),
 }
 
 /// What to do about an attempt that failed.
 ///
 /// As JSON, durations are whole milliseconds: `{"limit": 5, "delay_ms": 10000, "backoff":
 /// "exponential", "factor": 2, "max_delay_ms": 60000, "jitter": 0.1, "non_retryable": []}`. Only
-/// the first two are required, `limit` may be `"forever"`, and what is read is validated.
+/// the first two are required, `limit` may be `"forever"`, and what is read is validated. The backoff
+/// `"listed"` comes with `delays_ms`, a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyWire", into = "PolicyWire")]
 pub struct RetryPolicy {
@@ -175,6 +188,24 @@ impl RetryPolicy {
             .with_jitter(0.1)
     }
 
+    /// The default of webhooks: ten attempts within about three days, the delays those that Standard
+    /// Webhooks recommends, lengthened by up to 10 %.
+    pub fn webhooks() -> Self {
+        const MINUTE: u64 = 60;
+        const HOUR: u64 = 60 * MINUTE;
+        let seconds = [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR]
+            .into_iter()
+            .chain([20 * HOUR, 24 * HOUR]);
+        Self::listed(seconds.map(Duration::from_secs)).with_jitter(0.1)
+    }
+
+    /// As many retries as there are delays, each after its own.
+    pub fn listed(delays: impl IntoIterator<Item = Duration>) -> Self {
+        let delays: Vec<Duration> = delays.into_iter().collect();
+        let times = u32::try_from(delays.len()).unwrap_or(u32::MAX);
+        Self::new(RetryLimit::Times(times), Duration::ZERO, Backoff::Listed(delays))
+    }
+
     /// The same policy with a cap on its delays.
     pub const fn with_max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay = Some(max_delay);
@@ -206,9 +237,16 @@ impl RetryPolicy {
 
     /// Checks that the fields make sense together. A policy read by serde has passed it.
     pub fn validate(&self) -> Result<(), Error> {
-        let delays = [("delay", Some(self.delay)), ("max_delay", self.max_delay)];
-        for (field, value) in delays {
-            let Some(value) = value else { continue };
+        let listed = match &self.backoff {
+            Backoff::Listed(delays) if !(1..=DELAYS_MAX).contains(&delays.len()) => {
+                return Err(Error::Delays(delays.len()));
+            }
+            Backoff::Listed(delays) => delays.as_slice(),
+            _ => &[],
+        };
+        let own = [("delay", Some(self.delay)), ("max_delay", self.max_delay)];
+        let own = own.into_iter().filter_map(|(field, value)| Some((field, value?)));
+        for (field, value) in own.chain(listed.iter().map(|delay| ("a listed delay", *delay))) {
             if value > DELAY_MAX {
                 return Err(Error::TooLong { field, value });
             }
@@ -250,13 +288,17 @@ impl RetryPolicy {
             RetryLimit::Times(_) | RetryLimit::Forever => {}
         }
         let delay = whole_micros(self.delay);
-        let grown = match self.backoff {
+        let grown = match &self.backoff {
             Backoff::Constant => delay,
             Backoff::Linear => delay.saturating_mul(u64::from(attempt)),
             // Rounded up, so that a fraction of a microsecond does not fall below the delay. A
             // float beyond u64 becomes u64::MAX, and a NaN 0.
             Backoff::Exponential { factor } => {
-                (delay as f64 * power(factor, attempt - 1)).ceil() as u64
+                (delay as f64 * power(*factor, attempt - 1)).ceil() as u64
+            }
+            Backoff::Listed(delays) => {
+                let nth = delays.get(attempt as usize - 1).or(delays.last());
+                whole_micros(nth.copied().unwrap_or_default())
             }
         };
         let ceiling = whole_micros(self.max_delay.unwrap_or(DELAY_MAX).min(DELAY_MAX));
@@ -374,6 +416,8 @@ struct PolicyWire {
     backoff: BackoffWire,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     factor: Option<f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    delays_ms: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_delay_ms: Option<u64>,
     #[serde(default)]
@@ -389,6 +433,7 @@ enum BackoffWire {
     Linear,
     #[default]
     Exponential,
+    Listed,
 }
 
 impl TryFrom<PolicyWire> for RetryPolicy {
@@ -402,7 +447,13 @@ impl TryFrom<PolicyWire> for RetryPolicy {
             (_, Some(factor)) => return Err(Error::FactorUnused(factor)),
             (BackoffWire::Constant, None) => Backoff::Constant,
             (BackoffWire::Linear, None) => Backoff::Linear,
+            (BackoffWire::Listed, None) => {
+                Backoff::Listed(wire.delays_ms.iter().copied().map(Duration::from_millis).collect())
+            }
         };
+        if !matches!(backoff, Backoff::Listed(_)) && !wire.delays_ms.is_empty() {
+            return Err(Error::DelaysUnused(wire.delays_ms.len()));
+        }
         let policy = Self {
             limit: wire.limit,
             delay: Duration::from_millis(wire.delay_ms),
@@ -419,16 +470,22 @@ impl TryFrom<PolicyWire> for RetryPolicy {
 impl From<RetryPolicy> for PolicyWire {
     fn from(policy: RetryPolicy) -> Self {
         let millis = |duration: Duration| duration.as_millis().try_into().unwrap_or(u64::MAX);
+        let mut delays_ms = Vec::new();
         let (backoff, factor) = match policy.backoff {
             Backoff::Constant => (BackoffWire::Constant, None),
             Backoff::Linear => (BackoffWire::Linear, None),
             Backoff::Exponential { factor } => (BackoffWire::Exponential, Some(factor)),
+            Backoff::Listed(delays) => {
+                delays_ms = delays.into_iter().map(millis).collect();
+                (BackoffWire::Listed, None)
+            }
         };
         Self {
             limit: policy.limit,
             delay_ms: millis(policy.delay),
             backoff,
             factor,
+            delays_ms,
             max_delay_ms: policy.max_delay.map(millis),
             jitter: policy.jitter,
             non_retryable: policy.non_retryable,

@@ -268,6 +268,10 @@ pub struct Run {
     pub labels: BTreeMap<String, String>,
     /// The W3C trace context it was started in.
     pub trace: Option<Arc<str>>,
+    /// What came beside the input, a JSON object of strings. Every generation of the run has it.
+    pub headers: Option<Arc<str>>,
+    /// What the commit that ends it enqueues; see [`crate::OnEnd`]. Every generation of the run has it.
+    pub on_end: Option<Arc<str>>,
     /// When it must have ended.
     pub deadline_at: Option<Timestamp>,
     /// When it was created.
@@ -473,6 +477,10 @@ pub struct DeadLetter {
     pub reason: Arc<str>,
     /// When it was given up.
     pub dead_at: Timestamp,
+    /// How often it was requeued.
+    pub requeues: u32,
+    /// When it was requeued, if nothing has been given up since.
+    pub requeued_at: Option<Timestamp>,
 }
 
 /// A durable log line.

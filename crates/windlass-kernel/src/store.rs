@@ -121,6 +121,13 @@ pub trait Store: Send + Sync + 'static {
     /// long enough, no task works for any of them, and no earlier generation of its root is kept.
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>>;
 
+    /// Deletes dead letters of a namespace. Answers how many of them were there.
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>>;
+
     /// Looks for damage below the rows, as far as the database can tell: one sentence a finding.
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
 
@@ -150,6 +157,8 @@ pub enum Wakeup {
     Task(Route),
     /// Something was scheduled for this time.
     Due(Timestamp),
+    /// A control message came for this run: whoever holds its turn should read it.
+    Control(RunKey),
     /// Wake-ups may have been missed: look at everything.
     Missed,
 }

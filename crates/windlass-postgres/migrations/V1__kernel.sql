@@ -38,6 +38,8 @@ CREATE TABLE @schema@.runs (
     fork             text COLLATE "C",
     labels           text COLLATE "C",
     trace            text COLLATE "C",
+    headers          text COLLATE "C",
+    on_end           text COLLATE "C",
     deadline_at      int8,
     created_at       int8 NOT NULL,
     started_at       int8,
@@ -243,9 +245,12 @@ CREATE TABLE @schema@.dead_letters (
     errors           bytea,
     errors_encoding  text COLLATE "C",
     reason           text COLLATE "C" NOT NULL,
-    dead_at          int8 NOT NULL
+    dead_at          int8 NOT NULL,
+    requeues         int8 NOT NULL,
+    requeued_at      int8
 );
 CREATE INDEX dead_letters_by_namespace ON @schema@.dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_open ON @schema@.dead_letters (task_id) WHERE requeued_at IS NULL;
 CREATE INDEX dead_letters_by_run ON @schema@.dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- How many runs are where. A committer adds to the rows of its own shard, so committers do not
@@ -288,7 +293,8 @@ CREATE TRIGGER runs_kept BEFORE DELETE ON @schema@.runs FOR EACH ROW
     EXECUTE FUNCTION @schema@.refuse('a run is deleted only when it has ended');
 -- A trigger on columns costs an update nothing that does not name them.
 CREATE TRIGGER runs_identity AFTER UPDATE OF run_key, namespace, workflow, model, id, generation,
-        input, input_encoding, input_hash, root, parent, fork, labels, created_at
+        input, input_encoding, input_hash, root, parent, fork, labels, headers, on_end,
+        created_at
     ON @schema@.runs FOR EACH ROW
     EXECUTE FUNCTION @schema@.refuse('the identity of a run never changes');
 
@@ -368,7 +374,7 @@ SELECT run_key, namespace, workflow, model, id, generation, status,
     @schema@.shown(output, output_encoding) AS output,
     @schema@.shown(error, error_encoding) AS error,
     @schema@.shown(state, state_encoding) AS state,
-    encode(head, 'hex') AS head, next_ordinal, cursor, root, parent, fork, labels, trace,
+    encode(head, 'hex') AS head, next_ordinal, cursor, root, parent, fork, labels, trace, headers, on_end,
     to_timestamp(deadline_at / 1000000.0) AS deadline_at,
     to_timestamp(created_at / 1000000.0) AS created_at,
     to_timestamp(started_at / 1000000.0) AS started_at,

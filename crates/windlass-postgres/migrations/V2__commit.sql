@@ -15,7 +15,7 @@ CREATE TYPE @schema@.batch_create AS (
     generation int8, status text, input bytea, input_encoding text, input_hash bytea,
     output bytea, output_encoding text, error bytea, error_encoding text,
     state bytea, state_encoding text, head bytea, next_ordinal int8, cursor uuid, root uuid,
-    parent uuid, fork text, labels text, trace text, deadline_at int8, created_at int8,
+    parent uuid, fork text, labels text, trace text, headers text, on_end text, deadline_at int8, created_at int8,
     started_at int8, updated_at int8, ended_at int8, retention_until int8, queue text,
     priority int2, turn_ready bool, turn_due_at int8, turn_worker uuid, turn_claim_no int8,
     turn_reclaims int8, limit_key text, accepted int8, seen int8);
@@ -61,7 +61,8 @@ CREATE TYPE @schema@.batch_log AS (
 CREATE TYPE @schema@.batch_dead_letter AS (
     idx int4, task_id uuid, namespace text, run_key uuid, step_key text, kind text, queue text,
     name text, attempt int8, body bytea, body_encoding text, errors bytea, errors_encoding text,
-    reason text, dead_at int8);
+    reason text, dead_at int8, requeues int8, requeued_at int8);
+CREATE TYPE @schema@.batch_requeue AS (idx int4, op int4, task_id uuid, requeued_at int8);
 -- `namespace` is known if the same commit creates the run; else it is looked up by `run_key`.
 CREATE TYPE @schema@.batch_cause AS (
     idx int4, op int4, run_key uuid, namespace text, is_run bool, cause uuid);
@@ -79,7 +80,7 @@ CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text,
 --   hold (worker, n claim_no);
 --   20 a required message's run is missing (op); 21 it has ended (op, name status); 22 a cause is
 --   missing (op); 23 a step is settled (op); 24 a message is consumed (op); 25 the run whose free
---   turn is to be taken has ended (key, name status).
+--   turn is to be taken has ended (key, name status); 26 a dead letter is missing or requeued (op).
 -- A commit about which nothing is said holds.
 CREATE TYPE @schema@.batch_result AS (
     code int2, idx int4, op int4, key uuid, worker uuid, n int8, m int8, hash bytea, queue text,
@@ -134,7 +135,7 @@ CREATE FUNCTION @schema@.commit_batch(
     p_reschedules @schema@.batch_reschedule[], p_settles @schema@.batch_settle[],
     p_logs @schema@.batch_log[], p_dead_letters @schema@.batch_dead_letter[],
     p_causes @schema@.batch_cause[], p_dooms @schema@.batch_doom[],
-    p_puts @schema@.batch_step[]
+    p_puts @schema@.batch_step[], p_requeues @schema@.batch_requeue[]
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -293,6 +294,21 @@ BEGIN
             RETURN QUERY SELECT * FROM unnest(v_failed);
         END IF;
     END IF;
+    IF p_requeues IS NOT NULL THEN
+        PERFORM FROM (SELECT FROM unnest(p_requeues) q
+            JOIN @schema@.dead_letters d ON d.task_id = q.task_id
+            ORDER BY d.task_id FOR UPDATE OF d) locked;
+        v_failed := ARRAY(SELECT DISTINCT ON (q.idx) ROW(26, q.idx, q.op, q.task_id, NULL, NULL, NULL,
+                NULL, NULL, NULL, NULL, NULL)::@schema@.batch_result
+            FROM unnest(p_requeues) q LEFT JOIN @schema@.dead_letters d ON d.task_id = q.task_id
+            WHERE (v_ok IS NULL OR v_ok[q.idx])
+                AND (d.task_id IS NULL OR d.requeued_at IS NOT NULL)
+            ORDER BY q.idx, q.op);
+        IF cardinality(v_failed) > 0 THEN
+            v_ok := @schema@.batch_fail(v_ok, p_size, v_failed);
+            RETURN QUERY SELECT * FROM unnest(v_failed);
+        END IF;
+    END IF;
     IF p_mode = 2 THEN
         RETURN;
     END IF;
@@ -308,8 +324,8 @@ BEGIN
             SELECT c.run_key, c.namespace, c.workflow, c.model, c.id, c.generation, c.status, c.input,
                 c.input_encoding, c.input_hash, c.output, c.output_encoding, c.error,
                 c.error_encoding, c.state, c.state_encoding, c.head, c.next_ordinal, c.cursor, c.root,
-                c.parent, c.fork, c.labels, c.trace, c.deadline_at, c.created_at, c.started_at,
-                c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
+                c.parent, c.fork, c.labels, c.trace, c.headers, c.on_end, c.deadline_at, c.created_at,
+                c.started_at, c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
                 CASE WHEN c.turn_worker IS NOT NULL THEN false
                     WHEN c.turn_due_at IS NULL THEN c.turn_ready ELSE c.turn_due_at <= v_now END,
                 CASE WHEN c.turn_worker IS NULL AND c.turn_ready AND c.turn_due_at IS NULL THEN v_now
@@ -323,8 +339,8 @@ BEGIN
             SELECT c.run_key, c.namespace, c.workflow, c.model, c.id, c.generation, c.status, c.input,
                 c.input_encoding, c.input_hash, c.output, c.output_encoding, c.error,
                 c.error_encoding, c.state, c.state_encoding, c.head, c.next_ordinal, c.cursor, c.root,
-                c.parent, c.fork, c.labels, c.trace, c.deadline_at, c.created_at, c.started_at,
-                c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
+                c.parent, c.fork, c.labels, c.trace, c.headers, c.on_end, c.deadline_at, c.created_at,
+                c.started_at, c.updated_at, c.ended_at, c.retention_until, c.queue, c.priority,
                 CASE WHEN c.turn_worker IS NOT NULL THEN false
                     WHEN c.turn_due_at IS NULL THEN c.turn_ready ELSE c.turn_due_at <= v_now END,
                 CASE WHEN c.turn_worker IS NULL AND c.turn_ready AND c.turn_due_at IS NULL THEN v_now
@@ -364,6 +380,7 @@ BEGIN
         p_settles := ARRAY(SELECT x FROM unnest(p_settles) x WHERE v_ok[x.idx]);
         p_logs := ARRAY(SELECT x FROM unnest(p_logs) x WHERE v_ok[x.idx]);
         p_dead_letters := ARRAY(SELECT x FROM unnest(p_dead_letters) x WHERE v_ok[x.idx]);
+        p_requeues := ARRAY(SELECT x FROM unnest(p_requeues) x WHERE v_ok[x.idx]);
     END IF;
     IF p_labels IS NOT NULL THEN
         INSERT INTO @schema@.labels
@@ -557,10 +574,29 @@ BEGIN
         FROM unnest(p_logs) x;
     END IF;
     IF p_dead_letters IS NOT NULL THEN
-        INSERT INTO @schema@.dead_letters
+        -- One that was requeued since it was given up last is replaced, and keeps its count.
+        INSERT INTO @schema@.dead_letters AS d
         SELECT x.task_id, x.namespace, x.run_key, x.step_key, x.kind, x.queue, x.name, x.attempt,
-            x.body, x.body_encoding, x.errors, x.errors_encoding, x.reason, x.dead_at
-        FROM unnest(p_dead_letters) x;
+            x.body, x.body_encoding, x.errors, x.errors_encoding, x.reason, x.dead_at, x.requeues,
+            x.requeued_at
+        FROM unnest(p_dead_letters) x
+        ON CONFLICT (task_id) DO UPDATE SET
+            namespace = excluded.namespace, run_key = excluded.run_key,
+            step_key = excluded.step_key, kind = excluded.kind, queue = excluded.queue,
+            name = excluded.name, attempt = excluded.attempt, body = excluded.body,
+            body_encoding = excluded.body_encoding, errors = excluded.errors,
+            errors_encoding = excluded.errors_encoding, reason = excluded.reason,
+            dead_at = excluded.dead_at, requeued_at = NULL
+        WHERE d.requeued_at IS NOT NULL;
+        GET DIAGNOSTICS v_n = ROW_COUNT;
+        IF v_n <> cardinality(p_dead_letters) THEN
+            RAISE EXCEPTION 'a dead letter is there' USING ERRCODE = '23505';
+        END IF;
+    END IF;
+    IF p_requeues IS NOT NULL THEN
+        UPDATE @schema@.dead_letters d
+        SET requeues = d.requeues + 1, requeued_at = x.requeued_at
+        FROM unnest(p_requeues) x WHERE d.task_id = x.task_id;
     END IF;
 
     -- The counters last and in order: nobody who holds one of them waits for anything else.

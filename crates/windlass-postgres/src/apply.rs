@@ -19,7 +19,7 @@ use encode::Records;
 /// The call. Its parameters are those of [`Batch::params`].
 pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    $15, $16, $17, $18, $19, $20)";
+    $15, $16, $17, $18, $19, $20, $21)";
 
 /// What the function does with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub(crate) struct Batch {
     causes: Records,
     dooms: Records,
     puts: Records,
+    requeues: Records,
     nothing: Records,
     /// It sends nothing, names no task and looks for no cause: see `commit_batch`.
     plain: bool,
@@ -112,13 +113,14 @@ impl Batch {
             &mut self.causes,
             &mut self.dooms,
             &mut self.puts,
+            &mut self.requeues,
         ] {
             rows.clear();
         }
     }
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
-    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 20] {
+    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 21] {
         let quick = *mode == Mode::Quick as i16 || *mode == Mode::Wary as i16;
         [
             mode,
@@ -141,6 +143,7 @@ impl Batch {
             &self.causes,
             &self.dooms,
             &self.puts,
+            &self.requeues,
         ]
     }
 
@@ -208,6 +211,13 @@ impl Batch {
                     });
                 }
                 Op::DeadLetter(letter) => self.dead_letter(idx, letter),
+                Op::Requeue { task_id, at } => {
+                    // Guards are decided before it is looked whether the letter is there.
+                    self.plain = false;
+                    self.requeues.row(4, |row| {
+                        row.int4(idx).int4(op).uuid(task_id.0).time(*at);
+                    });
+                }
                 Op::PutLog(line) => self.log(idx, line),
                 Op::UserSql(_) => {}
             }
@@ -260,7 +270,7 @@ impl Batch {
             .flatten()
             .and_then(|bytes| String::from_utf8(bytes).ok());
         let turn = &run.turn;
-        self.creates.row(42, |row| {
+        self.creates.row(44, |row| {
             row.int4(idx)
                 .int4(op)
                 .uuid(run.run_key.0)
@@ -283,6 +293,8 @@ impl Batch {
                 .text(run.fork.as_deref())
                 .text(labels.as_deref())
                 .text(run.trace.as_deref())
+                .text(run.headers.as_deref())
+                .text(run.on_end.as_deref())
                 .time(run.deadline_at)
                 .time(run.created_at)
                 .time(run.started_at)
@@ -509,7 +521,7 @@ impl Batch {
     }
 
     fn dead_letter(&mut self, idx: usize, letter: &DeadLetter) {
-        self.dead_letters.row(15, |row| {
+        self.dead_letters.row(17, |row| {
             row.int4(idx)
                 .uuid(letter.task_id.0)
                 .text(letter.namespace.as_str())
@@ -522,7 +534,9 @@ impl Batch {
                 .body(letter.body.as_ref())
                 .body(letter.errors.as_ref())
                 .text(&*letter.reason)
-                .time(letter.dead_at);
+                .time(letter.dead_at)
+                .int8(i64::from(letter.requeues))
+                .time(letter.requeued_at);
         });
     }
 

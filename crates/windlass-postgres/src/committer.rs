@@ -326,7 +326,7 @@ fn size_of(commit: &Commit) -> usize {
         Op::Reschedule(change) => body(&change.errors),
         Op::DeadLetter(letter) => body(&letter.body) + body(&letter.errors),
         Op::PutLog(line) => body(&line.data) + line.message.len(),
-        Op::ConsumeMessage { .. } | Op::Settle { .. } | Op::UserSql(_) => 0,
+        Op::ConsumeMessage { .. } | Op::Settle { .. } | Op::Requeue { .. } | Op::UserSql(_) => 0,
     };
     commit.ops.iter().map(|what| op(what) + 256).sum()
 }

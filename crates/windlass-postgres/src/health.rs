@@ -42,7 +42,7 @@ const QUEUES: &str = "SELECT \
     (SELECT due_at FROM @schema@.tasks WHERE NOT ready AND worker IS NULL \
         AND due_at IS NOT NULL ORDER BY due_at LIMIT 1), \
     (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE worker IS NOT NULL LIMIT 10001) x), \
-    (SELECT count(*) FROM (SELECT FROM @schema@.dead_letters LIMIT 10001) x), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.dead_letters WHERE requeued_at IS NULL LIMIT 10001) x), \
     (SELECT count(*) FROM @schema@.workers w, (SELECT @schema@.clock_us() AS now) c \
         WHERE w.status <> 'stopped' AND c.now <= w.renewed_at + w.lease_us), \
     @schema@.clock_us()";

@@ -4,8 +4,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Capped, Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus,
-    RunsQuery, TaskState, TasksQuery,
+    Capped, Error, LimitKey, LimitState, LogLevel, Namespace, Order, Query, Rows, RunCount, RunKey,
+    RunStatus, RunsQuery, TaskState, TasksQuery, WorkflowName,
 };
 
 use crate::retention;
@@ -75,6 +75,15 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found =
                 page.ask(&dead_letters(), &[&namespace.as_str(), &queue, &after, &limit]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
+        }
+        Query::DeadLetter { task_id } => {
+            let found = page.ask(&dead_letter(), &[&task_id.0]).await?;
+            rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
+        }
+        Query::LabelCounts { namespace, label: (key, value), .. } => {
+            let found =
+                page.ask(LABEL_COUNTS, &[&namespace.as_str(), &key, &value, &limit]).await?;
+            rows::all(&found, run_count).map(Rows::Counts)
         }
         Query::Expired { namespace, workflow, ended_for, after, .. } => {
             let names = (namespace.as_str(), workflow.as_str());
@@ -365,6 +374,29 @@ fn dead_letters() -> String {
     )
 }
 
+fn dead_letter() -> String {
+    format!("SELECT {DEAD_LETTER} FROM @schema@.dead_letters d WHERE d.task_id = $1")
+}
+
+// Only an ended generation can have a later one.
+const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
+    FROM @schema@.labels l JOIN @schema@.runs r ON r.run_key = l.run_key \
+    WHERE l.namespace = $1 AND l.key = $2 AND l.value = $3 AND NOT EXISTS ( \
+        SELECT FROM @schema@.runs n WHERE n.namespace = r.namespace AND n.workflow = r.workflow \
+        AND n.id = r.id AND n.generation = r.generation + 1) \
+    GROUP BY r.namespace, r.workflow, r.status ORDER BY r.workflow, r.status LIMIT $4";
+
+fn run_count(row: &Row) -> Result<RunCount, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    Ok(RunCount {
+        namespace: Namespace::from_stored(c.text()?),
+        workflow: WorkflowName::from_stored(c.text()?),
+        status: RunStatus::parse(c.text()?)?,
+        count: c.count()?,
+    })
+}
+
 const LIMITS: &str = "SELECT l.limit_key, l.slots, \
     (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL \
         AND r.namespace = l.namespace AND r.limit_key = l.limit_key) \
@@ -399,6 +431,8 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("logs", logs()),
         named("workers", workers()),
         named("dead letters", dead_letters()),
+        named("dead letter", dead_letter()),
+        named("counts by label", LABEL_COUNTS.to_owned()),
         named("limits", LIMITS.to_owned()),
         named("expired", expired()),
         named("settings", SETTINGS.to_owned()),

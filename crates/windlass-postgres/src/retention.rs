@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kernel::{Body, DeleteTrees, Deleted, Error, RunKey, SettingName};
+use windlass_kernel::{Body, DeleteTrees, Deleted, Error, Namespace, RunKey, SettingName, TaskId};
 
 use crate::rows::Cells;
 use crate::store::Shared;
@@ -13,6 +13,8 @@ const PUT: &str = "INSERT INTO @schema@.settings (kind, name, value, value_encod
     updated_at = excluded.updated_at";
 const FORGET: &str = "DELETE FROM @schema@.settings WHERE kind = $1 AND name = $2";
 const DELETE_TREES: &str = "SELECT root, runs FROM @schema@.delete_trees($1, $2, $3)";
+const DELETE_DEAD_LETTERS: &str = "DELETE FROM @schema@.dead_letters \
+    WHERE task_id = ANY($1) AND namespace = $2 RETURNING task_id";
 
 /// Keeps or forgets a setting.
 pub(crate) async fn put_setting(
@@ -47,6 +49,17 @@ pub(crate) async fn delete_trees(shared: &Shared, request: DeleteTrees) -> Resul
         deleted.runs += cells.count()?;
     }
     Ok(deleted)
+}
+
+/// Deletes dead letters of a namespace. Answers how many were there.
+pub(crate) async fn delete_dead_letters(
+    shared: &Shared,
+    namespace: Namespace,
+    task_ids: Vec<TaskId>,
+) -> Result<u64, Error> {
+    let ids: Vec<uuid::Uuid> = task_ids.iter().map(|id| id.0).collect();
+    let gone = shared.query(DELETE_DEAD_LETTERS, &[&ids, &namespace.as_str()]).await?;
+    Ok(gone.len() as u64)
 }
 
 /// A span as the database counts it. No run was made longer ago than the clock has run.

@@ -21,8 +21,8 @@ use windlass_kernel::{
 pub(crate) const RUN: &str = "r.run_key, r.namespace, r.workflow, r.model, r.id, r.generation, \
     r.status, r.input, r.input_encoding, r.input_hash, r.output, r.output_encoding, r.error, \
     r.error_encoding, r.state, r.state_encoding, r.head, r.next_ordinal, r.cursor, r.root, \
-    r.parent, r.fork, r.labels, r.trace, r.deadline_at, r.created_at, r.started_at, r.updated_at, \
-    r.ended_at, r.retention_until, r.queue, r.priority, r.turn_ready, r.turn_due_at, \
+    r.parent, r.fork, r.labels, r.trace, r.headers, r.on_end, r.deadline_at, r.created_at, r.started_at, \
+    r.updated_at, r.ended_at, r.retention_until, r.queue, r.priority, r.turn_ready, r.turn_due_at, \
     r.turn_worker, r.turn_claim_no, r.turn_claimed_at, r.turn_reclaims, r.limit_key, r.turn_last, \
     r.accepted, r.seen";
 
@@ -52,7 +52,7 @@ pub(crate) const LOG: &str = "l.run_key, l.log_id, l.step_key, l.attempt, l.leve
 /// The columns of a dead letter, of a table that is called `d`.
 pub(crate) const DEAD_LETTER: &str = "d.task_id, d.namespace, d.run_key, d.step_key, d.kind, \
     d.queue, d.name, d.attempt, d.body, d.body_encoding, d.errors, d.errors_encoding, d.reason, \
-    d.dead_at";
+    d.dead_at, d.requeues, d.requeued_at";
 
 /// The columns of a worker, of a table that is called `w`.
 pub(crate) const WORKER: &str = "w.worker, w.name, w.version, w.status, w.lease_us, w.turns, \
@@ -170,6 +170,8 @@ pub(crate) fn run(row: &Row) -> Result<Run, Error> {
         fork: c.shared()?,
         labels: labels(c.take()?)?,
         trace: c.shared()?,
+        headers: c.shared()?,
+        on_end: c.shared()?,
         deadline_at: c.time_opt()?,
         created_at: c.time()?,
         started_at: c.time_opt()?,
@@ -337,6 +339,8 @@ pub(crate) fn dead_letter(row: &Row) -> Result<DeadLetter, Error> {
         errors: c.body()?,
         reason: c.text()?.into(),
         dead_at: c.time()?,
+        requeues: c.count32()?,
+        requeued_at: c.time_opt()?,
     })
 }
 

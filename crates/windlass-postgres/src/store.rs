@@ -16,8 +16,8 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
-    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
-    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId,
+    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -398,6 +398,16 @@ impl Store for PostgresStore {
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         self.call(|shared| async move { retention::put_setting(&shared, name, value).await })
+    }
+
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        self.call(move |shared| async move {
+            retention::delete_dead_letters(&shared, namespace, task_ids).await
+        })
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

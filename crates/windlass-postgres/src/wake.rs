@@ -138,6 +138,7 @@ fn line(wakeup: &Wakeup) -> String {
         Wakeup::Turn(route) => format!("r{}\t{}", route.queue, route.name),
         Wakeup::Task(route) => format!("t{}\t{}", route.queue, route.name),
         Wakeup::Due(at) => format!("d{}", at.as_micros()),
+        Wakeup::Control(run_key) => format!("c{run_key}"),
         Wakeup::Missed => line_missed(),
     }
 }
@@ -156,6 +157,7 @@ fn parse(line: &str) -> Option<Wakeup> {
     match kind {
         "r" => route().map(Wakeup::Turn),
         "t" => route().map(Wakeup::Task),
+        "c" => rest.parse().ok().map(Wakeup::Control),
         "d" => Some(Wakeup::Due(Timestamp::from_micros(rest.parse().ok()?))),
         _ => None,
     }
@@ -235,7 +237,8 @@ mod tests {
             name: RouteName::new("Größe \u{2028}漢字").unwrap(),
         };
         let due = Wakeup::Due(Timestamp::from_micros(42));
-        for wakeup in [Wakeup::Turn(route()), Wakeup::Task(route()), due] {
+        let control = Wakeup::Control(windlass_kernel::RunKey(uuid::Uuid::from_u128(7)));
+        for wakeup in [Wakeup::Turn(route()), Wakeup::Task(route()), due, control] {
             assert_eq!(parse(&line(&wakeup)), Some(wakeup));
         }
         assert_eq!(parse(""), None);

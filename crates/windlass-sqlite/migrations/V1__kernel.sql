@@ -42,6 +42,8 @@ CREATE TABLE runs (
     fork             TEXT,
     labels           TEXT,
     trace            TEXT,
+    headers          TEXT,
+    on_end           TEXT,
     input_hash       BLOB    NOT NULL,
     input_encoding   TEXT    NOT NULL,
     output_encoding  TEXT,
@@ -229,6 +231,8 @@ CREATE TABLE dead_letters (
     attempt          INTEGER NOT NULL,
     reason           TEXT    NOT NULL,
     dead_at          INTEGER NOT NULL,
+    requeues         INTEGER NOT NULL,
+    requeued_at      INTEGER,
     body_encoding    TEXT,
     errors_encoding  TEXT,
     body             BLOB,
@@ -236,6 +240,7 @@ CREATE TABLE dead_letters (
 ) STRICT;
 
 CREATE INDEX dead_letters_namespace ON dead_letters (namespace, task_id);
+CREATE INDEX dead_letters_open ON dead_letters (task_id) WHERE requeued_at IS NULL;
 CREATE INDEX dead_letters_run ON dead_letters (run_key) WHERE run_key IS NOT NULL;
 
 -- Counts of runs, kept by the writer: one row changes for many commits of a batch.
@@ -292,7 +297,7 @@ END;
 
 CREATE TRIGGER runs_identity AFTER UPDATE OF
     run_key, namespace, workflow, model, id, generation, root, parent, fork, labels, trace,
-    created_at, input, input_encoding, input_hash
+    headers, on_end, created_at, input, input_encoding, input_hash
 ON runs
 BEGIN
     SELECT RAISE(ROLLBACK, 'what identifies a run never changes');
@@ -327,7 +332,7 @@ SELECT lower(hex(run_key)) AS run_key, namespace, workflow, model, id, generatio
        CASE error_encoding WHEN 'json' THEN CAST(error AS TEXT) ELSE hex(error) END AS error,
        CASE state_encoding WHEN 'json' THEN CAST(state AS TEXT) ELSE hex(state) END AS state,
        next_ordinal, lower(hex(head)) AS head, lower(hex(root)) AS root,
-       lower(hex(parent)) AS parent, fork, labels,
+       lower(hex(parent)) AS parent, fork, labels, headers, on_end,
        strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', updated_at / 1000000.0, 'unixepoch') AS updated_at,

@@ -27,7 +27,8 @@ const TASKS_SCHEDULED: &str = "SELECT count(*) FROM \
       AND worker IS NULL AND due_at IS NOT NULL LIMIT ?1)";
 const TASKS_HELD: &str = "SELECT count(*) FROM \
      (SELECT 1 FROM tasks INDEXED BY tasks_held WHERE worker IS NOT NULL LIMIT ?1)";
-const DEAD_LETTERS: &str = "SELECT count(*) FROM (SELECT 1 FROM dead_letters LIMIT ?1)";
+const DEAD_LETTERS: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE requeued_at IS NULL LIMIT ?1)";
 
 /// How the store is.
 pub(crate) fn health(conn: &Connection, now: Timestamp) -> Result<Health, Error> {

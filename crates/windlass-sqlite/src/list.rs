@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Params, Row, params};
 use windlass_kernel::{
-    Capped, Error, Event, LimitKey, LimitState, LogLevel, Order, Query, Rows, Run, RunKey,
-    RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp,
+    Capped, Error, Event, LimitKey, LimitState, LogLevel, Namespace, Order, Query, Rows, Run,
+    RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp, WorkflowName,
 };
 
 use crate::error::sql;
@@ -86,6 +86,8 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         Query::Logs { .. }
         | Query::Workers { .. }
         | Query::DeadLetters { .. }
+        | Query::DeadLetter { .. }
+        | Query::LabelCounts { .. }
         | Query::Limits { .. } => beside_runs(conn, query)?,
     })
 }
@@ -367,6 +369,15 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             let from = params![namespace.as_str(), after, queue, limit];
             Rows::DeadLetters(page(conn, &sql, from, rows::dead_letter)?)
         }
+        Query::DeadLetter { task_id } => {
+            let sql = format!("SELECT {DEAD_LETTER} FROM dead_letters WHERE task_id = ?1");
+            let key = Blob(task_id.as_bytes());
+            Rows::DeadLetters(page(conn, &sql, params![key], rows::dead_letter)?)
+        }
+        Query::LabelCounts { namespace, label: (key, value), limit } => {
+            let from = params![namespace.as_str(), key, value, limit];
+            Rows::Counts(page(conn, LABEL_COUNTS, from, run_count)?)
+        }
         Query::Limits { namespace, after, limit } => {
             let sql = "SELECT limit_key, slots FROM limits \
                        WHERE namespace = ?1 AND limit_key > ?2 ORDER BY limit_key LIMIT ?3";
@@ -382,6 +393,24 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             Rows::Limits(counted.collect::<Result<_, Error>>()?)
         }
         _ => Rows::Runs(Vec::new()),
+    })
+}
+
+/// Runs with a label by where they are. Only an ended generation can have a later one.
+pub(crate) const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
+     FROM labels l CROSS JOIN runs r ON r.run_key = l.run_key \
+     WHERE l.namespace = ?1 AND l.key = ?2 AND l.value = ?3 AND NOT EXISTS ( \
+         SELECT 1 FROM runs n INDEXED BY runs_name WHERE n.namespace = r.namespace \
+         AND n.workflow = r.workflow AND n.id = r.id AND n.generation = r.generation + 1) \
+     GROUP BY r.workflow, r.status ORDER BY r.workflow, r.status LIMIT ?4";
+
+fn run_count(row: &Row<'_>) -> Result<RunCount, Error> {
+    let c = &mut Cols::new(row);
+    Ok(RunCount {
+        namespace: Namespace::from_stored(c.text()?),
+        workflow: WorkflowName::from_stored(c.text()?),
+        status: c.word(RunStatus::parse)?,
+        count: c.number()?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 use windlass_kernel::{
-    Body, DeleteTrees, Deleted, Namespace, RunKey, RunStatus, SettingName, WorkflowName,
+    Body, DeleteTrees, Deleted, Namespace, RunKey, RunStatus, SettingName, TaskId, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -116,4 +116,19 @@ fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), 
     w.runs.forget(member.run_key);
     w.count((&member.namespace, &member.workflow), member.status, -1);
     Ok(())
+}
+
+/// Deletes dead letters of a namespace. Answers how many were there.
+pub(crate) fn delete_dead_letters(
+    w: &mut Writer<'_>,
+    namespace: &Namespace,
+    task_ids: &[TaskId],
+) -> Result<u64, Fail> {
+    let sql = "DELETE FROM dead_letters WHERE task_id = ?1 AND namespace = ?2";
+    let mut deleted = 0;
+    for task_id in task_ids {
+        let key = Blob(task_id.as_bytes());
+        deleted += w.conn.prepare_cached(sql)?.execute(params![key, namespace.as_str()])?;
+    }
+    Ok(deleted as u64)
 }

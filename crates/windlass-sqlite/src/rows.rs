@@ -24,7 +24,7 @@ pub(crate) const RUN: &str = "run_key, namespace, workflow, queue, status, head,
      cursor, priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
      turn_reclaims, limit_key, turn_last, accepted, seen, created_at, started_at, updated_at, ended_at, \
      deadline_at, retention_until, model, id, generation, root, parent, fork, labels, trace, \
-     input_hash, input_encoding, input, state_encoding, state, output_encoding, output, \
+     headers, on_end, input_hash, input_encoding, input, state_encoding, state, output_encoding, output, \
      error_encoding, error";
 /// The columns of a step.
 pub(crate) const STEP: &str = "run_key, step_key, name, kind, status, position, attempt, \
@@ -42,7 +42,7 @@ pub(crate) const TASK: &str = "task_id, namespace, run_key, step_key, kind, queu
      body_encoding, body, errors_encoding, errors";
 /// The columns of a dead letter.
 pub(crate) const DEAD_LETTER: &str = "task_id, namespace, run_key, step_key, kind, queue, name, \
-     attempt, reason, dead_at, body_encoding, body, errors_encoding, errors";
+     attempt, reason, dead_at, requeues, requeued_at, body_encoding, body, errors_encoding, errors";
 /// The columns of a log line.
 pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, category, message, \
      replay, created_at, data_encoding, data";
@@ -288,6 +288,8 @@ pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
         fork: c.text_opt()?,
         labels: labels(c.text_opt()?)?,
         trace: c.text_opt()?,
+        headers: c.text_opt()?,
+        on_end: c.text_opt()?,
         input_hash: c.digest()?,
         input: c.body()?,
         state: c.body_opt()?,
@@ -396,6 +398,8 @@ pub(crate) fn dead_letter(row: &Row<'_>) -> Result<DeadLetter, Error> {
         attempt: c.number()?,
         reason: c.text()?,
         dead_at: c.time()?,
+        requeues: c.number()?,
+        requeued_at: c.time_opt()?,
         body: c.body_opt()?,
         errors: c.body_opt()?,
     })

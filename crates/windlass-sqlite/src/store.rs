@@ -10,7 +10,7 @@ use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Looked,
     Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store,
-    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -239,6 +239,16 @@ impl Store for SqliteStore {
             name.validate(value.as_ref(), &self.limits)?;
             self.write(move |writer| retention::put_setting(writer, &name, value.as_ref())).await
         })
+    }
+
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        Box::pin(
+            self.write(move |writer| retention::delete_dead_letters(writer, &namespace, &task_ids)),
+        )
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

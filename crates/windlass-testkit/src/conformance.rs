@@ -98,6 +98,7 @@ macro_rules! conformance {
                 a_run_settles_its_own_tasks,
                 retries_of_a_task,
                 dead_letters,
+                an_end_enqueues_what_the_run_says,
             ],
             health: [
                 counts_runs_by_status,
@@ -120,6 +121,7 @@ macro_rules! conformance {
                 never_exceeded_by_concurrent_claims,
             ],
             listings: [
+                counts_of_runs_with_a_label,
                 runs_page_in_both_directions,
                 runs_by_workflow_status_and_label,
                 runs_by_time,

@@ -37,8 +37,8 @@ use windlass_engine::{Engine, Options};
 use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, DeleteTrees,
     Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query,
-    Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store, Timestamp, WakeSink,
-    WorkerInfo, WorkerKey, WorkflowName,
+    Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store, TaskId, Timestamp,
+    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 use windlass_models::steps::WorkflowRef;
 
@@ -139,6 +139,61 @@ where
     /// If a crash makes a difference. The message names the commit.
     #[track_caller]
     pub fn run(self) -> CrashReport {
+        let seed = self.seed;
+        let script = move |engine: &Engine, probe: &Probe| self.script(engine, probe);
+        Points { script, seed }.run()
+    }
+
+    // Starting it again under the same name finds it, and an event sent again is the same event.
+    fn script(&self, engine: &Engine, probe: &Probe) -> BoxFuture<'static, Told> {
+        let workflow = (self.make)(engine, probe);
+        let (input, events) = (self.input.clone(), self.events.clone());
+        Box::pin(async move {
+            let ended = async {
+                let run = workflow.start(input).id(RUN_ID).await?;
+                for (place, (event_type, payload)) in events.iter().enumerate() {
+                    let sent =
+                        run.send_event_once(event_type, payload, format!("event-{place}")).await;
+                    match sent {
+                        Err(error) if error.code() == "RUN_TERMINAL" => break,
+                        sent => sent?,
+                    };
+                }
+                run.result().await
+            };
+            let ended: Result<O, Error> = ended.await;
+            ended
+                .map_err(|error| error.to_string())
+                .and_then(|output| serde_json::to_value(&output).map_err(|error| error.to_string()))
+        })
+    }
+}
+
+/// As [`every_crash_point`], for workflows of any model. `script` registers what it needs with the
+/// engine, begins a run or finds the one that was begun, and answers what came of it; it is called
+/// again with the engine that carries on. A body tells the probe the key of its step.
+#[track_caller]
+pub fn every_crash_of<S>(script: S) -> CrashReport
+where
+    S: Fn(&Engine, &Probe) -> BoxFuture<'static, Told>,
+{
+    Points { script, seed: 0 }.run()
+}
+
+/// What came of a run: its output, or why there is none.
+pub type Told = Result<serde_json::Value, String>;
+
+struct Points<S> {
+    script: S,
+    seed: u64,
+}
+
+impl<S> Points<S>
+where
+    S: Fn(&Engine, &Probe) -> BoxFuture<'static, Told>,
+{
+    #[track_caller]
+    fn run(self) -> CrashReport {
         let quiet = self.once(None).unwrap_or_else(|flaw| panic!("without a crash: {flaw}"));
         let mut report = CrashReport {
             commits: quiet.commits,
@@ -222,42 +277,24 @@ where
         })
     }
 
-    // Starting it again under the same name finds it, and an event sent again is the same event.
     fn start(
         &self,
         world: &mut VirtualWorld,
         node: NodeId,
         engine: &Engine,
         probe: &Probe,
-    ) -> Told {
-        let workflow = (self.make)(engine, probe);
-        let (input, events) = (self.input.clone(), self.events.clone());
-        let told = Told::default();
+    ) -> Slot {
+        let script = (self.script)(engine, probe);
+        let told = Slot::default();
         let slot = told.clone();
         world.sim.spawn(node, async move {
-            let ended = async {
-                let run = workflow.start(input).id(RUN_ID).await?;
-                for (place, (event_type, payload)) in events.iter().enumerate() {
-                    let sent =
-                        run.send_event_once(event_type, payload, format!("event-{place}")).await;
-                    match sent {
-                        Err(error) if error.code() == "RUN_TERMINAL" => break,
-                        sent => sent?,
-                    };
-                }
-                run.result().await
-            };
-            let ended: Result<O, Error> = ended.await;
-            let ended = ended.map_err(|error| error.to_string()).and_then(|output| {
-                serde_json::to_value(&output).map_err(|error| error.to_string())
-            });
-            *locked(&slot) = Some(ended);
+            *locked(&slot) = Some(script.await);
         });
         told
     }
 }
 
-type Told = Arc<Mutex<Option<Result<serde_json::Value, String>>>>;
+type Slot = Arc<Mutex<Option<Told>>>;
 
 #[derive(Clone, Copy)]
 struct Death {
@@ -295,7 +332,7 @@ fn tick(world: &mut VirtualWorld) -> Result<(), String> {
 }
 
 // A run that fails ends as well: its error is its output here.
-fn finish(world: &mut VirtualWorld, told: &Told) -> Result<serde_json::Value, String> {
+fn finish(world: &mut VirtualWorld, told: &Slot) -> Result<serde_json::Value, String> {
     for _ in 0..TICKS_MAX {
         if let Some(ended) = locked(told).take() {
             return Ok(ended.unwrap_or_else(|error| serde_json::json!({ "error": error })));
@@ -445,6 +482,14 @@ impl Store for DyingStore {
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         self.alive(|| self.inner.put_setting(name, value))
+    }
+
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        self.alive(|| self.inner.delete_dead_letters(namespace, task_ids))
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

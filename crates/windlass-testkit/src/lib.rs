@@ -15,6 +15,6 @@ pub mod replay;
 pub mod sim;
 pub mod world;
 
-pub use crash::{CrashPoints, CrashReport, Probe, every_crash_point};
+pub use crash::{CrashPoints, CrashReport, Probe, Told, every_crash_of, every_crash_point};
 pub use engine::TestEngine;
 pub use replay::{Divergence, ExportedRun, export_run, replay};

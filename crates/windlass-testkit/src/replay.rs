@@ -290,6 +290,8 @@ fn import(exported: &ExportedRun, store: &MemoryStore, engine: &Engine) -> Resul
         fork: None,
         labels: exported.labels.clone(),
         trace: None,
+        headers: None,
+        on_end: None,
         deadline_at: None,
         turn: Turn::ready(),
         caused_by: None,

@@ -115,6 +115,8 @@ impl World {
             fork: None,
             labels: BTreeMap::new(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn,
             caused_by: None,

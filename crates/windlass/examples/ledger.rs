@@ -76,6 +76,8 @@ fn order(now: Timestamp, worker: WorkerKey) -> Result<NewRun, Error> {
         fork: None,
         labels: [("customer".to_owned(), "ann".to_owned())].into(),
         trace: None,
+        headers: None,
+        on_end: None,
         deadline_at: None,
         turn: Turn::held_by(worker),
         caused_by: None,

@@ -96,6 +96,31 @@ impl Engine {
         WorkflowRef::remote(&self.core, name)
     }
 
+    /// A relay in the making: `runner` runs its steps, `hook` is told how its runs end. It is served
+    /// once it is built.
+    #[cfg(feature = "relays")]
+    pub fn relay<R, H>(
+        &self,
+        name: impl Into<String>,
+        runner: R,
+        hook: H,
+    ) -> windlass_models::relays::RuntimeBuilder<R, H>
+    where
+        R: windlass_models::relays::StepRunner,
+        H: windlass_models::relays::TerminalHook,
+    {
+        windlass_models::relays::WorkflowRuntime::builder(&self.core, runner, hook).name(name)
+    }
+
+    /// A relay that another process serves.
+    #[cfg(feature = "relays")]
+    pub fn remote_relay(
+        &self,
+        name: impl AsRef<str>,
+    ) -> Result<windlass_models::relays::WorkflowRuntime, Error> {
+        windlass_models::relays::WorkflowRuntime::remote(&self.core, name)
+    }
+
     /// Serves activities of a type on the default queue: `async fn(TaskContext, Input)`.
     pub fn activity<I, O, E, F, Fut>(
         &self,

@@ -6,7 +6,13 @@
 mod address;
 mod archive;
 mod engine;
+#[cfg(feature = "webhooks")]
+pub mod outbound;
+#[cfg(feature = "relays")]
+pub mod relays;
 pub mod transfer;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;
 
 use std::sync::Arc;
 

@@ -123,7 +123,7 @@ impl Other {
 }
 
 /// Whether we are root.
-pub(super) fn is_root() -> Result<bool> {
+pub(crate) fn is_root() -> Result<bool> {
     Ok(id(&["-u"])? == 0)
 }
 

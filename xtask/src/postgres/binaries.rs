@@ -6,9 +6,8 @@ use std::{env, fs};
 
 use anyhow::{Result, bail};
 
-use super::account;
 use crate::interrupt::Interrupt;
-use crate::process;
+use crate::{packages, process};
 
 const MAJOR_MIN: u32 = 13;
 /// What we run; a directory without all of these is one of a client only.
@@ -37,11 +36,10 @@ pub(super) fn find_or_install(interrupt: &Interrupt) -> Result<Binaries> {
     if let Some(found) = newest(candidates()) {
         return Ok(found);
     }
-    if account::is_root()? && has_apt() {
-        install(interrupt)?;
-        if let Some(found) = newest(candidates()) {
-            return Ok(found);
-        }
+    if packages::install("postgresql", HOW, interrupt)?
+        && let Some(found) = newest(candidates())
+    {
+        return Ok(found);
     }
     bail!("the tests need PostgreSQL {MAJOR_MIN} or later, and none was found. {HOW}")
 }
@@ -101,28 +99,6 @@ fn expand(place: &Path) -> Vec<PathBuf> {
         })
         .map(|entry| entry.path().join(rest))
         .collect()
-}
-
-fn has_apt() -> bool {
-    process::capture(Command::new("apt-get").arg("--version")).is_ok()
-}
-
-fn install(interrupt: &Interrupt) -> Result<()> {
-    eprintln!("PostgreSQL is missing: installing it with apt-get");
-    // An update that fails (one dead mirror) may still leave lists that are good enough.
-    for args in [&["update"][..], &["install", "-y", "postgresql"]] {
-        let mut apt = Command::new("apt-get");
-        let status = process::run(
-            apt.args(args)
-                .env("DEBIAN_FRONTEND", "noninteractive")
-                .stdin(std::process::Stdio::null()),
-            interrupt,
-        )?;
-        if !status.success() && args[0] == "install" {
-            bail!("`apt-get {}` failed ({status}). {HOW}", args.join(" "));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use windlass::Engine;
 use windlass_server::Options;
 use windlass_server::auth::Auth;
 
-use super::serve;
+use super::{relays, serve};
 use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Out, note};
 use crate::samples;
+use crate::settings::{Tables, local_relay, read_tables};
 use crate::shown::without_password;
 
 const STORE: &str = "sqlite:.windlass/windlass.db";
@@ -23,6 +24,7 @@ const PORTS_MAX: u16 = 100;
 const DRAIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: DevArgs) -> Outcome {
+    let tables = tables(&args)?;
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
     let store = match (args.ephemeral, args.store) {
@@ -37,11 +39,24 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .open(&store)
         .await?;
     samples::register(&engine)?;
+    relays::register(&engine, &tables)?;
     let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
     banner(address, &store)?;
     let outcome = serve::until_stopped(&engine, options, listener, DRAIN).await;
     telemetry.stop();
     outcome
+}
+
+fn tables(args: &DevArgs) -> Result<Tables, Failure> {
+    let mut tables = match &args.config {
+        Some(path) => read_tables(path)?,
+        None => Tables::default(),
+    };
+    let secret = std::env::var("WINDLASS_RELAY_SECRET").ok();
+    for text in &args.relays {
+        tables.add(local_relay(text, secret.as_deref())?)?;
+    }
+    Ok(tables)
 }
 
 async fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {

@@ -9,7 +9,7 @@ use windlass::kernel::BoxFuture;
 use windlass_server::Options;
 use windlass_server::auth::{Algorithm, Auth, Authorize, Caller, Denied, Jwt, JwtKey};
 
-use super::serve;
+use super::{relays, serve};
 use crate::args::ServerArgs;
 use crate::exit::{Failure, Outcome};
 use crate::output::note;
@@ -34,6 +34,7 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
     if settings.samples {
         samples::register(&engine)?;
     }
+    relays::register(&engine, &settings.tables)?;
     let options = options(&settings, &engine)?;
     let address = listener.local_addr()?;
     let shown = without_password(&settings.store);

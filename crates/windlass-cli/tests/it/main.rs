@@ -8,6 +8,7 @@ mod help;
 mod jwt;
 mod kill;
 mod manage;
+mod relays;
 mod scripted;
 mod settings;
 mod stores;

@@ -64,6 +64,7 @@ impl Commit {
                     check_body("a dead letter's errors", &letter.errors, limits.task_bytes_max)?;
                     check_text("a dead letter's reason", &letter.reason, 2_048)?;
                 }
+                Op::Requeue { .. } => {}
                 Op::PutLog(line) => {
                     // A task's worker logs for the run that the task works for.
                     if self.task.is_none() {
@@ -216,6 +217,10 @@ fn check_run(run: &Run, limits: &Limits) -> Result<(), Error> {
     check_body("the state", &run.state, limits.state_bytes_max)?;
     check_text("a fork's name", run.fork.as_deref().unwrap_or_default(), 256)?;
     check_text("a trace context", run.trace.as_deref().unwrap_or_default(), 1_024)?;
+    let headers = run.headers.as_deref().unwrap_or_default();
+    check_max("the run's headers", "bytes", headers.len(), limits.headers_bytes_max)?;
+    let on_end = run.on_end.as_deref().unwrap_or_default();
+    check_max("what the run's end enqueues", "bytes", on_end.len(), limits.task_bytes_max)?;
     check_max("a run", "labels", run.labels.len(), limits.labels_max)?;
     for (key, value) in &run.labels {
         check_text("a label's key", key, limits.label_key_chars_max)?;

@@ -82,6 +82,8 @@ impl Maker {
             fork: None,
             labels: Default::default(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn,
             caused_by: None,

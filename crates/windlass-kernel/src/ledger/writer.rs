@@ -249,6 +249,8 @@ mod tests {
             fork: None,
             labels: Default::default(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn: Turn::ready(),
             caused_by: None,

@@ -38,6 +38,13 @@ fn delays_follow_the_backoff() {
         ..RetryPolicy::exponential(times(3), SECOND)
     };
     check_delays(&by_three, &[1.0, 1.5, 2.25]);
+    let hour = 3_600.0;
+    let webhooks = RetryPolicy::webhooks().with_jitter(0.0);
+    let hours = [2.0, 5.0, 10.0, 14.0, 20.0, 24.0].map(|hours| hours * hour);
+    check_delays(&webhooks, &[&[5.0, 300.0, 1_800.0][..], &hours].concat());
+    // The last delay goes on, and the policy's own is the least.
+    let listed = RetryPolicy::listed([Duration::ZERO, SECOND * 3]);
+    check_delays(&RetryPolicy { limit: times(4), delay: SECOND, ..listed }, &[1.0, 3.0, 3.0, 3.0]);
 }
 
 #[test]
@@ -141,6 +148,9 @@ fn invalid_policies_say_why_and_do_not_panic() {
     for factor in [0.99, -2.0, f64::NAN, f64::INFINITY] {
         check(|p| p.backoff = Backoff::Exponential { factor }, "backoff factor is");
     }
+    check(|p| p.backoff = Backoff::Listed(Vec::new()), "lists 0 delays; list 1 to 64");
+    check(|p| p.backoff = Backoff::Listed(vec![SECOND; 65]), "lists 65 delays");
+    check(|p| p.backoff = Backoff::Listed(vec![Duration::MAX]), "a listed delay is");
     for jitter in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         check(|p| p.jitter = jitter, "jitter is");
     }
@@ -169,6 +179,12 @@ fn json_reads_and_writes() {
         json!({"limit": "forever", "delay_ms": 1000, "backoff": "linear"}),
         Ok(RetryPolicy::linear(RetryLimit::Forever, SECOND)),
     );
+    check(
+        json!({"limit": 2, "delay_ms": 0, "backoff": "listed", "delays_ms": [1000, 3000]}),
+        Ok(RetryPolicy::listed([SECOND, SECOND * 3])),
+    );
+    check(json!({"limit": 2, "delay_ms": 0, "backoff": "listed"}), Err("lists 0 delays"));
+    check(json!({"limit": 2, "delay_ms": 0, "delays_ms": [1]}), Err("\"listed\""));
     check(json!({"limit": 5}), Err("delay_ms"));
     check(json!({"limit": 5, "delay_ms": 1, "max_dely_ms": 5}), Err("max_dely_ms"));
     check(json!({"limit": "never", "delay_ms": 1}), Err("\"forever\""));
@@ -187,6 +203,9 @@ fn any_policy() -> impl Strategy<Value = RetryPolicy> {
         Just(Backoff::Constant),
         Just(Backoff::Linear),
         (1.0..10.0).prop_map(|factor| Backoff::Exponential { factor }),
+        prop::collection::btree_set(0..100_000_u64, 1..9).prop_map(|delays| {
+            Backoff::Listed(delays.into_iter().map(Duration::from_millis).collect())
+        }),
     ];
     let millis_max = DELAY_MAX.as_millis() as u64;
     let delay = prop_oneof![0..100_000_u64, 0..=millis_max];

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::body::Body;
 use crate::commit::Commit;
 use crate::error::{Error, ErrorKind};
-use crate::ids::{LimitKey, Namespace, RunId, RunKey, WorkerKey, WorkflowName};
+use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
 use crate::limits::Limits;
 use crate::query::{Query, Rows};
 use crate::rows::{Run, SettingName, WorkerInfo};
@@ -180,6 +180,24 @@ impl Store for MemoryStore {
             name.validate(value.as_ref(), &self.limits)?;
             state.put_setting(name, value);
             Ok(())
+        }))
+    }
+
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        ready(self.call(|state| {
+            let mut deleted = 0;
+            for task_id in task_ids {
+                let found = state.dead_letters.get(&task_id);
+                if found.is_some_and(|letter| letter.namespace == namespace) {
+                    state.dead_letters.remove(&task_id);
+                    deleted += 1;
+                }
+            }
+            Ok(deleted)
         }))
     }
 

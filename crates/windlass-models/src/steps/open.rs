@@ -139,6 +139,8 @@ impl StepsProgram {
                     fork: Some(Arc::clone(key)),
                     labels,
                     trace: turn.run.trace.clone(),
+                    headers: None,
+                    on_end: None,
                     deadline_at: None,
                     turn: TurnRow::ready(),
                     caused_by: Some(cause),

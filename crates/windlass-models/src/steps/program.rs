@@ -658,6 +658,7 @@ impl StepsProgram {
                 let output = Body::json(super::CONTINUED);
                 let payload = json!({ "continued": true });
                 let stamp = turn.stamp();
+                draft.hand_on_end();
                 // A parent waits for the name, so it hears of the last generation alone.
                 draft
                     .end("workflow.completed", &payload, End::Complete(output), stamp)
@@ -709,6 +710,8 @@ fn continue_as_new(turn: &mut Turn, draft: &mut Draft, input: Body) -> Result<()
         fork: run.fork.clone(),
         labels: run.labels.clone(),
         trace: run.trace.clone(),
+        headers: run.headers.clone(),
+        on_end: run.on_end.clone(),
         deadline_at: None,
         turn: row,
         caused_by: Some(draft.cursor()),

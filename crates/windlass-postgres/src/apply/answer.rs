@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
-    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Head, Hold, OnExisting,
-    Op, QueueName, Refusal, Route, RouteName, RunGuard, RunKey, RunStatus, Task, Timestamp, Turn,
-    Wakeup, WorkerKey,
+    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Head, Hold, MessageKind,
+    OnExisting, Op, QueueName, Refusal, Route, RouteName, RunGuard, RunKey, RunStatus, Task,
+    Timestamp, Turn, Wakeup, WorkerKey,
 };
 
 use crate::rows::Cells;
@@ -91,6 +91,8 @@ pub(crate) fn read_answers(commits: &[&Commit], rows: &[Row]) -> Result<Answers,
         {
             finish(commit, committed);
             new_wakeups(commit, now, &mut answers.wakeups);
+            let control = commit.messages().filter(|m| m.kind == MessageKind::Control);
+            answers.wakeups.extend(control.map(|message| Wakeup::Control(message.run_key)));
         }
     }
     Ok(answers)
@@ -258,7 +260,7 @@ fn failed(
             let status = RunStatus::parse(line.name.unwrap_or_default())?;
             CommitError::Refused(Refusal::RunEnded { run_key: run_key()?, status })
         }
-        20..=24 => CommitError::Refused(refusal(commit, line)?),
+        20..=24 | 26 => CommitError::Refused(refusal(commit, line)?),
         _ => return Err(unknown()),
     };
     Ok(Err(error))
@@ -278,6 +280,7 @@ fn refusal(commit: &Commit, line: &Line<'_>) -> Result<Refusal, Error> {
         }
         (23, Some(Op::PutStep(step))) => Refusal::StepSettled { step_key: step.step_key.clone() },
         (24, Some(Op::ConsumeMessage { seq, .. })) => Refusal::MessageConsumed { seq: *seq },
+        (26, Some(Op::Requeue { task_id, .. })) => Refusal::DeadLetterMissing { task_id: *task_id },
         _ => return Err(unknown()),
     })
 }

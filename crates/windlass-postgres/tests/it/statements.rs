@@ -85,7 +85,7 @@ async fn fill(world: &World, schema: &str) {
          INSERT INTO {schema}.labels SELECT 'n', 'k' || i % 10, 'v' || i, {new} \
              FROM generate_series(1, 5000) i; \
          INSERT INTO {schema}.dead_letters (task_id, namespace, kind, queue, name, attempt, reason, \
-             dead_at) SELECT {new}, 'n' || i % 7, 'a', 'q', 't', 0, 'r', 0 \
+             dead_at, requeues) SELECT {new}, 'n' || i % 7, 'a', 'q', 't', 0, 'r', 0, 0 \
              FROM generate_series(1, 5000) i; \
          ANALYZE {schema}.runs, {schema}.events, {schema}.steps, {schema}.messages, \
              {schema}.tasks, {schema}.logs, {schema}.labels, {schema}.dead_letters"

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use windlass::RunStatus;
 use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
@@ -92,6 +93,8 @@ pub(crate) struct CreateInstance {
     /// Small texts to find it by.
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
+    /// Texts that every step and the terminal hook of a relay see, such as `callback_url`.
+    headers: Option<BTreeMap<String, String>>,
     /// Higher first. Default 0.
     priority: Option<i16>,
     /// Begins it so many milliseconds later.
@@ -138,6 +141,8 @@ impl CreateInstance {
         let mut start = StartRun::new(workflow, model, Body::json(params));
         start.id = self.id.map(|id| run_id(&id, limits)).transpose()?;
         start.labels = self.labels.unwrap_or_default();
+        let headers = self.headers.filter(|headers| !headers.is_empty());
+        start.headers = headers.map(|headers| json!(headers).to_string().into());
         start.priority = self.priority.unwrap_or_default();
         start.on_existing = OnExisting::Refuse;
         start.due_at = match (self.delay_ms, self.start_at) {

@@ -77,6 +77,11 @@ async fn what_cannot_be_created(kind: Kind) {
         (json!([]), (400, "INVALID_BODY")),
         (json!({ "delayMs": 1, "startAt": "2030-01-01T00:00:00Z" }), (400, "INVALID_BODY")),
         (json!({ "startAt": "tomorrow" }), (400, "INVALID_TIME")),
+        (
+            json!({ "headers": { "callback_url": "https://example.com/" } }),
+            (400, "INVALID_HEADERS"),
+        ),
+        (json!({ "headers": { "callback_url": 7 } }), (400, "INVALID_BODY")),
         (json!({ "delayMs": u64::MAX }), (400, "INVALID_DURATION")),
         (json!({ "params": "x".repeat(1024 * 1024) }), (400, "INVALID_SIZE")),
         (json!({ "labels": { "k".repeat(65): "v" } }), (400, "INVALID_SIZE")),

@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use rusqlite::{OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, DeadLetter, Delivery, Hold, LogLine, NewMessage, Op, Reschedule, Route, Run, RunChange,
-    RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup, WorkerKey,
+    Commit, DeadLetter, Delivery, Hold, LogLine, MessageKind, NewMessage, Op, Reschedule, Route,
+    Run, RunChange, RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
+    WorkerKey,
 };
 
 use super::{Buffers, HotRun, Writer};
@@ -103,6 +104,12 @@ pub(super) fn write<'b>(
                 settle(w, *task_id, if guarded { None } else { advanced })?;
             }
             Op::DeadLetter(letter) => dead_letter(w, letter)?,
+            Op::Requeue { task_id, at } => {
+                let sql = "UPDATE dead_letters SET requeues = requeues + 1, requeued_at = ?2 \
+                           WHERE task_id = ?1";
+                let mut mark = w.conn.prepare_cached(sql)?;
+                mark.execute(params![Blob(task_id.as_bytes()), at.as_micros()])?;
+            }
             Op::PutLog(line) => put_log(w, line)?,
         }
     }
@@ -156,6 +163,8 @@ fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
         run.fork.as_deref(),
         labels,
         run.trace.as_deref(),
+        run.headers.as_deref(),
+        run.on_end.as_deref(),
         Blob(run.input_hash.as_bytes()),
         run.input.encoding.as_str(),
         Blob(&run.input.bytes),
@@ -352,6 +361,9 @@ fn put_message(
         encoding,
         bytes,
     ])?;
+    if message.kind == MessageKind::Control {
+        w.wake(|| Wakeup::Control(message.run_key));
+    }
     let now = w.now;
     let Some(run) = w.run(message.run_key)? else { return Ok(()) };
     run.accepted = seq;
@@ -481,6 +493,13 @@ fn keep_task(w: &Writer<'_>, guard: &TaskGuard) -> Result<(), Fail> {
 }
 
 fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), Fail> {
+    // One that was requeued since it was given up last is replaced, and keeps its count.
+    let sql = "DELETE FROM dead_letters WHERE task_id = ?1 AND requeued_at IS NOT NULL \
+               RETURNING requeues";
+    let id = Blob(letter.task_id.as_bytes());
+    let mut delete = w.conn.prepare_cached(sql)?;
+    let requeues: Option<u32> = delete.query_row(params![id], |row| row.get(0)).optional()?;
+    drop(delete);
     let (body_encoding, bytes) = body(&letter.body);
     let (errors_encoding, errors) = body(&letter.errors);
     w.conn.prepare_cached(&INSERT_DEAD_LETTER)?.execute(params![
@@ -494,6 +513,8 @@ fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), Fail> {
         letter.attempt,
         &*letter.reason,
         letter.dead_at.as_micros(),
+        requeues.unwrap_or(letter.requeues),
+        micros(letter.requeued_at),
         body_encoding,
         bytes,
         errors_encoding,

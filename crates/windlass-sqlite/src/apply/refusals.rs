@@ -24,7 +24,7 @@ pub(super) fn check(
     if w.careful {
         settled_steps(w, commit)?;
     }
-    let rest = consumed_messages(w, commit);
+    let rest = consumed_messages(w, commit).and_then(|()| dead_letters(w, commit));
     if rest.is_err() && !w.careful && commit.ops.iter().any(|op| matches!(op, Op::PutStep(_))) {
         // Nothing of the commit will be written, so its steps are not noticed later on.
         w.flush_steps(buffers)?;
@@ -154,6 +154,17 @@ fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
         let unread = find.exists(params![Blob(run_key.as_bytes()), number(*seq)])?;
         if !unread || !consumed_here.insert((*run_key, *seq)) {
             return refuse(Refusal::MessageConsumed { seq: *seq });
+        }
+    }
+    Ok(())
+}
+
+fn dead_letters(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+    for op in &commit.ops {
+        let Op::Requeue { task_id, .. } = op else { continue };
+        let sql = "SELECT 1 FROM dead_letters WHERE task_id = ?1 AND requeued_at IS NULL";
+        if !w.conn.prepare_cached(sql)?.exists(params![Blob(task_id.as_bytes())])? {
+            return refuse(Refusal::DeadLetterMissing { task_id: *task_id });
         }
     }
     Ok(())

@@ -13,6 +13,8 @@ pub async fn writes_run_event_and_labels(world: World) {
     new.labels = [("team".to_owned(), "a".to_owned()), ("漢".to_owned(), String::new())].into();
     new.fork = Some("lhs".into());
     new.trace = Some("00-abc-def-01".into());
+    new.headers = Some(r#"{"who":"漢"}"#.into());
+    new.on_end = Some(r#"{"queue":"effects","name":"hook","body":{}}"#.into());
     new.deadline_at = Some(Timestamp::from_micros(9_000_000_000_000_000));
     let run_key = new.run_key;
     let answer = world.ok(world.create_commit(new.clone(), OnExisting::Refuse)).await;
@@ -22,6 +24,7 @@ pub async fn writes_run_event_and_labels(world: World) {
     let run = world.run(run_key).await;
     assert_eq!((run.namespace, run.workflow, run.id), (new.namespace, new.workflow, new.id));
     assert_eq!((run.labels, run.fork, run.trace), (new.labels, new.fork, new.trace));
+    assert_eq!((run.headers, run.on_end), (new.headers, new.on_end));
     assert_eq!((run.generation, run.status), (0, RunStatus::Active));
     assert_eq!((run.input, run.input_hash), (Body::json("{}"), Sha256Digest::of(b"{}")));
     assert_eq!((run.output, run.error, run.state), (None, None, None));

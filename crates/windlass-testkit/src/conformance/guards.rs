@@ -3,8 +3,8 @@
 use serde_json::json;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
-    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, TaskGuard, Timestamp, Turn,
-    Wake,
+    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, Task, TaskGuard,
+    TasksQuery, Timestamp, Turn, Wake,
 };
 
 use crate::world::World;
@@ -292,6 +292,8 @@ pub async fn dead_letters(world: World) {
         errors: Some(Body::json("[\"a\",\"b\"]")),
         reason: "retries exhausted".into(),
         dead_at: task.created_at,
+        requeues: 0,
+        requeued_at: None,
     };
     let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let letter_op = Op::DeadLetter(Box::new(letter.clone()));
@@ -303,5 +305,63 @@ pub async fn dead_letters(world: World) {
     let namespace = task.namespace.clone();
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
     let letters = world.store.list(query).await.unwrap().dead_letters().unwrap();
-    assert_eq!(letters, [letter]);
+    assert_eq!(letters, std::slice::from_ref(&letter));
+
+    // Requeued once, and then no more; the count stays when it is given up again.
+    let at = task.created_at;
+    let requeue = |task: &Task| {
+        let again = Op::Enqueue(Box::new(task.clone()));
+        Commit::new(None, None, vec![Op::Requeue { task_id: task.task_id, at }, again])
+    };
+    world.ok(requeue(&task)).await;
+    let one = || Query::DeadLetter { task_id: task.task_id };
+    let found = world.store.list(one()).await.unwrap().dead_letters().unwrap().remove(0);
+    assert_eq!((found.requeues, found.requeued_at), (1, Some(at)));
+    assert_eq!(world.store.health().await.unwrap().dead_letters.count, 0);
+    let other = Commit::new(None, None, vec![Op::Requeue { task_id: task.task_id, at }]);
+    assert_eq!(world.code(other.clone()).await, "DEAD_LETTER_NOT_FOUND");
+    let claimed = world.claim_tasks(world.worker(), 1).await.remove(0);
+    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let again = DeadLetter { attempt: 6, ..letter.clone() };
+    let ops = vec![Op::Settle { task_id: task.task_id }, Op::DeadLetter(Box::new(again.clone()))];
+    world.ok(Commit::new(None, Some(guard), ops)).await;
+    let found = world.store.list(one()).await.unwrap().dead_letters().unwrap();
+    assert_eq!(found, [DeadLetter { requeues: 1, ..again }]);
+
+    // Deleted in its own namespace alone, once.
+    let elsewhere = windlass_kernel::Namespace::new("elsewhere").unwrap();
+    let delete = |namespace| world.store.delete_dead_letters(namespace, vec![task.task_id]);
+    assert_eq!(delete(elsewhere).await.unwrap(), 0);
+    assert_eq!(delete(task.namespace.clone()).await.unwrap(), 1);
+    assert_eq!(delete(task.namespace.clone()).await.unwrap(), 0);
+    assert_eq!(world.code(other).await, "DEAD_LETTER_NOT_FOUND");
+}
+
+/// The commit that ends a run enqueues what the run says, under an id that follows from its key.
+pub async fn an_end_enqueues_what_the_run_says(world: World) {
+    let mut new = world.new_run("told", Turn::held_by(world.worker()));
+    new.on_end = Some(r#"{"queue":"effects","name":"hook","body":{"k":1}}"#.into());
+    let run = world.create(new).await;
+    let hold = run.turn.hold().unwrap();
+    let stale = world.complete_commit(&run, hold);
+    let run = {
+        world.ok(world.step_commit(&run, hold, "a", "1")).await;
+        world.run(run.run_key).await
+    };
+    assert_eq!(world.code(stale).await, "RUN_HEAD_CONFLICT");
+    let tasks = || async {
+        let query = TasksQuery::of_run(&run, 10);
+        world.store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
+    };
+    assert_eq!(tasks().await, []);
+    world.ok(world.complete_commit(&run, hold)).await;
+    let found = tasks().await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].task_id, windlass_kernel::end_task_id(run.run_key));
+    assert_eq!((found[0].queue.as_str(), found[0].name.as_str()), ("effects", "hook"));
+    assert_eq!((&*found[0].kind, found[0].run_key), ("effect", Some(run.run_key)));
+    assert_eq!(found[0].body, Some(Body::json(r#"{"k":1}"#)));
+    let events = world.events(run.run_key).await;
+    let types: Vec<_> = events.iter().map(|event| event.event_type.as_str()).collect();
+    assert_eq!(types[2..], ["hook.enqueued", "workflow.completed"]);
 }

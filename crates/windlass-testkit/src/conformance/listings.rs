@@ -341,3 +341,33 @@ pub async fn page_sizes_are_checked(world: World) {
         assert!(error.to_string().contains(&limit.to_string()), "{error}");
     }
 }
+
+/// Runs with a label are counted by workflow and status, each in its newest generation.
+pub async fn counts_of_runs_with_a_label(world: World) {
+    for n in 0..6_usize {
+        let mut new = world.new_run(&format!("r{n}"), Turn::held_by(world.worker()));
+        new.workflow = WorkflowName::new(["w", "v"][n % 2]).unwrap();
+        new.labels = [("group".to_owned(), ["g", "h"][n / 5].to_owned())].into();
+        let run = world.create(new.clone()).await;
+        if n == 2 {
+            world.ok(world.complete_commit(&run, run.turn.hold().unwrap())).await;
+            let next = world.new_run("r2", Turn::ready());
+            let (labels, workflow) = (new.labels, new.workflow);
+            world.create(windlass_kernel::NewRun { generation: 1, labels, workflow, ..next }).await;
+        }
+        if n == 4 {
+            world.ok(world.complete_commit(&run, run.turn.hold().unwrap())).await;
+        }
+    }
+    let counts = |value: &str| Query::LabelCounts {
+        namespace: Namespace::default_namespace(),
+        label: ("group".to_owned(), value.to_owned()),
+        limit: 100,
+    };
+    let found = world.store.list(counts("g")).await.unwrap().counts().unwrap();
+    let found: Vec<_> =
+        found.iter().map(|c| (c.workflow.as_str(), c.status.as_str(), c.count)).collect();
+    assert_eq!(found, [("v", "active", 2), ("w", "active", 2), ("w", "complete", 1)]);
+    assert_eq!(world.store.list(counts("h")).await.unwrap().counts().unwrap().len(), 1);
+    assert_eq!(world.store.list(counts("none")).await.unwrap().counts().unwrap(), []);
+}

@@ -134,6 +134,8 @@ pub async fn keeps_the_ledger_if_asked(world: World) {
         errors: None,
         reason: "gone".into(),
         dead_at: world.now().await,
+        requeues: 0,
+        requeued_at: None,
     };
     let task = world.task(None);
     world.enqueue(vec![task.clone()]).await;

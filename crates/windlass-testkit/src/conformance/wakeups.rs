@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use windlass_kernel::{LimitKey, Namespace, Task, Turn, Wake, Wakeup};
+use windlass_kernel::{LimitKey, MessageKind, Namespace, NewMessage, Task, Turn, Wake, Wakeup};
 
 use super::batches::idle_run;
 use crate::world::{World, route};
@@ -41,6 +41,10 @@ pub async fn tell_of_what_became_ready(world: World) {
     expect(turn()).await;
     let worker = world.worker();
     world.claim_turns(worker, 10).await;
+    // Whoever holds a turn hears of what is to be read before anything else.
+    let control = NewMessage { kind: MessageKind::Control, ..world.message(run.run_key, "c") };
+    world.ok(world.send_commit(control)).await;
+    expect(Wakeup::Control(run.run_key)).await;
     heard.lock().unwrap().clear();
     world.store.release(world.store.held(worker).await.unwrap()).await.unwrap();
     expect(turn()).await;

@@ -22,6 +22,7 @@ pub(super) struct Author {
     events: Vec<EventId>,
     stale: Vec<Loaded>,
     sent: Vec<Commit>,
+    letters: Vec<windlass_kernel::TaskId>,
     answers: BTreeMap<String, u32>,
 }
 
@@ -34,6 +35,7 @@ impl Author {
             events: Vec::new(),
             stale: Vec::new(),
             sent: Vec::new(),
+            letters: Vec::new(),
             answers: BTreeMap::new(),
         }
     }
@@ -129,6 +131,8 @@ impl Author {
             labels,
             turn: Turn { limit_key, priority, ..turn },
             caused_by: self.rng.chance(100).then(|| self.cause(world)),
+            headers: self.rng.chance(200).then(|| r#"{"k":"v"}"#.into()),
+            on_end: self.rng.chance(200).then(|| on_end("{}")),
             ..world.new_run("x", Turn::ready())
         }
     }
@@ -318,10 +322,24 @@ impl Author {
         NewMessage { kind, ..world.message(self.run_key(world), &id) }
     }
 
+    // One that was written down, requeued or not; sometimes one that is nowhere.
+    fn letter_id(&mut self, world: &World) -> windlass_kernel::TaskId {
+        let n = self.letters.len() as u64;
+        match n {
+            _ if self.rng.chance(100) => windlass_kernel::TaskId(world.key()),
+            0 => windlass_kernel::TaskId(world.key()),
+            n => self.letters[self.rng.below(n) as usize],
+        }
+    }
+
     fn send(&mut self, world: &World) -> Commit {
         let mut ops = Vec::new();
         for _ in 0..self.rng.range(1, 3) {
-            ops.push(match self.rng.below(8) {
+            ops.push(match self.rng.below(9) {
+                8 => Op::Requeue {
+                    task_id: self.letter_id(world),
+                    at: windlass_kernel::Timestamp::from_micros(1_770_000_000_000_000),
+                },
                 0 => Op::Enqueue(Box::new(self.task(world, None))),
                 _ => Op::PutMessage(Box::new(self.message(world))),
             });
@@ -349,7 +367,10 @@ impl Author {
                 let attempt = task.attempt + 1;
                 vec![Op::Reschedule(Box::new(Reschedule { task_id, wake, attempt, errors }))]
             }
-            1 => vec![Op::Settle { task_id }, Op::DeadLetter(Box::new(letter(&task)))],
+            1 => {
+                self.letters.push(task_id);
+                vec![Op::Settle { task_id }, Op::DeadLetter(Box::new(letter(&task)))]
+            }
             _ => vec![Op::Settle { task_id }],
         };
         if self.rng.chance(500) {
@@ -369,6 +390,10 @@ async fn tasks(world: &World, run: &Run) -> Vec<Task> {
     world.store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
 }
 
+fn on_end(body: &str) -> std::sync::Arc<str> {
+    format!(r#"{{"queue":"effects","name":"hook","body":{body}}}"#).into()
+}
+
 fn letter(task: &Task) -> DeadLetter {
     DeadLetter {
         task_id: task.task_id,
@@ -383,5 +408,7 @@ fn letter(task: &Task) -> DeadLetter {
         errors: task.errors.clone(),
         reason: "given up".into(),
         dead_at: task.created_at,
+        requeues: 0,
+        requeued_at: None,
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use windlass_kernel::{
     DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message, Namespace, Query,
-    RunKey, Store, Task, TasksQuery, Worker,
+    RunCount, RunKey, Store, Task, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -16,6 +16,7 @@ pub(super) struct Dump {
     logs: Vec<LogLine>,
     tasks: Vec<Task>,
     letters: Vec<DeadLetter>,
+    counts: Vec<RunCount>,
     limits: Vec<LimitState>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
@@ -37,6 +38,7 @@ impl Dump {
             logs.extend(store.list(query).await.unwrap().logs().unwrap());
         }
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut counts = Vec::new();
         for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
             tasks.extend(tasks_of(store, &namespace).await);
             let query = Query::DeadLetters {
@@ -46,6 +48,12 @@ impl Dump {
                 limit: 1_000,
             };
             letters.extend(store.list(query).await.unwrap().dead_letters().unwrap());
+            let query = Query::LabelCounts {
+                namespace: namespace.clone(),
+                label: ("a".to_owned(), "x".to_owned()),
+                limit: 1_000,
+            };
+            counts.extend(store.list(query).await.unwrap().counts().unwrap());
             let query = Query::Limits { namespace, after: None, limit: 1_000 };
             limits.extend(store.list(query).await.unwrap().limits().unwrap());
         }
@@ -58,7 +66,19 @@ impl Dump {
             held.extend(store.held(worker).await.unwrap());
         }
         let health = store.health().await.unwrap();
-        Self { loaded, events, messages, logs, tasks, letters, limits, workers, held, health }
+        Self {
+            loaded,
+            events,
+            messages,
+            logs,
+            tasks,
+            letters,
+            counts,
+            limits,
+            workers,
+            held,
+            health,
+        }
     }
 
     pub(super) fn assert_same(&self, found: &Dump, place: &str) {
@@ -68,6 +88,7 @@ impl Dump {
         same("log lines", &self.logs, &found.logs, place);
         same("tasks", &self.tasks, &found.tasks, place);
         same("dead letters", &self.letters, &found.letters, place);
+        same("counts by label", &self.counts, &found.counts, place);
         same("limits", &self.limits, &found.limits, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);

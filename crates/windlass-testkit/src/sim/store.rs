@@ -13,7 +13,7 @@ use windlass_kernel::{
     Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey, Limits, Loaded,
     MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    SettingName, Store, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    SettingName, Store, TaskId, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -598,6 +598,17 @@ impl Store for NodeStore {
         let apply =
             move |network: &Network| network.at_once(network.inner.put_setting(name, value));
         self.ask("put_setting", apply, |()| String::new())
+    }
+
+    fn delete_dead_letters(
+        &self,
+        namespace: Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> BoxFuture<'_, Result<u64, Error>> {
+        let apply = move |network: &Network| {
+            network.at_once(network.inner.delete_dead_letters(namespace, task_ids))
+        };
+        self.ask("delete_dead_letters", apply, |count| count.to_string())
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

@@ -166,6 +166,10 @@ struct RunLine {
     fork: Option<String>,
     labels: BTreeMap<String, String>,
     trace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    headers: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_end: Option<String>,
     deadline_at: Option<Timestamp>,
     created_at: Timestamp,
     started_at: Option<Timestamp>,
@@ -203,6 +207,8 @@ impl RunLine {
             fork: run.fork.as_deref().map(Into::into),
             labels: run.labels.clone(),
             trace: run.trace.as_deref().map(Into::into),
+            headers: run.headers.as_deref().map(Into::into),
+            on_end: run.on_end.as_deref().map(Into::into),
             deadline_at: run.deadline_at,
             created_at: run.created_at,
             started_at: run.started_at,
@@ -241,6 +247,8 @@ impl RunLine {
             fork: self.fork.map(Into::into),
             labels: self.labels,
             trace: self.trace.map(Into::into),
+            headers: self.headers.map(Into::into),
+            on_end: self.on_end.map(Into::into),
             deadline_at: self.deadline_at,
             created_at: self.created_at,
             started_at: self.started_at,

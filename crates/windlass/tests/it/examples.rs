@@ -57,3 +57,34 @@ fn two_processes_share_postgres() {
     let order = example("order").arg(&dsn).output().expect("it starts");
     check(&order, &["a lamp: once, and then UniqueViolation"]);
 }
+
+#[test]
+fn relays_run_and_go_on_where_they_were_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cases: [(&str, &[&str]); 3] = [
+        ("relay_single", &["greeting succeeded: HELLO"]),
+        (
+            "relay_agent",
+            &[
+                "An article: write about windlasses from: three facts about windlasses",
+                "2 calls for two answers and three attempts",
+            ],
+        ),
+        ("relay_etl", &["4 files: 3 loaded, 1 failed", "night-1-2: the file has no name"]),
+    ];
+    for (name, expect) in cases {
+        let output = example(name).current_dir(folder.path()).output().expect("it starts");
+        check(&output, expect);
+    }
+    let multi = |arg: Option<&str>| {
+        let mut command = example("relay_multi");
+        command.current_dir(folder.path()).arg("sqlite://relay.db").args(arg);
+        command.output().expect("it starts")
+    };
+    let killed = multi(Some("crash"));
+    assert_eq!(killed.status.code(), Some(9));
+    assert_eq!(String::from_utf8_lossy(&killed.stdout), "step 0 runs\nstep 1 runs\n");
+    let resumed = multi(None);
+    check(&resumed, &["step 1 runs\nstep 2 runs\nfigures, gathered, checked, written"]);
+    assert!(!String::from_utf8_lossy(&resumed.stdout).contains("step 0"), "step 0 ran again");
+}

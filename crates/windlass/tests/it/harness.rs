@@ -204,6 +204,10 @@ impl Counts {
         *count
     }
 
+    pub(crate) fn reset(&self, name: &str) {
+        self.0.lock().remove(name);
+    }
+
     pub(crate) fn get(&self, name: &str) -> u32 {
         self.0.lock().get(name).copied().unwrap_or_default()
     }

@@ -11,7 +11,15 @@ mod examples;
 mod harness;
 mod ledger_lines;
 mod limits;
+#[cfg(feature = "webhooks")]
+mod outbound;
 mod pair;
+#[cfg(feature = "webhooks")]
+mod receiver;
+#[cfg(all(feature = "relays", feature = "webhooks"))]
+mod relay_http;
+mod relays;
+mod relays_cancel;
 mod replay;
 mod retention;
 mod retries;
@@ -19,6 +27,8 @@ mod schedules;
 mod sql;
 mod steps;
 mod transfer;
+#[cfg(feature = "webhooks")]
+mod webhooks;
 
 #[path = "../../examples/ledger.rs"]
 #[allow(dead_code, reason = "its main is for people")]

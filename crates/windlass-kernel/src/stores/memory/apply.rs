@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind};
 use crate::ids::{RunKey, StepKey, TaskId};
 use crate::ledger::CausalRef;
 use crate::limits::Limits;
-use crate::rows::{Consumed, Hold, Message, Run, Step};
+use crate::rows::{Consumed, Hold, Message, MessageKind, Run, Step};
+use crate::store::Wakeup;
 
 use super::state::State;
 
@@ -180,7 +181,15 @@ impl State {
             }
         }
         self.check_steps(commit)?;
-        self.check_consumed(commit)
+        self.check_consumed(commit)?;
+        let gone = commit.ops.iter().find_map(|op| match op {
+            Op::Requeue { task_id, .. } => {
+                let letter = self.dead_letters.get(task_id);
+                letter.is_none_or(|letter| letter.requeued_at.is_some()).then_some(*task_id)
+            }
+            _ => None,
+        });
+        gone.map_or(Ok(()), |task_id| Err(Refusal::DeadLetterMissing { task_id }))
     }
 
     fn check_steps(&self, commit: &Commit) -> Result<(), Refusal> {
@@ -234,7 +243,9 @@ impl State {
                 }
                 Op::DeadLetter(letter) => {
                     let id = letter.task_id;
-                    ("dead letter", !self.dead_letters.contains_key(&id) && letters.insert(id))
+                    let kept = self.dead_letters.get(&id);
+                    let kept = kept.is_some_and(|letter| letter.requeued_at.is_none());
+                    ("dead letter", !kept && letters.insert(id))
                 }
                 Op::CreateRun(run) => {
                     let name = (&run.namespace, &run.workflow, &run.id, run.generation);
@@ -324,7 +335,17 @@ impl State {
             }
             Op::Settle { task_id } => self.remove_task(*task_id),
             Op::DeadLetter(letter) => {
-                self.dead_letters.insert(letter.task_id, letter.as_ref().clone());
+                let mut letter = letter.as_ref().clone();
+                if let Some(before) = self.dead_letters.get(&letter.task_id) {
+                    letter.requeues = before.requeues;
+                }
+                self.dead_letters.insert(letter.task_id, letter);
+            }
+            Op::Requeue { task_id, at } => {
+                if let Some(letter) = self.dead_letters.get_mut(task_id) {
+                    letter.requeues += 1;
+                    letter.requeued_at = Some(*at);
+                }
             }
             Op::PutLog(line) => {
                 self.logs.insert((line.run_key, line.log_id), line.as_ref().clone());
@@ -367,6 +388,9 @@ impl State {
         let seq = run.accepted;
         run.turn = run.turn.poked(run.status, message.kind, self.now);
         self.put_run(run);
+        if message.kind == MessageKind::Control {
+            self.note(Some(Wakeup::Control(message.run_key)), None);
+        }
         self.message_ids.insert(id, seq);
         self.messages.entry(message.run_key).or_default().push(Message {
             run_key: message.run_key,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ids::{Namespace, RunId, RunKey, WorkflowName};
 use crate::ledger::Event;
 use crate::query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
-use crate::rows::{Run, Step, Task};
+use crate::rows::{DeadLetter, Run, Step, Task};
 use crate::store::{Capped, Health, Loaded, QueueHealth, RunCount};
 use crate::time::Timestamp;
 
@@ -38,6 +38,29 @@ impl State {
         let name = (namespace.clone(), workflow.clone(), id.clone());
         let (_, run_key) = self.names.get(&name)?.last_key_value()?;
         self.runs.get(run_key).cloned()
+    }
+
+    fn label_counts(&self, namespace: &Namespace, key: &str, value: &str) -> Vec<RunCount> {
+        let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+        for run in self.runs.values() {
+            let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
+            let newest = self.names.get(&name).and_then(|runs| runs.last_key_value());
+            if run.namespace == *namespace
+                && run.labels.get(key).is_some_and(|found| found == value)
+                && newest.is_some_and(|(_, run_key)| *run_key == run.run_key)
+            {
+                *counts
+                    .entry((run.workflow.clone(), run.status.as_str(), run.status))
+                    .or_default() += 1;
+            }
+        }
+        let count = |((workflow, _, status), count)| RunCount {
+            namespace: namespace.clone(),
+            workflow,
+            status,
+            count,
+        };
+        counts.into_iter().map(count).collect()
     }
 
     pub(super) fn list(&self, query: &Query) -> Rows {
@@ -115,6 +138,14 @@ impl State {
                         && queue.as_ref().is_none_or(|queue| letter.queue == *queue)
                 });
                 Rows::DeadLetters(letters.take(limit).cloned().collect())
+            }
+            Query::DeadLetter { task_id } => {
+                Rows::DeadLetters(self.dead_letters.get(task_id).into_iter().cloned().collect())
+            }
+            Query::LabelCounts { namespace, label: (key, value), .. } => {
+                let mut counts = self.label_counts(namespace, key, value);
+                counts.truncate(limit);
+                Rows::Counts(counts)
             }
             Query::Expired { namespace, workflow, ended_for, after, .. } => {
                 let runs = self.runs.values().filter(|run| {
@@ -220,7 +251,10 @@ impl State {
             runs: runs.collect(),
             turns: queue_health(&self.turn_index),
             tasks: queue_health(&self.task_index),
-            dead_letters: Capped::new(self.dead_letters.len() as u64),
+            dead_letters: {
+                let open = |letter: &&DeadLetter| letter.requeued_at.is_none();
+                Capped::new(self.dead_letters.values().filter(open).count() as u64)
+            },
             workers_live: self.workers.values().filter(|row| row.is_live(self.now)).count() as u64,
             now: self.now,
         }

@@ -116,6 +116,8 @@ impl Client {
             fork: None,
             labels: Default::default(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn,
             caused_by: None,

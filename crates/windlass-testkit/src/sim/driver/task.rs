@@ -88,6 +88,8 @@ impl Worker {
             errors: Some(text("Flaky")),
             reason: "attempts are spent".into(),
             dead_at: self.now(),
+            requeues: 0,
+            requeued_at: None,
         }
     }
 }

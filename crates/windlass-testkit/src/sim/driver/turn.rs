@@ -343,6 +343,8 @@ impl Worker {
             fork: Some(key.as_str().into()),
             labels: Default::default(),
             trace: None,
+            headers: None,
+            on_end: None,
             deadline_at: None,
             turn: Turn::ready(),
             caused_by: Some(CausalRef::event(cause)),

@@ -1,0 +1,43 @@
+//! Serves what the tables of the config file name: webhooks, and relays whose steps run elsewhere.
+
+use windlass::Engine;
+use windlass::relays::{HttpRunner, HttpRunnerOptions};
+use windlass::webhooks::{WebhookTerminalHook, Webhooks};
+
+use crate::exit::Failure;
+use crate::settings::{RelaySettings, Tables};
+
+pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> {
+    let webhooks = Webhooks::new(engine, tables.webhooks.clone())?;
+    // A process without secrets leaves webhooks to those that have them.
+    if !tables.webhooks.secrets.is_empty() {
+        webhooks.serve(engine)?;
+    }
+    for relay in &tables.relays {
+        serve(engine, relay, &webhooks).map_err(|error| {
+            Failure::usage(format!("the relay {:?} cannot be served: {error}", relay.name))
+        })?;
+    }
+    Ok(())
+}
+
+fn serve(
+    engine: &Engine,
+    relay: &RelaySettings,
+    webhooks: &Webhooks,
+) -> Result<(), windlass::Error> {
+    let runner = HttpRunner::new(HttpRunnerOptions {
+        timeout: relay.timeout,
+        policy: relay.policy.clone(),
+        ..HttpRunnerOptions::new(&relay.url, relay.secrets.clone())
+    })?;
+    let hook = WebhookTerminalHook::new(webhooks.clone());
+    let mut builder = engine.relay(&relay.name, runner, hook);
+    if let Some(attempts) = relay.max_attempts {
+        builder = builder.max_attempts(attempts);
+    }
+    if let Some(steps) = relay.concurrency {
+        builder = builder.concurrency(steps);
+    }
+    builder.build().map(drop)
+}

@@ -1,0 +1,290 @@
+//! The tables of the config file: relays whose steps run elsewhere, and webhooks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use windlass::outbound::{Cidr, Policy};
+use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
+
+use crate::exit::Failure;
+
+/// A relay whose steps are run by a URL.
+#[derive(Clone, Debug)]
+pub(crate) struct RelaySettings {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) timeout: Duration,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) concurrency: Option<usize>,
+    pub(crate) policy: Policy,
+}
+
+/// What the tables say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) relays: Vec<RelaySettings>,
+    pub(crate) webhooks: WebhookOptions,
+}
+
+/// The names of the tables.
+pub(super) const TABLES: [&str; 2] = ["relays", "webhooks"];
+
+const RELAY_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RelayTable {
+    name: String,
+    url: String,
+    secret: Texts,
+    timeout: Option<String>,
+    max_attempts: Option<u32>,
+    concurrency: Option<usize>,
+    #[serde(default)]
+    allow: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WebhooksTable {
+    secret: Option<Texts>,
+    secrets: BTreeMap<String, Texts>,
+    timeout: Option<String>,
+    plain_http: bool,
+    ports: Option<Vec<u16>>,
+    allow: Vec<String>,
+}
+
+/// One text or several; the first is the newest.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Tables {
+    /// Reads one table of a config file. `env` tells the variables that secrets name.
+    pub(super) fn read(
+        &mut self,
+        name: &str,
+        value: toml::Value,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(), Failure> {
+        let wrong = |error: toml::de::Error| Failure::usage(format!("[{name}]: {error}"));
+        if name == "relays" {
+            let tables: Vec<RelayTable> = value.try_into().map_err(wrong)?;
+            for table in tables {
+                self.add(relay(table, env)?)?;
+            }
+        } else {
+            self.webhooks = webhooks(value.try_into().map_err(wrong)?, env)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a relay of another name than those that are there.
+    pub(crate) fn add(&mut self, relay: RelaySettings) -> Result<(), Failure> {
+        if self.relays.iter().any(|known| known.name == relay.name) {
+            return Err(Failure::usage(format!("there are two relays named {:?}", relay.name)));
+        }
+        self.relays.push(relay);
+        Ok(())
+    }
+}
+
+fn relay(
+    table: RelayTable,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<RelaySettings, Failure> {
+    let name = table.name;
+    let wrong = |why: &str| Failure::usage(format!("the relay {name:?}: {why}"));
+    if table.max_attempts == Some(0) || table.concurrency == Some(0) {
+        return Err(wrong("max_attempts and concurrency are at least 1"));
+    }
+    // Whoever writes the file decides that this one URL may be plain.
+    let plain_http = table.url.starts_with("http://");
+    let policy = Policy { plain_http, allow: ranges(&table.allow, &wrong)?, ..Policy::default() };
+    Ok(RelaySettings {
+        secrets: secrets(table.secret, env, &wrong)?,
+        timeout: duration(table.timeout, RELAY_TIMEOUT, &wrong)?,
+        max_attempts: table.max_attempts,
+        concurrency: table.concurrency,
+        policy,
+        url: table.url,
+        name,
+    })
+}
+
+/// A relay of the command line, beside this process on the same machine.
+pub(crate) fn local_relay(text: &str, secret: Option<&str>) -> Result<RelaySettings, Failure> {
+    let (name, url) = text
+        .split_once('=')
+        .ok_or_else(|| Failure::usage(format!("--relay {text:?} is not NAME=URL")))?;
+    let secret = secret.ok_or_else(|| {
+        Failure::usage("--relay needs the secret that signs its requests")
+            .with_hint("export WINDLASS_RELAY_SECRET=whsec_$(openssl rand -base64 32)")
+    })?;
+    let loopback = ["127.0.0.0/8", "::1"].iter().map(|range| range.parse());
+    let allow = loopback.collect::<Result<_, windlass::Error>>()?;
+    Ok(RelaySettings {
+        name: name.to_owned(),
+        url: url.to_owned(),
+        secrets: vec![secret.parse()?],
+        timeout: RELAY_TIMEOUT,
+        max_attempts: None,
+        concurrency: None,
+        policy: Policy { plain_http: true, allow, ..Policy::default() },
+    })
+}
+
+fn webhooks(
+    table: WebhooksTable,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<WebhookOptions, Failure> {
+    let wrong = |why: &str| Failure::usage(format!("[webhooks]: {why}"));
+    let mut sets = table.secrets;
+    if let Some(secret) = table.secret
+        && sets.insert(DEFAULT_SECRETS.to_owned(), secret).is_some()
+    {
+        return Err(wrong("secret and secrets.default are the same; write one of them"));
+    }
+    let mut known = BTreeMap::new();
+    for (name, texts) in sets {
+        known.insert(name, secrets(texts, env, &wrong)?);
+    }
+    let defaults = WebhookOptions::default();
+    Ok(WebhookOptions {
+        policy: Policy {
+            plain_http: table.plain_http,
+            ports: table.ports,
+            allow: ranges(&table.allow, &wrong)?,
+            ..defaults.policy
+        },
+        secrets: known,
+        timeout: duration(table.timeout, defaults.timeout, &wrong)?,
+    })
+}
+
+type Wrong<'a> = &'a dyn Fn(&str) -> Failure;
+
+// A secret is a text, or the variable that holds it: `env:NAME`.
+fn secrets(
+    texts: Texts,
+    env: &dyn Fn(&str) -> Option<String>,
+    wrong: Wrong<'_>,
+) -> Result<Vec<Secret>, Failure> {
+    let texts = match texts {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    };
+    if texts.is_empty() {
+        return Err(wrong("secret is an empty list"));
+    }
+    let read = |text: String| {
+        let text = match text.strip_prefix("env:") {
+            None => text,
+            Some(name) => env(name).ok_or_else(|| wrong(&format!("{name} is not set")))?,
+        };
+        text.parse().map_err(|error: windlass::Error| wrong(&error.to_string()))
+    };
+    texts.into_iter().map(read).collect()
+}
+
+fn ranges(texts: &[String], wrong: Wrong<'_>) -> Result<Vec<Cidr>, Failure> {
+    let read = |text: &String| {
+        text.parse().map_err(|error: windlass::Error| wrong(&format!("allow: {error}")))
+    };
+    texts.iter().map(read).collect()
+}
+
+fn duration(
+    text: Option<String>,
+    default: Duration,
+    wrong: Wrong<'_>,
+) -> Result<Duration, Failure> {
+    let Some(text) = text else { return Ok(default) };
+    let read = windlass::kernel::parse_duration(&text);
+    read.map_err(|error| wrong(&format!("timeout: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    fn read(text: &str) -> Result<Tables, Failure> {
+        let env = |name: &str| (name == "RELAY").then(|| SECRET.to_owned());
+        let mut tables = Tables::default();
+        for (name, value) in text.parse::<toml::Table>().unwrap() {
+            tables.read(&name, value, &env)?;
+        }
+        Ok(tables)
+    }
+
+    #[test]
+    fn relays_and_webhooks_are_read() {
+        let tables = read(&format!(
+            r#"
+            [[relays]]
+            name = "greet"
+            url = "http://127.0.0.1:9000/"
+            secret = ["env:RELAY", "{SECRET}"]
+            timeout = "5 seconds"
+            max_attempts = 7
+            concurrency = 4
+            allow = ["127.0.0.1"]
+            [[relays]]
+            name = "plain"
+            url = "https://runner.example/"
+            secret = "env:RELAY"
+            [webhooks]
+            secret = "env:RELAY"
+            timeout = "20 s"
+            allow = ["10.0.0.0/8"]
+            ports = [443]
+            [webhooks.secrets]
+            billing = "{SECRET}"
+            "#
+        ))
+        .unwrap();
+        let [greet, plain] = &tables.relays[..] else { panic!("{tables:?}") };
+        assert_eq!((greet.secrets.len(), greet.timeout), (2, Duration::from_secs(5)));
+        assert_eq!((greet.max_attempts, greet.concurrency), (Some(7), Some(4)));
+        assert!(greet.policy.plain_http && !plain.policy.plain_http);
+        assert_eq!(plain.timeout, RELAY_TIMEOUT);
+        let webhooks = &tables.webhooks;
+        assert_eq!(webhooks.secrets.keys().collect::<Vec<_>>(), ["billing", "default"]);
+        assert_eq!(webhooks.timeout, Duration::from_secs(20));
+        assert_eq!((webhooks.policy.allow.len(), &webhooks.policy.ports), (1, &Some(vec![443])));
+        assert!(!format!("{tables:?}").contains(&SECRET[6..]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let relay =
+            |rest: &str| format!("[[relays]]\nname = \"r\"\nurl = \"https://e.example/\"\n{rest}");
+        for (text, expect) in [
+            (relay(""), "secret"),
+            (relay("secret = \"env:MISSING\""), "MISSING is not set"),
+            (relay("secret = \"s3cret\""), "does not begin with whsec_"),
+            (relay("secret = []"), "empty list"),
+            (relay("secret = \"env:RELAY\"\nallow = [\"10.1.1.1/8\"]"), "10.1.1.1/8"),
+            (relay("secret = \"env:RELAY\"\nretries = 3"), "retries"),
+            (relay("secret = \"env:RELAY\"\nmax_attempts = 0"), "at least 1"),
+            (relay("secret = \"env:RELAY\"\ntimeout = \"soon\""), "timeout"),
+            (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "two relays"),
+            ("[webhooks]\nport = [1]".to_owned(), "port"),
+        ] {
+            let failure = read(&text).unwrap_err();
+            assert!(failure.message.contains(expect), "{text}: {failure}");
+            assert!(!failure.message.contains("s3cret"), "{failure}");
+        }
+        assert!(local_relay("greet", Some(SECRET)).unwrap_err().message.contains("NAME=URL"));
+        let failure = local_relay("greet=http://127.0.0.1:1/", None).unwrap_err();
+        assert!(failure.hint.unwrap().contains("WINDLASS_RELAY_SECRET"));
+    }
+}

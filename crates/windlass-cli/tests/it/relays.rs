@@ -1,0 +1,242 @@
+//! A relay whose steps run in Python, served by the binary: from a config file, through a kill between
+//! two steps, and from one flag of the development server.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+
+use crate::support::{PATIENCE, Server, postgres, run, sqlite_in, until, windlass};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+const RUNNER: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../windlass/examples/python/relay_runner.py");
+
+/// The example's process, and what it printed of each request.
+struct Runner {
+    child: Child,
+    url: String,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Runner {
+    fn start() -> Self {
+        let mut child = Command::new("python3")
+            .args([RUNNER, "0"])
+            .env("RELAY_SECRET", SECRET)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is there; cargo xtask test installs it");
+        let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+        let url = printed.next().expect("it says where it is").unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in printed.map_while(Result::ok) {
+                seen.lock().unwrap().push(line);
+            }
+        });
+        Self { child, url, lines }
+    }
+
+    /// How often each step was asked for.
+    fn steps(&self) -> Vec<usize> {
+        let lines = self.lines.lock().unwrap();
+        let of = |step: &str| lines.iter().filter(|line| step_of(line) == Some(step)).count();
+        vec![of("0"), of("1"), of("2")]
+    }
+}
+
+// A line begins with the request's id, whose last part is the step.
+fn step_of(line: &str) -> Option<&str> {
+    line.split(' ').next()?.rsplit('-').next()
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(folder: &Path, store: &str, url: &str, secret: &str) -> Server {
+    let file = format!(
+        "[[relays]]\nname = \"greet\"\nurl = \"{url}\"\nsecret = \"env:RELAY_SECRET\"\n\
+         allow = [\"127.0.0.1\"]\ntimeout = \"20 seconds\"\nmax_attempts = 5\nconcurrency = 8\n\
+         [webhooks]\nsecret = [\"{OTHER}\", \"env:RELAY_SECRET\"]\nplain_http = true\n\
+         allow = [\"127.0.0.1\"]\n"
+    );
+    let path = folder.join("relays.toml");
+    std::fs::write(&path, file).unwrap();
+    let mut command = windlass();
+    command.args(["server", "--bind", "127.0.0.1:0", "--store", store, "--log", "error"]);
+    command.arg("--config").arg(path).env("RELAY_SECRET", secret);
+    // Where no call must go: there is no proxy.
+    for variable in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+        command.env(variable, "http://127.0.0.1:9/");
+    }
+    Server::spawn(command)
+}
+
+fn create(server: &Server, id: &str) {
+    let params = "{\"name\": \" ann \"}";
+    server.say(&["runs", "create", "greet", "--id", id, "--params", params]).expect(0);
+}
+
+fn details(server: &Server, id: &str) -> serde_json::Value {
+    let run = format!("greet/{id}");
+    server.say(&["runs", "get", &run, "-o", "json"]).expect(0).json()["details"].clone()
+}
+
+fn until_status(server: &Server, id: &str, status: &str) -> serde_json::Value {
+    until(status, || details(server, id)["status"] == status);
+    details(server, id)
+}
+
+#[test]
+fn a_kill_between_two_steps_repeats_none_of_them_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_in(folder.path(), "app.db");
+    a_kill_between_two_steps_repeats_none_of_them(folder.path(), &store);
+}
+
+#[test]
+fn a_kill_between_two_steps_repeats_none_of_them_postgres() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = postgres();
+    a_kill_between_two_steps_repeats_none_of_them(folder.path(), &database.url);
+}
+
+fn a_kill_between_two_steps_repeats_none_of_them(folder: &Path, store: &str) {
+    let runner = Runner::start();
+    let server = serve(folder, store, &runner.url, SECRET);
+    create(&server, "r-1");
+    // The last step is put off: what came before is durable.
+    until_status(&server, "r-1", "waiting");
+    server.kill();
+    let server = serve(folder, store, &runner.url, SECRET);
+    let ended = until_status(&server, "r-1", "complete");
+    assert_eq!(ended["output"], "Hello, Ann!");
+    let steps = runner.steps();
+    assert_eq!(steps[..2], [1, 1]);
+    // On a slow machine the kill may have come while it ran.
+    assert!(steps[2] >= 1, "{steps:?}");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn the_end_is_told_to_the_callback_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let runner = Runner::start();
+    let server = serve(folder.path(), "memory:", &runner.url, SECRET);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let callback = format!("http://{}/told", listener.local_addr().unwrap());
+    let told = std::thread::spawn(move || receive(&listener));
+    let create = |headers: serde_json::Value| {
+        let path = format!("{}/workflows/greet/instances", server.url);
+        let body = json!({ "id": "r-1", "params": { "name": "cy" }, "headers": headers });
+        runtime().block_on(async {
+            let client = reqwest::Client::new();
+            let answer = client.post(path).json(&body).send().await.unwrap();
+            (answer.status().as_u16(), answer.json::<serde_json::Value>().await.unwrap())
+        })
+    };
+    let (status, body) = create(json!({ "callback_url": "http://10.0.0.1/" }));
+    assert_eq!((status, &body["code"]), (400, &json!("ADDRESS_REFUSED")), "{body}");
+    let (status, body) = create(json!({ "callback_url": callback }));
+    assert_eq!(status, 200, "{body}");
+    let (head, body) = told.join().unwrap();
+    assert!(head.starts_with("POST /told HTTP/1.1\r\n"), "{head}");
+    assert_eq!(head.matches(" v1,").count(), 2, "{head}");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["type"], "run.succeeded");
+    let data = &body["data"];
+    assert_eq!((&data["run_id"], &data["result"]), (&json!("r-1"), &json!("Hello, Cy!")));
+}
+
+/// Takes one request and is content with it.
+fn receive(listener: &std::net::TcpListener) -> (String, String) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let read = stream.read(&mut buffer).unwrap();
+        bytes.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() == length.unwrap().parse::<usize>().unwrap() {
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            return (head.to_owned(), body.to_owned());
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_runner_that_knows_another_secret_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let runner = Runner::start();
+    let server = serve(folder.path(), "memory:", &runner.url, OTHER);
+    create(&server, "r-1");
+    let ended = until_status(&server, "r-1", "errored");
+    let message = ended["error"]["message"].as_str().unwrap();
+    assert!(message.contains("401") && message.contains("signature is wrong"), "{message}");
+    assert_eq!(runner.steps(), [1, 0, 0]);
+}
+
+#[test]
+fn the_development_server_takes_a_relay_as_a_flag() {
+    let runner = Runner::start();
+    let dev = || {
+        let mut dev = windlass();
+        let relay = format!("greet={}", runner.url);
+        dev.args(["dev", "--ephemeral", "--port", "0", "--relay", &relay]);
+        dev
+    };
+    let without = run(dev()).expect(2);
+    assert!(without.err.contains("WINDLASS_RELAY_SECRET"), "{without:?}");
+    let mut dev = dev();
+    dev.env("WINDLASS_RELAY_SECRET", SECRET);
+    let server = Server::spawn(dev);
+    let patience = format!("{} seconds", PATIENCE.as_secs());
+    let args = ["runs", "create", "greet", "--params", "{\"name\": \"bo\"}", "--wait"];
+    let said = server.say(&[&args[..], &["--timeout", &patience]].concat()).expect(0);
+    assert_eq!(said.out.trim(), "\"Hello, Bo!\"");
+}
+
+#[test]
+fn a_relay_that_could_never_be_reached_stops_the_server_at_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |url: &str, args: &[&str]| {
+        let text = format!(
+            "[[relays]]\nname = \"r\"\nurl = \"{url}\"\nsecret = \"{SECRET}\"\n\
+             allow = [\"10.0.0.0/8\"]\n"
+        );
+        let path = folder.path().join("relays.toml");
+        std::fs::write(&path, text).unwrap();
+        let mut command = windlass();
+        command.args(args).arg("--config").arg(path);
+        command
+    };
+    let server = ["server", "--bind", "127.0.0.1:0", "--store", "memory:"];
+    for (url, expect) in [
+        ("http://127.0.0.1:9000/", "loopback"),
+        ("http://169.254.169.254/", "metadata"),
+        ("ftp://runner.example/", "scheme"),
+    ] {
+        let said = run(with(url, &server)).expect(2);
+        assert!(said.err.contains(expect) && said.err.contains("\"r\""), "{said:?}");
+        assert!(!said.err.contains(&SECRET[6..]), "{said:?}");
+    }
+    let said = run(with("http://10.0.0.1/?token=s3cret", &["config", "show"])).expect(0);
+    assert!(said.out.contains("r=http://10.0.0.1/"), "{said:?}");
+    assert!(!said.out.contains("s3cret") && !said.out.contains(&SECRET[6..]), "{said:?}");
+}

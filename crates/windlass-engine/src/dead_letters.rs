@@ -1,0 +1,112 @@
+//! Dead letters of all models: what was given up, for operators to look at, requeue or delete.
+
+use std::sync::Arc;
+
+use windlass_kernel::{
+    Actor, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route, RunKey,
+    Task, TaskId,
+};
+
+use crate::engine::Engine;
+use crate::turn::refusal;
+
+/// What a requeued dead letter became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requeued {
+    /// Its task is in its queue again, with all its attempts before it.
+    Task(TaskId),
+    /// Its run had ended: it is carried on as this generation, with the steps that it had completed.
+    Run(RunKey),
+}
+
+impl Engine {
+    /// One page of the namespace's dead letters, oldest first. Those that were requeued stay until
+    /// they are deleted.
+    pub async fn dead_letters(
+        &self,
+        queue: Option<QueueName>,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        let namespace = self.namespace.clone();
+        let query = Query::DeadLetters { namespace, queue, after, limit };
+        self.inner.store.list(query).await?.dead_letters()
+    }
+
+    /// One dead letter of the namespace.
+    pub async fn dead_letter(&self, task_id: TaskId) -> Result<DeadLetter, Error> {
+        let found = self.inner.store.list(Query::DeadLetter { task_id }).await?.dead_letters()?;
+        let found = found.into_iter().find(|letter| letter.namespace == self.namespace);
+        found.ok_or_else(|| {
+            let message = format!("there is no dead letter {task_id}");
+            Error::new(ErrorKind::NotFound, "DEAD_LETTER_NOT_FOUND", message)
+        })
+    }
+
+    /// Tries a dead letter again. An effect goes back to its queue under its old id. For anything
+    /// else the run is what has to go on: if it has errored, this is its retry, and completed steps
+    /// are taken along. A letter is requeued once, unless it dies again; how often is counted.
+    pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
+        let letter = self.dead_letter(task_id).await?;
+        if letter.requeued_at.is_some() {
+            let message = format!("dead letter {task_id} was requeued already");
+            return Err(Error::new(ErrorKind::Conflict, "DEAD_LETTER_REQUEUED", message));
+        }
+        let at = self.inner.clock.now();
+        let mark = Op::Requeue { task_id, at };
+        match letter.run_key.filter(|_| &*letter.kind != windlass_kernel::EFFECT) {
+            Some(run_key) => {
+                let run = self.retry_with(run_key, actor, Some(mark)).await?;
+                Ok(Requeued::Run(run.run_key))
+            }
+            None => {
+                let task = again(letter, at);
+                let ops = vec![mark, Op::Enqueue(Box::new(task))];
+                let commit = Commit::new(None, None, ops);
+                let answer = Arc::clone(&self.inner).commit_until_known(commit).await;
+                match answer {
+                    Ok(_) => Ok(Requeued::Task(task_id)),
+                    // After a lost answer the letter tells whether it was this very request.
+                    Err(CommitError::Refused(_))
+                        if self.dead_letter(task_id).await?.requeued_at == Some(at) =>
+                    {
+                        Ok(Requeued::Task(task_id))
+                    }
+                    Err(error) => Err(refusal(&error)),
+                }
+            }
+        }
+    }
+
+    /// Deletes dead letters of the namespace. Answers how many were there.
+    pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
+        self.inner.store.delete_dead_letters(self.namespace.clone(), task_ids).await
+    }
+
+    /// Deletes all dead letters of the namespace, or of one of its queues. Answers how many.
+    pub async fn purge_dead_letters(&self, queue: Option<QueueName>) -> Result<u64, Error> {
+        let limit = self.inner.options.limits.page_rows_max;
+        let mut deleted = 0;
+        loop {
+            let page = self.dead_letters(queue.clone(), None, limit).await?;
+            let last = page.len() < limit as usize;
+            let ids = page.into_iter().map(|letter| letter.task_id).collect();
+            deleted += self.delete_dead_letters(ids).await?;
+            if last {
+                return Ok(deleted);
+            }
+        }
+    }
+}
+
+// The task that died, as it was, with its errors and a new count of attempts.
+fn again(letter: DeadLetter, at: windlass_kernel::Timestamp) -> Task {
+    let route = Route { queue: letter.queue, name: letter.name };
+    Task {
+        run_key: letter.run_key,
+        step_key: letter.step_key,
+        body: letter.body,
+        errors: letter.errors,
+        ..Task::new(letter.task_id, letter.namespace, &letter.kind, route, at)
+    }
+}

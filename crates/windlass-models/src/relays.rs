@@ -1,0 +1,26 @@
+//! `relays`: a payload handed from step to step, bytes in and bytes out, with hooks that always fire.
+//!
+//! A [`StepRunner`] is asked to run one step at a time and says with its [`StepOutcome`] what comes
+//! next. What a step gave is committed together with what follows from it, and never computed again.
+
+mod effects;
+mod group;
+mod hook;
+mod outcome;
+mod program;
+mod record;
+mod relay;
+mod runtime;
+mod spec;
+mod step;
+mod typed;
+
+pub use effects::Effects;
+pub use group::{GROUP_LABEL, GroupCounts, RunGroup};
+pub use hook::{HookError, NoopTerminalHook, RunOutcome, TerminalHook, TerminalStatus};
+pub use outcome::{StepError, StepOutcome, StepRunner};
+pub use runtime::{Finished, RunInfo, RunState, RuntimeBuilder, Submitted, WorkflowRuntime};
+pub use spec::{HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED_PREFIX, RunSpec};
+pub use step::{Signal, Step};
+pub use tokio_util::sync::CancellationToken;
+pub use typed::{Typed, TypedOutcome, TypedRunner};

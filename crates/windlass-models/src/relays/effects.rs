@@ -1,0 +1,74 @@
+//! What a step stores beside its outcome: written in the same commit, or not at all.
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use windlass_kernel::{Error, ErrorKind, RetryPolicy, RouteName, SqlValue, Statement};
+
+/// How many effects one step may enqueue.
+const EFFECTS_MAX: usize = 256;
+
+/// What a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
+/// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
+#[derive(Debug, Default)]
+pub struct Effects(Mutex<Stored>);
+
+/// What was stored.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    pub(crate) enqueued: Vec<Enqueued>,
+    pub(crate) sql: Vec<Statement>,
+}
+
+impl Stored {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.enqueued.is_empty() && self.sql.is_empty()
+    }
+}
+
+/// An effect that a step wants.
+#[derive(Debug)]
+pub(crate) struct Enqueued {
+    pub(crate) name: RouteName,
+    pub(crate) input: Box<RawValue>,
+    pub(crate) retry: RetryPolicy,
+}
+
+impl Effects {
+    /// Enqueues an effect: an outside side effect that a handler, registered with
+    /// `Engine::serve_effects` under this name, delivers at least once.
+    pub fn enqueue<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        let name = RouteName::new(name)?;
+        retry.validate().map_err(|source| {
+            let message = format!("the effect {name:?} has a policy that makes no sense: {source}");
+            Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
+        })?;
+        let input = serde_json::value::to_raw_value(input).map_err(|source| {
+            let message = "the input of an effect cannot be written as JSON";
+            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
+        })?;
+        let mut stored = self.0.lock();
+        if stored.enqueued.len() >= EFFECTS_MAX {
+            let message = format!("a step may enqueue at most {EFFECTS_MAX} effects");
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
+        }
+        stored.enqueued.push(Enqueued { name, input, retry });
+        Ok(())
+    }
+
+    /// Runs a statement of the application's own in the commit of the outcome, on the application's
+    /// tables in the same database. A unique violation fails the step for good; any other error is
+    /// tried again.
+    pub fn sql(&self, sql: &str, params: Vec<SqlValue>) {
+        self.0.lock().sql.push(Statement { sql: sql.into(), params });
+    }
+
+    pub(crate) fn take(&self) -> Stored {
+        std::mem::take(&mut *self.0.lock())
+    }
+}

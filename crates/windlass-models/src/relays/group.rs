@@ -1,0 +1,160 @@
+//! Runs that belong together: submitted, waited for, cancelled and counted as one.
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use windlass_kernel::{Error, Order, Query, Run, RunKey, RunStatus, RunsQuery};
+
+use super::runtime::{Finished, Submitted, WorkflowRuntime};
+use super::spec::RunSpec;
+
+/// The label that runs of a group carry.
+pub const GROUP_LABEL: &str = "workflow.group";
+
+/// How many runs are read, submitted or cancelled at once.
+const CHUNK: usize = 100;
+
+/// Runs of one relay that belong together. Any process can name the group and has all of it.
+#[derive(Clone)]
+pub struct RunGroup {
+    pub(crate) runtime: WorkflowRuntime,
+    pub(crate) name: String,
+}
+
+/// How many runs of a group are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// Those that have not ended.
+    pub live: u64,
+    /// Those that ended with a result.
+    pub succeeded: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Those that were cancelled.
+    pub cancelled: u64,
+}
+
+impl GroupCounts {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.live + self.succeeded + self.failed + self.cancelled
+    }
+}
+
+impl RunGroup {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Submits runs to the group. Each is idempotent by its name; the answers are in order. If one is
+    /// refused, the others before it in the same hundred are submitted all the same.
+    pub async fn submit(&self, specs: Vec<RunSpec>) -> Result<Vec<Submitted>, Error> {
+        for spec in &specs {
+            spec.validate()?;
+        }
+        let mut submitted = Vec::with_capacity(specs.len());
+        let mut specs = specs.into_iter().peekable();
+        while specs.peek().is_some() {
+            let chunk = specs.by_ref().take(CHUNK).map(|mut spec| {
+                spec.labels.insert(GROUP_LABEL.to_owned(), self.name.clone());
+                self.runtime.submit_as(spec)
+            });
+            for answer in futures::future::join_all(chunk).await {
+                submitted.push(answer?);
+            }
+        }
+        Ok(submitted)
+    }
+
+    /// How many of its runs are where, each in its newest generation.
+    pub async fn counts(&self) -> Result<GroupCounts, Error> {
+        let query = Query::LabelCounts {
+            namespace: self.runtime.engine.namespace().clone(),
+            label: (GROUP_LABEL.to_owned(), self.name.clone()),
+            limit: self.runtime.engine.options().limits.page_rows_max,
+        };
+        let rows = self.runtime.engine.store().list(query).await?.counts()?;
+        let mut counts = GroupCounts::default();
+        for row in rows.iter().filter(|row| row.workflow == self.runtime.name) {
+            match row.status {
+                RunStatus::Complete => counts.succeeded += row.count,
+                RunStatus::Errored => counts.failed += row.count,
+                RunStatus::Terminated => counts.cancelled += row.count,
+                RunStatus::Active | RunStatus::Waiting | RunStatus::Paused => {
+                    counts.live += row.count;
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn page(&self, after: Option<RunKey>) -> Result<Vec<Run>, Error> {
+        let query = RunsQuery {
+            workflow: Some(self.runtime.name.clone()),
+            label: Some((GROUP_LABEL.to_owned(), self.name.clone())),
+            order: Order::Ascending,
+            after,
+            ..RunsQuery::all(self.runtime.engine.namespace().clone(), CHUNK as u32)
+        };
+        self.runtime.engine.store().list(Query::Runs(query)).await?.runs()
+    }
+
+    /// Waits until all of its runs have ended, those that are submitted meanwhile too.
+    pub async fn wait_all(&self) -> Result<GroupCounts, Error> {
+        let mut after = None;
+        loop {
+            let page = self.page(after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.run_key);
+            let live = page.iter().filter(|run| !run.status.is_ended());
+            let waits = live.map(|run| self.runtime.engine.wait(run.run_key));
+            for ended in futures::future::join_all(waits).await {
+                ended?;
+            }
+        }
+        self.counts().await
+    }
+
+    /// Waits until one of its runs has ended, and answers how; one that has ended already will do.
+    /// Nothing if the group has no runs.
+    pub async fn wait_any(&self) -> Result<Option<Finished>, Error> {
+        let mut waits = FuturesUnordered::new();
+        let mut after = None;
+        loop {
+            let page = self.page(after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.run_key);
+            for run in page {
+                let ended = run.status.is_ended();
+                if ended && !self.runtime.engine.is_newest(&run).await? {
+                    continue;
+                }
+                let runtime = &self.runtime;
+                let wait = async move { runtime.ended(run.run_key, run.id.as_str()).await };
+                if ended {
+                    return wait.await.map(Some);
+                }
+                waits.push(wait);
+            }
+        }
+        waits.next().await.transpose()
+    }
+
+    /// Cancels all of its runs, and returns when they have ended. Answers how many were cancelled.
+    pub async fn cancel_all(&self) -> Result<u64, Error> {
+        let mut cancelled = 0;
+        let mut after = None;
+        loop {
+            let page = self.page(after).await?;
+            let Some(last) = page.last() else { return Ok(cancelled) };
+            after = Some(last.run_key);
+            let live = page.iter().filter(|run| !run.status.is_ended());
+            let reason = format!("group {:?} was cancelled", self.name);
+            let cancels =
+                live.map(|run| self.runtime.engine.cancel(run.run_key, Some(&reason), None));
+            for answer in futures::future::join_all(cancels).await {
+                cancelled += u64::from(answer?);
+            }
+        }
+    }
+}

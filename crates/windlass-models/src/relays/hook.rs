@@ -1,0 +1,163 @@
+//! Terminal hooks: who is told how a run ended.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use windlass_kernel::retry::RetryLimit;
+use windlass_kernel::{Error, RetryPolicy, RunKey, Timestamp};
+
+/// Is told how each run ended: at least once, under a stable id, after the commit that ended it.
+///
+/// The commit that ends a run enqueues the call, whoever sends it and on whatever path. It is made
+/// again with backoff until it succeeds; if it never does, it is a dead letter.
+pub trait TerminalHook: Send + Sync + 'static {
+    /// Tells of one end. Called again with the same [`RunOutcome::id`] if it fails, or if the
+    /// process ends before it is known to have succeeded.
+    fn on_termination(
+        &self,
+        outcome: &RunOutcome,
+    ) -> impl Future<Output = Result<(), HookError>> + Send;
+
+    /// Whether the end of a run with these headers is to be told; asked once, when it is created. If
+    /// not, nothing is enqueued. An error refuses the run.
+    fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
+        let _ = headers;
+        Ok(true)
+    }
+
+    /// How often and after how long a failed call is made again. Kept with each run when it is
+    /// created. Default: ten attempts, 1 s doubling up to an hour.
+    fn retry(&self) -> RetryPolicy {
+        RetryPolicy::exponential(RetryLimit::Times(9), Duration::from_secs(1))
+            .with_max_delay(Duration::from_secs(60 * 60))
+            .with_jitter(0.1)
+    }
+
+    /// How long one call may take. Default one minute.
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+}
+
+/// Tells nobody, and costs nothing: no task is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoopTerminalHook;
+
+impl TerminalHook for NoopTerminalHook {
+    async fn on_termination(&self, _: &RunOutcome) -> Result<(), HookError> {
+        Ok(())
+    }
+
+    fn wants(&self, _: &BTreeMap<String, String>) -> Result<bool, Error> {
+        Ok(false)
+    }
+}
+
+/// How a run ended, as hooks are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunOutcome {
+    /// The same for every call about this end: receivers deduplicate by it.
+    pub id: String,
+    /// The run.
+    pub run_id: String,
+    /// The generation of the run that ended: a run that is retried ends once more.
+    pub run_key: RunKey,
+    /// Which generation that is, from 0.
+    pub generation: u32,
+    /// The relay.
+    pub workflow: String,
+    /// The tenant.
+    pub namespace: String,
+    /// How it ended.
+    pub status: TerminalStatus,
+    /// What it ended with, if it succeeded.
+    pub result: Option<Bytes>,
+    /// Why it failed or was cancelled.
+    pub error: Option<String>,
+    /// The submitter's headers.
+    pub headers: BTreeMap<String, String>,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Which call about this end it is, from 1.
+    pub attempt: u32,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TerminalStatus {
+    /// With a result.
+    Succeeded,
+    /// By the runner's verdict, or because a step could not be run.
+    Failed,
+    /// By the runner's verdict, or by somebody's hand.
+    Cancelled,
+}
+
+impl TerminalStatus {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for TerminalStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a hook could not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookError {
+    message: String,
+    permanent: bool,
+    retry_after: Option<Duration>,
+}
+
+impl HookError {
+    /// Another call can help.
+    pub fn transient(error: impl fmt::Display) -> Self {
+        Self { message: error.to_string(), permanent: false, retry_after: None }
+    }
+
+    /// No further call can help: this one becomes a dead letter.
+    pub fn permanent(error: impl fmt::Display) -> Self {
+        Self { permanent: true, ..Self::transient(error) }
+    }
+
+    /// The least time before another call, if the callee said so.
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+
+    /// What to tell people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether no further call can help.
+    pub fn is_permanent(&self) -> bool {
+        self.permanent
+    }
+
+    /// The least time before another call.
+    pub fn delay_min(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for HookError {}

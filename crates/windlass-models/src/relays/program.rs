@@ -1,0 +1,530 @@
+//! A run of a relay in memory: runs its steps one after the other, a commit each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use serde_json::{Value, json};
+use windlass_engine::{Control, EnqueuedReason, Program, Sent, Turn, TurnError};
+use windlass_kernel::{
+    Body, BoxFuture, CommitError, Decision, Draft, Encoding, Error, Message, MessageKind, Run,
+    RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
+};
+
+use super::outcome::StepError;
+use super::record::{self, After, Verdict};
+use super::relay::{Ran, Relay, headers_of};
+use super::step::{Memos, Signal, Step, Wanted};
+
+/// What a row of `steps` is that stands for a step of a relay, and for a memo of one.
+pub(crate) const STEP_KIND: &str = "relay";
+pub(crate) const MEMO_KIND: &str = "memo";
+
+/// How many errors of failed attempts a step keeps, the latest ones.
+const ERRORS_MAX: usize = 20;
+
+pub(crate) struct RelayProgram {
+    relay: Arc<Relay>,
+    run_id: String,
+    run_key: RunKey,
+    workflow: String,
+    headers: BTreeMap<String, String>,
+    // A run that came with JSON ends with JSON, if its result is some.
+    json: bool,
+    pub(crate) number: u32,
+    payload: Bytes,
+    pub(crate) open: Open,
+    memos: Arc<Memos>,
+}
+
+/// What is known of the step that comes next.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    // Its row's place and time, if it has a row.
+    pub(crate) stored: Option<(u64, Timestamp)>,
+    // How often it failed.
+    pub(crate) attempt: u32,
+    pub(crate) errors: Vec<Value>,
+    // When it is tried, or gives up waiting for its signal.
+    pub(crate) due: Option<Timestamp>,
+    // The signal that it waits for, or waited for.
+    pub(crate) wait_for: Option<Arc<str>>,
+    pub(crate) signal: Option<Signal>,
+}
+
+impl Open {
+    fn read(row: &StepRow) -> Self {
+        let waits = row.status == StepStatus::Waiting && row.attempt == 0;
+        let signal = match (&row.wait_for, &row.input) {
+            (None, _) => None,
+            (Some(_), Some(body)) => Some(Signal::Received(body.bytes.clone())),
+            (Some(_), None) if waits => None,
+            (Some(_), None) => Some(Signal::TimedOut),
+        };
+        let error: Option<Value> = row.error.as_ref().and_then(|error| error.read().ok());
+        let errors = error.and_then(|error| error.get("errors")?.as_array().cloned());
+        Self {
+            stored: Some((row.position, row.created_at)),
+            attempt: row.attempt,
+            errors: errors.unwrap_or_default(),
+            due: row.due_at,
+            wait_for: row.wait_for.clone(),
+            signal,
+        }
+    }
+
+    fn waits_for_signal(&self) -> Option<&Arc<str>> {
+        self.wait_for.as_ref().filter(|_| self.signal.is_none())
+    }
+}
+
+impl RelayProgram {
+    pub(crate) fn open(relay: Arc<Relay>, run: &Run, rows: &[StepRow]) -> Result<Self, Error> {
+        let number_of = |row: &StepRow| row.step_key.as_str().parse::<u32>().ok();
+        let steps = rows.iter().filter(|row| &*row.kind == STEP_KIND);
+        let done = steps.clone().filter(|row| row.status == StepStatus::Completed);
+        let last = done.filter_map(|row| Some((number_of(row)?, row))).max_by_key(|(n, _)| *n);
+        let (number, payload) = match last {
+            None => (0, run.input.bytes.clone()),
+            Some((n, row)) => {
+                let result = row.result.as_ref().ok_or_else(|| {
+                    Error::corrupt(format!("step {n} of a relay is completed and has no payload"))
+                })?;
+                (n + 1, result.bytes.clone())
+            }
+        };
+        let mut next = steps.filter(|row| !row.status.is_settled());
+        let open = next.find(|row| number_of(row) == Some(number)).map(Open::read);
+        let prefix = format!("{number}/");
+        let memos = rows.iter().filter(|row| &*row.kind == MEMO_KIND).filter_map(|row| {
+            let name = row.step_key.as_str().strip_prefix(&prefix)?;
+            Some((name.to_owned(), row.result.clone()?))
+        });
+        let memos = Arc::new(memos_of(&relay, memos.collect()));
+        Ok(Self {
+            run_id: run.id.as_str().to_owned(),
+            run_key: run.run_key,
+            workflow: run.workflow.as_str().to_owned(),
+            headers: headers_of(run)?,
+            json: run.input.encoding == Encoding::Json,
+            relay,
+            number,
+            payload,
+            open: open.unwrap_or_default(),
+            memos,
+        })
+    }
+
+    async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        loop {
+            if turn.is_lost() {
+                return Err(TurnError::Lost);
+            }
+            if turn.has_unread() {
+                turn.read_messages().await?;
+            }
+            if turn.control().is_some() {
+                if turn.obey().await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.open.waits_for_signal().is_some() && !self.take_signal(turn).await? {
+                let due = self.open.due;
+                return self.park(turn, due.map_or(Wake::OnMessage, Wake::At)).await;
+            }
+            if let Some(due) = self.open.due.filter(|due| *due > turn.now()) {
+                return self.park(turn, Wake::At(due)).await;
+            }
+            if turn.is_draining() || !turn.take_step() {
+                return self.park(turn, Wake::Now).await;
+            }
+            if self.run_step(turn).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    // The turn is given back: all that the run waits for is in the store.
+    async fn park(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
+        let mut draft = turn.draft();
+        record::release(&mut draft, wake, turn.read_to());
+        turn.commit(draft).await?;
+        self.announce(turn, wake);
+        Ok(())
+    }
+
+    fn announce(&self, turn: &Turn, wake: Wake) {
+        match wake {
+            Wake::At(_) if self.open.attempt > 0 => turn.announce(EnqueuedReason::Retry),
+            Wake::At(_) => turn.announce(EnqueuedReason::Wake),
+            Wake::Now | Wake::OnMessage => {}
+        }
+    }
+
+    // Records that the signal came or did not come in time, so that every attempt of the step sees
+    // the same. `false` if neither is so.
+    async fn take_signal(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        let Some(name) = self.open.waits_for_signal().cloned() else { return Ok(true) };
+        let signal = signal_of(turn, &name);
+        let timed_out = self.open.due.is_some_and(|due| due <= turn.now());
+        if signal.is_none() && !timed_out {
+            return Ok(false);
+        }
+        let mut draft = turn.draft();
+        let stamp = turn.stamp();
+        let mut row = self.row(&draft, turn, stamp.at);
+        row.status = StepStatus::Pending;
+        let taken = match signal {
+            Some(message) => {
+                let body = message.body.clone().unwrap_or_else(|| Body::bytes(Bytes::new()));
+                row.input = Some(body.clone());
+                let payload =
+                    json!({ "step": self.number, "name": &*name, "message": message.seq });
+                draft
+                    .consume_into_step("message.received", &payload, &message, row, stamp)
+                    .map_err(TurnError::Blocked)?;
+                turn.mailbox.remove(&message.seq);
+                Signal::Received(body.bytes)
+            }
+            None => {
+                draft.open_step(row);
+                Signal::TimedOut
+            }
+        };
+        turn.commit(draft).await?;
+        (self.open.signal, self.open.due) = (Some(taken), None);
+        Ok(true)
+    }
+
+    // Runs one attempt of the next step and commits what came of it. `true` if the turn is over.
+    async fn run_step(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        turn.metrics().steps_begun.add(1);
+        let step = Arc::new(self.step());
+        let mut work = (self.relay.run)(Arc::clone(&step));
+        let ran = match self.drive(turn, &step, &mut work).await {
+            Ok(ran) => ran,
+            Err(error) => {
+                // Whatever the step has started elsewhere should stop too.
+                step.cancel_token.cancel();
+                return Err(error);
+            }
+        };
+        drop(work);
+        if turn.has_unread() {
+            turn.read_messages().await?;
+        }
+        if cancellation(turn).is_some() {
+            self.cancelled(turn, &step).await?;
+            return Ok(true);
+        }
+        let verdict = self.verdict(turn, &step, ran);
+        self.record(turn, &step, verdict).await
+    }
+
+    fn step(&self) -> Step {
+        let memos = Arc::clone(&self.memos);
+        let (run_id, workflow) = (self.run_id.clone(), self.workflow.clone());
+        let mut step = Step::new(run_id, workflow, self.number, self.payload.clone(), memos);
+        step.run_key = Some(self.run_key);
+        step.headers.clone_from(&self.headers);
+        step.headers.insert("workflow.run_id".into(), self.run_id.clone());
+        step.headers.insert("workflow.step".into(), self.number.to_string());
+        step.attempt = self.open.attempt + 1;
+        step.signal.clone_from(&self.open.signal);
+        step
+    }
+
+    // Polls the step until it returns, records its memos meanwhile, and hands cancellation on.
+    async fn drive(
+        &self,
+        turn: &mut Turn,
+        step: &Step,
+        work: &mut BoxFuture<'static, Ran>,
+    ) -> Result<Ran, TurnError> {
+        let mut sent: Option<(Sent, Vec<Wanted>)> = None;
+        let mut ran = None;
+        loop {
+            let mut answer = None;
+            std::future::poll_fn(|cx| {
+                self.memos.waker.register(cx.waker());
+                if let Some((sent, _)) = &mut sent
+                    && let Poll::Ready(ready) = sent.poll_unpin(cx)
+                {
+                    answer = Some(ready);
+                    return Poll::Ready(());
+                }
+                if ran.is_none()
+                    && let Poll::Ready(ready) = work.poll_unpin(cx)
+                {
+                    ran = Some(ready);
+                    return Poll::Ready(());
+                }
+                let records = sent.is_none() && self.memos.has_wanted();
+                match records || turn.poll_poked(cx).is_ready() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            if let Some(answer) = answer
+                && let Some((_, wanted)) = sent.take()
+            {
+                match turn.answered(answer)? {
+                    Ok(_) => self.memos.recorded(wanted),
+                    Err(refused) => {
+                        return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));
+                    }
+                }
+            }
+            if turn.is_lost() {
+                return Err(TurnError::Lost);
+            }
+            if sent.is_none() && self.memos.has_wanted() && ran.is_none() {
+                sent = self.send_memos(turn)?;
+            }
+            if turn.has_unread() && sent.is_none() {
+                turn.read_messages().await?;
+                if cancellation(turn).is_some() {
+                    step.cancel_token.cancel();
+                }
+            }
+            if sent.is_none()
+                && let Some(ran) = ran.take()
+            {
+                return Ok(ran);
+            }
+        }
+    }
+
+    // One commit for all memos that are waiting. Of two with one name the first stays.
+    fn send_memos(&self, turn: &mut Turn) -> Result<Option<(Sent, Vec<Wanted>)>, TurnError> {
+        let wanted = self.memos.take_new();
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let mut draft = turn.draft();
+        for Wanted { name, body, .. } in &wanted {
+            let stamp = turn.stamp();
+            let key = StepKey::with_limits(format!("{}/{name}", self.number), turn.limits())
+                .map_err(TurnError::Blocked)?;
+            let mut row = record::blank(turn, key, MEMO_KIND, stamp.at);
+            row.position = draft.head().next_ordinal;
+            row.attempt = self.open.attempt + 1;
+            row.status = StepStatus::Completed;
+            row.result = Some(body.clone());
+            let payload = json!({
+                "step": self.number, "memo": name, "attempt": row.attempt,
+                "result_bytes": body.len(),
+            });
+            draft.step("relay.memo_recorded", &payload, row, stamp).map_err(TurnError::Blocked)?;
+        }
+        Ok(Some((turn.send(draft), wanted)))
+    }
+
+    // What is to be recorded of an attempt.
+    fn verdict(&self, turn: &Turn, step: &Step, ran: Ran) -> Verdict {
+        let limits = turn.limits();
+        let checked = ran.and_then(|outcome| record::check(outcome, self.number, limits));
+        match checked {
+            Ok(outcome) => Verdict::Outcome(outcome),
+            Err(error) => self.failed(turn, step.attempt, error),
+        }
+    }
+
+    fn failed(&self, turn: &Turn, attempt: u32, error: StepError) -> Verdict {
+        let name = if error.is_permanent() { "Permanent" } else { "Transient" };
+        let mut errors = self.open.errors.clone();
+        let message: String = error.message().chars().take(2_000).collect();
+        let at = turn.now().to_string();
+        errors.push(json!({ "attempt": attempt, "name": name, "message": message, "at": at }));
+        let skip = errors.len().saturating_sub(ERRORS_MAX);
+        errors.drain(..skip);
+        let decision = self.relay.retry.decide(
+            attempt,
+            name,
+            !error.is_permanent(),
+            error.delay_min(),
+            turn.env().random(),
+        );
+        match decision {
+            Decision::RetryIn(delay) => Verdict::Retry { name, message, errors, delay },
+            Decision::GiveUp(_) => Verdict::Dead { name, message, errors },
+        }
+    }
+
+    pub(crate) fn attempts_max(&self) -> Option<u32> {
+        self.relay.retry.attempts_max()
+    }
+
+    // The row of the step as far as it does not depend on what became of it.
+    pub(crate) fn row(&self, draft: &Draft, turn: &Turn, at: Timestamp) -> StepRow {
+        let key = StepKey::from_stored(self.number.to_string());
+        let mut row = record::blank(turn, key, STEP_KIND, at);
+        row.position = draft.head().next_ordinal;
+        if let Some((position, created_at)) = self.open.stored {
+            (row.position, row.created_at) = (position, created_at);
+        }
+        row.attempt = self.open.attempt;
+        row.attempts_max = self.relay.retry.attempts_max();
+        row.wait_for.clone_from(&self.open.wait_for);
+        if let Some(Signal::Received(bytes)) = &self.open.signal {
+            row.input = Some(Body::bytes(bytes.clone()));
+        }
+        row
+    }
+
+    // Commits what came of a step, and what follows from it. `true` if the turn is over.
+    async fn record(
+        &mut self,
+        turn: &mut Turn,
+        step: &Step,
+        verdict: Verdict,
+    ) -> Result<bool, TurnError> {
+        let mut verdict = verdict;
+        let mut stored = step.effects.take();
+        loop {
+            let mut draft = turn.draft();
+            if turn.run.status == RunStatus::Waiting {
+                draft.status(RunStatus::Active);
+            }
+            // An attempt that is tried again leaves nothing.
+            if !verdict.is_retry() {
+                record::effects(&mut draft, turn, &mut stored).map_err(TurnError::Blocked)?;
+            }
+            let after = record::write(self, turn, &mut draft, &verdict, step.attempt, self.json)
+                .map_err(TurnError::Blocked)?;
+            let sent = turn.send(draft);
+            match turn.answered(sent.await)? {
+                Ok(_) => {
+                    record::count(turn.metrics(), &verdict);
+                    return Ok(self.follow(turn, verdict, after));
+                }
+                // The runner's own SQL failed: that is a failed attempt like any other.
+                Err(CommitError::UserSql { unique, message }) => {
+                    let error = match unique {
+                        true => StepError::permanent(message),
+                        false => StepError::transient(message),
+                    };
+                    verdict = self.failed(turn, step.attempt, error);
+                    stored = Default::default();
+                }
+                Err(refused) => {
+                    return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));
+                }
+            }
+        }
+    }
+
+    // Goes on in memory where the commit has gone in the store.
+    fn follow(&mut self, turn: &Turn, verdict: Verdict, after: After) -> bool {
+        let wake = match after {
+            After::Ended => return true,
+            After::Same(open, wake) => {
+                self.open = open;
+                wake
+            }
+            After::Next(open, wake) => {
+                if let Verdict::Outcome(outcome) = verdict
+                    && let Some(payload) = record::payload_of(outcome)
+                {
+                    self.payload = payload;
+                }
+                self.number += 1;
+                self.open = open;
+                self.memos = Arc::new(memos_of(&self.relay, BTreeMap::new()));
+                wake
+            }
+        };
+        if let Some(wake) = wake {
+            self.announce(turn, wake);
+        }
+        wake.is_some()
+    }
+
+    // Somebody cancelled the run while the step was running: what it returned is discarded, and what
+    // it stored beside that is kept.
+    async fn cancelled(&mut self, turn: &mut Turn, step: &Step) -> Result<(), TurnError> {
+        let controls: Vec<Message> = turn
+            .mailbox
+            .values()
+            .filter(|message| message.kind == MessageKind::Control)
+            .cloned()
+            .collect();
+        let Some(cancel) = controls.iter().find(|message| Control::of(message) == Control::Cancel)
+        else {
+            return Ok(());
+        };
+        let mut stored = step.effects.take();
+        loop {
+            let mut draft = turn.draft();
+            record::effects(&mut draft, turn, &mut stored).map_err(TurnError::Blocked)?;
+            let by = StepKey::from_stored("windlass");
+            for message in &controls {
+                let stamp = turn.stamp();
+                let payload = json!({ "message": message.seq });
+                draft
+                    .consume("message.received", &payload, message, by.clone(), stamp)
+                    .map_err(TurnError::Blocked)?;
+            }
+            let stamp: Stamp = turn.stamp();
+            let mut row = self.row(&draft, turn, stamp.at);
+            row.status = StepStatus::Cancelled;
+            row.attempt = step.attempt;
+            let payload = json!({ "step": self.number, "attempt": step.attempt });
+            draft.step("relay.step_cancelled", &payload, row, stamp).map_err(TurnError::Blocked)?;
+            turn.end_cancelled(&mut draft, cancel).await?;
+            let sent = turn.send(draft);
+            match turn.answered(sent.await)? {
+                Ok(_) => return Ok(()),
+                Err(CommitError::UserSql { message, .. }) => {
+                    tracing::warn!(run_id = self.run_id, message, "SQL of a cancelled step failed");
+                    stored.sql.clear();
+                }
+                Err(refused) => {
+                    return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));
+                }
+            }
+        }
+    }
+}
+
+fn memos_of(relay: &Relay, known: BTreeMap<String, Body>) -> Memos {
+    let limits = &relay.engine.limits;
+    // The step's number and a slash come before the name.
+    let chars = limits.step_key_chars_max.saturating_sub(11);
+    Memos::new(known, chars, limits.step_bytes_max)
+}
+
+// The oldest signal of a name.
+pub(crate) fn signal_of(turn: &Turn, name: &str) -> Option<Message> {
+    let is =
+        |message: &&Message| message.kind == MessageKind::Event && message.name.as_str() == name;
+    turn.mailbox.values().find(is).cloned()
+}
+
+fn cancellation(turn: &Turn) -> Option<&Message> {
+    let is = |message: &&Message| {
+        message.kind == MessageKind::Control && Control::of(message) == Control::Cancel
+    };
+    turn.mailbox.values().find(is)
+}
+
+/// The longest a step may be put off, by the limits.
+pub(crate) fn delay_max(days: u32) -> Duration {
+    Duration::from_secs(u64::from(days) * 24 * 60 * 60)
+}
+
+impl Program for RelayProgram {
+    fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
+        Box::pin(self.take(turn))
+    }
+
+    fn bytes(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len() + 100).sum();
+        size_of::<Self>() + 500 + self.payload.len() + headers + self.memos.bytes()
+    }
+}

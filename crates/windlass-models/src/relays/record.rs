@@ -1,0 +1,358 @@
+//! What is recorded of a step: rows, events, and what follows from its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use windlass_engine::{EFFECTS_QUEUE, Metrics, TaskBody, Turn};
+use windlass_kernel::{
+    Body, DeadLetter, Draft, EFFECT, End, Error, Limits, MessageName, QueueName, Route, RouteName,
+    RunStatus, Step as StepRow, StepKey, StepStatus, Task, TaskId, Timestamp, Wake, derived,
+};
+
+use super::effects::Stored;
+use super::outcome::{StepError, StepOutcome};
+use super::program::{Open, RelayProgram, delay_max, signal_of};
+
+/// What is to be recorded of an attempt.
+pub(crate) enum Verdict {
+    Outcome(StepOutcome),
+    Retry { name: &'static str, message: String, errors: Vec<Value>, delay: Duration },
+    Dead { name: &'static str, message: String, errors: Vec<Value> },
+}
+
+impl Verdict {
+    pub(crate) fn is_retry(&self) -> bool {
+        matches!(self, Verdict::Retry { .. })
+    }
+}
+
+/// What comes after a step's commit.
+pub(crate) enum After {
+    /// Nothing.
+    Ended,
+    /// Another attempt of the same step; the turn is given back if it waits.
+    Same(Open, Option<Wake>),
+    /// The next step; the turn is given back if it waits.
+    Next(Open, Option<Wake>),
+}
+
+/// How long a reason may be that is kept.
+const REASON_CHARS_MAX: usize = 16 * 1024;
+
+/// Refuses an outcome that cannot be kept: a failure that no attempt can help.
+pub(crate) fn check(
+    outcome: StepOutcome,
+    number: u32,
+    limits: &Limits,
+) -> Result<StepOutcome, StepError> {
+    let (what, bytes, max) = match &outcome {
+        StepOutcome::Continue { payload }
+        | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnSignal { payload, .. } => {
+            ("payload", payload.len(), limits.step_bytes_max)
+        }
+        StepOutcome::Succeed { result } => ("result", result.len(), limits.output_bytes_max),
+        StepOutcome::Fail { .. } | StepOutcome::Cancel { .. } => ("reason", 0, 0),
+    };
+    if bytes > max {
+        return Err(StepError::permanent(format!(
+            "the {what} of step {number} has {bytes} bytes; at most {max} are allowed"
+        )));
+    }
+    let goes_on = payload_len(&outcome).is_some();
+    if goes_on && number as usize + 1 >= limits.steps_per_run_max {
+        let max = limits.steps_per_run_max;
+        return Err(StepError::permanent(format!("a run may have at most {max} steps")));
+    }
+    let longest = delay_max(limits.sleep_days_max);
+    let delay = match &outcome {
+        StepOutcome::ContinueAfter { delay, .. } => Some(*delay),
+        StepOutcome::ContinueOnSignal { timeout, .. } => *timeout,
+        _ => None,
+    };
+    if delay.is_some_and(|delay| delay > longest) {
+        let days = limits.sleep_days_max;
+        return Err(StepError::permanent(format!(
+            "step {number} asks to wait for {delay:?}; at most {days} days are allowed"
+        )));
+    }
+    if let StepOutcome::ContinueOnSignal { signal, .. } = &outcome {
+        MessageName::with_limits(signal, limits).map_err(StepError::permanent)?;
+    }
+    Ok(outcome)
+}
+
+fn payload_len(outcome: &StepOutcome) -> Option<usize> {
+    match outcome {
+        StepOutcome::Continue { payload }
+        | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnSignal { payload, .. } => Some(payload.len()),
+        _ => None,
+    }
+}
+
+/// What an outcome hands on.
+pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
+    match outcome {
+        StepOutcome::Continue { payload }
+        | StepOutcome::ContinueAfter { payload, .. }
+        | StepOutcome::ContinueOnSignal { payload, .. } => Some(payload),
+        _ => None,
+    }
+}
+
+/// A row of `steps` with nothing in it.
+pub(crate) fn blank(turn: &Turn, key: StepKey, kind: &str, at: Timestamp) -> StepRow {
+    StepRow {
+        run_key: turn.run.run_key,
+        name: key.as_str().into(),
+        step_key: key,
+        kind: kind.into(),
+        status: StepStatus::Pending,
+        position: 0,
+        attempt: 0,
+        attempts_max: None,
+        input: None,
+        result: None,
+        error: None,
+        timeout: None,
+        due_at: None,
+        wait_for: None,
+        created_at: at,
+        updated_at: at,
+    }
+}
+
+/// Gives the turn back.
+pub(crate) fn release(draft: &mut Draft, wake: Wake, read_to: u64) {
+    draft.status(if wake == Wake::Now { RunStatus::Active } else { RunStatus::Waiting });
+    draft.release(wake, read_to);
+}
+
+/// Whether the turn is given back before a step, and until when.
+pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
+    if let Some(name) = open.wait_for.as_ref().filter(|_| open.signal.is_none()) {
+        // One that was read already wakes nobody.
+        let here = signal_of(turn, name).is_some();
+        return (!here).then(|| open.due.map_or(Wake::OnMessage, Wake::At));
+    }
+    open.due.filter(|due| *due > turn.now()).map(Wake::At)
+}
+
+/// Writes what a step stored beside its outcome.
+pub(crate) fn effects(draft: &mut Draft, turn: &Turn, stored: &mut Stored) -> Result<(), Error> {
+    if stored.is_empty() {
+        return Ok(());
+    }
+    for effect in &stored.enqueued {
+        let (queue, name) = (QueueName::from_stored(EFFECTS_QUEUE), effect.name.clone());
+        let route = Route { queue, name };
+        let body = TaskBody {
+            input: effect.input.clone(),
+            retry: effect.retry.clone(),
+            start_to_close_ms: Some(60_000),
+            heartbeat_ms: None,
+        };
+        let (id, namespace) = (turn.new_task_id(), turn.run.namespace.clone());
+        let mut task = Task::new(id, namespace, EFFECT, route, turn.now()).of_run(&turn.run);
+        task.body = Some(Body::of(&body)?);
+        draft.enqueue(task);
+    }
+    if !stored.sql.is_empty() {
+        draft.user_sql(stored.sql.clone());
+    }
+    Ok(())
+}
+
+/// Writes what came of a step into a commit.
+pub(crate) fn write(
+    program: &RelayProgram,
+    turn: &mut Turn,
+    draft: &mut Draft,
+    verdict: &Verdict,
+    attempt: u32,
+    json: bool,
+) -> Result<After, Error> {
+    let number = program.number;
+    let stamp = turn.stamp();
+    let mut row = program.row(draft, turn, stamp.at);
+    row.attempt = attempt;
+    match verdict {
+        Verdict::Outcome(StepOutcome::Succeed { result }) => {
+            // The result is the run's output: nothing is stored twice.
+            row.status = StepStatus::Completed;
+            let payload = json!({ "step": number, "attempt": attempt, "outcome": "succeed" });
+            draft.step("relay.step_completed", &payload, row, stamp)?;
+            let is_json = json && serde_json::from_slice::<serde::de::IgnoredAny>(result).is_ok();
+            let output =
+                if is_json { Body::json(result.clone()) } else { Body::bytes(result.clone()) };
+            let payload = json!({ "output_bytes": output.len() });
+            turn.end(draft, "workflow.completed", &payload, End::Complete(output))?;
+            Ok(After::Ended)
+        }
+        Verdict::Outcome(StepOutcome::Fail { reason }) => {
+            let error = error_body("Fail", reason, number, &[])?;
+            row.status = StepStatus::Errored;
+            row.error = Some(error.clone());
+            let payload = json!({ "step": number, "attempt": attempt, "outcome": "fail" });
+            draft.step("relay.step_failed", &payload, row, stamp)?;
+            let payload = json!({ "error": { "name": "Fail" } });
+            turn.end(draft, "workflow.failed", &payload, End::Errored(error))?;
+            Ok(After::Ended)
+        }
+        Verdict::Outcome(StepOutcome::Cancel { reason }) => {
+            let error = error_body("Cancel", reason, number, &[])?;
+            row.status = StepStatus::Cancelled;
+            row.error = Some(error.clone());
+            let payload = json!({ "step": number, "attempt": attempt, "outcome": "cancel" });
+            draft.step("relay.step_cancelled", &payload, row, stamp)?;
+            let payload = json!({ "request": "step" });
+            turn.end(draft, "workflow.terminated", &payload, End::Terminated(Some(error)))?;
+            Ok(After::Ended)
+        }
+        Verdict::Outcome(outcome) => {
+            row.status = StepStatus::Completed;
+            row.result = payload_of(outcome.clone()).map(Body::bytes);
+            let bytes = payload_len(outcome);
+            let mut payload = json!({ "step": number, "attempt": attempt, "payload_bytes": bytes });
+            let open = next_open(outcome, turn.now(), &mut payload);
+            draft.step("relay.step_completed", &payload, row, stamp)?;
+            let (open, wake) = put_next(turn, draft, number + 1, open, program);
+            Ok(After::Next(open, wake))
+        }
+        Verdict::Retry { name, message, errors, delay } => {
+            let due = turn.now().plus(*delay);
+            row.status = StepStatus::Waiting;
+            row.due_at = Some(due);
+            row.error = Some(error_body(name, message, number, errors)?);
+            let open = Open {
+                stored: Some((row.position, row.created_at)),
+                attempt,
+                errors: errors.clone(),
+                due: Some(due),
+                wait_for: program.open.wait_for.clone(),
+                signal: program.open.signal.clone(),
+            };
+            let payload = json!({
+                "step": number, "attempt": attempt, "error": { "name": name },
+                "retry_in_ms": delay.as_millis() as u64,
+            });
+            draft.step("relay.step_retried", &payload, row, stamp)?;
+            let wake = wake_for(&open, turn);
+            if let Some(wake) = wake {
+                release(draft, wake, turn.read_to());
+            }
+            Ok(After::Same(open, wake))
+        }
+        Verdict::Dead { name, message, errors } => {
+            let error = error_body(name, message, number, errors)?;
+            row.status = StepStatus::Errored;
+            row.error = Some(error.clone());
+            draft.op(windlass_kernel::Op::DeadLetter(Box::new(letter(
+                turn, number, attempt, message, errors, stamp.at,
+            )?)));
+            let payload = json!({ "step": number, "attempt": attempt, "error": { "name": name } });
+            draft.step("relay.step_failed", &payload, row, stamp)?;
+            let payload = json!({ "error": { "name": name } });
+            turn.end(draft, "workflow.failed", &payload, End::Errored(error))?;
+            Ok(After::Ended)
+        }
+    }
+}
+
+// What the next step waits for.
+fn next_open(outcome: &StepOutcome, now: Timestamp, payload: &mut Value) -> Open {
+    match outcome {
+        StepOutcome::ContinueAfter { delay, .. } if !delay.is_zero() => {
+            payload["delay_ms"] = (delay.as_millis() as u64).into();
+            Open { due: Some(now.plus(*delay)), ..Open::default() }
+        }
+        StepOutcome::ContinueOnSignal { signal, timeout, .. } => {
+            payload["signal"] = signal.as_str().into();
+            Open {
+                due: timeout.map(|timeout| now.plus(timeout)),
+                wait_for: Some(signal.as_str().into()),
+                ..Open::default()
+            }
+        }
+        _ => Open::default(),
+    }
+}
+
+// A step that waits has a row, which says for what; one that runs at once has none yet.
+fn put_next(
+    turn: &mut Turn,
+    draft: &mut Draft,
+    number: u32,
+    mut open: Open,
+    program: &RelayProgram,
+) -> (Open, Option<Wake>) {
+    if open.due.is_none() && open.wait_for.is_none() {
+        return (open, None);
+    }
+    let at = turn.stamp().at;
+    let key = StepKey::from_stored(number.to_string());
+    let mut row = blank(turn, key, super::program::STEP_KIND, at);
+    row.position = draft.head().next_ordinal;
+    row.status = StepStatus::Waiting;
+    row.attempts_max = program.attempts_max();
+    (row.due_at, row.wait_for) = (open.due, open.wait_for.clone());
+    open.stored = Some((row.position, row.created_at));
+    draft.open_step(row);
+    let wake = wake_for(&open, turn);
+    if let Some(wake) = wake {
+        release(draft, wake, turn.read_to());
+    }
+    (open, wake)
+}
+
+fn error_body(name: &str, message: &str, number: u32, errors: &[Value]) -> Result<Body, Error> {
+    let message: String = message.chars().take(REASON_CHARS_MAX).collect();
+    let mut error = json!({ "name": name, "message": message, "step": number.to_string() });
+    if !errors.is_empty() {
+        error["errors"] = errors.into();
+    }
+    Body::of(&error)
+}
+
+// What operators find. Its body is the run's own: a requeued one is a retry of the run.
+fn letter(
+    turn: &Turn,
+    number: u32,
+    attempt: u32,
+    message: &str,
+    errors: &[Value],
+    at: Timestamp,
+) -> Result<DeadLetter, Error> {
+    let run = &turn.run;
+    let reason: String = message.chars().take(500).collect();
+    Ok(DeadLetter {
+        task_id: TaskId(derived(run.run_key.0, &format!("step {number}"))),
+        namespace: run.namespace.clone(),
+        run_key: Some(run.run_key),
+        step_key: Some(StepKey::from_stored(number.to_string())),
+        kind: Arc::from("step"),
+        queue: QueueName::from_stored("relays"),
+        name: RouteName::from(&run.workflow),
+        attempt,
+        body: None,
+        errors: Some(Body::of(&errors)?),
+        reason: reason.replace('\0', "\u{fffd}").into(),
+        dead_at: at,
+        requeues: 0,
+        requeued_at: None,
+    })
+}
+
+/// Counts what became of a step.
+pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
+    match verdict {
+        Verdict::Outcome(StepOutcome::Fail { .. }) | Verdict::Dead { .. } => {
+            metrics.steps_failed.add(1);
+        }
+        Verdict::Outcome(_) => metrics.steps_completed.add(1),
+        Verdict::Retry { .. } => metrics.steps_retried.add(1),
+    }
+}

@@ -1,0 +1,233 @@
+//! A relay as the engine serves it: its runner, its hook and its policy, without their types.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use windlass_engine::{
+    EFFECTS_QUEUE, EngineParts, Model, Opened, Program, StartRun, TaskBody, TaskContext,
+    TaskFailure, TaskHandler, TaskResult, panic_text,
+};
+use windlass_kernel::{
+    Body, BoxFuture, Error, ErrorKind, ModelName, OnEnd, QueueName, RetryPolicy, RouteName, Run,
+    RunStatus, Step as StepRow, Store, WorkflowName,
+};
+
+use super::hook::{HookError, RunOutcome, TerminalHook, TerminalStatus};
+use super::outcome::{StepError, StepOutcome, StepRunner};
+use super::program::RelayProgram;
+use super::spec::check_headers;
+use super::step::Step;
+
+/// The name of this model, as runs carry it.
+pub(crate) fn model_name() -> ModelName {
+    ModelName::from_stored("relays")
+}
+
+/// What one attempt of a step gave.
+pub(crate) type Ran = Result<StepOutcome, StepError>;
+
+/// What serves the runs of one relay.
+pub(crate) struct Relay {
+    pub(crate) run: Box<dyn Fn(Arc<Step>) -> BoxFuture<'static, Ran> + Send + Sync>,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) engine: EngineParts,
+    on_end: OnEndFor,
+}
+
+// What the end of a run with these headers enqueues.
+type OnEndFor =
+    Box<dyn Fn(&BTreeMap<String, String>) -> Result<Option<Arc<str>>, Error> + Send + Sync>;
+
+/// How a relay is served.
+pub(crate) struct Terms {
+    pub(crate) name: WorkflowName,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) concurrency: Option<usize>,
+}
+
+impl Relay {
+    pub(crate) fn new<R: StepRunner, H: TerminalHook>(
+        runner: R,
+        hook: Arc<H>,
+        terms: Terms,
+        engine: EngineParts,
+    ) -> Result<Self, Error> {
+        let runner = Arc::new(runner);
+        let permits = terms.concurrency.map(|max| Arc::new(Semaphore::new(max)));
+        let run = move |step: Arc<Step>| -> BoxFuture<'static, Ran> {
+            let (runner, permits) = (Arc::clone(&runner), permits.clone());
+            Box::pin(async move {
+                let token = step.cancel_token.clone();
+                let _permit = match permits {
+                    Some(permits) => token.run_until_cancelled(permits.acquire_owned()).await,
+                    None => None,
+                };
+                if token.is_cancelled() {
+                    return Err(StepError::transient("cancelled before it began"));
+                }
+                let work = AssertUnwindSafe(runner.run_step(&step)).catch_unwind();
+                work.await.unwrap_or_else(|panic| {
+                    Err(StepError::transient(format!("the step panicked: {}", panic_text(&*panic))))
+                })
+            })
+        };
+        let name = hook_route(&terms.name)?;
+        let on_end = move |headers: &BTreeMap<String, String>| {
+            if !hook.wants(headers)? {
+                return Ok(None);
+            }
+            let input = RawValue::from_string("{}".to_owned()).map_err(internal)?;
+            let timeout = u64::try_from(hook.timeout().as_millis()).unwrap_or(u64::MAX);
+            let body = TaskBody {
+                input,
+                retry: hook.retry(),
+                start_to_close_ms: Some(timeout),
+                heartbeat_ms: None,
+            };
+            let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
+            let queue = QueueName::from_stored(EFFECTS_QUEUE);
+            OnEnd { queue, name: name.clone(), body }.written().map(Some)
+        };
+        let (run, on_end) = (Box::new(run), Box::new(on_end));
+        Ok(Self { run, retry: terms.retry, engine, on_end })
+    }
+}
+
+fn internal(source: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Internal, "INTERNAL", "a hook's task cannot be written")
+        .with_source(source)
+}
+
+/// What the tasks of a relay's hook are called.
+pub(crate) fn hook_route(relay: &WorkflowName) -> Result<RouteName, Error> {
+    RouteName::new(format!("hook:{relay}")).map_err(|_| {
+        let message = format!(
+            "the relay's name {relay:?} is too long: with \"hook:\" before it, it may have 64 \
+             characters"
+        );
+        Error::new(ErrorKind::Invalid, "INVALID_NAME", message)
+    })
+}
+
+/// The headers of a run.
+pub(crate) fn headers_of(run: &Run) -> Result<BTreeMap<String, String>, Error> {
+    read_headers(run.headers.as_deref())
+}
+
+fn read_headers(text: Option<&str>) -> Result<BTreeMap<String, String>, Error> {
+    let Some(text) = text else { return Ok(BTreeMap::new()) };
+    serde_json::from_str(text).map_err(|source| {
+        let message = "the run's headers are not a JSON object of strings";
+        Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message).with_source(source)
+    })
+}
+
+pub(crate) struct RelayModel(pub(crate) Arc<Relay>);
+
+impl Model for RelayModel {
+    fn name(&self) -> ModelName {
+        model_name()
+    }
+
+    fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
+        let headers = read_headers(start.headers.as_deref())?;
+        check_headers(&headers)?;
+        start.on_end = (self.0.on_end)(&headers)?;
+        Ok(())
+    }
+
+    fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
+        let steps: &[StepRow] = match &opened {
+            Opened::New(_) => &[],
+            Opened::Loaded(loaded) => &loaded.steps,
+        };
+        Ok(Box::new(RelayProgram::open(Arc::clone(&self.0), opened.run(), steps)?))
+    }
+
+    fn has_reach(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Delivers the ends of runs to a hook.
+pub(crate) struct HookHandler<H> {
+    pub(crate) hook: Arc<H>,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl<H: TerminalHook> TaskHandler for HookHandler<H> {
+    fn run(&self, context: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
+        let (hook, store) = (Arc::clone(&self.hook), Arc::clone(&self.store));
+        Box::pin(async move {
+            let outcome = read_outcome(&*store, &context).await.map_err(|error| TaskFailure {
+                name: error.code().to_owned(),
+                message: error.to_string(),
+                retryable: error.is_retryable(),
+                retry_after: None,
+            })?;
+            match hook.on_termination(&outcome).await {
+                Ok(()) => Ok(Body::json("null")),
+                Err(error) => Err(failure(&error)),
+            }
+        })
+    }
+}
+
+fn failure(error: &HookError) -> TaskFailure {
+    TaskFailure {
+        name: if error.is_permanent() { "HookRefused" } else { "HookFailed" }.to_owned(),
+        message: error.message().to_owned(),
+        retryable: !error.is_permanent(),
+        retry_after: error.delay_min(),
+    }
+}
+
+// What became of the run stands in its row, which changes no more.
+async fn read_outcome(store: &dyn Store, context: &TaskContext) -> Result<RunOutcome, Error> {
+    let run_key = context.run_key.ok_or_else(|| Error::corrupt("a hook's task names no run"))?;
+    let loaded = store.load(vec![run_key]).await?.into_iter().next();
+    let run = loaded.map(|loaded| loaded.run).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", format!("there is no run {run_key}"))
+    })?;
+    let Some(status) = terminal(run.status) else {
+        return Err(Error::corrupt(format!("run {run_key} has not ended")));
+    };
+    Ok(RunOutcome {
+        id: context.idempotency_key(),
+        run_id: run.id.as_str().to_owned(),
+        run_key,
+        generation: run.generation,
+        workflow: run.workflow.as_str().to_owned(),
+        namespace: run.namespace.as_str().to_owned(),
+        status,
+        headers: headers_of(&run)?,
+        ended_at: run.ended_at.unwrap_or(run.updated_at),
+        error: run.error.as_ref().map(message_of),
+        result: run.output.map(|output| output.bytes),
+        attempt: context.attempt,
+    })
+}
+
+/// How a run ended, in the words of relays.
+pub(crate) fn terminal(status: RunStatus) -> Option<TerminalStatus> {
+    match status {
+        RunStatus::Complete => Some(TerminalStatus::Succeeded),
+        RunStatus::Errored => Some(TerminalStatus::Failed),
+        RunStatus::Terminated => Some(TerminalStatus::Cancelled),
+        RunStatus::Active | RunStatus::Waiting | RunStatus::Paused => None,
+    }
+}
+
+/// What an error says, whoever wrote it.
+pub(crate) fn message_of(error: &Body) -> String {
+    let value: Option<serde_json::Value> = error.read().ok();
+    let message = value.as_ref().and_then(|value| value.get("message")?.as_str());
+    match message {
+        Some(message) => message.to_owned(),
+        None => String::from_utf8_lossy(&error.bytes).into_owned(),
+    }
+}

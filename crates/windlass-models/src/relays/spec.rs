@@ -1,0 +1,125 @@
+//! A run to be submitted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use windlass_kernel::{Error, ErrorKind};
+
+/// How many headers a run may have.
+pub const HEADERS_MAX: usize = 64;
+/// How many bytes the names and values of a run's headers may have together.
+pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
+/// Headers and labels that begin with this are the relay's own.
+pub const RESERVED_PREFIX: &str = "workflow.";
+
+/// A run to be submitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunSpec {
+    /// The run's name; one is made if there is none. Submitted again with the same input it is the
+    /// same run, also when it has ended; with another input it is an error.
+    pub run_id: Option<String>,
+    /// What the first step gets.
+    pub input: Vec<u8>,
+    /// Strings that every step and the terminal hook see. `workflow.*` is reserved.
+    pub headers: BTreeMap<String, String>,
+    /// Small strings to find the run by. `workflow.*` is reserved.
+    pub labels: BTreeMap<String, String>,
+    /// Higher first.
+    pub priority: i16,
+    /// How long the first step waits.
+    pub delay: Option<Duration>,
+    /// Whether the input is JSON: people then see it as such, and the result if it is JSON too.
+    pub json: bool,
+}
+
+impl RunSpec {
+    /// A run with an input and nothing else.
+    pub fn new(input: impl Into<Vec<u8>>) -> Self {
+        Self { input: input.into(), ..Self::default() }
+    }
+
+    /// The same with a name.
+    pub fn id(mut self, run_id: impl Into<String>) -> Self {
+        self.run_id = Some(run_id.into());
+        self
+    }
+
+    /// The same with one more header.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// The same with one more label.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Refuses what no run may have, by name.
+    pub fn validate(&self) -> Result<(), Error> {
+        check_headers(&self.headers)?;
+        match self.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
+            Some(key) => Err(reserved("label", key)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses headers that no run may have.
+pub(crate) fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), Error> {
+    let invalid = |message| Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
+    if headers.len() > HEADERS_MAX {
+        let count = headers.len();
+        return invalid(format!("the run has {count} headers; at most {HEADERS_MAX} are allowed"));
+    }
+    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > HEADERS_BYTES_MAX {
+        return invalid(format!(
+            "the run's headers have {bytes} bytes; at most {HEADERS_BYTES_MAX} are allowed"
+        ));
+    }
+    for name in headers.keys() {
+        if name.starts_with(RESERVED_PREFIX) {
+            return Err(reserved("header", name));
+        }
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return invalid(format!(
+                "{name:?} is no name for a header: use text that is not empty"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn reserved(what: &str, name: &str) -> Error {
+    let message = format!(
+        "{what} {name:?} begins with {RESERVED_PREFIX:?}, which is reserved; use another name"
+    );
+    Error::new(ErrorKind::Invalid, "RESERVED_HEADER", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(spec: RunSpec, expect: &str) {
+        let shown = match spec.validate() {
+            Ok(()) => "ok".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert!(shown.contains(expect), "expected {expect:?} in {shown:?}");
+    }
+
+    #[test]
+    fn headers_say_what_is_wrong_with_them() {
+        check(RunSpec::new("x").header("callback_url", "https://example.org"), "ok");
+        check(RunSpec::new("x").header("workflow.run_id", "1"), "\"workflow.run_id\"");
+        check(RunSpec::new("x").label("workflow.group", "1"), "label \"workflow.group\"");
+        check(RunSpec::new("x").header("", "1"), "is no name for a header");
+        check(RunSpec::new("x").header("a", "b".repeat(HEADERS_BYTES_MAX)), "at most 16384");
+        let many = (0..=HEADERS_MAX).map(|n| (n.to_string(), String::new())).collect();
+        check(RunSpec { headers: many, ..RunSpec::default() }, "has 65 headers; at most 64");
+    }
+}

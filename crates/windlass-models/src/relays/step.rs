@@ -1,0 +1,237 @@
+//! A step as its runner sees it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use windlass_kernel::{Body, RunKey};
+
+use super::effects::Effects;
+use super::outcome::StepError;
+
+/// One step of a run, for one attempt.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// The run.
+    pub run_id: String,
+    /// The run's generation, which no other run of any tenant shares; none for a detached step.
+    pub run_key: Option<RunKey>,
+    /// The relay that the run is of.
+    pub workflow: String,
+    /// The step's number, from 0.
+    pub step_number: u32,
+    /// What the step before handed on; the run's input for the first.
+    pub payload: Bytes,
+    /// The submitter's headers, and `workflow.run_id` and `workflow.step`.
+    pub headers: BTreeMap<String, String>,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// What came of the wait, if the step before said
+    /// [`ContinueOnSignal`](super::StepOutcome::ContinueOnSignal).
+    pub signal: Option<Signal>,
+    /// Fires when somebody cancels the run. Whether the runner watches it or not, its outcome is
+    /// discarded and the run ends as cancelled; watching it only makes that sooner.
+    pub cancel_token: CancellationToken,
+    /// What is stored beside the outcome.
+    pub effects: Effects,
+    pub(crate) memos: Arc<Memos>,
+}
+
+/// What came of a wait for a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// It came, with what it carries.
+    Received(Bytes),
+    /// It did not come in time.
+    TimedOut,
+}
+
+impl Step {
+    /// A step of no run, for tests of runners: memos are kept in memory, effects are dropped.
+    pub fn detached(
+        run_id: impl Into<String>,
+        step_number: u32,
+        payload: impl Into<Bytes>,
+    ) -> Self {
+        let memos = Arc::new(Memos::detached());
+        Self::new(run_id.into(), String::new(), step_number, payload.into(), memos)
+    }
+
+    pub(crate) fn new(
+        run_id: String,
+        workflow: String,
+        step_number: u32,
+        payload: Bytes,
+        memos: Arc<Memos>,
+    ) -> Self {
+        Self {
+            run_id,
+            run_key: None,
+            workflow,
+            step_number,
+            payload,
+            headers: BTreeMap::new(),
+            attempt: 1,
+            signal: None,
+            cancel_token: CancellationToken::new(),
+            effects: Effects::default(),
+            memos,
+        }
+    }
+
+    /// Does something at most once over all attempts of this step, as far as its answer is known:
+    /// the answer is durable when this returns, and a later attempt gets it without asking again. An
+    /// error is not kept.
+    pub async fn memo<T, F, Fut>(&self, name: &str, work: F) -> Result<T, StepError>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, StepError>>,
+    {
+        if let Some(known) = self.memos.get(name)? {
+            return read(name, &known);
+        }
+        let body = Body::of(&work().await?).map_err(StepError::permanent)?;
+        read(name, &self.memos.record(name, body).await?)
+    }
+
+    /// As [`Step::memo`], for bytes.
+    pub async fn memo_bytes<F, Fut>(&self, name: &str, work: F) -> Result<Bytes, StepError>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<Bytes, StepError>>,
+    {
+        if let Some(known) = self.memos.get(name)? {
+            return Ok(known.bytes);
+        }
+        let body = Body::bytes(work().await?);
+        Ok(self.memos.record(name, body).await?.bytes)
+    }
+}
+
+fn read<T: DeserializeOwned>(name: &str, body: &Body) -> Result<T, StepError> {
+    body.read().map_err(|error| {
+        StepError::permanent(format!("memo {name:?} does not read as what is asked for: {error}"))
+    })
+}
+
+/// The memos of one step: those that are recorded, and those that wait to be.
+pub(crate) struct Memos {
+    state: Mutex<MemoState>,
+    /// Wakes whoever records.
+    pub(crate) waker: AtomicWaker,
+    recorded_here: bool,
+    name_chars_max: usize,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct MemoState {
+    known: BTreeMap<String, Body>,
+    wanted: Vec<Wanted>,
+}
+
+/// A memo that waits to be recorded.
+pub(crate) struct Wanted {
+    pub(crate) name: String,
+    pub(crate) body: Body,
+    pub(crate) answer: oneshot::Sender<Result<Body, StepError>>,
+}
+
+impl fmt::Debug for Memos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memos({} known)", self.state.lock().known.len())
+    }
+}
+
+impl Memos {
+    fn detached() -> Self {
+        let mut memos = Self::new(BTreeMap::new(), usize::MAX, usize::MAX);
+        memos.recorded_here = true;
+        memos
+    }
+
+    pub(crate) fn new(
+        known: BTreeMap<String, Body>,
+        name_chars_max: usize,
+        bytes_max: usize,
+    ) -> Self {
+        let state = Mutex::new(MemoState { known, wanted: Vec::new() });
+        let waker = AtomicWaker::new();
+        Self { state, waker, recorded_here: false, name_chars_max, bytes_max }
+    }
+
+    fn get(&self, name: &str) -> Result<Option<Body>, StepError> {
+        let chars = name.chars().count();
+        if chars == 0 || chars > self.name_chars_max || name.chars().any(char::is_control) {
+            let max = self.name_chars_max;
+            return Err(StepError::permanent(format!(
+                "{name:?} is no name for a memo: use 1 to {max} characters, no control characters"
+            )));
+        }
+        Ok(self.state.lock().known.get(name).cloned())
+    }
+
+    async fn record(&self, name: &str, body: Body) -> Result<Body, StepError> {
+        if body.len() > self.bytes_max {
+            let (bytes, max) = (body.len(), self.bytes_max);
+            return Err(StepError::permanent(format!(
+                "memo {name:?} has {bytes} bytes; at most {max} are allowed"
+            )));
+        }
+        if self.recorded_here {
+            self.state.lock().known.insert(name.to_owned(), body.clone());
+            return Ok(body);
+        }
+        let (answer, answered) = oneshot::channel();
+        self.state.lock().wanted.push(Wanted { name: name.to_owned(), body, answer });
+        self.waker.wake();
+        // The whole step is dropped when the turn is lost, and this with it.
+        answered.await.unwrap_or_else(|_| Err(StepError::transient("the step is no longer run")))
+    }
+
+    /// Whether a memo waits to be recorded.
+    pub(crate) fn has_wanted(&self) -> bool {
+        !self.state.lock().wanted.is_empty()
+    }
+
+    /// Those that are to be recorded now. Whoever asks for a name that is known, or asked for twice,
+    /// gets what the first one recorded.
+    pub(crate) fn take_new(&self) -> Vec<Wanted> {
+        let mut state = self.state.lock();
+        let mut new: Vec<Wanted> = Vec::new();
+        let mut later = Vec::new();
+        for wanted in std::mem::take(&mut state.wanted) {
+            match state.known.get(&wanted.name) {
+                Some(known) => drop(wanted.answer.send(Ok(known.clone()))),
+                None if new.iter().any(|other| other.name == wanted.name) => later.push(wanted),
+                None => new.push(wanted),
+            }
+        }
+        state.wanted = later;
+        new
+    }
+
+    /// Takes in memos that are durable, and tells those who wait for them.
+    pub(crate) fn recorded(&self, wanted: Vec<Wanted>) {
+        let mut state = self.state.lock();
+        for Wanted { name, body, answer } in wanted {
+            state.known.insert(name, body.clone());
+            let _ = answer.send(Ok(body));
+        }
+    }
+
+    /// How many bytes the known ones have.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().known.iter().map(|(name, body)| name.len() + body.len() + 64).sum()
+    }
+}

@@ -1,0 +1,86 @@
+//! Runners whose payloads are JSON of a type.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::outcome::{StepError, StepOutcome, StepRunner};
+use super::step::Step;
+
+/// As [`StepRunner`], with payloads of a type, written as JSON. [`Typed`] makes a runner of it.
+pub trait TypedRunner: Send + Sync + 'static {
+    /// What goes from step to step, and into the first one.
+    type Payload: Serialize + DeserializeOwned + Send + Sync;
+    /// What a run ends with.
+    type Output: Serialize + Send;
+
+    /// Runs one step.
+    fn run_step(
+        &self,
+        step: &Step,
+        payload: Self::Payload,
+    ) -> impl Future<Output = Result<TypedOutcome<Self::Payload, Self::Output>, StepError>> + Send;
+}
+
+/// As [`StepOutcome`], with payloads of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypedOutcome<P, O> {
+    /// The next step runs at once.
+    Continue(P),
+    /// The next step runs after a delay.
+    ContinueAfter(P, Duration),
+    /// The next step runs when a signal comes, or when none came for too long.
+    ContinueOnSignal {
+        /// What it gets.
+        payload: P,
+        /// The signal's name.
+        signal: String,
+        /// How long it waits at most.
+        timeout: Option<Duration>,
+    },
+    /// The run ends with a result.
+    Succeed(O),
+    /// The run ends as failed, for this reason.
+    Fail(String),
+    /// The run ends as cancelled, for this reason.
+    Cancel(String),
+}
+
+/// A [`StepRunner`] of a [`TypedRunner`]. A payload that does not read fails the step for good.
+#[derive(Clone, Debug)]
+pub struct Typed<R>(pub R);
+
+impl<R: TypedRunner> StepRunner for Typed<R> {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let payload = serde_json::from_slice(&step.payload).map_err(|error| {
+            let wanted = std::any::type_name::<R::Payload>();
+            let number = step.step_number;
+            StepError::permanent(format!(
+                "the payload of step {number} does not read as {wanted}: {error}"
+            ))
+        })?;
+        Ok(match self.0.run_step(step, payload).await? {
+            TypedOutcome::Continue(payload) => {
+                StepOutcome::Continue { payload: written(&payload)? }
+            }
+            TypedOutcome::ContinueAfter(payload, delay) => {
+                StepOutcome::ContinueAfter { payload: written(&payload)?, delay }
+            }
+            TypedOutcome::ContinueOnSignal { payload, signal, timeout } => {
+                StepOutcome::ContinueOnSignal { payload: written(&payload)?, signal, timeout }
+            }
+            TypedOutcome::Succeed(output) => StepOutcome::Succeed { result: written(&output)? },
+            TypedOutcome::Fail(reason) => StepOutcome::Fail { reason },
+            TypedOutcome::Cancel(reason) => StepOutcome::Cancel { reason },
+        })
+    }
+}
+
+fn written<T: Serialize>(value: &T) -> Result<Bytes, StepError> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|error| StepError::permanent(format!("it cannot be written as JSON: {error}")))?;
+    Ok(bytes.into())
+}

@@ -1,0 +1,139 @@
+//! Relays in virtual time: a crash at every commit makes no difference, and the hook is told.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use windlass_engine::Engine;
+use windlass_kernel::{BoxFuture, end_task_id};
+use windlass_models::relays::{
+    HookError, RunOutcome, RunSpec, Step, StepError, StepOutcome, StepRunner, TerminalHook,
+    TerminalStatus, WorkflowRuntime,
+};
+use windlass_testkit::{Probe, TestEngine, Told, every_crash_of};
+
+/// Appends its number to the payload, five times; the third step fails once and memoises.
+struct Five {
+    probe: Probe,
+    ends: &'static str,
+}
+
+impl StepRunner for Five {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        self.probe.ran(step.step_number.to_string());
+        let mut payload = step.payload.to_vec();
+        payload.extend(step.step_number.to_string().bytes());
+        match step.step_number {
+            0 | 3 => Ok(StepOutcome::next(payload)),
+            1 => Ok(StepOutcome::ContinueAfter {
+                payload: payload.into(),
+                delay: Duration::from_secs(5),
+            }),
+            2 => {
+                let ask = || async {
+                    self.probe.ran("2/ask");
+                    Ok("asked".to_owned())
+                };
+                let asked: String = step.memo("ask", ask).await?;
+                if step.attempt == 1 {
+                    return Err(StepError::transient("not yet"));
+                }
+                payload.extend(asked.bytes());
+                Ok(StepOutcome::next(payload))
+            }
+            _ if self.ends == "fail" => Ok(StepOutcome::Fail { reason: "no".into() }),
+            _ if self.ends == "dead" => Err(StepError::permanent("broken")),
+            _ => Ok(StepOutcome::done(payload)),
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Ends(Arc<Mutex<BTreeSet<(String, Word)>>>);
+
+type Word = &'static str;
+
+impl TerminalHook for Ends {
+    async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
+        assert_eq!(outcome.id, end_task_id(outcome.run_key).to_string());
+        self.0.lock().unwrap().insert((outcome.id.clone(), outcome.status.as_str()));
+        Ok(())
+    }
+}
+
+fn script(ends: &'static str, hook: Ends) -> impl Fn(&Engine, &Probe) -> BoxFuture<'static, Told> {
+    move |engine, probe| {
+        let runner = Five { probe: probe.clone(), ends };
+        let relay = WorkflowRuntime::builder(engine, runner, hook.clone())
+            .name("five")
+            .backoff(Duration::from_secs(1), Duration::from_secs(1))
+            .build()
+            .unwrap();
+        let (engine, hook) = (engine.clone(), hook.clone());
+        Box::pin(async move {
+            let run =
+                relay.submit(RunSpec::new("in:").id("relay")).await.map_err(|e| e.to_string())?;
+            let ended = relay.wait(&run.run_id).await.map_err(|error| error.to_string())?;
+            // It is told though whoever ended the run is dead.
+            while !hook
+                .0
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|(id, _)| *id == end_task_id(run.run_key).to_string())
+            {
+                engine.env().sleep(Duration::from_millis(100)).await;
+            }
+            let result = ended.result.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            Ok(json!({ "status": ended.status.as_str(), "result": result, "error": ended.error }))
+        })
+    }
+}
+
+#[test]
+fn a_crash_at_any_commit_of_five_steps_with_a_hook_makes_no_difference() {
+    for (ends, status, result) in [
+        ("succeed", TerminalStatus::Succeeded, json!("in:012asked34")),
+        ("fail", TerminalStatus::Failed, json!(null)),
+        ("dead", TerminalStatus::Failed, json!(null)),
+    ] {
+        let hook = Ends::default();
+        let report = every_crash_of(script(ends, hook.clone()));
+        assert_eq!(report.output["status"], status.as_str(), "{report:?}");
+        assert_eq!(report.output["result"], result, "{report:?}");
+        // The create, five steps, a retry, a memo, two turns given back, and the hook's own.
+        assert!(report.commits >= 9, "{report:?}");
+        assert_eq!(report.crashes, report.commits * 2);
+        assert!(report.bodies_again > 0, "{report:?}");
+        let told = hook.0.lock().unwrap();
+        assert!(told.iter().all(|(_, told)| *told == status.as_str()), "{told:?}");
+        // One id a run: each crash is a store of its own.
+        assert!(told.len() as u64 <= report.crashes + 1, "{told:?}");
+    }
+}
+
+#[test]
+fn a_plain_relay_of_three_steps_makes_four_commits() {
+    struct Three;
+    impl StepRunner for Three {
+        async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+            Ok(match step.step_number {
+                2 => StepOutcome::done(step.payload.clone()),
+                _ => StepOutcome::next(step.payload.clone()),
+            })
+        }
+    }
+    let test = TestEngine::new();
+    let engine = test.engine();
+    let hook = windlass_models::relays::NoopTerminalHook;
+    let relay = WorkflowRuntime::builder(&engine, Three, hook).build().unwrap();
+    let run = test.run(relay.submit(RunSpec::new("x"))).unwrap();
+    let ended = test.run(relay.wait(&run.run_id)).unwrap();
+    assert_eq!(ended.result.as_deref(), Some(&b"x"[..]));
+    // The create is not among them.
+    assert_eq!(engine.metrics().commits.get(), 3);
+    let tasks = windlass_kernel::TasksQuery::all(engine.namespace().clone(), 10);
+    let tasks = test.run(engine.store().list(windlass_kernel::Query::Tasks(tasks)));
+    assert_eq!(tasks.unwrap().tasks().unwrap(), []);
+}

@@ -1,0 +1,41 @@
+//! A relay of one step: bytes in, bytes out, and a hook that hears how each run ended.
+//!
+//! `cargo run --example relay_single [STORE]`
+
+use std::time::Duration;
+
+use windlass::relays::{
+    HookError, RunOutcome, RunSpec, Step, StepError, StepOutcome, StepRunner, TerminalHook,
+};
+use windlass::{Engine, Result};
+
+struct Shout;
+
+impl StepRunner for Shout {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        Ok(StepOutcome::done(step.payload.to_ascii_uppercase()))
+    }
+}
+
+struct Print(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl TerminalHook for Print {
+    async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
+        let result = outcome.result.as_deref().map(String::from_utf8_lossy);
+        println!("{} {}: {}", outcome.run_id, outcome.status, result.unwrap_or_default());
+        let _ = self.0.send(());
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let store = std::env::args().nth(1).unwrap_or_else(|| "memory:".into());
+    let engine = Engine::open(&store).await?;
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let relay = engine.relay("shout", Shout, Print(told)).build()?;
+    relay.submit(RunSpec::new("hello").id("greeting")).await?;
+    hears.recv().await;
+    engine.stop(Duration::from_secs(1)).await?;
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! Webhooks as Standard Webhooks describes them: signed, delivered at least once under a stable id,
+//! and sent only to where the guard of [`crate::outbound`] lets calls through.
+//!
+//! A webhook is an effect: whoever wants it enqueues it with the commit that it tells of, and any
+//! process that serves webhooks delivers it. Secrets are named in effects and kept in processes.
+
+mod answer;
+mod endpoints;
+#[cfg(feature = "relays")]
+mod hook;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use tracing::Instrument as _;
+use windlass_engine::{Engine, Metrics, TaskContext, TaskFailure, TaskHandler, TaskResult};
+use windlass_kernel::{
+    Body, BoxFuture, Error, ErrorKind, Namespace, RetryPolicy, RunKey, Task, Timestamp,
+};
+
+pub(crate) use answer::{excerpt, retry_after};
+pub use endpoints::DisabledEndpoint;
+#[cfg(feature = "relays")]
+pub use hook::{CALLBACK_URL, WebhookTerminalHook};
+pub use secret::{ID_HEADER, SIGNATURE_HEADER, Secret, TIMESTAMP_HEADER, sign, verify};
+
+use crate::outbound::{Call, Outbound, Policy};
+use endpoints::Endpoints;
+
+/// The name of the effects that are webhooks.
+pub const WEBHOOK_EFFECT: &str = "webhook";
+/// The set of secrets of webhooks that name no other.
+pub const DEFAULT_SECRETS: &str = "default";
+
+/// An effect's attempt is cut off after a minute; the answer is to be known before.
+const TIMEOUT_MAX: Duration = Duration::from_secs(50);
+/// How many headers a webhook may add.
+const HEADERS_MAX: usize = 64;
+/// How many characters the type of an event may have.
+const TYPE_CHARS_MAX: usize = 200;
+
+/// What a process needs to deliver webhooks.
+#[derive(Clone, Debug)]
+pub struct WebhookOptions {
+    /// Where they may go.
+    pub policy: Policy,
+    /// Sets of secrets by name, the newest first: while they are rotated, every one of a set signs.
+    pub secrets: BTreeMap<String, Vec<Secret>>,
+    /// How long a receiver may take. Default 15 s, at most 50 s.
+    pub timeout: Duration,
+}
+
+impl Default for WebhookOptions {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            secrets: BTreeMap::new(),
+            timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// A webhook, as the input of an effect.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhook {
+    /// The endpoint.
+    pub url: String,
+    /// What happened, such as `invoice.paid`.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// When it happened. Left out, it is the time at which the effect was enqueued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    /// What to tell of it.
+    pub data: Box<RawValue>,
+    /// Headers beside those of Standard Webhooks.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The set of secrets that signs it. Left out, it is [`DEFAULT_SECRETS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+impl Webhook {
+    /// A webhook with the default secrets and no further headers.
+    pub fn new<T: Serialize + ?Sized>(
+        url: impl Into<String>,
+        event_type: impl Into<String>,
+        data: &T,
+    ) -> Result<Self, Error> {
+        let data = to_raw_value(data).map_err(|source| {
+            let message = "the webhook's data cannot be written as JSON";
+            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
+        })?;
+        Ok(Self {
+            url: url.into(),
+            event_type: event_type.into(),
+            timestamp: None,
+            data,
+            headers: BTreeMap::new(),
+            secret: None,
+        })
+    }
+
+    /// The effect that sends it, for the commit that it tells of.
+    pub fn effect(&self, engine: &Engine, run_key: Option<RunKey>) -> Result<Task, Error> {
+        self.validate()?;
+        let input = to_raw_value(self).map_err(|source| {
+            Error::new(ErrorKind::Invalid, "INVALID_BODY", "the webhook cannot be written as JSON")
+                .with_source(source)
+        })?;
+        engine.effect(WEBHOOK_EFFECT, run_key, input, RetryPolicy::webhooks())
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let wrong = |message: String| Error::new(ErrorKind::Invalid, "INVALID_WEBHOOK", message);
+        if !(1..=TYPE_CHARS_MAX).contains(&self.event_type.chars().count()) {
+            let message = format!("the type of a webhook has 1 to {TYPE_CHARS_MAX} characters");
+            return Err(wrong(message));
+        }
+        if self.headers.len() > HEADERS_MAX {
+            let count = self.headers.len();
+            return Err(wrong(format!(
+                "a webhook has {count} headers; the limit is {HEADERS_MAX}"
+            )));
+        }
+        let own = |name: &&String| name.to_ascii_lowercase().starts_with("webhook-");
+        if let Some(name) = self.headers.keys().find(own) {
+            let message = format!("the header {name:?} of a webhook is set by the sender itself");
+            return Err(wrong(message));
+        }
+        Ok(())
+    }
+}
+
+/// What is posted.
+#[derive(Serialize)]
+struct Posted<'a> {
+    #[serde(rename = "type")]
+    event_type: &'a str,
+    timestamp: &'a str,
+    data: &'a RawValue,
+}
+
+/// Delivers webhooks. Cheap to clone.
+#[derive(Clone)]
+pub struct Webhooks {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    outbound: Outbound,
+    secrets: BTreeMap<String, Vec<Secret>>,
+    timeout: Duration,
+    endpoints: Endpoints,
+    metrics: Arc<Metrics>,
+}
+
+impl Webhooks {
+    /// A sender for an engine's webhooks. It delivers nothing by itself: see [`Webhooks::serve`].
+    pub fn new(engine: &Engine, options: WebhookOptions) -> Result<Self, Error> {
+        let outbound = Outbound::new(options.policy.clone())?;
+        Self::with_outbound(engine, options, outbound)
+    }
+
+    /// The same with a guard of the caller's, whose policy counts.
+    pub fn with_outbound(
+        engine: &Engine,
+        options: WebhookOptions,
+        outbound: Outbound,
+    ) -> Result<Self, Error> {
+        let WebhookOptions { policy: _, secrets, timeout } = options;
+        let wrong = |message: String| Error::new(ErrorKind::Invalid, "INVALID_OPTION", message);
+        if timeout.is_zero() || timeout > TIMEOUT_MAX {
+            return Err(wrong(format!("webhooks time out after {timeout:?}; use up to 50 s")));
+        }
+        if let Some((name, _)) = secrets.iter().find(|(_, set)| set.is_empty()) {
+            return Err(wrong(format!("the set {name:?} of webhook secrets is empty")));
+        }
+        let endpoints = Endpoints::new(Arc::clone(engine.store()));
+        let metrics = Arc::clone(engine.metrics());
+        let inner = Arc::new(Inner { outbound, secrets, timeout, endpoints, metrics });
+        Ok(Self { inner })
+    }
+
+    /// Delivers the effects of an engine that are webhooks, those of all models.
+    pub fn serve(&self, engine: &Engine) -> Result<(), Error> {
+        engine.serve_effects(WEBHOOK_EFFECT, Arc::new(self.clone()))
+    }
+
+    /// Refuses a URL that could never be delivered to.
+    pub fn check_url(&self, url: &str) -> Result<(), Error> {
+        self.inner.outbound.check_url(url)
+    }
+
+    /// Refuses a set of secrets that this process does not have.
+    #[cfg(feature = "relays")]
+    fn check_secret(&self, name: Option<&str>) -> Result<(), Error> {
+        self.inner.secrets(name).map(drop)
+    }
+
+    /// The endpoints of a tenant that nothing is sent to, because they answered 410.
+    pub async fn disabled(&self, of: &Namespace) -> Result<Vec<DisabledEndpoint>, Error> {
+        self.inner.endpoints.list(of).await
+    }
+
+    /// Sends to an endpoint again. False if it was not disabled.
+    pub async fn enable(&self, of: &Namespace, url: &str) -> Result<bool, Error> {
+        self.inner.endpoints.enable(of, url).await
+    }
+
+    /// Makes one attempt. `id` is the same for every attempt, `at` is when it happened.
+    pub(crate) async fn deliver(
+        &self,
+        of: &Namespace,
+        id: &str,
+        at: Timestamp,
+        webhook: &Webhook,
+    ) -> Result<(), TaskFailure> {
+        let span = tracing::debug_span!(
+            "windlass.webhook", webhook_id = id, event_type = %webhook.event_type,
+            status = tracing::field::Empty
+        );
+        let delivered = self.inner.attempt(of, id, at, webhook).instrument(span).await;
+        let metrics = &self.inner.metrics;
+        match &delivered {
+            Ok(()) => metrics.webhooks_delivered.add(1),
+            Err(_) => metrics.webhooks_failed.add(1),
+        }
+        delivered
+    }
+}
+
+impl Inner {
+    fn secrets(&self, name: Option<&str>) -> Result<&[Secret], Error> {
+        let name = name.unwrap_or(DEFAULT_SECRETS);
+        let found = self.secrets.get(name).map(Vec::as_slice);
+        found.ok_or_else(|| {
+            let message = format!("no set {name:?} of webhook secrets is configured here");
+            Error::new(ErrorKind::Invalid, "WEBHOOK_SECRET_UNKNOWN", message)
+        })
+    }
+
+    async fn attempt(
+        &self,
+        of: &Namespace,
+        id: &str,
+        at: Timestamp,
+        webhook: &Webhook,
+    ) -> Result<(), TaskFailure> {
+        webhook.validate().map_err(failure)?;
+        let url = &webhook.url;
+        if self.endpoints.is_disabled(of, url).await.map_err(failure)? {
+            let message = "the endpoint answered 410 and is disabled; enable it and requeue";
+            return Err(failed("WEBHOOK_DISABLED", message, false));
+        }
+        let secrets = self.secrets(webhook.secret.as_deref()).map_err(|error| {
+            // Another process may have it, or this one after its next start.
+            TaskFailure { retryable: true, ..failure(error) }
+        })?;
+        let told = at.to_string();
+        let timestamp = webhook.timestamp.as_deref().unwrap_or(&told);
+        let posted =
+            Posted { event_type: &webhook.event_type, timestamp, data: webhook.data.as_ref() };
+        let body = Body::of(&posted).map_err(failure)?.bytes;
+        let mut call = Call::post(url, body);
+        for (name, value) in &webhook.headers {
+            call.header(name, value).map_err(failure)?;
+        }
+        sign_call(&mut call, secrets, id).map_err(failure)?;
+        call.timeout = self.timeout;
+        call.answer_bytes_max = answer::READ_BYTES_MAX;
+        let answer = self.outbound.call(call).await.map_err(failure)?;
+        tracing::Span::current().record("status", answer.status);
+        match answer.status {
+            200..=299 => Ok(()),
+            410 => {
+                self.endpoints.disable(of, url, id).await.map_err(failure)?;
+                self.metrics.webhooks_disabled.add(1);
+                let message = "the endpoint answered 410 Gone and is disabled from now on";
+                Err(failed("WEBHOOK_GONE", message, false))
+            }
+            status => {
+                let message = format!("the endpoint answered {status}: {}", excerpt(&answer.body));
+                let retry_after = retry_after(&answer);
+                Err(TaskFailure { retry_after, ..failed("WEBHOOK_STATUS", message, true) })
+            }
+        }
+    }
+}
+
+impl TaskHandler for Webhooks {
+    fn run(&self, context: TaskContext, input: Body) -> BoxFuture<'static, TaskResult> {
+        let this = self.clone();
+        Box::pin(async move {
+            let webhook: Webhook = input.read().map_err(failure)?;
+            let id = context.idempotency_key();
+            let at = made_at(&context);
+            this.deliver(&context.namespace, &id, at, &webhook).await?;
+            Ok(Body::json("null"))
+        })
+    }
+}
+
+/// Adds the headers of Standard Webhooks to a call whose body is complete.
+pub(crate) fn sign_call(call: &mut Call, secrets: &[Secret], id: &str) -> Result<(), Error> {
+    // Receivers compare it with their own clocks, so it is this machine's and not the store's.
+    let seconds = crate::address::system_clock().as_millis() / 1_000;
+    let signature = sign(secrets, id, seconds, &call.body)?;
+    call.header(ID_HEADER, id)?;
+    call.header(TIMESTAMP_HEADER, &seconds.to_string())?;
+    call.header(SIGNATURE_HEADER, &signature)
+}
+
+// A task's id begins with the milliseconds at which it was made.
+fn made_at(context: &TaskContext) -> Timestamp {
+    Timestamp::from_millis((context.task_id.0.as_u128() >> 80) as i64)
+}
+
+fn failure(error: Error) -> TaskFailure {
+    failed(error.code(), error.to_string(), error.is_retryable())
+}
+
+fn failed(name: &str, message: impl Into<String>, retryable: bool) -> TaskFailure {
+    TaskFailure { name: name.to_owned(), message: message.into(), retryable, retry_after: None }
+}

@@ -1,0 +1,101 @@
+//! The terminal hook that tells the end of a relay's run by webhook.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use windlass_engine::TaskFailure;
+use windlass_kernel::{Error, Namespace, RetryPolicy};
+use windlass_models::relays::{HookError, RunOutcome, TerminalHook};
+
+use super::{Webhook, Webhooks};
+use crate::relays::Payload;
+
+/// The header of a run that says where its end is told.
+pub const CALLBACK_URL: &str = "callback_url";
+
+/// Tells the end of a run to the URL in its header [`CALLBACK_URL`]. A run without that header tells
+/// nobody. One with a URL that could never be delivered to is refused when it is submitted.
+#[derive(Clone)]
+pub struct WebhookTerminalHook {
+    webhooks: Webhooks,
+    secret: Option<String>,
+}
+
+impl WebhookTerminalHook {
+    /// A hook that signs with the default secrets.
+    pub fn new(webhooks: Webhooks) -> Self {
+        Self { webhooks, secret: None }
+    }
+
+    /// The same with another set of secrets.
+    pub fn secret(mut self, name: impl Into<String>) -> Self {
+        self.secret = Some(name.into());
+        self
+    }
+}
+
+/// What is told of an end.
+#[derive(Serialize)]
+struct Ended<'a> {
+    run_id: &'a str,
+    run_key: String,
+    generation: u32,
+    workflow: &'a str,
+    status: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    headers: &'a BTreeMap<String, String>,
+}
+
+impl TerminalHook for WebhookTerminalHook {
+    async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
+        let Some(url) = outcome.headers.get(CALLBACK_URL) else { return Ok(()) };
+        let namespace = Namespace::new(&outcome.namespace).map_err(HookError::permanent)?;
+        let result = outcome.result.as_ref().map(Payload::of);
+        let ended = Ended {
+            run_id: &outcome.run_id,
+            run_key: outcome.run_key.to_string(),
+            generation: outcome.generation,
+            workflow: &outcome.workflow,
+            status: outcome.status.as_str(),
+            result: result.as_ref().and_then(Payload::json),
+            result_base64: result.as_ref().and_then(Payload::base64),
+            error: outcome.error.as_deref(),
+            headers: &outcome.headers,
+        };
+        let mut webhook = Webhook::new(url, format!("run.{}", outcome.status), &ended)
+            .map_err(HookError::permanent)?;
+        webhook.secret.clone_from(&self.secret);
+        let sent = self.webhooks.deliver(&namespace, &outcome.id, outcome.ended_at, &webhook);
+        sent.await.map_err(hook_error)
+    }
+
+    fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
+        let Some(url) = headers.get(CALLBACK_URL) else { return Ok(false) };
+        self.webhooks.check_url(url)?;
+        self.webhooks.check_secret(self.secret.as_deref())?;
+        Ok(true)
+    }
+
+    fn retry(&self) -> RetryPolicy {
+        RetryPolicy::webhooks()
+    }
+}
+
+fn hook_error(failure: TaskFailure) -> HookError {
+    let TaskFailure { name, message, retryable, retry_after } = failure;
+    let message = format!("{name}: {message}");
+    let error = match retryable {
+        true => HookError::transient(message),
+        false => HookError::permanent(message),
+    };
+    match retry_after {
+        Some(delay) => error.retry_after(delay),
+        None => error,
+    }
+}

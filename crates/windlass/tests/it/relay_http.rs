@@ -1,0 +1,258 @@
+//! Relays whose steps run behind a URL, and the webhook that tells how they ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+use windlass::Engine;
+use windlass::kernel::{Query, RetryPolicy};
+use windlass::outbound::Policy;
+use windlass::relays::{
+    HttpRunner, HttpRunnerOptions, NoopTerminalHook, RunSpec, RunState, TerminalStatus,
+    WorkflowRuntime,
+};
+use windlass::webhooks::{Secret, WebhookOptions, WebhookTerminalHook, Webhooks, verify};
+
+use crate::harness::{Harness, on_every_store, until};
+use crate::receiver::{Receiver, answer};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+on_every_store!(
+    steps_run_behind_a_url,
+    a_signal_is_waited_for_and_handed_on,
+    what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter,
+    cancelling_closes_the_request,
+    the_end_is_told_by_webhook,
+);
+
+fn secrets() -> Vec<Secret> {
+    vec![SECRET.parse().unwrap()]
+}
+
+fn ours() -> Policy {
+    let allow = vec!["127.0.0.1".parse().unwrap()];
+    Policy { plain_http: true, allow, ..Policy::default() }
+}
+
+fn runner(url: String) -> HttpRunner {
+    let options = HttpRunnerOptions { policy: ours(), ..HttpRunnerOptions::new(url, secrets()) };
+    HttpRunner::new(options).unwrap()
+}
+
+fn relay(engine: &Engine, url: String) -> WorkflowRuntime {
+    let policy = RetryPolicy::listed(vec![Duration::from_millis(2); 2]);
+    engine.relay("r", runner(url), NoopTerminalHook).retry(policy).build().unwrap()
+}
+
+fn outcome(value: &Value) -> String {
+    answer("200 OK", "", &value.to_string())
+}
+
+async fn steps_run_behind_a_url(h: Arc<Harness>) {
+    let receiver = Receiver::answering(|_, request| {
+        let asked = request.json();
+        outcome(&match asked["step"].as_u64().unwrap() {
+            0 => json!({ "outcome": "continue", "payload": { "seen": asked["payload"] } }),
+            1 => {
+                let bytes = BASE64_STANDARD.encode(b"\xff\x00");
+                json!({ "outcome": "continue_after", "delay_ms": 5, "payload_base64": bytes })
+            }
+            _ => json!({ "outcome": "succeed", "result": [1, "ä"] }),
+        })
+    })
+    .await;
+    let engine = h.engine().await;
+    let relay = relay(&engine, receiver.url());
+    let spec = RunSpec::new("{\"a\": 1.0}").id("r-1").header("tenant", "acme");
+    relay.submit(spec).await.unwrap();
+    let ended = relay.wait("r-1").await.unwrap();
+    assert_eq!(ended.status, TerminalStatus::Succeeded);
+    assert_eq!(ended.result.as_deref(), Some("[1,\"ä\"]".as_bytes()));
+    let requests = receiver.requests();
+    let asked: Vec<Value> = requests.iter().map(|request| request.json()).collect();
+    let headers =
+        |step: &str| json!({ "tenant": "acme", "workflow.run_id": "r-1", "workflow.step": step });
+    let common = |step: u32| {
+        json!({ "run_id": "r-1", "workflow": "r", "step": step, "attempt": 1,
+                "headers": headers(&step.to_string()) })
+    };
+    let with = |mut value: Value, field: &str, of: Value| {
+        value[field] = of;
+        value
+    };
+    assert_eq!(asked[0], with(common(0), "payload", json!({ "a": 1.0 })));
+    assert_eq!(asked[1], with(common(1), "payload", json!({ "seen": { "a": 1.0 } })));
+    assert_eq!(asked[2], with(common(2), "payload_base64", json!("/wA=")));
+    let info = relay.status("r-1").await.unwrap().unwrap();
+    for (step, request) in requests.iter().enumerate() {
+        assert_eq!(request.header("webhook-id"), format!("{}-{step}", info.run_key));
+        verify(&secrets(), &request.headers, &request.body).unwrap();
+    }
+}
+
+async fn a_signal_is_waited_for_and_handed_on(h: Arc<Harness>) {
+    let receiver = Receiver::answering(|_, request| {
+        let asked = request.json();
+        outcome(&match asked["step"].as_u64().unwrap() {
+            0 => json!({ "outcome": "continue_on_signal", "signal": "go", "payload": 1 }),
+            1 => json!({ "outcome": "continue_on_signal", "signal": "never", "timeout_ms": 5,
+                         "payload": asked["signal"] }),
+            _ => json!({ "outcome": "succeed", "result": [asked["payload"], asked["signal"]] }),
+        })
+    })
+    .await;
+    let engine = h.engine().await;
+    let relay = relay(&engine, receiver.url());
+    relay.submit(RunSpec::new("null").id("s")).await.unwrap();
+    until("it waits for the signal", || async {
+        relay.status("s").await.unwrap().unwrap().state == RunState::AwaitingSignal
+    })
+    .await;
+    relay.signal("s", "go", "{\"by\":\"ann\"}").await.unwrap();
+    let ended = relay.wait("s").await.unwrap();
+    let result: Value = serde_json::from_slice(&ended.result.unwrap()).unwrap();
+    let received = json!({ "status": "received", "payload": { "by": "ann" } });
+    assert_eq!(result, json!([received, { "status": "timed_out" }]));
+}
+
+async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<Harness>) {
+    let transient = json!({ "outcome": "error", "kind": "transient", "message": "later",
+                            "retry_after_ms": 1 });
+    let permanent = json!({ "outcome": "error", "kind": "permanent", "message": "never" });
+    let done = outcome(&json!({ "outcome": "succeed" }));
+    let busy = answer("503 Busy", "retry-after: 0\r\n", "");
+    let verdict = json!({ "outcome": "fail", "reason": "no stock" });
+    let cases: Vec<(Vec<String>, TerminalStatus, usize, &str)> = vec![
+        (vec![busy.clone(), outcome(&transient), done], TerminalStatus::Succeeded, 3, ""),
+        (vec![busy], TerminalStatus::Failed, 3, "503"),
+        (vec![outcome(&permanent)], TerminalStatus::Failed, 1, "never"),
+        (
+            vec![answer("404 Not Found", "", "nobody here")],
+            TerminalStatus::Failed,
+            1,
+            "nobody here",
+        ),
+        (vec![answer("302 Found", "location: /x\r\n", "")], TerminalStatus::Failed, 1, "302"),
+        (vec![answer("200 OK", "", "<html>")], TerminalStatus::Failed, 1, "does not read"),
+        (vec![outcome(&json!({}))], TerminalStatus::Failed, 1, "has no outcome"),
+        (vec![outcome(&json!({ "outcome": "fail" }))], TerminalStatus::Failed, 1, "needs reason"),
+        (
+            vec![outcome(&json!({ "outcome": "fail", "reason": "x", "delay_ms": 1 }))],
+            TerminalStatus::Failed,
+            1,
+            "delay_ms does not belong",
+        ),
+        (vec![outcome(&json!({ "outcome": "jump" }))], TerminalStatus::Failed, 1, "no outcome"),
+        (vec![outcome(&json!({ "outcom": "fail" }))], TerminalStatus::Failed, 1, "outcom"),
+        (vec![outcome(&verdict)], TerminalStatus::Failed, 1, "no stock"),
+        (
+            vec![outcome(&json!({ "outcome": "cancel", "reason": "enough" }))],
+            TerminalStatus::Cancelled,
+            1,
+            "enough",
+        ),
+    ];
+    let engine = h.engine().await;
+    let (count, policy) = (cases.len(), RetryPolicy::listed(vec![Duration::from_millis(2); 2]));
+    for (nth, (answers, status, attempts, expect)) in cases.into_iter().enumerate() {
+        let receiver = Receiver::start(answers).await;
+        let relay = engine
+            .relay(format!("r{nth}"), runner(receiver.url()), NoopTerminalHook)
+            .retry(policy.clone())
+            .build()
+            .unwrap();
+        relay.submit(RunSpec::new("1").id("x")).await.unwrap();
+        let ended = relay.wait("x").await.unwrap();
+        assert_eq!(ended.status, status, "{nth} {ended:?}");
+        assert!(ended.error.unwrap_or_default().contains(expect), "{nth} {expect}");
+        let requests = receiver.requests();
+        assert_eq!(requests.len(), attempts, "{nth}");
+        let ids: Vec<&str> = requests.iter().map(|r| r.header("webhook-id")).collect();
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+        assert_eq!(requests[attempts - 1].json()["attempt"], attempts);
+    }
+    let namespace = engine.namespace().clone();
+    let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 100 };
+    let dead = engine.store().list(query).await.unwrap().dead_letters().unwrap();
+    // One run succeeded, and two ended by a verdict.
+    assert_eq!(dead.len(), count - 3);
+}
+
+async fn cancelling_closes_the_request(h: Arc<Harness>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let engine = h.engine().await;
+    let relay = relay(&engine, url);
+    relay.submit(RunSpec::new("1").id("c")).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut bytes = [0; 1024];
+    assert!(stream.read(&mut bytes).await.unwrap() > 0);
+    let closed = async { while let Ok(1..) = stream.read(&mut bytes).await {} };
+    let (cancelled, ()) = tokio::join!(relay.cancel("c"), closed);
+    assert!(cancelled.unwrap());
+    assert_eq!(relay.wait("c").await.unwrap().status, TerminalStatus::Cancelled);
+}
+
+async fn the_end_is_told_by_webhook(h: Arc<Harness>) {
+    let steps = Receiver::answering(|_, request| {
+        let asked = request.json();
+        outcome(&match asked["payload"].as_str().unwrap() {
+            "bytes" => json!({ "outcome": "succeed", "result_base64": "/wA=" }),
+            "fail" => json!({ "outcome": "fail", "reason": "no stock" }),
+            _ => json!({ "outcome": "succeed", "result": { "a": 1 } }),
+        })
+    })
+    .await;
+    let told = Receiver::start([answer("200 OK", "", "")]).await;
+    let engine = h.engine().await;
+    let options = WebhookOptions {
+        policy: ours(),
+        secrets: [("default".to_owned(), secrets())].into(),
+        ..WebhookOptions::default()
+    };
+    let hook = WebhookTerminalHook::new(Webhooks::new(&engine, options).unwrap());
+    let relay = engine.relay("r", runner(steps.url()), hook.clone()).build().unwrap();
+    let spec = |id: &str, input: &str| RunSpec::new(format!("\"{input}\"")).id(id);
+    let callback = |spec: RunSpec| spec.header("callback_url", told.url());
+    relay.submit(spec("quiet", "json")).await.unwrap();
+    relay.wait("quiet").await.unwrap();
+    for (nth, input) in ["json", "bytes", "fail"].into_iter().enumerate() {
+        relay.submit(callback(spec(input, input))).await.unwrap();
+        until("it is told", || async { told.requests().len() == nth + 1 }).await;
+    }
+    let requests = told.requests();
+    let mut ids = std::collections::BTreeSet::new();
+    for request in &requests {
+        verify(&secrets(), &request.headers, &request.body).unwrap();
+        ids.insert(request.header("webhook-id").to_owned());
+    }
+    assert_eq!(ids.len(), 3);
+    let posted: Vec<Value> = requests.iter().map(|request| request.json()).collect();
+    let types: Vec<&str> = posted.iter().map(|posted| posted["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["run.succeeded", "run.succeeded", "run.failed"]);
+    let data = &posted[0]["data"];
+    assert_eq!((&data["run_id"], &data["workflow"]), (&json!("json"), &json!("r")));
+    assert_eq!((&data["status"], &data["result"]), (&json!("succeeded"), &json!({ "a": 1 })));
+    assert_eq!(data["headers"]["callback_url"], told.url());
+    assert_eq!(posted[1]["data"]["result_base64"], "/wA=");
+    assert_eq!(posted[1]["data"].get("result"), None);
+    assert!(posted[2]["data"]["error"].as_str().unwrap().contains("no stock"), "{}", posted[2]);
+    for (url, code) in
+        [("http://10.0.0.1/", "ADDRESS_REFUSED"), ("ftp://example.com/", "INVALID_URL")]
+    {
+        let refused = relay.submit(spec("bad", "x").header("callback_url", url)).await;
+        assert_eq!(refused.unwrap_err().code(), code);
+        assert_eq!(relay.status("bad").await.unwrap(), None);
+    }
+    // Nobody could ever sign it.
+    let unsigned = hook.secret("missing");
+    let other = engine.relay("unsigned", runner(steps.url()), unsigned).build().unwrap();
+    let refused = other.submit(callback(spec("bad", "x"))).await.unwrap_err();
+    assert_eq!(refused.code(), "WEBHOOK_SECRET_UNKNOWN");
+    assert_eq!(told.requests().len(), 3);
+}

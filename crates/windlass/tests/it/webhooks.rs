@@ -1,0 +1,220 @@
+//! Webhooks on every store: signed, delivered under one id, retried, dead with their errors, and
+//! silent towards endpoints that are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use windlass::kernel::{Commit, DeadLetter, Op, Query, RetryPolicy, Task, TasksQuery};
+use windlass::outbound::Policy;
+use windlass::webhooks::{Secret, WEBHOOK_EFFECT, Webhook, WebhookOptions, Webhooks, verify};
+use windlass::{Ctx, Engine, RunKey};
+
+use crate::harness::{Harness, ok, on_every_store, until};
+use crate::receiver::{Receiver, answer};
+
+const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+on_every_store!(
+    a_webhook_is_signed_with_every_secret_of_its_set,
+    failures_are_retried_under_one_id_and_die_with_their_errors,
+    who_is_busy_is_left_alone_for_as_long_as_it_says,
+    a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled,
+    what_cannot_be_sent_dies_at_once,
+);
+
+fn secrets(texts: &[&str]) -> Vec<Secret> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn options() -> WebhookOptions {
+    let sets = [("default", &[NEW, OLD][..]), ("billing", &[OLD])];
+    WebhookOptions {
+        policy: Policy {
+            plain_http: true,
+            allow: vec!["127.0.0.1".parse().unwrap()],
+            ..Policy::default()
+        },
+        secrets: sets.into_iter().map(|(name, set)| (name.to_owned(), secrets(set))).collect(),
+        ..WebhookOptions::default()
+    }
+}
+
+/// An engine that delivers webhooks, and a run that they can belong to.
+async fn sender(h: &Harness) -> (Engine, Webhooks, RunKey) {
+    let engine = h.engine().await;
+    let webhooks = Webhooks::new(&engine, options()).unwrap();
+    webhooks.serve(&engine).unwrap();
+    let flow = engine.workflow("sender", |_: Ctx, (): ()| async { ok(()) }).unwrap();
+    let run = flow.start(()).await.unwrap();
+    run.result().await.unwrap();
+    (engine, webhooks, run.run_key())
+}
+
+async fn enqueue(engine: &Engine, task: Task) {
+    let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
+    let answers = engine.store().commit(vec![commit]).await;
+    assert!(answers[0].is_ok(), "{answers:?}");
+}
+
+/// The effect of a webhook with delays that a test can wait for.
+fn quick(engine: &Engine, webhook: &Webhook, retries: usize) -> Task {
+    let input = serde_json::value::to_raw_value(webhook).unwrap();
+    let policy = match retries {
+        0 => RetryPolicy::none(),
+        _ => RetryPolicy::listed(vec![Duration::from_millis(2); retries]),
+    };
+    engine.effect(WEBHOOK_EFFECT, None, input, policy).unwrap()
+}
+
+async fn tasks(engine: &Engine) -> Vec<Task> {
+    let query = TasksQuery::all(engine.namespace().clone(), 100);
+    engine.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
+}
+
+async fn dead(engine: &Engine) -> Vec<DeadLetter> {
+    until("all effects are settled", || async { tasks(engine).await.is_empty() }).await;
+    let namespace = engine.namespace().clone();
+    let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 100 };
+    engine.store().list(query).await.unwrap().dead_letters().unwrap()
+}
+
+async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
+    let (engine, _, run_key) = sender(&h).await;
+    let receiver = Receiver::start([answer("204 No Content", "", "")]).await;
+    let data = json!({ "amount": 12, "name": "Ünal" });
+    let mut webhook = Webhook::new(receiver.url(), "invoice.paid", &data).unwrap();
+    webhook.headers.insert("x-tenant".into(), "acme".into());
+    let task = webhook.effect(&engine, Some(run_key)).unwrap();
+    let id = task.task_id.to_string();
+    let body = String::from_utf8_lossy(&task.body.as_ref().unwrap().bytes).into_owned();
+    assert!(body.contains("\"backoff\":\"listed\"") && !body.contains("whsec"), "{body}");
+    enqueue(&engine, task).await;
+    webhook.secret = Some("billing".into());
+    webhook.timestamp = Some("2026-11-16T08:00:00Z".into());
+    until("the first has come", || async { receiver.requests().len() == 1 }).await;
+    enqueue(&engine, webhook.effect(&engine, None).unwrap()).await;
+    assert_eq!(dead(&engine).await, []);
+    let requests = receiver.requests();
+    let [first, second] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!(first.header("webhook-id"), id);
+    assert_eq!(first.header("x-tenant"), "acme");
+    assert_eq!(first.header("content-type"), "application/json");
+    assert_eq!(first.header("webhook-signature").split(' ').count(), 2);
+    let posted = first.json();
+    assert_eq!((&posted["type"], &posted["data"]), (&json!("invoice.paid"), &data));
+    let at: jiff::Timestamp = posted["timestamp"].as_str().unwrap().parse().unwrap();
+    let made = engine.clock().now().as_millis() - at.as_millisecond();
+    assert!((0..60_000).contains(&made), "{posted}");
+    for known in [&[NEW][..], &[OLD], &[OLD, NEW]] {
+        verify(&secrets(known), &first.headers, &first.body).unwrap();
+    }
+    verify(&secrets(&[OLD]), &second.headers, &second.body).unwrap();
+    verify(&secrets(&[NEW]), &second.headers, &second.body).unwrap_err();
+    assert_eq!(second.json()["timestamp"], "2026-11-16T08:00:00Z");
+    assert_eq!(engine.metrics().webhooks_delivered.get(), 2);
+}
+
+async fn failures_are_retried_under_one_id_and_die_with_their_errors(h: Arc<Harness>) {
+    let (engine, ..) = sender(&h).await;
+    let moved = answer("302 Found", "location: http://127.0.0.1:1/\r\n", "");
+    let down = answer("500 Oops", "", &"x".repeat(3_000));
+    let flaky = Receiver::start([&down, &moved, &answer("200 OK", "", "")]).await;
+    let webhook = Webhook::new(flaky.url(), "a", &1).unwrap();
+    enqueue(&engine, quick(&engine, &webhook, 5)).await;
+    assert_eq!(dead(&engine).await, []);
+    let requests = flaky.requests();
+    assert_eq!(requests.len(), 3);
+    let ids: Vec<&str> = requests.iter().map(|request| request.header("webhook-id")).collect();
+    assert!(ids.iter().all(|id| *id == ids[0] && !id.is_empty()), "{ids:?}");
+    assert!(requests.iter().all(|request| request.body == requests[0].body));
+    let broken = Receiver::start([down]).await;
+    let webhook = Webhook::new(broken.url(), "a", &1).unwrap();
+    enqueue(&engine, quick(&engine, &webhook, 2)).await;
+    let dead = dead(&engine).await;
+    assert_eq!((dead.len(), dead[0].attempt, broken.requests().len()), (1, 3, 3));
+    let errors: Vec<serde_json::Value> = dead[0].errors.as_ref().unwrap().read().unwrap();
+    assert_eq!(errors.len(), 3);
+    for error in errors {
+        assert_eq!(error["name"], "WEBHOOK_STATUS");
+        let text = error["message"].as_str().unwrap();
+        assert!(text.contains("500") && text.matches('x').count() == 500, "{text}");
+    }
+    assert_eq!(engine.metrics().webhooks_failed.get(), 5);
+}
+
+async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
+    let (engine, ..) = sender(&h).await;
+    let busy = Receiver::start([answer("429 Slow", "retry-after: 3600\r\n", "")]).await;
+    let webhook = Webhook::new(busy.url(), "a", &1).unwrap();
+    enqueue(&engine, quick(&engine, &webhook, 5)).await;
+    let failed = || async { tasks(&engine).await.iter().any(|task| task.attempt == 1) };
+    until("it is put off", failed).await;
+    let tasks = tasks(&engine).await;
+    let wait = tasks[0].due_at.unwrap().since(engine.clock().now());
+    assert!(wait > Duration::from_secs(3_500), "{wait:?}");
+    assert_eq!(busy.requests().len(), 1);
+}
+
+async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: Arc<Harness>) {
+    let (engine, webhooks, _) = sender(&h).await;
+    let gone = Receiver::start([answer("410 Gone", "", ""), answer("200 OK", "", "")]).await;
+    let webhook = Webhook::new(gone.url(), "a", &1).unwrap();
+    let task = quick(&engine, &webhook, 5);
+    let id = task.task_id.to_string();
+    enqueue(&engine, task).await;
+    let letters = dead(&engine).await;
+    assert_eq!((letters.len(), letters[0].attempt), (1, 1));
+    // A process that knows nothing of it but what the store tells.
+    h.stop(&engine).await;
+    drop((engine, webhooks));
+    let (engine, webhooks, _) = sender(&h).await;
+    let namespace = engine.namespace().clone();
+    let disabled = webhooks.disabled(&namespace).await.unwrap();
+    assert_eq!((disabled[0].url.as_str(), disabled[0].webhook_id.as_str()), (&*gone.url(), &*id));
+    enqueue(&engine, quick(&engine, &webhook, 5)).await;
+    let letters = dead(&engine).await;
+    assert_eq!(letters.len(), 2);
+    assert!(letters[1].reason.contains("disabled"), "{letters:?}");
+    assert_eq!(gone.requests().len(), 1);
+    let other = windlass::kernel::Namespace::new("other").unwrap();
+    assert_eq!(webhooks.disabled(&other).await.unwrap(), []);
+    assert!(webhooks.enable(&namespace, &gone.url()).await.unwrap());
+    assert!(!webhooks.enable(&namespace, &gone.url()).await.unwrap());
+    enqueue(&engine, quick(&engine, &webhook, 5)).await;
+    assert_eq!(dead(&engine).await.len(), 2);
+    assert_eq!(gone.requests().len(), 2);
+}
+
+async fn what_cannot_be_sent_dies_at_once(h: Arc<Harness>) {
+    let (engine, ..) = sender(&h).await;
+    let good = Webhook::new("https://example.com/", "a", &1).unwrap();
+    let to = |url: &str| Webhook { url: url.into(), ..good.clone() };
+    let header = |name: &str| Webhook {
+        headers: [(name.to_owned(), "x".to_owned())].into(),
+        ..good.clone()
+    };
+    assert!(header("webhook-id").effect(&engine, None).is_err());
+    assert!(Webhook { event_type: String::new(), ..good.clone() }.effect(&engine, None).is_err());
+    for (webhook, expect) in [
+        (to("http://10.0.0.1/"), "ADDRESS_REFUSED"),
+        (to("https://user:pass@example.com/"), "INVALID_URL"),
+        (header("Webhook-Signature"), "INVALID_WEBHOOK"),
+        (header("Host"), "INVALID_HEADER"),
+    ] {
+        let task = quick(&engine, &webhook, 5);
+        let id = task.task_id;
+        enqueue(&engine, task).await;
+        let letters = dead(&engine).await;
+        let letter = letters.iter().find(|letter| letter.task_id == id).unwrap();
+        let errors: Vec<serde_json::Value> = letter.errors.as_ref().unwrap().read().unwrap();
+        assert_eq!((errors.len(), &errors[0]["name"]), (1, &json!(expect)));
+    }
+    // Another process may have the secret.
+    let unknown = Webhook { secret: Some("payments".into()), ..to("http://127.0.0.1:1/") };
+    enqueue(&engine, quick(&engine, &unknown, 1)).await;
+    let letters = dead(&engine).await;
+    let letter = letters.iter().find(|letter| letter.reason.contains("\"payments\"")).unwrap();
+    assert_eq!(letter.attempt, 2);
+}

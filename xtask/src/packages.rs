@@ -1,0 +1,43 @@
+//! Installs a Debian package that the tests need, where that is ours to do.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::interrupt::Interrupt;
+use crate::postgres::is_root;
+use crate::process;
+
+const PYTHON: &str = "Debian, Ubuntu: apt-get install python3; Fedora: dnf install python3; macOS: \
+                      brew install python3.";
+
+/// Sees to it that there is a Python, which runs the example of a relay in another language.
+pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
+    let found = || process::capture(Command::new("python3").arg("--version")).is_ok();
+    if found() || (install("python3", PYTHON, interrupt)? && found()) {
+        return Ok(());
+    }
+    bail!("the tests need python3, and none was found. {PYTHON}")
+}
+
+/// Installs a package as root on a Debian; answers whether it could. `how` is what people are told
+/// when apt-get fails.
+pub(crate) fn install(package: &str, how: &str, interrupt: &Interrupt) -> Result<bool> {
+    let has_apt = process::capture(Command::new("apt-get").arg("--version")).is_ok();
+    if !has_apt || !is_root()? {
+        return Ok(false);
+    }
+    eprintln!("{package} is missing: installing it with apt-get");
+    // An update that fails (one dead mirror) may still leave lists that are good enough.
+    for args in [&["update"][..], &["install", "-y", package]] {
+        let mut apt = Command::new("apt-get");
+        let status = process::run(
+            apt.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()),
+            interrupt,
+        )?;
+        if !status.success() && args[0] == "install" {
+            bail!("`apt-get {}` failed ({status}). {how}", args.join(" "));
+        }
+    }
+    Ok(true)
+}
