@@ -157,6 +157,9 @@ impl Inner {
                 if full_turns {
                     self.signals.turns.store(true, Ordering::Release);
                 }
+                if tasks {
+                    self.task_backlog.store(claims.tasks.len() >= max, Ordering::Relaxed);
+                }
                 if !claims.tasks.is_empty() {
                     self.signals.tasks.store(true, Ordering::Release);
                 }
@@ -234,6 +237,7 @@ impl Inner {
         if tasks {
             (want_tasks.routes, want_tasks.max) = self.tasks.wanted(max);
             if want_tasks.max == 0 && !want_tasks.routes.is_empty() {
+                self.task_backlog.store(true, Ordering::Relaxed);
                 self.signals.tasks.store(true, Ordering::Release);
             }
         }

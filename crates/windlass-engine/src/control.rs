@@ -483,7 +483,7 @@ impl Inner {
             draft.step(event, &payload, step, self.clock.stamp(at))?;
         }
         for message in messages {
-            if message.kind == MessageKind::Event {
+            if matches!(message.kind, MessageKind::Event | MessageKind::Signal) {
                 draft.send(sent_on(message, run_key));
             }
         }

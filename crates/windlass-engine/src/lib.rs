@@ -4,6 +4,7 @@
 //! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
 //! tasks come from the [`Env`], so that a simulator can own them.
 
+mod beats;
 mod claim;
 mod clock;
 mod control;
@@ -16,6 +17,7 @@ mod options;
 mod results;
 mod retention;
 mod schedules;
+mod settle;
 mod slot;
 mod start;
 mod sticky;
@@ -34,6 +36,7 @@ pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
+pub use settle::{Overdue, RATE_LIMITED};
 pub use start::{StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,

@@ -319,6 +319,7 @@ fn tell_step(
     let mut child = None;
     let (code, text) = match (&*step.kind, step.status) {
         ("sleep", _) => (Why::Sleeping, format!("{key:?} sleeps until {at}")),
+        ("timer", _) => (Why::Sleeping, format!("{key:?} runs until {at}")),
         ("event", _) => {
             let name = step.wait_for.as_deref().unwrap_or_default();
             let text = format!("{key:?} waits for an event of type {name:?}, until {at}");

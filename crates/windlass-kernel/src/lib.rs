@@ -50,9 +50,9 @@ pub use rows::{
     Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
 };
 pub use store::{
-    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees,
-    Deleted, Fact, Health, HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed, RunCount,
-    Store, WakeSink, Wakeup, Want,
+    Beat, BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults,
+    DeleteTrees, Deleted, Fact, Health, HeldItem, Loaded, Promoted, QueueHealth, Reaped, Renewed,
+    RunCount, Store, WakeSink, Wakeup, Want,
 };
 pub use stores::memory::{Clock, MemoryStore};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};

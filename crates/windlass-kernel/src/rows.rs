@@ -394,6 +394,10 @@ pub struct Task {
     pub body: Option<Body>,
     /// The errors of its failed attempts.
     pub errors: Option<Body>,
+    /// When an attempt last said that it is alive.
+    pub beat_at: Option<Timestamp>,
+    /// What an attempt last said of its progress, for the next one to read.
+    pub beat: Option<Body>,
     /// The key under which its holder counts against a limit.
     pub limit_key: Option<LimitKey>,
     /// The W3C trace context it was enqueued in.
@@ -429,6 +433,8 @@ impl Task {
             reclaims: 0,
             body: None,
             errors: None,
+            beat_at: None,
+            beat: None,
             limit_key: None,
             trace: None,
             created_at,

@@ -40,6 +40,10 @@ pub trait Store: Send + Sync + 'static {
     /// Answers how many were.
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>>;
 
+    /// Notes that attempts are alive, and what they say of their progress. Answers of each whether it
+    /// is still held: whoever lost a task need not go on.
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>>;
+
     /// Takes a turn from whoever holds it, for a commit that must not wait. The earlier holder's
     /// commits conflict from now on. `None` if there is no such run or it has ended.
     fn revoke(
@@ -217,6 +221,27 @@ pub enum HeldItem {
         /// The claim.
         claim_no: u64,
     },
+}
+
+/// A sign of life of an attempt at a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// The task.
+    pub task_id: TaskId,
+    /// The hold under which it is being done.
+    pub hold: Hold,
+    /// What the next attempt may read; `None` leaves what was said before.
+    pub details: Option<Body>,
+}
+
+impl Beat {
+    /// Refuses details that are too large, in any of them.
+    pub fn validate(beats: &[Self], limits: &Limits) -> Result<(), Error> {
+        beats.iter().filter_map(|beat| beat.details.as_ref()).try_for_each(|details| {
+            let max = limits.beat_bytes_max;
+            check_max("what a heartbeat says", "bytes", details.len(), max)
+        })
+    }
 }
 
 /// What became ready.

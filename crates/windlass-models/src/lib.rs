@@ -1,4 +1,10 @@
 //! The models of Windlass: ways to write a workflow, each on the same kernel and engine.
 
+mod run;
+
+#[cfg(feature = "machines")]
+pub mod machines;
 #[cfg(feature = "steps")]
 pub mod steps;
+
+pub use run::{RunHandle, Status};

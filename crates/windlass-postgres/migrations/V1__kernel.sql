@@ -154,7 +154,10 @@ CREATE TABLE @schema@.tasks (
     errors_encoding  text COLLATE "C",
     limit_key        text COLLATE "C",
     trace            text COLLATE "C",
-    created_at       int8 NOT NULL
+    created_at       int8 NOT NULL,
+    beat_at          int8,
+    beat             bytea,
+    beat_encoding    text COLLATE "C"
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
         autovacuum_analyze_scale_factor = 0.05);

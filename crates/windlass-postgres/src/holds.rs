@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head, HeldItem, Hold,
+    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head, HeldItem, Hold,
     LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, Timestamp,
     Wakeup, Want, WorkerKey, WorkflowName,
 };
@@ -45,6 +45,8 @@ fn revoke_sql() -> String {
     )
 }
 
+const BEAT: &str = "SELECT task_id FROM @schema@.beat($1, $2, $3, $4, $5) AS task_id";
+
 const PROMOTE: &str = "SELECT code, n, queue, name, due FROM @schema@.promote($1)";
 
 const SET_LIMIT: &str = "INSERT INTO @schema@.limits VALUES ($1, $2, $3) \
@@ -58,6 +60,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("claim turns", claim_turns()),
         named("claim tasks", claim_tasks()),
         named("release", RELEASE.to_owned()),
+        named("beat", BEAT.to_owned()),
         named("revoke", revoke_sql()),
         named("promote", PROMOTE.to_owned()),
         named("set limit", SET_LIMIT.to_owned()),
@@ -234,6 +237,23 @@ pub(crate) async fn release(shared: &Shared, items: Vec<HeldItem>) -> Result<u32
     let wakeups = freed.iter().filter_map(|freed| freed.wakeup.clone()).collect();
     shared.waker.publish(wakeups);
     Ok(freed.len() as u32)
+}
+
+/// Notes signs of life of tasks that are still held.
+pub(crate) async fn beat(shared: &Shared, beats: Vec<Beat>) -> Result<Vec<bool>, Error> {
+    let tasks: Vec<Uuid> = beats.iter().map(|beat| beat.task_id.0).collect();
+    let workers: Vec<Uuid> = beats.iter().map(|beat| beat.hold.worker.0).collect();
+    let claims: Vec<i64> = beats.iter().map(|beat| beat.hold.claim_no as i64).collect();
+    let details = || beats.iter().map(|beat| beat.details.as_ref());
+    let bodies: Vec<Option<&[u8]>> = details().map(|body| body.map(|body| &*body.bytes)).collect();
+    let encodings: Vec<Option<&str>> =
+        details().map(|body| body.map(|body| body.encoding.as_str())).collect();
+    let rows = shared.query(BEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
+    let mut held = std::collections::BTreeSet::new();
+    for row in &rows {
+        held.insert(Cells::of(row).take::<Uuid>()?);
+    }
+    Ok(tasks.iter().map(|task_id| held.contains(task_id)).collect())
 }
 
 /// A turn or a task that lost its holder.

@@ -43,7 +43,7 @@ pub(crate) const MESSAGE: &str = "m.run_key, m.seq, m.message_id, m.kind, m.name
 pub(crate) const TASK: &str = "t.task_id, t.namespace, t.run_key, t.step_key, t.kind, t.queue, \
     t.name, t.priority, t.ready, t.due_at, t.worker, t.claim_no, t.claimed_at, t.attempt, \
     t.reclaims, t.body, t.body_encoding, t.errors, t.errors_encoding, t.limit_key, t.trace, \
-    t.created_at";
+    t.created_at, t.beat_at, t.beat, t.beat_encoding";
 
 /// The columns of a log line, of a table that is called `l`.
 pub(crate) const LOG: &str = "l.run_key, l.log_id, l.step_key, l.attempt, l.level, l.category, \
@@ -290,6 +290,8 @@ pub(crate) fn task(row: &Row) -> Result<Task, Error> {
         limit_key: c.limit_key()?,
         trace: c.shared()?,
         created_at: c.time()?,
+        beat_at: c.time_opt()?,
+        beat: c.body()?,
     })
 }
 

@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    Beat, Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
     Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
     WakeSink, WorkerInfo, WorkerKey, WorkflowName,
@@ -334,6 +334,14 @@ impl Store for PostgresStore {
 
     fn release(&self, items: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
         self.call(|shared| async move { holds::release(&shared, items).await })
+    }
+
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let valid = Beat::validate(&beats, &self.shared.options.limits);
+        self.call(|shared| async move {
+            valid?;
+            holds::beat(&shared, beats).await
+        })
     }
 
     fn revoke(

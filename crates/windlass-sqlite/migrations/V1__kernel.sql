@@ -149,6 +149,9 @@ CREATE TABLE tasks (
     body_encoding    TEXT,
     errors_encoding  TEXT,
     errors           BLOB,
+    beat_at          INTEGER,
+    beat_encoding    TEXT,
+    beat             BLOB,
     body             BLOB
 ) STRICT;
 

@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold, LimitKey,
-    Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, TaskId,
-    Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold,
+    LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task,
+    TaskId, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -88,6 +88,11 @@ const RELEASE_TASK: &str = "UPDATE tasks SET worker = NULL, claimed_at = NULL, \
      due_at = MIN(COALESCE(due_at, ?4), ?4) \
      WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3 \
      RETURNING namespace, queue, name, limit_key, ready";
+
+const BEAT: &str = "UPDATE tasks SET beat_at = ?4, \
+     beat_encoding = COALESCE(?5, beat_encoding), \
+     beat = CASE WHEN ?5 IS NULL THEN beat ELSE ?6 END \
+     WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3";
 
 const PROMOTE_TURNS: &str = "UPDATE runs SET turn_ready = 1 WHERE rowid IN \
      (SELECT rowid FROM runs INDEXED BY runs_scheduled \
@@ -424,6 +429,24 @@ pub(crate) fn release(w: &mut Writer<'_>, holds: &[HeldItem]) -> Result<u32, Fai
         count += u32::from(free(w, held, false)?);
     }
     Ok(count)
+}
+
+/// Notes signs of life of tasks that are still held.
+pub(crate) fn beat(w: &mut Writer<'_>, beats: &[Beat]) -> Result<Vec<bool>, Fail> {
+    let mut update = w.conn.prepare_cached(BEAT)?;
+    let mut held = Vec::with_capacity(beats.len());
+    for Beat { task_id, hold, details } in beats {
+        let changed = update.execute(params![
+            Blob(task_id.as_bytes()),
+            Blob(hold.worker.as_bytes()),
+            number(hold.claim_no),
+            w.now.as_micros(),
+            details.as_ref().map(|details| details.encoding.as_str()),
+            details.as_ref().map(|details| &*details.bytes),
+        ])?;
+        held.push(changed > 0);
+    }
+    Ok(held)
 }
 
 /// Frees one hold if it is held, for its holder or from a dead one.

@@ -39,7 +39,7 @@ pub(crate) const MESSAGE: &str = "run_key, seq, message_id, kind, name, caused_b
 /// The columns of a task.
 pub(crate) const TASK: &str = "task_id, namespace, run_key, step_key, kind, queue, name, priority, \
      ready, due_at, worker, claim_no, claimed_at, attempt, reclaims, limit_key, trace, created_at, \
-     body_encoding, body, errors_encoding, errors";
+     body_encoding, body, errors_encoding, errors, beat_at, beat_encoding, beat";
 /// The columns of a dead letter.
 pub(crate) const DEAD_LETTER: &str = "task_id, namespace, run_key, step_key, kind, queue, name, \
      attempt, reason, dead_at, body_encoding, body, errors_encoding, errors";
@@ -379,6 +379,8 @@ pub(crate) fn task(row: &Row<'_>) -> Result<Task, Error> {
         created_at: c.time()?,
         body: c.body_opt()?,
         errors: c.body_opt()?,
+        beat_at: c.time_opt()?,
+        beat: c.body_opt()?,
     })
 }
 

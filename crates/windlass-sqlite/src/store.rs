@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    Beat, Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Namespace,
     Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
     WakeSink, WorkerInfo, WorkerKey, WorkflowName,
@@ -130,6 +130,13 @@ impl Store for SqliteStore {
 
     fn release(&self, held: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
         Box::pin(self.write(move |writer| holds::release(writer, &held)))
+    }
+
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        Box::pin(async move {
+            Beat::validate(&beats, &self.limits)?;
+            self.write(move |writer| holds::beat(writer, &beats)).await
+        })
     }
 
     fn revoke(

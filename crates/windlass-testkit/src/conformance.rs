@@ -187,6 +187,7 @@ macro_rules! conformance {
                 reaping_frees_and_counts,
                 progress_resets_reclaims,
                 holds_are_listed_and_released,
+                heartbeats_of_holders_are_kept,
                 control_messages_reach_the_holder,
                 stopped_workers_hold_nothing,
             ],

@@ -35,7 +35,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, DeleteTrees,
+    Beat, Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, DeleteTrees,
     Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query,
     Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store, Timestamp, WakeSink,
     WorkerInfo, WorkerKey, WorkflowName,
@@ -383,6 +383,10 @@ impl Store for DyingStore {
 
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
         self.alive(|| self.inner.release(holds))
+    }
+
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        self.alive(|| self.inner.beat(beats))
     }
 
     fn revoke(

@@ -19,8 +19,8 @@ use crate::limits::Limits;
 use crate::query::{Query, Rows};
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
-    HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    Beat, BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted,
+    Health, HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
@@ -109,6 +109,13 @@ impl Store for MemoryStore {
 
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
         ready(self.call(|state| Ok(state.release(&holds))))
+    }
+
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        ready(self.call(|state| {
+            Beat::validate(&beats, &self.limits)?;
+            Ok(state.beat(beats))
+        }))
     }
 
     fn revoke(

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_kernel::{
-    Body, ClaimOrder, ClaimRequest, Commit, DeleteTrees, HeldItem, LimitKey, Namespace, RunKey,
-    SettingName, Store, Want, WorkerInfo, WorkerKey, WorkerStatus,
+    Beat, Body, ClaimOrder, ClaimRequest, Commit, DeleteTrees, HeldItem, Hold, LimitKey, Namespace,
+    RunKey, SettingName, Store, Want, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -18,6 +18,7 @@ pub(super) enum Call {
     Commit(Vec<Commit>),
     Claim(ClaimRequest),
     Release(Vec<HeldItem>),
+    Beat(Vec<Beat>),
     Revoke(RunKey, WorkerKey),
     Promote(u32),
     Renew(WorkerInfo),
@@ -46,7 +47,20 @@ impl Call {
                 held.extend(author.stale_hold());
                 Self::Release(held)
             }
-            78..82 => Self::Revoke(author.run_key(world), worker),
+            78 => {
+                let mut held = world.store.held(worker).await.unwrap();
+                held.extend(author.stale_hold());
+                let beat = |item| match item {
+                    HeldItem::Task { task_id, worker, claim_no } => {
+                        let said = author.rng.chance(700).then(|| author.rng.below(100));
+                        let details = said.map(|said| Body::of(&said).unwrap());
+                        Some(Beat { task_id, hold: Hold { worker, claim_no }, details })
+                    }
+                    HeldItem::Turn { .. } => None,
+                };
+                Self::Beat(held.into_iter().filter_map(beat).collect())
+            }
+            79..82 => Self::Revoke(author.run_key(world), worker),
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
             86..91 => Self::Renew(renewal(author, world, worker)),
             91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
@@ -78,6 +92,7 @@ impl Call {
                 vec![format!("{:?}", store.claim(request.clone()).await.unwrap())]
             }
             Self::Release(held) => vec![format!("{}", store.release(held.clone()).await.unwrap())],
+            Self::Beat(beats) => vec![format!("{:?}", store.beat(beats.clone()).await.unwrap())],
             Self::Revoke(run_key, worker) => {
                 vec![format!("{:?}", store.revoke(*run_key, *worker).await.unwrap())]
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
+    Beat, Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
     Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey, Limits, Loaded,
     MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
     SettingName, Store, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
@@ -474,6 +474,11 @@ impl Store for NodeStore {
             Ok(count)
         };
         self.ask("release", apply, |count| count.to_string())
+    }
+
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.beat(beats.clone()));
+        self.ask("beat", apply, |held| format!("{held:?}"))
     }
 
     fn revoke(

@@ -8,8 +8,8 @@ use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
 use crate::store::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Wakeup,
-    Want,
+    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed,
+    Wakeup, Want,
 };
 use crate::time::Timestamp;
 
@@ -103,6 +103,20 @@ impl State {
             released += u32::from(freed);
         }
         released
+    }
+
+    pub(super) fn beat(&mut self, beats: Vec<Beat>) -> Vec<bool> {
+        let now = self.now;
+        let one = |beat: Beat| match self.tasks.get(&beat.task_id).cloned() {
+            Some(mut task) if task.hold() == Some(beat.hold) => {
+                task.beat_at = Some(now);
+                task.beat = beat.details.or(task.beat);
+                self.put_task(task);
+                true
+            }
+            _ => false,
+        };
+        beats.into_iter().map(one).collect()
     }
 
     fn free_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
