@@ -5,6 +5,7 @@
 //! tasks come from the [`Env`], so that a simulator can own them.
 
 mod beats;
+mod breakers;
 mod claim;
 mod clock;
 mod control;
@@ -26,6 +27,7 @@ mod turn;
 mod why;
 mod workers;
 
+pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
 pub use engine::{Engine, EngineParts};

@@ -15,11 +15,12 @@ use tokio::sync::Notify;
 use tracing::Instrument as _;
 use uuid::Uuid;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, Commit, CommitError, Error, ErrorKind, Hold, Op, QueueName, Reschedule,
-    RetryPolicy, Route, RouteName, RunKey, Sha256Digest, StepKey, Task, TaskGuard, TaskId,
-    Timestamp, Wake,
+    Beat, Body, BoxFuture, Commit, CommitError, Error, ErrorKind, Hold, Op, Permit, QueueName,
+    Reschedule, RetryPolicy, Route, RouteName, RunKey, Sha256Digest, StepKey, Task, TaskGuard,
+    TaskId, Timestamp, Wake,
 };
 
+use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, FixedState, Inner};
 use crate::env::Lane;
 use crate::settle::{Attempt, SCHEDULE_TO_CLOSE};
@@ -42,6 +43,9 @@ pub(crate) fn internal_queue() -> QueueName {
 /// The queue of effects: outside side effects, delivered at least once under a stable id. A model
 /// enqueues one with the commit that wants it, so it exists if and only if that commit does.
 pub const EFFECTS_QUEUE: &str = "effects";
+
+/// How long a probe without a timeout of its own may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 /// What a task is called that nobody waits for.
 pub(crate) const EFFECT: &str = "effect";
@@ -86,6 +90,9 @@ pub struct TaskBody {
     /// When all attempts must be over, in microseconds since 1970 by the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub close_by: Option<i64>,
+    /// The circuit breaker in front of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<TaskBreaker>,
 }
 
 /// What an attempt knows of itself.
@@ -283,6 +290,7 @@ impl Engine {
             start_to_close_ms: Some(60_000),
             heartbeat_ms: None,
             close_by: None,
+            breaker: None,
         };
         let now = inner.clock.now();
         Ok(Task {
@@ -432,8 +440,19 @@ impl Inner {
                     watched: body.heartbeat_ms.is_some(),
                     said: task.beat.clone(),
                 };
-                let policy = body.retry.clone();
+                let (policy, breaker) = (body.retry.clone(), body.breaker.clone());
+                let max = body.start_to_close_ms.map_or(ATTEMPT_MAX, Duration::from_millis);
+                let permit = match &breaker {
+                    Some(breaker) => self.permit(task, breaker, max).await,
+                    None => Permit::Call,
+                };
+                if let Permit::Wait(until) = permit {
+                    return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
+                }
                 let result = self.guarded(handler, context, body, &running).await;
+                if let Some(breaker) = &breaker {
+                    self.report(task, breaker, permit, &result).await;
+                }
                 if result.is_err() {
                     self.beat_now(task.task_id).await;
                 }
@@ -516,6 +535,16 @@ impl Inner {
             }
         }
     }
+}
+
+// A task that comes back later without having had its attempt.
+fn postponed(task: &Task, until: Timestamp) -> Op {
+    Op::Reschedule(Box::new(Reschedule {
+        task_id: task.task_id,
+        wake: Wake::At(until),
+        attempt: task.attempt,
+        errors: None,
+    }))
 }
 
 // A task of the engine's that is to be tried again.

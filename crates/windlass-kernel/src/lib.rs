@@ -4,6 +4,7 @@
 //! that the simulator can own them. Read [`commit`] first, then [`store`], then [`ledger`].
 
 pub mod body;
+mod breaker;
 pub mod canonical;
 pub mod commit;
 pub mod digest;
@@ -26,6 +27,7 @@ mod turn;
 pub mod verify;
 
 pub use body::{Body, Encoding};
+pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
     OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,
@@ -46,8 +48,9 @@ pub use limits::Limits;
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
-    Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run, RunStatus,
-    Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
+    BreakerStatus, Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run,
+    RunStatus, Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo,
+    WorkerStatus,
 };
 pub use store::{
     Beat, BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults,

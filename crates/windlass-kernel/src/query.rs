@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{
     EventId, LimitKey, LogId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey, TaskId,
@@ -148,6 +149,15 @@ pub enum Query {
         /// How many at most.
         limit: u32,
     },
+    /// Circuit breakers of a namespace by key.
+    Breakers {
+        /// The namespace.
+        namespace: Namespace,
+        /// List those after this one.
+        after: Option<LimitKey>,
+        /// How many at most.
+        limit: u32,
+    },
     /// Limits of a namespace by key, with their holders.
     Limits {
         /// The namespace.
@@ -289,6 +299,7 @@ impl Query {
             | Query::DeadLetters { limit, .. }
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
+            | Query::Breakers { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -325,6 +336,8 @@ pub enum Rows {
     Workers(Vec<Worker>),
     /// Answers `DeadLetters`.
     DeadLetters(Vec<DeadLetter>),
+    /// Answers `Breakers`.
+    Breakers(Vec<BreakerRow>),
     /// Answers `Limits`.
     Limits(Vec<LimitState>),
     /// Answers `Settings`.
@@ -373,6 +386,7 @@ unwrap_rows!(
     logs -> Logs(LogLine),
     workers -> Workers(Worker),
     dead_letters -> DeadLetters(DeadLetter),
+    breakers -> Breakers(BreakerRow),
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
 );

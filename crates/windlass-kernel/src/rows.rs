@@ -138,6 +138,17 @@ words!(
 );
 
 words!(
+    /// Whether a circuit breaker lets calls through.
+    BreakerStatus, "breaker status",
+    /// It does.
+    Closed = "closed",
+    /// It does not.
+    Open = "open",
+    /// It lets one through at a time, to see.
+    HalfOpen = "half_open",
+);
+
+words!(
     /// What a worker says of itself. It fences nothing: only the lease does.
     WorkerStatus, "worker status",
     /// Takes work.

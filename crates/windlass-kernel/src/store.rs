@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::Body;
+use crate::breaker::BreakerRow;
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
@@ -89,6 +90,17 @@ pub trait Store: Send + Sync + 'static {
         key: LimitKey,
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// A circuit breaker as it is, if there is one, and the store's clock.
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>>;
+
+    /// Puts a breaker in the place of the one whose version is one less; one of version 1 is put if
+    /// there is none. Answers whether it was. `updated_at` is the store's.
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Keeps a small value that all processes on the store share; `None` forgets it.
     fn put_setting(

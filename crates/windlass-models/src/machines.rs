@@ -17,7 +17,9 @@ mod run;
 mod watch;
 mod workflow;
 
-pub use action::{ActivityOptions, WorkflowAction, WorkflowSignal, signal_types};
+pub use action::{
+    ActivityOptions, CircuitBreakerConfig, WorkflowAction, WorkflowSignal, signal_types,
+};
 pub use activity::{Activity, ActivityContext, ActivityError, HeartbeatError, TimeoutType, serve};
 pub use run::{MachineRef, MachineRun, Start, register};
 pub use workflow::{Workflow, WorkflowError};

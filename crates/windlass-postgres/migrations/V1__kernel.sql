@@ -222,6 +222,19 @@ CREATE TABLE @schema@.limits (
     PRIMARY KEY (namespace, limit_key)
 );
 
+-- Circuit breakers. The kernel decides; a swap holds only for whoever read the last version.
+CREATE TABLE @schema@.breakers (
+    namespace      text COLLATE "C" NOT NULL,
+    breaker_key    text COLLATE "C" NOT NULL,
+    status         text COLLATE "C" NOT NULL,
+    retry_at       int8,
+    data           bytea NOT NULL,
+    data_encoding  text COLLATE "C" NOT NULL,
+    version        int8 NOT NULL,
+    updated_at     int8 NOT NULL,
+    PRIMARY KEY (namespace, breaker_key)
+) WITH (fillfactor = 50);
+
 -- Small values that all processes share: retention policies, keys.
 CREATE TABLE @schema@.settings (
     kind            text COLLATE "C" NOT NULL,

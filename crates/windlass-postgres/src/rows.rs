@@ -10,11 +10,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, DeadLetter, Encoding, Error, Event, EventId, EventType, Head,
-    LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName, ModelName,
-    Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName,
-    Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo,
-    WorkerKey, WorkerStatus, WorkflowName,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, Event,
+    EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
+    MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus,
+    Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn,
+    Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 /// The columns of a run, of a table that is called `r`.
@@ -320,6 +320,26 @@ pub(crate) fn setting(row: &Row) -> Result<Setting, Error> {
     let name = SettingName { kind: c.text()?.into(), name: c.text()?.into() };
     let missing = || Error::corrupt("a setting has no value");
     Ok(Setting { name, value: c.body()?.ok_or_else(missing)?, updated_at: c.time()? })
+}
+
+/// The columns of a breaker, of a table that is called `b`.
+pub(crate) const BREAKER: &str = "b.namespace, b.breaker_key, b.status, b.retry_at, b.data, \
+    b.data_encoding, b.version, b.updated_at";
+
+/// Reads a breaker.
+pub(crate) fn breaker(row: &Row) -> Result<BreakerRow, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let missing = || Error::corrupt("a breaker has no data");
+    Ok(BreakerRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        status: BreakerStatus::parse(c.text()?)?,
+        retry_at: c.time_opt()?,
+        data: c.body()?.ok_or_else(missing)?,
+        version: c.count()?,
+        updated_at: c.time()?,
+    })
 }
 
 /// Reads a dead letter.

@@ -14,10 +14,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
-    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Timestamp,
-    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey,
+    Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
+    Store, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -398,6 +398,18 @@ impl Store for PostgresStore {
         self.call(
             move |shared| async move { holds::set_limit(&shared, namespace, key, slots).await },
         )
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        self.call(|shared| async move { holds::breaker(&shared, namespace, key).await })
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        self.call(|shared| async move { holds::swap_breaker(&shared, row).await })
     }
 
     fn put_setting(

@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold,
-    LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task,
-    TaskId, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    Beat, BreakerRow, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem,
+    Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus,
+    Task, TaskId, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -560,6 +560,29 @@ pub(crate) fn set_limit(
     // What the limit kept waiting is ready already, and nobody knows what it is.
     w.wake(|| Wakeup::Missed);
     Ok(())
+}
+
+/// Puts a breaker in the place of the version before it.
+pub(crate) fn swap_breaker(w: &mut Writer<'_>, row: &BreakerRow) -> Result<bool, Fail> {
+    let sql = match row.version {
+        1 => "INSERT OR IGNORE INTO breakers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        _ => {
+            "UPDATE breakers SET status = ?3, retry_at = ?4, data_encoding = ?5, data = ?6, \
+             version = ?7, updated_at = ?8 \
+             WHERE namespace = ?1 AND breaker_key = ?2 AND version = ?7 - 1"
+        }
+    };
+    let changed = w.conn.prepare_cached(sql)?.execute(params![
+        row.namespace.as_str(),
+        row.key.as_str(),
+        row.status.as_str(),
+        row.retry_at.map(|at| at.as_micros()),
+        row.data.encoding.as_str(),
+        Blob(&row.data.bytes),
+        number(row.version),
+        w.now.as_micros(),
+    ])?;
+    Ok(changed > 0)
 }
 
 /// What a worker's key holds, by the given statement: key and claim number.

@@ -10,11 +10,11 @@ use rusqlite::{Row, ToSql};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind, Event, EventId, EventType,
-    Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName,
-    ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting,
-    SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker,
-    WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind,
+    Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId,
+    MessageKind, MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId,
+    RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId,
+    Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::error;
@@ -46,6 +46,9 @@ pub(crate) const DEAD_LETTER: &str = "task_id, namespace, run_key, step_key, kin
 /// The columns of a log line.
 pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, category, message, \
      replay, created_at, data_encoding, data";
+/// The columns of a breaker.
+pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data_encoding, data, \
+     version, updated_at";
 /// The columns of a worker.
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
      note, started_at, renewed_at, steady_since";
@@ -426,6 +429,20 @@ pub(crate) fn setting(row: &Row<'_>) -> Result<Setting, Error> {
     Ok(Setting {
         name: SettingName { kind: c.text()?, name: c.text()? },
         value: c.body()?,
+        updated_at: c.time()?,
+    })
+}
+
+/// Reads [`BREAKER`].
+pub(crate) fn breaker(row: &Row<'_>) -> Result<BreakerRow, Error> {
+    let c = &mut Cols::new(row);
+    Ok(BreakerRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        status: BreakerStatus::parse(&c.text()?)?,
+        retry_at: c.time_opt()?,
+        data: c.body()?,
+        version: c.number()?,
         updated_at: c.time()?,
     })
 }

@@ -5,6 +5,7 @@
 
 pub mod batches;
 pub mod bodies;
+pub mod breakers;
 pub mod claims;
 pub mod create;
 pub mod fences;
@@ -163,6 +164,10 @@ macro_rules! conformance {
                 keeps_the_ledger_if_asked,
                 keeps_later_generations_until_the_earlier_are_gone,
                 lists_what_is_over,
+            ],
+            breakers: [
+                are_swapped_by_whoever_read_the_last,
+                are_listed,
             ],
             settings: [
                 are_kept_replaced_and_forgotten,

@@ -12,6 +12,7 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::body::Body;
+use crate::breaker::BreakerRow;
 use crate::commit::Commit;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, WorkerKey, WorkflowName};
@@ -176,6 +177,18 @@ impl Store for MemoryStore {
             state.set_limit(namespace, key, slots);
             Ok(())
         }))
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        ready(self.call(|state| Ok((state.breakers.get(&(namespace, key)).cloned(), state.now))))
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        ready(self.call(|state| Ok(state.swap_breaker(row))))
     }
 
     fn put_setting(

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use windlass_kernel::{RetryPolicy, Timestamp};
+use windlass_engine::TaskBreaker;
+use windlass_kernel::{BreakerPolicy, Error, LimitKey, Limits, RetryPolicy, Timestamp};
 
 use super::workflow::WorkflowError;
 
@@ -123,6 +124,9 @@ pub struct ActivityOptions {
     /// How long all attempts together may take, waits included. Default: as long as they take.
     #[serde(with = "millis_maybe", rename = "schedule_to_close_timeout_ms")]
     pub schedule_to_close_timeout: Option<Duration>,
+    /// A circuit breaker in front of it, shared by all processes. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_breaker: Option<CircuitBreakerConfig>,
     /// Higher first. Default 0.
     pub priority: i16,
     /// The queue whose workers take it. Default `default`.
@@ -140,6 +144,7 @@ impl Default for ActivityOptions {
             start_to_close_timeout: Some(Duration::from_secs(5 * 60)),
             heartbeat_timeout: None,
             schedule_to_close_timeout: None,
+            circuit_breaker: None,
             priority: 0,
             queue: "default".into(),
             limit_key: None,
@@ -151,6 +156,58 @@ impl ActivityOptions {
     /// Defaults with another retry policy.
     pub fn retrying(retry_policy: RetryPolicy) -> Self {
         Self { retry_policy, ..Self::default() }
+    }
+}
+
+impl ActivityOptions {
+    pub(crate) fn breaker(
+        &self,
+        activity_type: &str,
+        limits: &Limits,
+    ) -> Result<Option<TaskBreaker>, Error> {
+        let Some(config) = &self.circuit_breaker else { return Ok(None) };
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let policy = BreakerPolicy {
+            failures_max: config.failure_threshold,
+            window_ms: millis(config.window_size),
+            reset_ms: millis(config.reset_timeout),
+            successes_min: config.success_threshold,
+        };
+        policy.validate()?;
+        let key = config.key.clone().unwrap_or_else(|| format!("activity:{activity_type}"));
+        Ok(Some(TaskBreaker { key: LimitKey::with_limits(key, limits)?, policy }))
+    }
+}
+
+/// When a circuit breaker opens and closes. While it is open, activities behind it are postponed; that
+/// spends no attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CircuitBreakerConfig {
+    /// So many failures within the window open it. Default 5. Failures that say that another attempt
+    /// cannot help do not count.
+    pub failure_threshold: u32,
+    /// So many tried calls in a row must succeed to close it. Default 2.
+    pub success_threshold: u32,
+    /// How long it stays open before a call is tried. Default 30 s.
+    #[serde(with = "millis", rename = "reset_timeout_ms")]
+    pub reset_timeout: Duration,
+    /// How long a failure counts. Default one minute.
+    #[serde(with = "millis", rename = "window_size_ms")]
+    pub window_size: Duration,
+    /// What is called; activities with the same key share a breaker. Default `activity:` and the type.
+    pub key: Option<String>,
+}
+
+impl Default for CircuitBreakerConfig {
+    fn default() -> Self {
+        Self {
+            failure_threshold: 5,
+            success_threshold: 2,
+            reset_timeout: Duration::from_secs(30),
+            window_size: Duration::from_secs(60),
+            key: None,
+        }
     }
 }
 

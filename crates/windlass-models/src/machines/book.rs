@@ -308,6 +308,7 @@ impl Book {
         if let Some(key) = &options.limit_key {
             LimitKey::with_limits(key, &self.limits)?;
         }
+        options.breaker(&activity_type, &self.limits)?;
         options
             .retry_policy
             .validate()

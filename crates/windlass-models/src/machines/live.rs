@@ -430,6 +430,7 @@ fn activity_task(
         start_to_close_ms: options.start_to_close_timeout.map(millis),
         heartbeat_ms: options.heartbeat_timeout.map(millis),
         close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
+        breaker: options.breaker(&spec.type_name, limits)?,
     };
     let route = Route {
         queue: QueueName::with_limits(&options.queue, limits)?,

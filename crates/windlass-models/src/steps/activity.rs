@@ -126,6 +126,7 @@ impl<O> Activity<O> {
             start_to_close_ms: self.start_to_close.map(millis),
             heartbeat_ms: self.heartbeat.map(millis),
             close_by: None,
+            breaker: None,
         };
         Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority })
     }

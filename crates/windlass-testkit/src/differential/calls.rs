@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_kernel::{
-    Beat, Body, ClaimOrder, ClaimRequest, Commit, DeleteTrees, HeldItem, Hold, LimitKey, Namespace,
-    RunKey, SettingName, Store, Want, WorkerInfo, WorkerKey, WorkerStatus,
+    Beat, Body, Breaker, BreakerPolicy, BreakerRow, ClaimOrder, ClaimRequest, Commit, DeleteTrees,
+    HeldItem, Hold, LimitKey, Namespace, Permit, RunKey, SettingName, Store, Want, WorkerInfo,
+    WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -24,6 +25,7 @@ pub(super) enum Call {
     Renew(WorkerInfo),
     Reap(WorkerKey, u32),
     SetLimit(Namespace, LimitKey, Option<u32>),
+    SwapBreaker(BreakerRow),
     PutSetting(SettingName, Option<Body>),
     DeleteTrees(DeleteTrees),
     Advance(Duration),
@@ -64,12 +66,23 @@ impl Call {
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
             86..91 => Self::Renew(renewal(author, world, worker)),
             91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
-            94..96 => {
+            94 => {
                 let slots = author.rng.chance(700).then(|| author.rng.below(3) as u32);
                 let key = LimitKey::new(["l1", "l2"][author.rng.below(2) as usize]).unwrap();
                 Self::SetLimit(author.namespace(), key, slots)
             }
-            96 => {
+            95 if author.rng.chance(500) => {
+                let key = LimitKey::new(["b1", "b2"][author.rng.below(2) as usize]).unwrap();
+                let namespace = author.namespace();
+                let (found, now) =
+                    world.store.breaker(namespace.clone(), key.clone()).await.unwrap();
+                let mut breaker = Breaker::of(found.as_ref()).unwrap();
+                breaker.failed(&BreakerPolicy::default(), Permit::Call, now);
+                let mut row = breaker.row(namespace, key, found.as_ref(), now).unwrap();
+                row.version += author.rng.below(2);
+                Self::SwapBreaker(row)
+            }
+            95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
                 let value = author.rng.chance(700).then(|| author.rng.below(100));
                 Self::PutSetting(name, value.map(|value| Body::of(&value).unwrap()))
@@ -104,6 +117,9 @@ impl Call {
             Self::SetLimit(namespace, key, slots) => {
                 let answer = store.set_limit(namespace.clone(), key.clone(), *slots).await;
                 vec![format!("{answer:?}")]
+            }
+            Self::SwapBreaker(row) => {
+                vec![format!("{:?}", store.swap_breaker(row.clone()).await.unwrap())]
             }
             Self::PutSetting(name, value) => {
                 let answer = store.put_setting(name.clone(), value.clone()).await;

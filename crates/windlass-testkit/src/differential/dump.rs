@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use windlass_kernel::{
-    DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message, Namespace, Query,
-    RunKey, Store, Task, TasksQuery, Worker,
+    BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
+    Namespace, Query, RunKey, Store, Task, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -17,6 +17,7 @@ pub(super) struct Dump {
     tasks: Vec<Task>,
     letters: Vec<DeadLetter>,
     limits: Vec<LimitState>,
+    breakers: Vec<BreakerRow>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
     health: Health,
@@ -37,6 +38,7 @@ impl Dump {
             logs.extend(store.list(query).await.unwrap().logs().unwrap());
         }
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut breakers = Vec::new();
         for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
             tasks.extend(tasks_of(store, &namespace).await);
             let query = Query::DeadLetters {
@@ -46,6 +48,8 @@ impl Dump {
                 limit: 1_000,
             };
             letters.extend(store.list(query).await.unwrap().dead_letters().unwrap());
+            let query = Query::Breakers { namespace: namespace.clone(), after: None, limit: 1_000 };
+            breakers.extend(store.list(query).await.unwrap().breakers().unwrap());
             let query = Query::Limits { namespace, after: None, limit: 1_000 };
             limits.extend(store.list(query).await.unwrap().limits().unwrap());
         }
@@ -58,7 +62,19 @@ impl Dump {
             held.extend(store.held(worker).await.unwrap());
         }
         let health = store.health().await.unwrap();
-        Self { loaded, events, messages, logs, tasks, letters, limits, workers, held, health }
+        Self {
+            loaded,
+            events,
+            messages,
+            logs,
+            tasks,
+            letters,
+            limits,
+            breakers,
+            workers,
+            held,
+            health,
+        }
     }
 
     pub(super) fn assert_same(&self, found: &Dump, place: &str) {
@@ -69,6 +85,7 @@ impl Dump {
         same("tasks", &self.tasks, &found.tasks, place);
         same("dead letters", &self.letters, &found.letters, place);
         same("limits", &self.limits, &found.limits, place);
+        same("breakers", &self.breakers, &found.breakers, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);
         assert_eq!(self.health, found.health, "health differs: {place}");

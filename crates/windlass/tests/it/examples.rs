@@ -23,7 +23,7 @@ fn check(output: &Output, expect: &[&str]) {
 #[test]
 fn they_run_and_say_what_they_did() {
     let folder = tempfile::tempdir().expect("a folder");
-    let cases: [(&str, &[&str]); 10] = [
+    let cases: [(&str, &[&str]); 11] = [
         ("hello", &["HELLO, WORLD!"]),
         ("signup", &["ann@example.com is in", "6 workflow.completed"]),
         ("fan_out", &["item 7: 121"]),
@@ -33,6 +33,10 @@ fn they_run_and_say_what_they_did() {
         ("cron", &["report for ops", "nightly: last None, next Some"]),
         ("machine_simple", &["repeat: hello, world!", "hello, world!!"]),
         ("machine_retry", &["attempt 3 of 5 begins at line 8", "10 lines copied"]),
+        (
+            "machine_breaker",
+            &["Ann is in room 7", "Bob is in room 7", "external:directory is closed", "5 calls"],
+        ),
         ("machine_signal", &["table 1 seats 4", "table 2 is free again"]),
     ];
     for (name, expect) in cases {

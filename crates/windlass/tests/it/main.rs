@@ -12,6 +12,7 @@ mod harness;
 mod ledger_lines;
 mod limits;
 mod machines_activity_retry;
+mod machines_circuit_breaker;
 mod machines_fixtures;
 mod machines_recovery;
 mod machines_workflow_execution;

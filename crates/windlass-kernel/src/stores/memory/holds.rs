@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
@@ -256,6 +257,16 @@ impl State {
         };
         let turns = held_by(&self.turn_index, worker).into_iter().filter_map(turn);
         turns.chain(held_by(&self.task_index, worker).into_iter().filter_map(task)).collect()
+    }
+
+    pub(super) fn swap_breaker(&mut self, row: BreakerRow) -> bool {
+        let key = (row.namespace.clone(), row.key.clone());
+        let found = self.breakers.get(&key).map_or(0, |row| row.version);
+        let swaps = found + 1 == row.version;
+        if swaps {
+            self.breakers.insert(key, BreakerRow { updated_at: self.now, ..row });
+        }
+        swaps
     }
 
     pub(super) fn set_limit(&mut self, namespace: Namespace, key: LimitKey, slots: Option<u32>) {
