@@ -15,7 +15,7 @@ use windlass_sqlite::SqliteStore;
 use crate::script::now;
 
 /// Which store, and where.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct Target {
     /// Which store.
     #[arg(long)]

@@ -157,9 +157,6 @@ impl Inner {
                 if full_turns {
                     self.signals.turns.store(true, Ordering::Release);
                 }
-                if tasks {
-                    self.task_backlog.store(claims.tasks.len() >= max, Ordering::Relaxed);
-                }
                 if !claims.tasks.is_empty() {
                     self.signals.tasks.store(true, Ordering::Release);
                 }
@@ -260,9 +257,14 @@ impl Inner {
             },
         };
         self.metrics.claims.add(1);
+        let tasks_max = request.tasks.max as usize;
         match self.store.claim(request).await {
             Ok(claims) => {
                 self.clock.learn(claims.now);
+                if tasks_max > 0 {
+                    let full = claims.tasks.len() >= tasks_max;
+                    self.task_backlog.store(full, Ordering::Relaxed);
+                }
                 Ok(Some(claims))
             }
             Err(error) => {

@@ -63,8 +63,8 @@ const PUT_BREAKER: &str = "INSERT INTO @schema@.breakers (namespace, breaker_key
     RETURNING version";
 
 const SWAP_BREAKER: &str = "UPDATE @schema@.breakers b SET status = $3, retry_at = $4, data = $5, \
-    data_encoding = $6, version = $7, updated_at = @schema@.clock_us() \
-    WHERE b.namespace = $1 AND b.breaker_key = $2 AND b.version = $7 - 1 RETURNING b.version";
+    data_encoding = $6, version = $7::int8, updated_at = @schema@.clock_us() \
+    WHERE b.namespace = $1 AND b.breaker_key = $2 AND b.version = $7::int8 - 1 RETURNING b.version";
 
 const PROMOTE: &str = "SELECT code, n, queue, name, due FROM @schema@.promote($1)";
 

@@ -89,8 +89,8 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
                  ORDER BY breaker_key LIMIT ?3"
             );
             let after = after.as_ref().map_or("", |after| after.as_str());
-            let params = params![namespace.as_str(), after, limit];
-            Rows::Breakers(page(conn, &sql, params, rows::breaker)?)
+            let found = page(conn, &sql, params![namespace.as_str(), after, limit], rows::breaker)?;
+            Rows::Breakers(found)
         }
         Query::Logs { .. }
         | Query::Workers { .. }

@@ -11,6 +11,10 @@ use super::workflow::WorkflowError;
 
 /// What a callback asks for. All that one callback answers is one commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a callback answers a few; users write options plainly"
+)]
 pub enum WorkflowAction {
     /// Have an activity done. Its id is the machine's name for it; an id may be used again once the
     /// activity is over.

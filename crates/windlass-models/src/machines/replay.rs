@@ -13,7 +13,7 @@ use super::program::MachineProgram;
 
 // What the record has the machine told.
 enum Told {
-    Settled(Step),
+    Settled(Box<Step>),
     Signal(WorkflowSignal),
 }
 
@@ -48,7 +48,7 @@ impl MachineProgram {
             told.push((at, Told::Signal(signal_of(&message))));
         }
         for step in own.iter().filter(|step| is_told(step)) {
-            told.push((step.updated_at, Told::Settled(step.clone())));
+            told.push((step.updated_at, Told::Settled(Box::new(step.clone()))));
         }
         told.sort_by_key(|(at, _)| *at);
         self.book.shutdown = false;

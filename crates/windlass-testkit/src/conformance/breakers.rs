@@ -24,7 +24,8 @@ pub async fn are_swapped_by_whoever_read_the_last(world: World) {
     };
     let (none, before) = read().await;
     assert_eq!(none, None);
-    let swap = |row| async { world.store.swap_breaker(row).await.unwrap() };
+    let store = &world.store;
+    let swap = |row| async move { store.swap_breaker(row).await.unwrap() };
     assert!(!swap(row("k", 2, "2")).await, "there is nothing to follow");
     assert!(swap(row("k", 1, "1")).await);
     assert!(!swap(row("k", 1, "other")).await);

@@ -14,7 +14,7 @@ use windlass::{Engine, RetryPolicy, TaskContext};
 
 use crate::examples::example;
 use crate::harness::{Counts, Harness, event_types, ok, on_every_store, until};
-use crate::machines_fixtures::{Puppet, quick, serve};
+use crate::machines_fixtures::{Order, Puppet, quick, serve};
 
 on_every_store!(
     nobody_begins_it,
@@ -235,7 +235,7 @@ async fn poisoned_activities_end_as_dead_letters(h: Arc<Harness>) {
         };
         runs.push((kind, asks_for(&engine, &id, "poison", json!(kind), options).await));
     }
-    let order = engine.remote_machine::<crate::machines_fixtures::Order>().unwrap();
+    let order = engine.remote_machine::<Order>().unwrap();
     let healthy = order.start("lamp".into()).id("healthy").await.unwrap();
     assert_eq!(healthy.result().await.unwrap(), "lamp reserve charge ship");
     for (kind, run) in &runs {
@@ -299,9 +299,8 @@ async fn a_frozen_worker_settles_nothing() {
     engine.register_activity_on(&queue, Here).unwrap();
     assert_eq!(told(&run).await, "a=\"here\"");
     send("-CONT");
-    assert_eq!(line(), "attempt 1 of a is over");
-    // Long enough for its commit to be refused.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Long enough for whatever it has to say to be refused.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let steps = run.steps().await.unwrap();
     assert_eq!((steps.len(), steps[0].attempt), (1, 2));
     let completed = event_types(&run).await.into_iter().filter(|t| t == "activity.completed");

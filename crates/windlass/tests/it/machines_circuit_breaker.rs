@@ -115,7 +115,13 @@ async fn calls_of_another_process_wait_as_well(h: Arc<Harness>) {
     first.register_activity(Callee::down(&counts)).unwrap();
     let options = guarded(3, LONG);
     let run = calls(&first, "first", &options).await;
-    until("it is open", || async { status(&first).await == Some(BreakerStatus::Open) }).await;
+    until("it is postponed", || async {
+        let health = first.store().health().await.unwrap();
+        let next = health.tasks.scheduled_next;
+        next.is_some_and(|next| next > health.now.plus(Duration::from_secs(60)))
+    })
+    .await;
+    assert_eq!(status(&first).await, Some(BreakerStatus::Open));
     // On SQLite the second process comes after the first.
     if h.kind == crate::harness::Kind::Sqlite {
         h.stop(&first).await;

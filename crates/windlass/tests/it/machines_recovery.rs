@@ -91,6 +91,7 @@ async fn told_the_same(h: Arc<Harness>, snapshots: bool) {
     let timer = WorkflowAction::timer("t", Duration::from_millis(1));
     run.signal("do", &[timer]).await.unwrap();
     until("it fires again", || async {
+        assert_eq!(run.status().await.unwrap().blocked, None);
         event_types(&run).await.iter().filter(|t| *t == "timer.fired").count() == 2
     })
     .await;
