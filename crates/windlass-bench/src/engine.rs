@@ -1,11 +1,14 @@
 //! Workloads that go through the engine and `steps`, as a user's program does.
 
+pub(crate) mod claim_latency;
 pub(crate) mod fanout;
+pub(crate) mod machines;
 pub(crate) mod recover;
 pub(crate) mod relays;
 pub(crate) mod sequential;
 pub(crate) mod sleeping;
 pub(crate) mod steps;
+pub(crate) mod tasks;
 pub(crate) mod waits;
 
 use std::path::PathBuf;

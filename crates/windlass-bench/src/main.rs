@@ -45,6 +45,12 @@ enum Workload {
     Steps(engine::steps::Args),
     /// Runs of a few steps of a relay, beside the same load of `steps`.
     Relays(engine::relays::Args),
+    /// Runs of a machine with a few activities, from many callers at once.
+    Machines(engine::machines::Args),
+    /// A queue full of tasks that do nothing.
+    Tasks(engine::tasks::Args),
+    /// How long activities wait before they are begun.
+    ClaimLatency(engine::claim_latency::Args),
     /// One run at a time.
     Sequential(engine::sequential::Args),
     /// One run with many waits.
@@ -87,6 +93,9 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,
         Workload::Relays(args) => engine::relays::run(&args).await,
+        Workload::Machines(args) => engine::machines::run(&args).await,
+        Workload::Tasks(args) => engine::tasks::run(&args).await,
+        Workload::ClaimLatency(args) => engine::claim_latency::run(&args).await,
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,

@@ -234,6 +234,7 @@ impl Inner {
         if tasks {
             (want_tasks.routes, want_tasks.max) = self.tasks.wanted(max);
             if want_tasks.max == 0 && !want_tasks.routes.is_empty() {
+                self.task_backlog.store(true, Ordering::Relaxed);
                 self.signals.tasks.store(true, Ordering::Release);
             }
         }
@@ -256,9 +257,14 @@ impl Inner {
             },
         };
         self.metrics.claims.add(1);
+        let tasks_max = request.tasks.max as usize;
         match self.store.claim(request).await {
             Ok(claims) => {
                 self.clock.learn(claims.now);
+                if tasks_max > 0 {
+                    let full = claims.tasks.len() >= tasks_max;
+                    self.task_backlog.store(full, Ordering::Relaxed);
+                }
                 Ok(Some(claims))
             }
             Err(error) => {

@@ -511,7 +511,7 @@ impl Inner {
             draft.step(event, &payload, step, self.clock.stamp(at))?;
         }
         for message in messages {
-            if message.kind == MessageKind::Event {
+            if matches!(message.kind, MessageKind::Event | MessageKind::Signal) {
                 draft.send(sent_on(message, run_key));
             }
         }
@@ -607,7 +607,11 @@ fn failed_step(run: &Run, steps: &[Step]) -> Option<StepKey> {
         .filter(|step| step.status.is_settled() && step.status != StepStatus::Completed);
     match named {
         Some(named) => failed.map(|step| &step.step_key).find(|key| key.as_str() == named).cloned(),
-        None => failed.max_by_key(|step| step.updated_at).map(|step| step.step_key.clone()),
+        // What was called off did not fail anything.
+        None => failed
+            .filter(|step| step.status == StepStatus::Errored)
+            .max_by_key(|step| step.updated_at)
+            .map(|step| step.step_key.clone()),
     }
 }
 

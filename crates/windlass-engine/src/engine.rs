@@ -9,10 +9,11 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use windlass_kernel::{
     Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, ModelName, Namespace, Op,
-    RouteName, Run, RunKey, Store, TaskId, Worker, WorkerInfo, WorkerKey, WorkerStatus,
-    WorkflowName,
+    Route, RouteName, Run, RunKey, Store, Task, TaskId, Worker, WorkerInfo, WorkerKey,
+    WorkerStatus, WorkflowName,
 };
 
+use crate::beats::Beats;
 use crate::claim::{self, Signals};
 use crate::clock::Clock;
 use crate::env::{Env, Lane, new_uuid};
@@ -24,7 +25,7 @@ use crate::retention;
 use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
-use crate::tasks::{TaskRoutes, Tasks};
+use crate::tasks::{Promised, TaskRoutes, Tasks};
 use crate::workers;
 
 /// A hasher without a random seed: two runs of the simulator must not differ.
@@ -46,13 +47,15 @@ pub(crate) struct Inner {
     pub(crate) worker: WorkerKey,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) models: RwLock<BTreeMap<WorkflowName, Registered>>,
-    pub(crate) tasks: Tasks,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) beats: Beats,
     pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
     pub(crate) results: Results,
     pub(crate) signals: Signals,
     pub(crate) backlog: AtomicBool,
+    pub(crate) task_backlog: AtomicBool,
     pub(crate) policy_set: tokio::sync::Notify,
     phase: AtomicU8,
     phase_rose: tokio::sync::Notify,
@@ -103,7 +106,8 @@ impl Engine {
         let worker = WorkerKey(new_uuid(&*env, now));
         let sticky_bytes_max = options.sticky_bytes_max;
         let inner = Arc::new(Inner {
-            tasks: Tasks::new(options.tasks_max),
+            tasks: Arc::new(Tasks::new(options.tasks_max)),
+            beats: Beats::default(),
             store,
             env,
             clock,
@@ -117,6 +121,7 @@ impl Engine {
             results: Results::default(),
             signals: Signals::default(),
             backlog: AtomicBool::new(false),
+            task_backlog: AtomicBool::new(false),
             policy_set: tokio::sync::Notify::new(),
             phase: AtomicU8::new(Phase::Running as u8),
             phase_rose: tokio::sync::Notify::new(),
@@ -350,6 +355,19 @@ impl Inner {
             && !self.is_draining()
             && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
             && self.models.read().get(workflow).is_some_and(|served| served.limit.is_none())
+    }
+
+    /// Room for a task that is being enqueued and can be held from the start: this process serves it
+    /// and is not behind with its queue, and nothing says that others come first.
+    pub(crate) fn takes_task_eagerly(&self, task: &Task) -> Option<Promised> {
+        let route = Route { queue: task.queue.clone(), name: task.name.clone() };
+        let plain = task.limit_key.is_none() && task.priority == 0 && task.due_at.is_none();
+        let ours = plain
+            && self.options.background
+            && !self.task_backlog.load(Ordering::Relaxed)
+            && !self.is_draining()
+            && self.tasks.serves(&route);
+        ours.then(|| self.tasks.promise()).flatten()
     }
 
     pub(crate) fn worker_info(&self, status: WorkerStatus) -> WorkerInfo {

@@ -13,8 +13,10 @@ use windlass_kernel::{BoxFuture, Timestamp};
 pub enum Lane {
     /// Claiming, renewing and timers: user code that blocks cannot delay them.
     Service,
-    /// Turns and tasks: where user code runs.
+    /// Turns and what supervises tasks: where the code of workflows runs.
     User,
+    /// The work of activities: one that blocks its thread delays nobody else.
+    Task,
 }
 
 /// Everything that is not a function of its arguments.
@@ -90,9 +92,13 @@ impl Env for TokioEnv {
 
     fn spawn(&self, lane: Lane, future: BoxFuture<'static, ()>) {
         match lane {
-            Lane::Service => self.service.spawn(future),
-            Lane::User => self.user.spawn(future),
-        };
+            Lane::Service => drop(self.service.spawn(future)),
+            Lane::User => drop(self.user.spawn(future)),
+            Lane::Task => {
+                let user = self.user.clone();
+                drop(self.user.spawn_blocking(move || user.block_on(future)));
+            }
+        }
     }
 
     fn random(&self) -> u64 {

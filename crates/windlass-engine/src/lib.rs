@@ -4,6 +4,8 @@
 //! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
 //! tasks come from the [`Env`], so that a simulator can own them.
 
+mod beats;
+mod breakers;
 mod cancel;
 mod claim;
 mod clock;
@@ -18,6 +20,7 @@ mod options;
 mod results;
 mod retention;
 mod schedules;
+mod settle;
 mod slot;
 mod start;
 mod sticky;
@@ -26,6 +29,7 @@ mod turn;
 mod why;
 mod workers;
 
+pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
 pub use dead_letters::Requeued;
@@ -37,6 +41,7 @@ pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
+pub use settle::{Overdue, RATE_LIMITED};
 pub use start::{StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,

@@ -1,26 +1,29 @@
 //! Task workers: activities and effects, claimed from queues, run beside turns, settled in one commit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::Either;
 use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tracing::Instrument as _;
-use windlass_kernel::retry::Decision;
+use uuid::Uuid;
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, DeadLetter, EFFECT, Error, ErrorKind, Hold, MessageId,
-    MessageKind, MessageName, Namespace, NewMessage, Op, QueueName, Reschedule, RetryPolicy, Route,
-    RouteName, RunKey, StepKey, Task, TaskGuard, TaskId, Timestamp, Wake,
+    Beat, Body, BoxFuture, Commit, CommitError, EFFECT, Error, ErrorKind, Hold, Namespace, Op,
+    Permit, QueueName, Reschedule, RetryPolicy, Route, RouteName, RunKey, Sha256Digest, StepKey,
+    Task, TaskGuard, TaskId, Timestamp, Wake,
 };
 
+use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, FixedState, Inner};
-use crate::env::{Env, Lane};
+use crate::env::Lane;
+use crate::settle::{Attempt, SCHEDULE_TO_CLOSE};
 use crate::turn::refusal;
 
 /// The engine's own task: ends what an ended run has left behind.
@@ -32,9 +35,6 @@ pub(crate) const CANCEL_RUN: &str = "cancel-run";
 pub(crate) const CARRY_OVER: &str = "carry-over";
 const INTERNAL: [&str; 3] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER];
 
-/// How many errors of failed attempts a task keeps, the latest ones.
-const ERRORS_MAX: usize = 20;
-
 /// The queue of the engine's own tasks, which every engine serves.
 pub(crate) fn internal_queue() -> QueueName {
     QueueName::from_stored("windlass.internal")
@@ -43,6 +43,9 @@ pub(crate) fn internal_queue() -> QueueName {
 /// The queue of effects: outside side effects, delivered at least once under a stable id. A model
 /// enqueues one with the commit that wants it, so it exists if and only if that commit does.
 pub const EFFECTS_QUEUE: &str = "effects";
+
+/// How long a probe without a timeout of its own may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) trait TaskRoutes {
     fn changed(&self);
@@ -81,6 +84,12 @@ pub struct TaskBody {
     pub start_to_close_ms: Option<u64>,
     /// How long an attempt may go without a heartbeat, in milliseconds.
     pub heartbeat_ms: Option<u64>,
+    /// When all attempts must be over, in microseconds since 1970 by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub close_by: Option<i64>,
+    /// The circuit breaker in front of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<TaskBreaker>,
 }
 
 /// What an attempt knows of itself.
@@ -98,8 +107,16 @@ pub struct TaskContext {
     pub attempt: u32,
     /// How many attempts there may be.
     pub attempts_max: Option<u32>,
+    /// Names this attempt.
+    pub attempt_id: Uuid,
+    /// The W3C trace context that the task was enqueued in.
+    pub trace: Option<Arc<str>>,
     control: Arc<Running>,
-    env: Arc<dyn Env>,
+    inner: Weak<Inner>,
+    hold: Hold,
+    // Somebody looks for heartbeats.
+    watched: bool,
+    said: Option<Body>,
 }
 
 impl TaskContext {
@@ -110,8 +127,32 @@ impl TaskContext {
 
     /// Says that the attempt is alive.
     pub fn heartbeat(&self) {
-        let now = self.env.elapsed().as_micros() as u64;
+        self.beat(None);
+    }
+
+    /// Says that the attempt is alive, and how far it is: the next attempt can read it.
+    pub fn heartbeat_with<T: Serialize>(&self, details: &T) -> Result<(), Error> {
+        let details = Body::of(details)?;
+        if let Some(inner) = self.inner.upgrade() {
+            let beat = Beat { task_id: self.task_id, hold: self.hold, details: Some(details) };
+            Beat::validate(std::slice::from_ref(&beat), &inner.options.limits)?;
+            self.beat(beat.details);
+        }
+        Ok(())
+    }
+
+    /// What an earlier attempt said last.
+    pub fn last_heartbeat<T: DeserializeOwned>(&self) -> Option<T> {
+        self.said.as_ref().and_then(|said| said.read().ok())
+    }
+
+    fn beat(&self, details: Option<Body>) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let now = inner.env.elapsed().as_micros() as u64;
         self.control.beat_us.store(now, Ordering::Relaxed);
+        if self.watched || details.is_some() {
+            inner.beat(Beat { task_id: self.task_id, hold: self.hold, details });
+        }
     }
 
     /// Whether nobody wants the result any more.
@@ -146,12 +187,19 @@ impl Running {
 pub(crate) struct Tasks {
     handlers: RwLock<BTreeMap<Route, Arc<dyn TaskHandler>>>,
     running: Mutex<HashMap<TaskId, Arc<Running>, FixedState>>,
+    // Room that is kept for tasks whose commit is on its way.
+    promised: AtomicUsize,
     max: usize,
 }
 
 impl Tasks {
     pub(crate) fn new(max: usize) -> Self {
-        Self { handlers: RwLock::default(), running: Mutex::default(), max }
+        Self {
+            handlers: RwLock::default(),
+            running: Mutex::default(),
+            promised: AtomicUsize::new(0),
+            max,
+        }
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -172,12 +220,21 @@ impl Tasks {
         routes
     }
 
+    /// Keeps room for one more task, if there is some.
+    pub(crate) fn promise(self: &Arc<Self>) -> Option<Promised> {
+        let held = self.held();
+        let promised = self.promised.fetch_add(1, Ordering::AcqRel);
+        // Made before it is asked whether there is room: dropping it gives the room back.
+        let mine = Promised(Arc::clone(self));
+        (held + promised < self.max).then_some(mine)
+    }
+
     pub(crate) fn serves(&self, route: &Route) -> bool {
         route.queue == internal_queue() || self.handlers.read().contains_key(route)
     }
 
     pub(crate) fn wanted(&self, max: u32) -> (Vec<Route>, u32) {
-        let room = self.max.saturating_sub(self.held());
+        let room = self.max.saturating_sub(self.held() + self.promised.load(Ordering::Acquire));
         (self.routes(), u32::try_from(room).unwrap_or(u32::MAX).min(max))
     }
 
@@ -186,6 +243,15 @@ impl Tasks {
         if let Some(running) = self.running.lock().get(task_id) {
             running.cancel();
         }
+    }
+}
+
+/// Room for a task that this process will hold when a commit is known.
+pub(crate) struct Promised(Arc<Tasks>);
+
+impl Drop for Promised {
+    fn drop(&mut self) {
+        self.0.promised.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -217,7 +283,14 @@ impl Engine {
         let inner = &self.inner;
         let name = RouteName::with_limits(name, &inner.options.limits)?;
         let route = Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name };
-        let body = TaskBody { input, retry, start_to_close_ms: Some(60_000), heartbeat_ms: None };
+        let body = TaskBody {
+            input,
+            retry,
+            start_to_close_ms: Some(60_000),
+            heartbeat_ms: None,
+            close_by: None,
+            breaker: None,
+        };
         let now = inner.clock.now();
         Ok(Task {
             run_key,
@@ -300,7 +373,25 @@ impl Inner {
                 let _ = Arc::clone(self).commit_until_known(commit).await;
                 return;
             }
+            if matches!(error, CommitError::Invalid(_)) && task.queue != internal_queue() {
+                self.settle_refused(&task, guard, &error).await;
+                return;
+            }
             tracing::debug!(task_id = %task.task_id, error = %refusal(&error), "a result is refused");
+        }
+    }
+
+    // A result that no store takes would be worked out again and again.
+    async fn settle_refused(self: &Arc<Self>, task: &Task, guard: TaskGuard, error: &CommitError) {
+        let refused = Err(failure("ResultRefused", refusal(error).to_string(), false));
+        let (number, began_at) = (task.attempt + 1, self.clock.now());
+        let attempt = Attempt { task, guard, number, began_at, close_by: None };
+        let settled = match self.settling(&attempt, refused, &RetryPolicy::none()) {
+            Ok(commit) => Arc::clone(self).commit_until_known(commit).await.map(|_| ()),
+            Err(error) => Err(CommitError::Invalid(Arc::new(error))),
+        };
+        if let Err(error) = settled {
+            tracing::error!(task_id = %task.task_id, %error, "a task cannot be settled");
         }
     }
 
@@ -326,8 +417,10 @@ impl Inner {
     ) -> Result<Commit, Error> {
         let route = Route { queue: task.queue.clone(), name: task.name.clone() };
         let handler = self.tasks.handlers.read().get(&route).cloned();
+        let began_at = self.clock.now();
         let body: Option<TaskBody> = task.body.as_ref().and_then(|body| body.read().ok());
         let attempt = task.attempt + 1;
+        let close_by = body.as_ref().and_then(|body| body.close_by).map(Timestamp::from_micros);
         let (result, policy) = match (handler, body) {
             _ if task.reclaims >= self.options.reclaims_max => {
                 let message = format!("{} workers died or stalled with it", task.reclaims);
@@ -341,11 +434,31 @@ impl Inner {
                     step_key: task.step_key.clone(),
                     attempt,
                     attempts_max: body.retry.attempts_max(),
+                    attempt_id: attempt_id(&guard),
+                    trace: task.trace.clone(),
                     control: Arc::clone(&running),
-                    env: Arc::clone(&self.env),
+                    inner: Arc::downgrade(self),
+                    hold: guard.hold,
+                    watched: body.heartbeat_ms.is_some(),
+                    said: task.beat.clone(),
                 };
-                let policy = body.retry.clone();
-                (self.guarded(&*handler, context, body, &running).await, policy)
+                let (policy, breaker) = (body.retry.clone(), body.breaker.clone());
+                let max = body.start_to_close_ms.map_or(ATTEMPT_MAX, Duration::from_millis);
+                let permit = match &breaker {
+                    Some(breaker) => self.permit(task, breaker, max).await,
+                    None => Permit::Call,
+                };
+                if let Permit::Wait(until) = permit {
+                    return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
+                }
+                let result = self.guarded(handler, context, body, &running).await;
+                if let Some(breaker) = &breaker {
+                    self.report(task, breaker, permit, &result).await;
+                }
+                if result.is_err() {
+                    self.beat_now(task.task_id).await;
+                }
+                (result, policy)
             }
             (None, _) => {
                 let message = format!("no activity named {:?} is registered here", task.name);
@@ -356,28 +469,42 @@ impl Inner {
                 (Err(failure("InvalidTask", message, false)), RetryPolicy::none())
             }
         };
-        self.settling(task, guard, attempt, result, &policy)
+        let attempt = Attempt { task, guard, number: attempt, began_at, close_by };
+        self.settling(&attempt, result, &policy)
     }
 
     // Runs user code under its timeouts; a panic is a failed attempt.
     async fn guarded(
         &self,
-        handler: &dyn TaskHandler,
+        handler: Arc<dyn TaskHandler>,
         context: TaskContext,
         body: TaskBody,
         running: &Running,
     ) -> TaskResult {
         let input = Body::json(body.input.get().to_owned());
-        let work = std::panic::AssertUnwindSafe(handler.run(context, input)).catch_unwind();
+        let work = async move { handler.run(context, input).await };
+        let work = std::panic::AssertUnwindSafe(work).catch_unwind();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // Goes with this call: work that is given up ends where it next waits.
+        let (_wanted, unwanted) = tokio::sync::oneshot::channel::<()>();
         let work = async move {
-            match work.await {
-                Ok(result) => result,
-                Err(panic) => Err(failure("Panic", panic_text(&*panic), true)),
+            let work = std::pin::pin!(work);
+            if let Either::Left((result, _)) = futures::future::select(work, unwanted).await {
+                let _ = tell.send(result);
+            }
+        };
+        self.env.spawn(Lane::Task, Box::pin(work));
+        let work = async move {
+            match told.await {
+                Ok(Ok(result)) => result,
+                Ok(Err(panic)) => Err(failure("Panic", panic_text(&*panic), true)),
+                Err(_) => Err(failure("Interrupted", "its runtime is going down".into(), true)),
             }
         };
         let timeout = async {
             let started = self.env.elapsed();
             let close = body.start_to_close_ms.map(Duration::from_millis);
+            let close_by = body.close_by.map(Timestamp::from_micros);
             let beat = body.heartbeat_ms.map(Duration::from_millis);
             loop {
                 let now = self.env.elapsed();
@@ -391,6 +518,11 @@ impl Inner {
                     );
                     return failure("Timeout", message, true);
                 }
+                let all_in = close_by.map(|by| by.since(self.clock.now()));
+                if all_in.is_some_and(|left| left.is_zero()) {
+                    let message = "all attempts together took too long".to_owned();
+                    return failure(SCHEDULE_TO_CLOSE, message, false);
+                }
                 if let (Some(beat), Some(Duration::ZERO)) = (beat, beat_in) {
                     let message = format!(
                         "there was no heartbeat for {}",
@@ -398,7 +530,7 @@ impl Inner {
                     );
                     return failure("HeartbeatTimeout", message, true);
                 }
-                match [close_in, beat_in].into_iter().flatten().min() {
+                match [close_in, beat_in, all_in].into_iter().flatten().min() {
                     Some(left) => self.env.sleep(left).await,
                     None => futures::future::pending().await,
                 }
@@ -406,114 +538,23 @@ impl Inner {
         };
         let (work, timeout) = (std::pin::pin!(work), std::pin::pin!(timeout));
         match futures::future::select(work, timeout).await {
-            futures::future::Either::Left((result, _)) => result,
-            futures::future::Either::Right((failure, _)) => {
+            Either::Left((result, _)) => result,
+            Either::Right((failure, _)) => {
                 running.cancel();
                 Err(failure)
             }
         }
     }
-
-    // The commit that follows from an attempt: the result, another attempt, or a dead letter.
-    fn settling(
-        &self,
-        task: &Task,
-        guard: TaskGuard,
-        attempt: u32,
-        result: TaskResult,
-        policy: &RetryPolicy,
-    ) -> Result<Commit, Error> {
-        let now = self.clock.now();
-        let settle = Op::Settle { task_id: task.task_id };
-        let failure = match result {
-            Ok(output) => {
-                self.metrics.tasks_completed.add(1);
-                let head = json!({ "status": "completed", "attempt": attempt });
-                let mut ops = vec![settle];
-                ops.extend(result_message(task, guard, head, Some(&output), now)?);
-                return Ok(Commit::new(None, Some(guard), ops));
-            }
-            Err(failure) => failure,
-        };
-        self.metrics.tasks_failed.add(1);
-        let errors = history(task, attempt, &failure, now)?;
-        let decision = policy.decide(
-            attempt,
-            &failure.name,
-            failure.retryable,
-            failure.retry_after,
-            self.env.random(),
-        );
-        match decision {
-            Decision::RetryIn(delay) => {
-                let again = Reschedule {
-                    task_id: task.task_id,
-                    wake: Wake::At(now.plus(delay)),
-                    attempt,
-                    errors: Some(errors),
-                };
-                Ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(again))]))
-            }
-            Decision::GiveUp(_) => {
-                self.metrics.tasks_dead.add(1);
-                let head = json!({
-                    "status": "failed", "attempt": attempt,
-                    "error": { "name": failure.name, "message": failure.message },
-                });
-                let dead = DeadLetter {
-                    task_id: task.task_id,
-                    namespace: task.namespace.clone(),
-                    run_key: task.run_key,
-                    step_key: task.step_key.clone(),
-                    kind: task.kind.clone(),
-                    queue: task.queue.clone(),
-                    name: task.name.clone(),
-                    attempt,
-                    body: task.body.clone(),
-                    errors: Some(errors),
-                    reason: shown(&failure.message),
-                    dead_at: now,
-                    requeues: 0,
-                    requeued_at: None,
-                };
-                let mut ops = vec![settle, Op::DeadLetter(Box::new(dead))];
-                ops.extend(result_message(task, guard, head, None, now)?);
-                Ok(Commit::new(None, Some(guard), ops))
-            }
-        }
-    }
 }
 
-fn result_message(
-    task: &Task,
-    guard: TaskGuard,
-    head: serde_json::Value,
-    output: Option<&Body>,
-    now: Timestamp,
-) -> Result<Option<Op>, Error> {
-    // Nobody waits for an effect.
-    let Some(run_key) = task.run_key.filter(|_| &*task.kind != EFFECT) else { return Ok(None) };
-    let mut text = head.to_string();
-    text.pop();
-    let step_key = json!(task.step_key).to_string();
-    text.push_str(&format!(",\"step_key\":{step_key},\"task_id\":\"{}\"", task.task_id));
-    if let Some(output) = output {
-        text.push_str(",\"result\":");
-        text.push_str(&String::from_utf8_lossy(&output.bytes));
-    }
-    text.push('}');
-    // The claim's number is in the id: a zombie must not find its successor's message.
-    let id = format!("activity:{}:{}", task.task_id, guard.hold.claim_no);
-    Ok(Some(Op::PutMessage(Box::new(NewMessage {
-        run_key,
-        message_id: MessageId::new(id)?,
-        kind: MessageKind::ActivityResult,
-        name: MessageName::new("activity")?,
-        body: Some(Body::json(text)),
-        caused_by: None,
-        sent_at: now,
-        required: false,
-    }))))
+// A task that comes back later without having had its attempt.
+fn postponed(task: &Task, until: Timestamp) -> Op {
+    Op::Reschedule(Box::new(Reschedule {
+        task_id: task.task_id,
+        wake: Wake::At(until),
+        attempt: task.attempt,
+        errors: None,
+    }))
 }
 
 // A task of the engine's that is to be tried again.
@@ -526,31 +567,17 @@ fn again_in(task: &Task, at: Timestamp) -> Op {
     }))
 }
 
-// A text for people. What PostgreSQL cannot hold in one is replaced.
-fn shown(message: &str) -> Arc<str> {
-    message.chars().take(500).collect::<String>().replace('\0', "\u{fffd}").into()
-}
-
-fn history(
-    task: &Task,
-    attempt: u32,
-    failure: &TaskFailure,
-    now: Timestamp,
-) -> Result<Body, Error> {
-    let mut errors: Vec<serde_json::Value> =
-        task.errors.as_ref().and_then(|errors| errors.read().ok()).unwrap_or_default();
-    errors.push(json!({
-        "attempt": attempt,
-        "name": failure.name,
-        "message": failure.message.chars().take(2_000).collect::<String>(),
-        "at": now.to_string(),
-    }));
-    let skip = errors.len().saturating_sub(ERRORS_MAX);
-    Body::of(&errors[skip..])
-}
-
-fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {
+pub(crate) fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {
     TaskFailure { name: name.into(), message, retryable, retry_after: None }
+}
+
+// Another attempt has another claim.
+fn attempt_id(guard: &TaskGuard) -> Uuid {
+    let claim_no = guard.hold.claim_no.to_be_bytes();
+    let digest = Sha256Digest::of_parts(&[guard.task_id.as_bytes(), &claim_no]);
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_bytes()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 /// What a panic said.

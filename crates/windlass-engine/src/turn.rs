@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::json;
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
-    LogId, Message, MessageId, MessageKind, MessageName, NewMessage, NewRun, Op, Query, Run,
-    RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
+    LogId, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
+    Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey, WorkflowName,
 };
 
 use crate::cancel::terminated_with;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::model::TurnError;
 use crate::options::EnqueuedReason;
 use crate::slot::Slot;
-use crate::tasks::{CANCEL_RUN, CARRY_OVER};
+use crate::tasks::{CANCEL_RUN, CARRY_OVER, Promised};
 
 /// A held turn of a run.
 pub struct Turn {
@@ -46,6 +46,8 @@ pub struct Turn {
     last_at: Timestamp,
     // The row before a commit that may be refused without the turn being lost.
     before: Option<Box<Run>>,
+    // Room for the tasks of the next commit that this worker will hold.
+    promised: Vec<Promised>,
 }
 
 /// A commit on its way.
@@ -67,6 +69,7 @@ impl Turn {
             released: false,
             steps_left: None,
             before: None,
+            promised: Vec::new(),
         }
     }
 
@@ -161,8 +164,11 @@ impl Turn {
         }
         // What this commit makes us hold is begun even if the turn is dropped before the answer.
         let (answer, answered) = tokio::sync::oneshot::channel();
+        let promised = std::mem::take(&mut self.promised);
         let sending = async move {
             let _ = answer.send(sending.await);
+            // By now they run, or never will.
+            drop(promised);
         };
         self.inner.env.spawn(Lane::User, Box::pin(sending));
         Box::pin(async move {
@@ -400,6 +406,45 @@ impl Turn {
         new
     }
 
+    /// A task as it is enqueued: held by this worker if it serves the task and has room for it.
+    pub fn may_hold(&mut self, mut task: Task) -> Task {
+        if let Some(promised) = self.inner.takes_task_eagerly(&task) {
+            task.worker = Some(self.hold.worker);
+            task.ready = false;
+            task.claim_no = 1;
+            self.promised.push(promised);
+        }
+        task
+    }
+
+    /// The model that this process serves a workflow with.
+    pub fn model_of(&self, workflow: &WorkflowName) -> Option<ModelName> {
+        self.inner.registered(workflow).map(|registered| registered.model.name())
+    }
+
+    /// How long a run may go on after it was told to end.
+    pub fn cancel_grace(&self) -> Duration {
+        self.inner.options.cancel_grace
+    }
+
+    /// The messages of these kinds that the run has consumed, by sequence number.
+    pub async fn consumed(&self, kinds: &[MessageKind]) -> Result<Vec<Message>, TurnError> {
+        let limit = self.inner.options.limits.page_rows_max;
+        let (mut after, mut found) = (0, Vec::new());
+        loop {
+            let query = Query::Messages { run_key: self.run.run_key, after, limit };
+            let page = self.inner.store.list(query).await.and_then(|rows| rows.messages());
+            let page = page.map_err(TurnError::Store)?;
+            let last = page.len() < limit as usize;
+            after = page.last().map_or(after, |message| message.seq);
+            let told = |m: &Message| m.consumed.is_some() && kinds.contains(&m.kind);
+            found.extend(page.into_iter().filter(told));
+            if last {
+                return Ok(found);
+            }
+        }
+    }
+
     /// What must end with the run, for the commit that ends it: its tasks are settled, and a task of
     /// the engine's reaches its children.
     pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
@@ -450,7 +495,7 @@ impl Turn {
     /// Looks up the newest generation of a run by its name.
     pub async fn find(
         &self,
-        workflow: &windlass_kernel::WorkflowName,
+        workflow: &WorkflowName,
         id: &windlass_kernel::RunId,
     ) -> Result<Option<Run>, TurnError> {
         let namespace = self.run.namespace.clone();

@@ -328,6 +328,7 @@ fn tell_step(
             let until = due.map(|_| format!(", until {at}")).unwrap_or_default();
             (Why::AwaitingEvent, format!("{key:?} waits for the signal {name:?}{until}"))
         }
+        ("timer", _) => (Why::Sleeping, format!("{key:?} runs until {at}")),
         ("event", _) => {
             let name = step.wait_for.as_deref().unwrap_or_default();
             let text = format!("{key:?} waits for an event of type {name:?}, until {at}");

@@ -414,6 +414,10 @@ impl Draft {
     ) -> Result<EventId, Error> {
         let id = self.ledger.append(event_type, payload, seals, stamp)?;
         self.ops.extend(self.ledger.take_ops());
+        // A row is never older than its last event, so whoever reads it stamps above both.
+        if let Subject::Old(change) = &mut self.subject {
+            change.updated_at = change.updated_at.max(stamp.at);
+        }
         Ok(id)
     }
 

@@ -4,6 +4,7 @@
 //! that the simulator can own them. Read [`commit`] first, then [`store`], then [`ledger`].
 
 pub mod body;
+mod breaker;
 pub mod canonical;
 pub mod commit;
 pub mod digest;
@@ -27,6 +28,7 @@ mod turn;
 pub mod verify;
 
 pub use body::{Body, Encoding};
+pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
     OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,
@@ -48,13 +50,14 @@ pub use on_end::{EFFECT, OnEnd, derived, end_task_id};
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
-    Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run, RunStatus,
-    Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo, WorkerStatus,
+    BreakerStatus, Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run,
+    RunStatus, Setting, SettingName, Step, StepStatus, Task, Turn, Wake, Worker, WorkerInfo,
+    WorkerStatus,
 };
 pub use store::{
-    BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees,
-    Deleted, Fact, Health, HeldItem, Loaded, Looked, Promoted, QueueHealth, Reaped, Renewed,
-    RunCount, Store, WakeSink, Wakeup, Want,
+    Beat, BoxFuture, Capped, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, CommitResults,
+    DeleteTrees, Deleted, Fact, Health, HeldItem, Loaded, Looked, Promoted, QueueHealth, Reaped,
+    Renewed, RunCount, Store, WakeSink, Wakeup, Want,
 };
 pub use stores::memory::{Clock, MemoryStore};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};

@@ -48,6 +48,8 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Bytes of a task's body, and of its error history. Default 1 MiB.
     pub task_bytes_max: usize,
+    /// Bytes of what a heartbeat says. Default 64 KiB.
+    pub beat_bytes_max: usize,
     /// Characters of a log line's message. Default 2,048.
     pub log_message_chars_max: usize,
     /// Characters of a log line's category. Default 64.
@@ -108,6 +110,7 @@ impl Limits {
         step_bytes_max: MIB,
         message_bytes_max: MIB,
         task_bytes_max: MIB,
+        beat_bytes_max: 64 * 1024,
         log_message_chars_max: 2_048,
         log_category_chars_max: 64,
         log_data_bytes_max: MIB,

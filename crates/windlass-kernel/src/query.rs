@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{
     EventId, LimitKey, LogId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey, TaskId,
@@ -163,6 +164,15 @@ pub enum Query {
         /// How many at most.
         limit: u32,
     },
+    /// Circuit breakers of a namespace by key.
+    Breakers {
+        /// The namespace.
+        namespace: Namespace,
+        /// List those after this one.
+        after: Option<LimitKey>,
+        /// How many at most.
+        limit: u32,
+    },
     /// Limits of a namespace by key, with their holders.
     Limits {
         /// The namespace.
@@ -305,6 +315,7 @@ impl Query {
             | Query::LabelCounts { limit, .. }
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
+            | Query::Breakers { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -343,6 +354,8 @@ pub enum Rows {
     DeadLetters(Vec<DeadLetter>),
     /// Answers `LabelCounts`.
     Counts(Vec<RunCount>),
+    /// Answers `Breakers`.
+    Breakers(Vec<BreakerRow>),
     /// Answers `Limits`.
     Limits(Vec<LimitState>),
     /// Answers `Settings`.
@@ -392,6 +405,7 @@ unwrap_rows!(
     workers -> Workers(Worker),
     dead_letters -> DeadLetters(DeadLetter),
     counts -> Counts(RunCount),
+    breakers -> Breakers(BreakerRow),
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
 );

@@ -138,6 +138,17 @@ words!(
 );
 
 words!(
+    /// Whether a circuit breaker lets calls through.
+    BreakerStatus, "breaker status",
+    /// It does.
+    Closed = "closed",
+    /// It does not.
+    Open = "open",
+    /// It lets one through at a time, to see.
+    HalfOpen = "half_open",
+);
+
+words!(
     /// What a worker says of itself. It fences nothing: only the lease does.
     WorkerStatus, "worker status",
     /// Takes work.
@@ -398,6 +409,10 @@ pub struct Task {
     pub body: Option<Body>,
     /// The errors of its failed attempts.
     pub errors: Option<Body>,
+    /// When an attempt last said that it is alive.
+    pub beat_at: Option<Timestamp>,
+    /// What an attempt last said of its progress, for the next one to read.
+    pub beat: Option<Body>,
     /// The key under which its holder counts against a limit.
     pub limit_key: Option<LimitKey>,
     /// The W3C trace context it was enqueued in.
@@ -433,6 +448,8 @@ impl Task {
             reclaims: 0,
             body: None,
             errors: None,
+            beat_at: None,
+            beat: None,
             limit_key: None,
             trace: None,
             created_at,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::Body;
+use crate::breaker::BreakerRow;
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
@@ -39,6 +40,10 @@ pub trait Store: Send + Sync + 'static {
     /// Gives back holds without progress: what is still held under them becomes ready again.
     /// Answers how many were.
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>>;
+
+    /// Notes that attempts are alive, and what they say of their progress. Answers of each whether it
+    /// is still held: whoever lost a task need not go on.
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>>;
 
     /// Takes a turn from whoever holds it, for a commit that must not wait. The earlier holder's
     /// commits conflict from now on. `None` if there is no such run or it has ended.
@@ -109,6 +114,17 @@ pub trait Store: Send + Sync + 'static {
         key: LimitKey,
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// A circuit breaker as it is, if there is one, and the store's clock.
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>>;
+
+    /// Puts a breaker in the place of the one whose version is one less; one of version 1 is put if
+    /// there is none. Answers whether it was. `updated_at` is the store's.
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Keeps a small value that all processes on the store share; `None` forgets it.
     fn put_setting(
@@ -259,6 +275,27 @@ pub enum HeldItem {
         /// The claim.
         claim_no: u64,
     },
+}
+
+/// A sign of life of an attempt at a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// The task.
+    pub task_id: TaskId,
+    /// The hold under which it is being done.
+    pub hold: Hold,
+    /// What the next attempt may read; `None` leaves what was said before.
+    pub details: Option<Body>,
+}
+
+impl Beat {
+    /// Refuses details that are too large, in any of them.
+    pub fn validate(beats: &[Self], limits: &Limits) -> Result<(), Error> {
+        beats.iter().filter_map(|beat| beat.details.as_ref()).try_for_each(|details| {
+            let max = limits.beat_bytes_max;
+            check_max("what a heartbeat says", "bytes", details.len(), max)
+        })
+    }
 }
 
 /// What became ready.

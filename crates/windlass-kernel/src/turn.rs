@@ -90,6 +90,7 @@ impl Task {
     pub fn normalised(mut self, now: Timestamp) -> Self {
         normalise(&mut self.ready, &mut self.due_at, self.worker.is_some(), now);
         self.claimed_at = self.worker.map(|_| now);
+        (self.beat_at, self.beat) = (None, None);
         self
     }
 

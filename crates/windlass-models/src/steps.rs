@@ -24,5 +24,8 @@ pub use error::{BoxError, NonRetryable, StepError};
 pub use schedule::SetSchedule;
 pub use step::{Attempt, Retries, Step, StepTx};
 pub use wait::{Child, EventWait, Sleep};
-pub(crate) use workflow::{CONTINUED, model_name};
-pub use workflow::{RunHandle, Start, Status, WorkflowRef, register, serve_activity};
+pub(crate) use workflow::model_name;
+pub use workflow::{Start, WorkflowRef, register, serve_activity};
+
+pub(crate) use crate::run::CONTINUED;
+pub use crate::run::{RunHandle, Status};

@@ -156,7 +156,10 @@ CREATE TABLE @schema@.tasks (
     errors_encoding  text COLLATE "C",
     limit_key        text COLLATE "C",
     trace            text COLLATE "C",
-    created_at       int8 NOT NULL
+    created_at       int8 NOT NULL,
+    beat_at          int8,
+    beat             bytea,
+    beat_encoding    text COLLATE "C"
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
         autovacuum_analyze_scale_factor = 0.05);
@@ -220,6 +223,19 @@ CREATE TABLE @schema@.limits (
     slots      int8 NOT NULL,
     PRIMARY KEY (namespace, limit_key)
 );
+
+-- Circuit breakers. The kernel decides; a swap holds only for whoever read the last version.
+CREATE TABLE @schema@.breakers (
+    namespace      text COLLATE "C" NOT NULL,
+    breaker_key    text COLLATE "C" NOT NULL,
+    status         text COLLATE "C" NOT NULL,
+    retry_at       int8,
+    data           bytea NOT NULL,
+    data_encoding  text COLLATE "C" NOT NULL,
+    version        int8 NOT NULL,
+    updated_at     int8 NOT NULL,
+    PRIMARY KEY (namespace, breaker_key)
+) WITH (fillfactor = 50);
 
 -- Small values that all processes share: retention policies, keys.
 CREATE TABLE @schema@.settings (

@@ -602,3 +602,23 @@ BEGIN
     RETURNING 5::int2, NULL::int4, NULL::int4, t.task_id, NULL::uuid, NULL::int8, NULL::int8,
         NULL::bytea, t.queue, t.name, true, NULL::int8;
 END $$;
+
+-- Notes signs of life of tasks that are still held, and answers which are.
+CREATE FUNCTION @schema@.beat(
+    p_tasks uuid[], p_workers uuid[], p_claims int8[], p_beats bytea[], p_encodings text[]
+) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY WITH held AS MATERIALIZED (
+        SELECT t.task_id, h.beat, h.encoding
+        FROM unnest(p_tasks, p_workers, p_claims, p_beats, p_encodings)
+            h (task_id, worker, claim_no, beat, encoding)
+        JOIN @schema@.tasks t ON t.task_id = h.task_id
+        WHERE t.worker = h.worker AND t.claim_no = h.claim_no
+        ORDER BY t.task_id FOR NO KEY UPDATE OF t)
+    UPDATE @schema@.tasks t SET beat_at = @schema@.clock_us(),
+        beat = coalesce(held.beat, t.beat),
+        beat_encoding = coalesce(held.encoding, t.beat_encoding)
+    FROM held WHERE t.task_id = held.task_id
+    RETURNING t.task_id;
+END $$;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head, HeldItem, Hold,
-    LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, Timestamp,
-    Wakeup, Want, WorkerKey, WorkflowName,
+    Beat, BreakerRow, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head,
+    HeldItem, Hold, LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus,
+    Task, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::error::{Failure, classify, of_call};
-use crate::rows::{Cells, TASK, task};
+use crate::rows::{BREAKER, Cells, TASK, breaker as breaker_row, task};
 use crate::store::Shared;
 
 pub(crate) use sweep::Sweeper;
@@ -45,6 +45,27 @@ fn revoke_sql() -> String {
     )
 }
 
+const BEAT: &str = "SELECT task_id FROM @schema@.beat($1, $2, $3, $4, $5) AS task_id";
+
+// The clock stands behind the breaker's columns, also when there is no breaker.
+const BREAKER_COLUMNS: usize = 8;
+
+fn breaker_sql() -> String {
+    format!(
+        "SELECT {BREAKER}, @schema@.clock_us() FROM (SELECT 1) one LEFT JOIN @schema@.breakers b \
+         ON b.namespace = $1 AND b.breaker_key = $2"
+    )
+}
+
+const PUT_BREAKER: &str = "INSERT INTO @schema@.breakers (namespace, breaker_key, status, \
+    retry_at, data, data_encoding, version, updated_at) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, @schema@.clock_us()) ON CONFLICT DO NOTHING \
+    RETURNING version";
+
+const SWAP_BREAKER: &str = "UPDATE @schema@.breakers b SET status = $3, retry_at = $4, data = $5, \
+    data_encoding = $6, version = $7::int8, updated_at = @schema@.clock_us() \
+    WHERE b.namespace = $1 AND b.breaker_key = $2 AND b.version = $7::int8 - 1 RETURNING b.version";
+
 const PROMOTE: &str = "SELECT code, n, queue, name, due FROM @schema@.promote($1)";
 
 const SET_LIMIT: &str = "INSERT INTO @schema@.limits VALUES ($1, $2, $3) \
@@ -58,6 +79,10 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("claim turns", claim_turns()),
         named("claim tasks", claim_tasks()),
         named("release", RELEASE.to_owned()),
+        named("beat", BEAT.to_owned()),
+        named("breaker", breaker_sql()),
+        named("put breaker", PUT_BREAKER.to_owned()),
+        named("swap breaker", SWAP_BREAKER.to_owned()),
         named("revoke", revoke_sql()),
         named("promote", PROMOTE.to_owned()),
         named("set limit", SET_LIMIT.to_owned()),
@@ -236,6 +261,23 @@ pub(crate) async fn release(shared: &Shared, items: Vec<HeldItem>) -> Result<u32
     Ok(freed.len() as u32)
 }
 
+/// Notes signs of life of tasks that are still held.
+pub(crate) async fn beat(shared: &Shared, beats: Vec<Beat>) -> Result<Vec<bool>, Error> {
+    let tasks: Vec<Uuid> = beats.iter().map(|beat| beat.task_id.0).collect();
+    let workers: Vec<Uuid> = beats.iter().map(|beat| beat.hold.worker.0).collect();
+    let claims: Vec<i64> = beats.iter().map(|beat| beat.hold.claim_no as i64).collect();
+    let details = || beats.iter().map(|beat| beat.details.as_ref());
+    let bodies: Vec<Option<&[u8]>> = details().map(|body| body.map(|body| &*body.bytes)).collect();
+    let encodings: Vec<Option<&str>> =
+        details().map(|body| body.map(|body| body.encoding.as_str())).collect();
+    let rows = shared.query(BEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
+    let mut held = std::collections::BTreeSet::new();
+    for row in &rows {
+        held.insert(Cells::of(row).take::<Uuid>()?);
+    }
+    Ok(tasks.iter().map(|task_id| held.contains(task_id)).collect())
+}
+
 /// A turn or a task that lost its holder.
 pub(crate) struct Freed {
     pub(crate) is_task: bool,
@@ -315,6 +357,32 @@ pub(crate) async fn promote(shared: &Shared, limit: u32) -> Result<Promoted, Err
     wakeups.dedup();
     shared.waker.publish(wakeups);
     Ok(promoted)
+}
+
+/// A breaker as it is, and the clock.
+pub(crate) async fn breaker(
+    shared: &Shared,
+    namespace: Namespace,
+    key: LimitKey,
+) -> Result<(Option<BreakerRow>, Timestamp), Error> {
+    let (namespace, key) = (namespace.as_str(), key.as_str());
+    let rows = shared.query(&breaker_sql(), &[&namespace, &key]).await?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    let now = Timestamp::from_micros(row.get(BREAKER_COLUMNS));
+    let found: Option<&str> = row.get(0);
+    Ok((found.map(|_| breaker_row(row)).transpose()?, now))
+}
+
+/// Puts a breaker in the place of the version before it.
+pub(crate) async fn swap_breaker(shared: &Shared, row: BreakerRow) -> Result<bool, Error> {
+    let (namespace, key) = (row.namespace.as_str(), row.key.as_str());
+    let (status, retry_at) = (row.status.as_str(), row.retry_at.map(|at| at.as_micros()));
+    let (data, encoding) = (&row.data.bytes[..], row.data.encoding.as_str());
+    let version = row.version as i64;
+    let sql = if row.version == 1 { PUT_BREAKER } else { SWAP_BREAKER };
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        [&namespace, &key, &status, &retry_at, &data, &encoding, &version];
+    Ok(!shared.query(sql, &params).await?.is_empty())
 }
 
 /// Sets or lifts a limit.

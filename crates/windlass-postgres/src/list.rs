@@ -9,7 +9,9 @@ use windlass_kernel::{
 };
 
 use crate::retention;
-use crate::rows::{self, Cells, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER};
+use crate::rows::{
+    self, BREAKER, Cells, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER,
+};
 use crate::store::Shared;
 
 /// One page.
@@ -95,6 +97,11 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let after = after.as_deref().unwrap_or("");
             let found = page.ask(SETTINGS, &[&&*kind, &after, &limit]).await?;
             rows::all(&found, rows::setting).map(Rows::Settings)
+        }
+        Query::Breakers { namespace, after, .. } => {
+            let after = after.as_ref().map_or("", |after| after.as_str());
+            let found = page.ask(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
+            rows::all(&found, rows::breaker).map(Rows::Breakers)
         }
         Query::Limits { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
@@ -257,6 +264,13 @@ fn expired() -> String {
 
 const SETTINGS: &str = "SELECT s.kind, s.name, s.value, s.value_encoding, s.updated_at \
     FROM @schema@.settings s WHERE s.kind = $1 AND s.name > $2 ORDER BY s.name LIMIT $3";
+
+fn breakers() -> String {
+    format!(
+        "SELECT {BREAKER} FROM @schema@.breakers b WHERE b.namespace = $1 AND b.breaker_key > $2 \
+         ORDER BY b.breaker_key LIMIT $3"
+    )
+}
 
 const RUN_KEYS: &str =
     "SELECT r.run_key FROM @schema@.runs r WHERE r.run_key > $1 ORDER BY r.run_key LIMIT $2";
@@ -436,5 +450,6 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("limits", LIMITS.to_owned()),
         named("expired", expired()),
         named("settings", SETTINGS.to_owned()),
+        named("breakers", breakers()),
     ]
 }

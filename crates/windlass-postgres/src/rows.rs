@@ -10,11 +10,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, DeadLetter, Encoding, Error, Event, EventId, EventType, Head,
-    LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName, ModelName,
-    Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName,
-    Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo,
-    WorkerKey, WorkerStatus, WorkflowName,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, Event,
+    EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
+    MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus,
+    Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn,
+    Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 /// The columns of a run, of a table that is called `r`.
@@ -43,7 +43,7 @@ pub(crate) const MESSAGE: &str = "m.run_key, m.seq, m.message_id, m.kind, m.name
 pub(crate) const TASK: &str = "t.task_id, t.namespace, t.run_key, t.step_key, t.kind, t.queue, \
     t.name, t.priority, t.ready, t.due_at, t.worker, t.claim_no, t.claimed_at, t.attempt, \
     t.reclaims, t.body, t.body_encoding, t.errors, t.errors_encoding, t.limit_key, t.trace, \
-    t.created_at";
+    t.created_at, t.beat_at, t.beat, t.beat_encoding";
 
 /// The columns of a log line, of a table that is called `l`.
 pub(crate) const LOG: &str = "l.run_key, l.log_id, l.step_key, l.attempt, l.level, l.category, \
@@ -292,6 +292,8 @@ pub(crate) fn task(row: &Row) -> Result<Task, Error> {
         limit_key: c.limit_key()?,
         trace: c.shared()?,
         created_at: c.time()?,
+        beat_at: c.time_opt()?,
+        beat: c.body()?,
     })
 }
 
@@ -320,6 +322,26 @@ pub(crate) fn setting(row: &Row) -> Result<Setting, Error> {
     let name = SettingName { kind: c.text()?.into(), name: c.text()?.into() };
     let missing = || Error::corrupt("a setting has no value");
     Ok(Setting { name, value: c.body()?.ok_or_else(missing)?, updated_at: c.time()? })
+}
+
+/// The columns of a breaker, of a table that is called `b`.
+pub(crate) const BREAKER: &str = "b.namespace, b.breaker_key, b.status, b.retry_at, b.data, \
+    b.data_encoding, b.version, b.updated_at";
+
+/// Reads a breaker.
+pub(crate) fn breaker(row: &Row) -> Result<BreakerRow, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let missing = || Error::corrupt("a breaker has no data");
+    Ok(BreakerRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        status: BreakerStatus::parse(c.text()?)?,
+        retry_at: c.time_opt()?,
+        data: c.body()?.ok_or_else(missing)?,
+        version: c.count()?,
+        updated_at: c.time()?,
+    })
 }
 
 /// Reads a dead letter.

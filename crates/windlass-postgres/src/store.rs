@@ -14,10 +14,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey, Loaded, Namespace,
-    Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId,
-    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey,
+    Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
+    Store, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -336,6 +336,14 @@ impl Store for PostgresStore {
         self.call(|shared| async move { holds::release(&shared, items).await })
     }
 
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let valid = Beat::validate(&beats, &self.shared.options.limits);
+        self.call(|shared| async move {
+            valid?;
+            holds::beat(&shared, beats).await
+        })
+    }
+
     fn revoke(
         &self,
         run_key: RunKey,
@@ -390,6 +398,18 @@ impl Store for PostgresStore {
         self.call(
             move |shared| async move { holds::set_limit(&shared, namespace, key, slots).await },
         )
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        self.call(|shared| async move { holds::breaker(&shared, namespace, key).await })
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        self.call(|shared| async move { holds::swap_breaker(&shared, row).await })
     }
 
     fn put_setting(

@@ -151,6 +151,9 @@ CREATE TABLE tasks (
     body_encoding    TEXT,
     errors_encoding  TEXT,
     errors           BLOB,
+    beat_at          INTEGER,
+    beat_encoding    TEXT,
+    beat             BLOB,
     body             BLOB
 ) STRICT;
 
@@ -208,6 +211,19 @@ CREATE TABLE limits (
     limit_key  TEXT    NOT NULL,
     slots      INTEGER NOT NULL,
     PRIMARY KEY (namespace, limit_key)
+) STRICT, WITHOUT ROWID;
+
+-- Circuit breakers. The kernel decides; a swap holds only for whoever read the last version.
+CREATE TABLE breakers (
+    namespace      TEXT    NOT NULL,
+    breaker_key    TEXT    NOT NULL,
+    status         TEXT    NOT NULL,
+    retry_at       INTEGER,
+    data_encoding  TEXT    NOT NULL,
+    data           BLOB    NOT NULL,
+    version        INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
+    PRIMARY KEY (namespace, breaker_key)
 ) STRICT, WITHOUT ROWID;
 
 -- Small values that outlive a process: retention policies, keys.

@@ -6,9 +6,9 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem, Hold, LimitKey,
-    Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus, Task, TaskId,
-    Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    Beat, BreakerRow, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem,
+    Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus,
+    Task, TaskId, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -88,6 +88,11 @@ const RELEASE_TASK: &str = "UPDATE tasks SET worker = NULL, claimed_at = NULL, \
      due_at = MIN(COALESCE(due_at, ?4), ?4) \
      WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3 \
      RETURNING namespace, queue, name, limit_key, ready";
+
+const BEAT: &str = "UPDATE tasks SET beat_at = ?4, \
+     beat_encoding = COALESCE(?5, beat_encoding), \
+     beat = CASE WHEN ?5 IS NULL THEN beat ELSE ?6 END \
+     WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3";
 
 const PROMOTE_TURNS: &str = "UPDATE runs SET turn_ready = 1 WHERE rowid IN \
      (SELECT rowid FROM runs INDEXED BY runs_scheduled \
@@ -426,6 +431,24 @@ pub(crate) fn release(w: &mut Writer<'_>, holds: &[HeldItem]) -> Result<u32, Fai
     Ok(count)
 }
 
+/// Notes signs of life of tasks that are still held.
+pub(crate) fn beat(w: &mut Writer<'_>, beats: &[Beat]) -> Result<Vec<bool>, Fail> {
+    let mut update = w.conn.prepare_cached(BEAT)?;
+    let mut held = Vec::with_capacity(beats.len());
+    for Beat { task_id, hold, details } in beats {
+        let changed = update.execute(params![
+            Blob(task_id.as_bytes()),
+            Blob(hold.worker.as_bytes()),
+            number(hold.claim_no),
+            w.now.as_micros(),
+            details.as_ref().map(|details| details.encoding.as_str()),
+            details.as_ref().map(|details| &*details.bytes),
+        ])?;
+        held.push(changed > 0);
+    }
+    Ok(held)
+}
+
 /// Frees one hold if it is held, for its holder or from a dead one.
 pub(crate) fn free(w: &mut Writer<'_>, held: &HeldItem, reclaims: bool) -> Result<bool, Fail> {
     let (sql, key, worker, claim_no) = match held {
@@ -537,6 +560,29 @@ pub(crate) fn set_limit(
     // What the limit kept waiting is ready already, and nobody knows what it is.
     w.wake(|| Wakeup::Missed);
     Ok(())
+}
+
+/// Puts a breaker in the place of the version before it.
+pub(crate) fn swap_breaker(w: &mut Writer<'_>, row: &BreakerRow) -> Result<bool, Fail> {
+    let sql = match row.version {
+        1 => "INSERT OR IGNORE INTO breakers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        _ => {
+            "UPDATE breakers SET status = ?3, retry_at = ?4, data_encoding = ?5, data = ?6, \
+             version = ?7, updated_at = ?8 \
+             WHERE namespace = ?1 AND breaker_key = ?2 AND version = ?7 - 1"
+        }
+    };
+    let changed = w.conn.prepare_cached(sql)?.execute(params![
+        row.namespace.as_str(),
+        row.key.as_str(),
+        row.status.as_str(),
+        row.retry_at.map(|at| at.as_micros()),
+        row.data.encoding.as_str(),
+        Blob(&row.data.bytes),
+        number(row.version),
+        w.now.as_micros(),
+    ])?;
+    Ok(changed > 0)
 }
 
 /// What a worker's key holds, by the given statement: key and claim number.

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Params, Row, params};
 use windlass_kernel::{
-    Capped, Error, Event, LimitKey, LimitState, LogLevel, Namespace, Order, Query, Rows, Run,
-    RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp, WorkflowName,
+    BreakerRow, Capped, Error, Event, LimitKey, LimitState, LogLevel, Namespace, Order, Query,
+    Rows, Run, RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp,
+    WorkflowName,
 };
 
 use crate::error::sql;
 use crate::holds::{TASK_HOLDERS, TURN_HOLDERS};
 use crate::load;
 use crate::rows::{
-    self, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER, number,
+    self, BREAKER, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER, number,
 };
 
 const TURNS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM runs INDEXED BY runs_limit_ready \
@@ -83,6 +84,15 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
             let after = after.as_deref().unwrap_or("");
             Rows::Settings(page(conn, sql, params![&**kind, after, limit], rows::setting)?)
         }
+        Query::Breakers { namespace, after, limit } => {
+            let sql = format!(
+                "SELECT {BREAKER} FROM breakers WHERE namespace = ?1 AND breaker_key > ?2 \
+                 ORDER BY breaker_key LIMIT ?3"
+            );
+            let after = after.as_ref().map_or("", |after| after.as_str());
+            let found = page(conn, &sql, params![namespace.as_str(), after, limit], rows::breaker)?;
+            Rows::Breakers(found)
+        }
         Query::Logs { .. }
         | Query::Workers { .. }
         | Query::DeadLetters { .. }
@@ -90,6 +100,17 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::LabelCounts { .. }
         | Query::Limits { .. } => beside_runs(conn, query)?,
     })
+}
+
+/// One breaker.
+pub(crate) fn breaker(
+    conn: &Connection,
+    namespace: &Namespace,
+    key: &LimitKey,
+) -> Result<Option<BreakerRow>, Error> {
+    let sql = format!("SELECT {BREAKER} FROM breakers WHERE namespace = ?1 AND breaker_key = ?2");
+    let found = page(conn, &sql, params![namespace.as_str(), key.as_str()], rows::breaker)?;
+    Ok(found.into_iter().next())
 }
 
 fn page<T>(

@@ -10,11 +10,11 @@ use rusqlite::{Row, ToSql};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind, Event, EventId, EventType,
-    Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind, MessageName,
-    ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus, Setting,
-    SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn, Worker,
-    WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind,
+    Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId,
+    MessageKind, MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId,
+    RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId,
+    Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::error;
@@ -39,13 +39,16 @@ pub(crate) const MESSAGE: &str = "run_key, seq, message_id, kind, name, caused_b
 /// The columns of a task.
 pub(crate) const TASK: &str = "task_id, namespace, run_key, step_key, kind, queue, name, priority, \
      ready, due_at, worker, claim_no, claimed_at, attempt, reclaims, limit_key, trace, created_at, \
-     body_encoding, body, errors_encoding, errors";
+     body_encoding, body, errors_encoding, errors, beat_at, beat_encoding, beat";
 /// The columns of a dead letter.
 pub(crate) const DEAD_LETTER: &str = "task_id, namespace, run_key, step_key, kind, queue, name, \
      attempt, reason, dead_at, requeues, requeued_at, body_encoding, body, errors_encoding, errors";
 /// The columns of a log line.
 pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, category, message, \
      replay, created_at, data_encoding, data";
+/// The columns of a breaker.
+pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data_encoding, data, \
+     version, updated_at";
 /// The columns of a worker.
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
      note, started_at, renewed_at, steady_since";
@@ -381,6 +384,8 @@ pub(crate) fn task(row: &Row<'_>) -> Result<Task, Error> {
         created_at: c.time()?,
         body: c.body_opt()?,
         errors: c.body_opt()?,
+        beat_at: c.time_opt()?,
+        beat: c.body_opt()?,
     })
 }
 
@@ -428,6 +433,20 @@ pub(crate) fn setting(row: &Row<'_>) -> Result<Setting, Error> {
     Ok(Setting {
         name: SettingName { kind: c.text()?, name: c.text()? },
         value: c.body()?,
+        updated_at: c.time()?,
+    })
+}
+
+/// Reads [`BREAKER`].
+pub(crate) fn breaker(row: &Row<'_>) -> Result<BreakerRow, Error> {
+    let c = &mut Cols::new(row);
+    Ok(BreakerRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        status: BreakerStatus::parse(&c.text()?)?,
+        retry_at: c.time_opt()?,
+        data: c.body()?,
+        version: c.number()?,
         updated_at: c.time()?,
     })
 }

@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded, Looked,
-    Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store,
-    TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded,
+    Looked, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
+    Store, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -142,6 +142,13 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| holds::release(writer, &held)))
     }
 
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        Box::pin(async move {
+            Beat::validate(&beats, &self.limits)?;
+            self.write(move |writer| holds::beat(writer, &beats)).await
+        })
+    }
+
     fn revoke(
         &self,
         run_key: RunKey,
@@ -228,6 +235,19 @@ impl Store for SqliteStore {
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.write(move |writer| holds::set_limit(writer, &namespace, &key, slots)))
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        let now = self.clock.now();
+        Box::pin(self.read(move |conn| Ok((list::breaker(conn, &namespace, &key)?, now))))
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(self.write(move |writer| holds::swap_breaker(writer, &row)))
     }
 
     fn put_setting(

@@ -5,6 +5,7 @@
 
 pub mod batches;
 pub mod bodies;
+pub mod breakers;
 pub mod claims;
 pub mod create;
 pub mod fences;
@@ -167,6 +168,10 @@ macro_rules! conformance {
                 keeps_later_generations_until_the_earlier_are_gone,
                 lists_what_is_over,
             ],
+            breakers: [
+                are_swapped_by_whoever_read_the_last,
+                are_listed,
+            ],
             settings: [
                 are_kept_replaced_and_forgotten,
                 have_limits,
@@ -190,6 +195,7 @@ macro_rules! conformance {
                 reaping_frees_and_counts,
                 progress_resets_reclaims,
                 holds_are_listed_and_released,
+                heartbeats_of_holders_are_kept,
                 control_messages_reach_the_holder,
                 stopped_workers_hold_nothing,
             ],

@@ -35,10 +35,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults, DeleteTrees,
-    Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace, Promoted, Query,
-    Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store, TaskId, Timestamp,
-    WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
+    DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace,
+    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store,
+    TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 use windlass_models::steps::WorkflowRef;
 
@@ -422,6 +422,10 @@ impl Store for DyingStore {
         self.alive(|| self.inner.release(holds))
     }
 
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        self.alive(|| self.inner.beat(beats))
+    }
+
     fn revoke(
         &self,
         run_key: RunKey,
@@ -474,6 +478,18 @@ impl Store for DyingStore {
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>> {
         self.alive(|| self.inner.set_limit(namespace, key, slots))
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        self.alive(|| self.inner.breaker(namespace, key))
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        self.alive(|| self.inner.swap_breaker(row))
     }
 
     fn put_setting(

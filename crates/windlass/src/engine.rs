@@ -9,6 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine as Core, Env, Options, TaskContext, TokioEnv};
 use windlass_kernel::{Error, ErrorKind, IntoDuration, Namespace, Store};
+#[cfg(feature = "machines")]
+use windlass_models::machines;
 use windlass_models::steps::{self, BoxError, Ctx, WorkflowRef};
 
 use crate::Address;
@@ -119,6 +121,35 @@ impl Engine {
         name: impl AsRef<str>,
     ) -> Result<windlass_models::relays::WorkflowRuntime, Error> {
         windlass_models::relays::WorkflowRuntime::remote(&self.core, name)
+    }
+
+    /// Registers a state machine under its own name.
+    #[cfg(feature = "machines")]
+    pub fn machine<W: machines::Workflow>(&self) -> Result<machines::MachineRef<W>, Error> {
+        machines::register(&self.core)
+    }
+
+    /// A state machine that another process serves.
+    #[cfg(feature = "machines")]
+    pub fn remote_machine<W: machines::Workflow>(&self) -> Result<machines::MachineRef<W>, Error> {
+        machines::MachineRef::remote(&self.core)
+    }
+
+    /// Serves an activity on the default queue. Machines and steps share activities: whoever asks for
+    /// a type gets whatever serves it.
+    #[cfg(feature = "machines")]
+    pub fn register_activity<A: machines::Activity>(&self, activity: A) -> Result<(), Error> {
+        machines::serve(&self.core, "default", activity)
+    }
+
+    /// As [`Engine::register_activity`], on a queue of its own.
+    #[cfg(feature = "machines")]
+    pub fn register_activity_on<A: machines::Activity>(
+        &self,
+        queue: impl AsRef<str>,
+        activity: A,
+    ) -> Result<(), Error> {
+        machines::serve(&self.core, queue, activity)
     }
 
     /// Serves activities of a type on the default queue: `async fn(TaskContext, Input)`.

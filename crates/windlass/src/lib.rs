@@ -28,10 +28,13 @@ pub use windlass_kernel::{
     Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunKey, RunStatus,
     SqlValue, Store, Timestamp,
 };
+#[cfg(feature = "machines")]
+pub use windlass_models::machines;
 pub use windlass_models::steps;
 pub use windlass_models::steps::{
-    Attempt, BoxError, Ctx, NonRetryable, Retries, RunHandle, StepError, StepTx, WorkflowRef,
+    Attempt, BoxError, Ctx, NonRetryable, Retries, StepError, StepTx, WorkflowRef,
 };
+pub use windlass_models::{RunHandle, Status};
 
 /// What a workflow returns; `?` takes any error.
 pub type Result<T, E = BoxError> = std::result::Result<T, E>;

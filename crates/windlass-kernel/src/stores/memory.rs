@@ -12,6 +12,7 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::body::Body;
+use crate::breaker::BreakerRow;
 use crate::commit::Commit;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
@@ -19,8 +20,8 @@ use crate::limits::Limits;
 use crate::query::{Query, Rows};
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
-    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
-    HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    Beat, BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted,
+    Health, HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
@@ -111,6 +112,13 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.release(&holds))))
     }
 
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        ready(self.call(|state| {
+            Beat::validate(&beats, &self.limits)?;
+            Ok(state.beat(beats))
+        }))
+    }
+
     fn revoke(
         &self,
         run_key: RunKey,
@@ -169,6 +177,18 @@ impl Store for MemoryStore {
             state.set_limit(namespace, key, slots);
             Ok(())
         }))
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        ready(self.call(|state| Ok((state.breakers.get(&(namespace, key)).cloned(), state.now))))
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        ready(self.call(|state| Ok(state.swap_breaker(row))))
     }
 
     fn put_setting(

@@ -154,6 +154,8 @@ pub(crate) fn effects(draft: &mut Draft, turn: &Turn, stored: &mut Stored) -> Re
             retry: effect.retry.clone(),
             start_to_close_ms: Some(60_000),
             heartbeat_ms: None,
+            close_by: None,
+            breaker: None,
         };
         let (id, namespace) = (turn.new_task_id(), turn.run.namespace.clone());
         let mut task = Task::new(id, namespace, EFFECT, route, turn.now()).of_run(&turn.run);

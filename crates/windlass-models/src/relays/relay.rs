@@ -87,6 +87,8 @@ impl Relay {
                 retry: hook.retry(),
                 start_to_close_ms: Some(timeout),
                 heartbeat_ms: None,
+                close_by: None,
+                breaker: None,
             };
             let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
             let queue = QueueName::from_stored(EFFECTS_QUEUE);

@@ -125,6 +125,8 @@ impl<O> Activity<O> {
             retry: self.policy.clone(),
             start_to_close_ms: self.start_to_close.map(millis),
             heartbeat_ms: self.heartbeat.map(millis),
+            close_by: None,
+            breaker: None,
         };
         Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority })
     }

@@ -10,10 +10,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::Env;
 use windlass_kernel::{
-    Body, CausalRef, Error, ErrorKind, EventId, IntoDuration, Ledger, Limits, LogLevel,
-    MessageName, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey,
-    Timestamp, WorkflowName,
+    Body, CausalRef, Error, EventId, IntoDuration, Ledger, Limits, LogLevel, MessageName,
+    QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey, Timestamp,
+    WorkflowName,
 };
+
+pub(crate) use crate::run::{check_body, invalid};
 
 use super::activity::Activity;
 use super::core::{Core, Key, PendingEvent, PendingLog, Plan};
@@ -327,49 +329,6 @@ impl Ctx {
     }
 }
 
-/// Refuses a JSON body that is too large or nested too deep, and says both.
-pub(crate) fn check_body(
-    what: &str,
-    body: Body,
-    bytes_max: usize,
-    depth_max: usize,
-) -> Result<Body, Error> {
-    if body.len() > bytes_max {
-        let message = format!("{what} has {} bytes; at most {bytes_max} are allowed", body.len());
-        return Err(invalid("INVALID_SIZE", message));
-    }
-    let depth = json_depth(&body.bytes);
-    if depth > depth_max {
-        let message = format!("{what} is nested {depth} deep; at most {depth_max} are allowed");
-        return Err(invalid("INVALID_DEPTH", message));
-    }
-    Ok(body)
-}
-
-// How deep arrays and objects nest in well-formed JSON.
-fn json_depth(bytes: &[u8]) -> usize {
-    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
-    for byte in bytes {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            _ if in_text => {}
-            b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
-}
-
-pub(crate) fn invalid(code: &'static str, message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, code, message)
-}
-
 /// Writes durable log lines.
 #[derive(Clone)]
 pub struct Log {
@@ -451,22 +410,4 @@ impl Log {
 /// The policy of a step that says nothing else.
 pub(crate) fn default_policy() -> RetryPolicy {
     RetryPolicy::steps()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depth_of_json() {
-        for (text, expect) in [
-            ("1", 0),
-            ("\"[[[\"", 0),
-            ("[]", 1),
-            ("{\"a\":[{\"b\":\"}\"}]}", 3),
-            ("[\"\\\"[\",[1]]", 2),
-        ] {
-            assert_eq!(json_depth(text.as_bytes()), expect, "{text}");
-        }
-    }
 }

@@ -8,9 +8,11 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
-    Body, Error, ErrorKind, Message, MessageKind, NewRun, Op, RunId, RunKey, Sha256Digest, StepKey,
-    StepStatus, Task, Timestamp, Turn as TurnRow,
+    Body, Error, ErrorKind, Message, MessageKind, NewRun, Op, RunKey, StepKey, StepStatus, Task,
+    Timestamp, Turn as TurnRow,
 };
+
+use crate::run::child_id;
 
 use super::core::{ChildRef, Key, Kind, Outcome, Plan, State};
 use super::error::Failure;
@@ -101,7 +103,7 @@ impl StepsProgram {
                 ("event.awaited", json!({ "event_type": name }))
             }
             Some(Plan::Child { workflow, .. }) => {
-                let id = child_id(turn, key)?;
+                let id = child_id(&turn.run, key)?;
                 let run_key = turn.new_run_key();
                 row.wait_for = Some("child".into());
                 let named = ChildRef { workflow: workflow.clone(), id: id.to_string(), run_key };
@@ -422,26 +424,6 @@ fn raw_body(raw: Option<Box<RawValue>>) -> Body {
         Some(raw) => Body::json(raw.get().to_owned()),
         None => Body::json("null"),
     }
-}
-
-// Children are named after their parent and step. A name that does not fit is cut, and a digest
-// keeps it apart from its likes; a later generation has children of its own.
-fn child_id(turn: &Turn, key: &str) -> Result<RunId, Error> {
-    let run = &turn.run;
-    let plain =
-        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
-    let shown: String = key.chars().map(plain).collect();
-    let mut id = format!("{}:{shown}", run.id);
-    if run.generation > 0 {
-        id.push_str(&format!(":g{}", run.generation));
-    }
-    if shown != key || id.len() > 300 {
-        let digest = Sha256Digest::of_parts(&[run.id.as_str().as_bytes(), key.as_bytes()]);
-        id.truncate(300);
-        let bytes = digest.as_bytes();
-        id.push_str(&format!(":{:02x}{:02x}{:02x}{:02x}", bytes[0], bytes[1], bytes[2], bytes[3]));
-    }
-    RunId::composed(id)
 }
 
 fn activity_task(

@@ -419,6 +419,9 @@ fn enqueue(w: &mut Writer<'_>, task: &Task) -> Result<(), Fail> {
         bytes,
         errors_encoding,
         errors,
+        None::<i64>,
+        None::<&str>,
+        None::<&[u8]>,
     ])?;
     let route = || Route { queue: task.queue.clone(), name: task.name.clone() };
     wake_task(w, ready, due_at, task.worker, route);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use windlass_kernel::{MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus};
+use windlass_kernel::{
+    Beat, Body, Hold, Limits, MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus,
+};
 
 use super::batches::idle_run;
 use crate::world::World;
@@ -144,6 +146,40 @@ pub async fn holds_are_listed_and_released(world: World) {
     let again = world.claim_tasks(world.worker(), 3).await;
     assert!(again.iter().all(|task| task.due_at == due_at), "what is given back keeps its age");
     assert_eq!(turns.len(), 3);
+}
+
+/// A sign of life is kept with what it says, from the holder alone, over attempts.
+pub async fn heartbeats_of_holders_are_kept(world: World) {
+    world.enqueue(vec![world.task(None), world.task(None)]).await;
+    let tasks = world.claim_tasks(world.worker(), 2).await;
+    let beat = |task: &Task, claim_no: u64, said: Option<&str>| Beat {
+        task_id: task.task_id,
+        hold: Hold { claim_no, ..task.hold().unwrap() },
+        details: said.map(|said| Body::json(said.to_owned())),
+    };
+    let (first, second) = (&tasks[0], &tasks[1]);
+    let beats =
+        vec![beat(first, first.claim_no, Some("1")), beat(second, second.claim_no + 1, Some("2"))];
+    let before = world.now().await;
+    assert_eq!(world.store.beat(beats).await.unwrap(), [true, false]);
+    world.advance_ms(1_000).await;
+    let again = vec![beat(first, first.claim_no, None)];
+    assert_eq!(world.store.beat(again).await.unwrap(), [true]);
+
+    let held = world.store.held(first.worker.unwrap()).await.unwrap();
+    assert_eq!(world.store.release(held).await.unwrap(), 2);
+    let again = world.claim_tasks(world.worker(), 2).await;
+    let found = |of: &Task| again.iter().find(|task| task.task_id == of.task_id).unwrap();
+    assert_eq!(found(first).beat, Some(Body::json("1")), "the next attempt can read it");
+    assert!(found(first).beat_at.unwrap() >= before.plus(Duration::from_secs(1)));
+    assert_eq!((found(second).beat_at, &found(second).beat), (None, &None));
+    let stale = vec![beat(first, first.claim_no, Some("9"))];
+    assert_eq!(world.store.beat(stale).await.unwrap(), [false], "its hold is over");
+
+    let long = Body::json("1".repeat(Limits::DEFAULT.beat_bytes_max + 1));
+    let long = Beat { details: Some(long), ..beat(first, 0, None) };
+    let refused = world.store.beat(vec![long]).await.unwrap_err();
+    assert_eq!(refused.code(), "INVALID_SIZE");
 }
 
 /// Renewal tells a holder of unread control messages, until they are consumed.

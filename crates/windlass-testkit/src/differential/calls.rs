@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_kernel::{
-    Body, ClaimOrder, ClaimRequest, Commit, DeleteTrees, HeldItem, LimitKey, Namespace, RunKey,
-    SettingName, Store, Want, WorkerInfo, WorkerKey, WorkerStatus,
+    Beat, Body, Breaker, BreakerPolicy, BreakerRow, ClaimOrder, ClaimRequest, Commit, DeleteTrees,
+    HeldItem, Hold, LimitKey, Namespace, Permit, RunKey, SettingName, Store, Want, WorkerInfo,
+    WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -18,11 +19,13 @@ pub(super) enum Call {
     Commit(Vec<Commit>),
     Claim(ClaimRequest),
     Release(Vec<HeldItem>),
+    Beat(Vec<Beat>),
     Revoke(RunKey, WorkerKey),
     Promote(u32),
     Renew(WorkerInfo),
     Reap(WorkerKey, u32),
     SetLimit(Namespace, LimitKey, Option<u32>),
+    SwapBreaker(BreakerRow),
     PutSetting(SettingName, Option<Body>),
     DeleteTrees(DeleteTrees),
     Advance(Duration),
@@ -46,16 +49,40 @@ impl Call {
                 held.extend(author.stale_hold());
                 Self::Release(held)
             }
-            78..82 => Self::Revoke(author.run_key(world), worker),
+            78 => {
+                let mut held = world.store.held(worker).await.unwrap();
+                held.extend(author.stale_hold());
+                let beat = |item| match item {
+                    HeldItem::Task { task_id, worker, claim_no } => {
+                        let said = author.rng.chance(700).then(|| author.rng.below(100));
+                        let details = said.map(|said| Body::of(&said).unwrap());
+                        Some(Beat { task_id, hold: Hold { worker, claim_no }, details })
+                    }
+                    HeldItem::Turn { .. } => None,
+                };
+                Self::Beat(held.into_iter().filter_map(beat).collect())
+            }
+            79..82 => Self::Revoke(author.run_key(world), worker),
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
             86..91 => Self::Renew(renewal(author, world, worker)),
             91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
-            94..96 => {
+            94 => {
                 let slots = author.rng.chance(700).then(|| author.rng.below(3) as u32);
                 let key = LimitKey::new(["l1", "l2"][author.rng.below(2) as usize]).unwrap();
                 Self::SetLimit(author.namespace(), key, slots)
             }
-            96 => {
+            95 if author.rng.chance(500) => {
+                let key = LimitKey::new(["b1", "b2"][author.rng.below(2) as usize]).unwrap();
+                let namespace = author.namespace();
+                let (found, now) =
+                    world.store.breaker(namespace.clone(), key.clone()).await.unwrap();
+                let mut breaker = Breaker::of(found.as_ref()).unwrap();
+                breaker.failed(&BreakerPolicy::default(), Permit::Call, now);
+                let mut row = breaker.row(namespace, key, found.as_ref(), now).unwrap();
+                row.version += author.rng.below(2);
+                Self::SwapBreaker(row)
+            }
+            95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
                 let value = author.rng.chance(700).then(|| author.rng.below(100));
                 Self::PutSetting(name, value.map(|value| Body::of(&value).unwrap()))
@@ -78,6 +105,7 @@ impl Call {
                 vec![format!("{:?}", store.claim(request.clone()).await.unwrap())]
             }
             Self::Release(held) => vec![format!("{}", store.release(held.clone()).await.unwrap())],
+            Self::Beat(beats) => vec![format!("{:?}", store.beat(beats.clone()).await.unwrap())],
             Self::Revoke(run_key, worker) => {
                 vec![format!("{:?}", store.revoke(*run_key, *worker).await.unwrap())]
             }
@@ -89,6 +117,9 @@ impl Call {
             Self::SetLimit(namespace, key, slots) => {
                 let answer = store.set_limit(namespace.clone(), key.clone(), *slots).await;
                 vec![format!("{answer:?}")]
+            }
+            Self::SwapBreaker(row) => {
+                vec![format!("{:?}", store.swap_breaker(row.clone()).await.unwrap())]
             }
             Self::PutSetting(name, value) => {
                 let answer = store.put_setting(name.clone(), value.clone()).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use windlass_kernel::{
-    DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message, Namespace, Query,
-    RunCount, RunKey, Store, Task, TasksQuery, Worker,
+    BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
+    Namespace, Query, RunCount, RunKey, Store, Task, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -18,6 +18,7 @@ pub(super) struct Dump {
     letters: Vec<DeadLetter>,
     counts: Vec<RunCount>,
     limits: Vec<LimitState>,
+    breakers: Vec<BreakerRow>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
     health: Health,
@@ -39,6 +40,7 @@ impl Dump {
         }
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
         let mut counts = Vec::new();
+        let mut breakers = Vec::new();
         for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
             tasks.extend(tasks_of(store, &namespace).await);
             let query = Query::DeadLetters {
@@ -54,6 +56,8 @@ impl Dump {
                 limit: 1_000,
             };
             counts.extend(store.list(query).await.unwrap().counts().unwrap());
+            let query = Query::Breakers { namespace: namespace.clone(), after: None, limit: 1_000 };
+            breakers.extend(store.list(query).await.unwrap().breakers().unwrap());
             let query = Query::Limits { namespace, after: None, limit: 1_000 };
             limits.extend(store.list(query).await.unwrap().limits().unwrap());
         }
@@ -75,6 +79,7 @@ impl Dump {
             letters,
             counts,
             limits,
+            breakers,
             workers,
             held,
             health,
@@ -90,6 +95,7 @@ impl Dump {
         same("dead letters", &self.letters, &found.letters, place);
         same("counts by label", &self.counts, &found.counts, place);
         same("limits", &self.limits, &found.limits, place);
+        same("breakers", &self.breakers, &found.breakers, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);
         assert_eq!(self.health, found.health, "health differs: {place}");

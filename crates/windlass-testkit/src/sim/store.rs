@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, CommitResults,
-    Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey, Limits, Loaded,
-    MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    SettingName, Store, TaskId, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey,
+    Limits, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId,
+    RunKey, SettingName, Store, TaskId, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey,
+    WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -476,6 +477,11 @@ impl Store for NodeStore {
         self.ask("release", apply, |count| count.to_string())
     }
 
+    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.beat(beats.clone()));
+        self.ask("beat", apply, |held| format!("{held:?}"))
+    }
+
     fn revoke(
         &self,
         run_key: RunKey,
@@ -588,6 +594,23 @@ impl Store for NodeStore {
             network.at_once(network.inner.set_limit(namespace, key, slots))
         };
         self.ask("set_limit", apply, |()| String::new())
+    }
+
+    fn breaker(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
+        let apply = move |network: &Network| {
+            network.at_once(network.inner.breaker(namespace.clone(), key.clone()))
+        };
+        self.ask("breaker", apply, |(row, _)| format!("{:?}", row.as_ref().map(|row| row.version)))
+    }
+
+    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.swap_breaker(row.clone()));
+        self.ask("swap breaker", apply, |swapped| swapped.to_string())
     }
 
     fn put_setting(

@@ -479,6 +479,9 @@ impl TaskLine {
             reclaims: 0,
             body: back(self.body)?,
             errors: back(self.errors)?,
+            // A sign of life means nothing in another store.
+            beat_at: None,
+            beat: None,
             limit_key: self.limit_key,
             trace: self.trace.map(Into::into),
             created_at: self.created_at,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 /// An example that cargo built beside this test.
-fn example(name: &str) -> Command {
+pub(crate) fn example(name: &str) -> Command {
     let test = std::env::current_exe().expect("a test has a path");
     let profile: PathBuf = test.ancestors().nth(2).expect("it is in target/PROFILE/deps").into();
     Command::new(profile.join("examples").join(name))
@@ -23,7 +23,7 @@ fn check(output: &Output, expect: &[&str]) {
 #[test]
 fn they_run_and_say_what_they_did() {
     let folder = tempfile::tempdir().expect("a folder");
-    let cases: [(&str, &[&str]); 7] = [
+    let cases: [(&str, &[&str]); 11] = [
         ("hello", &["HELLO, WORLD!"]),
         ("signup", &["ann@example.com is in", "6 workflow.completed"]),
         ("fan_out", &["item 7: 121"]),
@@ -31,6 +31,13 @@ fn they_run_and_say_what_they_did() {
         ("children", &["6000 words", "child chapter 3 completed"]),
         ("order", &["a lamp: once, and then UniqueViolation"]),
         ("cron", &["report for ops", "nightly: last None, next Some"]),
+        ("machine_simple", &["repeat: hello, world!", "hello, world!!"]),
+        ("machine_retry", &["attempt 3 of 5 begins at line 8", "10 lines copied"]),
+        (
+            "machine_breaker",
+            &["Ann is in room 7", "Bob is in room 7", "external:directory is closed", "5 calls"],
+        ),
+        ("machine_signal", &["table 1 seats 4", "table 2 is free again"]),
     ];
     for (name, expect) in cases {
         let output = example(name).current_dir(folder.path()).output().expect("it starts");

@@ -11,6 +11,11 @@ mod examples;
 mod harness;
 mod ledger_lines;
 mod limits;
+mod machines_activity_retry;
+mod machines_circuit_breaker;
+mod machines_fixtures;
+mod machines_recovery;
+mod machines_workflow_execution;
 #[cfg(feature = "webhooks")]
 mod outbound;
 mod pair;

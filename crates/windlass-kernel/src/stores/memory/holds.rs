@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
 use crate::store::{
-    ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed, Wakeup,
-    Want,
+    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed,
+    Wakeup, Want,
 };
 use crate::time::Timestamp;
 
@@ -103,6 +104,20 @@ impl State {
             released += u32::from(freed);
         }
         released
+    }
+
+    pub(super) fn beat(&mut self, beats: Vec<Beat>) -> Vec<bool> {
+        let now = self.now;
+        let one = |beat: Beat| match self.tasks.get(&beat.task_id).cloned() {
+            Some(mut task) if task.hold() == Some(beat.hold) => {
+                task.beat_at = Some(now);
+                task.beat = beat.details.or(task.beat);
+                self.put_task(task);
+                true
+            }
+            _ => false,
+        };
+        beats.into_iter().map(one).collect()
     }
 
     fn free_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
@@ -242,6 +257,16 @@ impl State {
         };
         let turns = held_by(&self.turn_index, worker).into_iter().filter_map(turn);
         turns.chain(held_by(&self.task_index, worker).into_iter().filter_map(task)).collect()
+    }
+
+    pub(super) fn swap_breaker(&mut self, row: BreakerRow) -> bool {
+        let key = (row.namespace.clone(), row.key.clone());
+        let found = self.breakers.get(&key).map_or(0, |row| row.version);
+        let swaps = found + 1 == row.version;
+        if swaps {
+            self.breakers.insert(key, BreakerRow { updated_at: self.now, ..row });
+        }
+        swaps
     }
 
     pub(super) fn set_limit(&mut self, namespace: Namespace, key: LimitKey, slots: Option<u32>) {

@@ -164,6 +164,12 @@ impl State {
                 });
                 Rows::Settings(settings.take(limit).cloned().collect())
             }
+            Query::Breakers { namespace, after, .. } => {
+                let breakers = self.breakers.values().filter(|row| {
+                    row.namespace == *namespace && after.as_ref().is_none_or(|key| row.key > *key)
+                });
+                Rows::Breakers(breakers.take(limit).cloned().collect())
+            }
             Query::Limits { namespace, after, .. } => {
                 let limits = self.limits.iter().filter(|((space, key), _)| {
                     space == namespace && after.as_ref().is_none_or(|after| key > after)

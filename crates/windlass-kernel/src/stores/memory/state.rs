@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::breaker::BreakerRow;
 use crate::ids::{
     EventId, LimitKey, LogId, MessageId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey,
     TaskId, WorkerKey, WorkflowName,
@@ -31,6 +32,7 @@ pub(super) struct State {
     pub(super) workers: BTreeMap<WorkerKey, Worker>,
     pub(super) logs: BTreeMap<(RunKey, LogId), LogLine>,
     pub(super) limits: BTreeMap<(Namespace, LimitKey), u32>,
+    pub(super) breakers: BTreeMap<(Namespace, LimitKey), BreakerRow>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
     pub(super) settings: BTreeMap<SettingName, Setting>,
     pub(super) turn_index: Index<RunKey>,

@@ -1,0 +1,347 @@
+//! Circuit breakers: whether a callee may be called now. A pure state machine over a small value that
+//! all processes share; a store keeps the value and swaps it only for whoever read the last one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::body::Body;
+use crate::error::{Error, ErrorKind};
+use crate::ids::{LimitKey, Namespace, WorkerKey};
+use crate::rows::BreakerStatus;
+use crate::time::Timestamp;
+
+/// How many failures a breaker remembers at most.
+const FAILURES_KEPT: usize = 1_000;
+/// How long those that find a probe under way wait before they ask again.
+const PROBE_POLL_MIN: Duration = Duration::from_millis(50);
+const PROBE_POLL_MAX: Duration = Duration::from_secs(1);
+
+/// When a breaker opens and closes. As JSON, durations are whole milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BreakerPolicy {
+    /// So many failures within the window open it. Default 5.
+    pub failures_max: u32,
+    /// How long a failure counts. Default one minute.
+    pub window_ms: u64,
+    /// How long it stays open before a call is tried. Default 30 s.
+    pub reset_ms: u64,
+    /// So many tried calls in a row must succeed to close it. Default 2.
+    pub successes_min: u32,
+}
+
+impl Default for BreakerPolicy {
+    fn default() -> Self {
+        Self { failures_max: 5, window_ms: 60_000, reset_ms: 30_000, successes_min: 2 }
+    }
+}
+
+impl BreakerPolicy {
+    /// Refuses what makes no sense, by name and value.
+    pub fn validate(&self) -> Result<(), Error> {
+        let bounds = [
+            ("failures_max", u64::from(self.failures_max), FAILURES_KEPT as u64),
+            ("successes_min", u64::from(self.successes_min), 1_000),
+            ("window_ms", self.window_ms, 86_400_000),
+            ("reset_ms", self.reset_ms, 86_400_000),
+        ];
+        match bounds.iter().find(|(_, value, max)| *value == 0 || value > max) {
+            None => Ok(()),
+            Some((name, value, max)) => {
+                let message = format!("{name} of a circuit breaker is {value}; use 1 to {max}");
+                Err(Error::new(ErrorKind::Invalid, "INVALID_BREAKER", message))
+            }
+        }
+    }
+}
+
+/// A breaker as a store keeps it. Stores do not open `data`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BreakerRow {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// What is called.
+    pub key: LimitKey,
+    /// Whether it lets calls through.
+    pub status: BreakerStatus,
+    /// When it may let one through again.
+    pub retry_at: Option<Timestamp>,
+    /// The state machine.
+    pub data: Body,
+    /// Rises with every change, from 1.
+    pub version: u64,
+    /// When it last changed, by the store's clock.
+    pub updated_at: Timestamp,
+}
+
+/// What a breaker says to somebody who wants to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    /// Go ahead.
+    Call,
+    /// Go ahead, alone: what comes of it decides.
+    Probe,
+    /// Not before this time.
+    Wait(Timestamp),
+}
+
+/// The state of a breaker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    #[serde(with = "status_word")]
+    status: BreakerStatus,
+    failures_us: Vec<i64>,
+    successes: u32,
+    retry_at_us: Option<i64>,
+    probe: Option<Probe>,
+    // The callee asked to be left alone until then.
+    wait_until_us: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Probe {
+    worker: WorkerKey,
+    // A prober that is never heard of again does not keep the breaker half open for ever.
+    until_us: i64,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            status: BreakerStatus::Closed,
+            failures_us: Vec::new(),
+            successes: 0,
+            retry_at_us: None,
+            probe: None,
+            wait_until_us: None,
+        }
+    }
+}
+
+impl Breaker {
+    /// Reads a row; a breaker that has none is closed.
+    pub fn of(row: Option<&BreakerRow>) -> Result<Self, Error> {
+        row.map_or_else(|| Ok(Self::default()), |row| row.data.read())
+    }
+
+    /// The row that follows the one it was read from.
+    pub fn row(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+        before: Option<&BreakerRow>,
+        now: Timestamp,
+    ) -> Result<BreakerRow, Error> {
+        Ok(BreakerRow {
+            namespace,
+            key,
+            status: self.status,
+            retry_at: self.retry_at_us.max(self.wait_until_us).map(Timestamp::from_micros),
+            data: Body::of(self)?,
+            version: before.map_or(0, |row| row.version) + 1,
+            updated_at: now,
+        })
+    }
+
+    /// Where it is.
+    pub fn status(&self) -> BreakerStatus {
+        self.status
+    }
+
+    /// Whether a worker may call now. `attempt_max` bounds how long its probe may take.
+    pub fn permit(
+        &mut self,
+        policy: &BreakerPolicy,
+        worker: WorkerKey,
+        attempt_max: Duration,
+        now: Timestamp,
+    ) -> Permit {
+        if let Some(until) = self.wait_until_us.map(Timestamp::from_micros) {
+            if until > now {
+                return Permit::Wait(until);
+            }
+            self.wait_until_us = None;
+        }
+        let retry_at = self.retry_at_us.map(Timestamp::from_micros);
+        match self.status {
+            BreakerStatus::Closed => return Permit::Call,
+            BreakerStatus::Open => {
+                if let Some(at) = retry_at.filter(|at| *at > now) {
+                    return Permit::Wait(at);
+                }
+                (self.status, self.successes, self.probe) = (BreakerStatus::HalfOpen, 0, None);
+            }
+            BreakerStatus::HalfOpen => {
+                let probe = self.probe.as_ref().map(|probe| Timestamp::from_micros(probe.until_us));
+                if let Some(until) = probe.filter(|until| *until > now) {
+                    let poll = Duration::from_millis(policy.reset_ms / 10);
+                    let again = now.plus(poll.clamp(PROBE_POLL_MIN, PROBE_POLL_MAX));
+                    return Permit::Wait(again.min(until));
+                }
+            }
+        }
+        let until = now.plus(attempt_max.max(Duration::from_millis(policy.reset_ms)));
+        self.probe = Some(Probe { worker, until_us: until.as_micros() });
+        Permit::Probe
+    }
+
+    /// A call failed.
+    pub fn failed(&mut self, policy: &BreakerPolicy, permit: Permit, now: Timestamp) {
+        match (self.status, permit) {
+            (BreakerStatus::HalfOpen, Permit::Probe) => self.open(policy, now),
+            (BreakerStatus::Closed, _) => {
+                let since = now.minus(Duration::from_millis(policy.window_ms)).as_micros();
+                self.failures_us.retain(|at| *at > since);
+                self.failures_us.push(now.as_micros());
+                if self.failures_us.len() >= policy.failures_max as usize {
+                    self.open(policy, now);
+                }
+            }
+            // Begun before it opened: that says nothing new.
+            _ => {}
+        }
+    }
+
+    /// A call succeeded.
+    pub fn succeeded(&mut self, policy: &BreakerPolicy, permit: Permit) {
+        if (self.status, permit) != (BreakerStatus::HalfOpen, Permit::Probe) {
+            return;
+        }
+        self.probe = None;
+        self.successes += 1;
+        if self.successes >= policy.successes_min {
+            *self = Self { wait_until_us: self.wait_until_us, ..Self::default() };
+        }
+    }
+
+    /// The callee asked to be left alone.
+    pub fn wait_until(&mut self, permit: Permit, until: Timestamp) {
+        self.wait_until_us = self.wait_until_us.max(Some(until.as_micros()));
+        if permit == Permit::Probe {
+            self.probe = None;
+        }
+    }
+
+    fn open(&mut self, policy: &BreakerPolicy, now: Timestamp) {
+        let retry_at = now.plus(Duration::from_millis(policy.reset_ms));
+        self.status = BreakerStatus::Open;
+        self.retry_at_us = Some(retry_at.as_micros());
+        (self.successes, self.probe) = (0, None);
+        self.failures_us.clear();
+    }
+}
+
+mod status_word {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::rows::BreakerStatus;
+
+    pub(super) fn serialize<S: Serializer>(word: &BreakerStatus, to: S) -> Result<S::Ok, S::Error> {
+        word.as_str().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BreakerStatus, D::Error> {
+        let word = String::deserialize(from)?;
+        BreakerStatus::parse(&word).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: WorkerKey = WorkerKey(uuid::Uuid::from_u128(1));
+    const B: WorkerKey = WorkerKey(uuid::Uuid::from_u128(2));
+
+    fn policy() -> BreakerPolicy {
+        BreakerPolicy { failures_max: 3, window_ms: 10_000, reset_ms: 5_000, successes_min: 2 }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO.plus(Duration::from_secs(seconds))
+    }
+
+    fn asked(breaker: &mut Breaker, worker: WorkerKey, seconds: u64) -> String {
+        match breaker.permit(&policy(), worker, Duration::from_secs(1), at(seconds)) {
+            Permit::Wait(until) => format!("wait {} ms", until.since(at(seconds)).as_millis()),
+            permit => format!("{permit:?}"),
+        }
+    }
+
+    fn fails(breaker: &mut Breaker, permit: Permit, seconds: u64) {
+        breaker.failed(&policy(), permit, at(seconds));
+    }
+
+    #[test]
+    fn it_opens_on_failures_within_the_window() {
+        let mut breaker = Breaker::default();
+        for seconds in [0, 6, 12, 18, 24] {
+            fails(&mut breaker, Permit::Call, seconds);
+            assert_eq!(asked(&mut breaker, A, seconds), "Call");
+        }
+        fails(&mut breaker, Permit::Call, 25);
+        assert_eq!(breaker.status(), BreakerStatus::Open);
+        assert_eq!(asked(&mut breaker, A, 26), "wait 4000 ms");
+        fails(&mut breaker, Permit::Call, 29);
+        assert_eq!(asked(&mut breaker, A, 29), "wait 1000 ms", "late failures say nothing new");
+    }
+
+    fn opened() -> Breaker {
+        let mut breaker = Breaker::default();
+        (0..3).for_each(|_| fails(&mut breaker, Permit::Call, 0));
+        breaker
+    }
+
+    #[test]
+    fn one_probe_at_a_time_closes_it() {
+        let mut breaker = opened();
+        assert_eq!(asked(&mut breaker, A, 5), "Probe");
+        assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms");
+        breaker.succeeded(&policy(), Permit::Call);
+        assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms", "only the probe counts");
+        breaker.succeeded(&policy(), Permit::Probe);
+        assert_eq!(asked(&mut breaker, B, 6), "Probe");
+        breaker.succeeded(&policy(), Permit::Probe);
+        assert_eq!(breaker, Breaker::default());
+    }
+
+    #[test]
+    fn a_failed_probe_opens_it_again() {
+        let mut breaker = opened();
+        assert_eq!(asked(&mut breaker, A, 5), "Probe");
+        fails(&mut breaker, Permit::Probe, 6);
+        assert_eq!(asked(&mut breaker, B, 6), "wait 5000 ms");
+    }
+
+    #[test]
+    fn a_probe_that_is_never_heard_of_again_runs_out() {
+        let mut breaker = opened();
+        assert_eq!(asked(&mut breaker, A, 5), "Probe");
+        assert_eq!(asked(&mut breaker, B, 9), "wait 500 ms");
+        assert_eq!(asked(&mut breaker, B, 10), "Probe");
+    }
+
+    #[test]
+    fn a_callee_that_asks_to_wait_is_left_alone() {
+        let mut breaker = Breaker::default();
+        breaker.wait_until(Permit::Call, at(7));
+        breaker.wait_until(Permit::Call, at(3));
+        assert_eq!(asked(&mut breaker, A, 2), "wait 5000 ms");
+        assert_eq!(asked(&mut breaker, A, 7), "Call");
+        assert_eq!(breaker, Breaker::default());
+    }
+
+    #[test]
+    fn rows_carry_it_over() {
+        let breaker = opened();
+        let key = LimitKey::new("k").unwrap();
+        let row = breaker.row(Namespace::default_namespace(), key.clone(), None, at(1)).unwrap();
+        assert_eq!((row.version, row.status, row.retry_at), (1, BreakerStatus::Open, Some(at(5))));
+        assert_eq!(Breaker::of(Some(&row)).unwrap(), breaker);
+        let next = breaker.row(Namespace::default_namespace(), key, Some(&row), at(2)).unwrap();
+        assert_eq!(next.version, 2);
+        assert_eq!(Breaker::of(None).unwrap(), Breaker::default());
+    }
+}

@@ -1,0 +1,271 @@
+//! What a machine can ask for, and the signals it is sent.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use windlass_engine::TaskBreaker;
+use windlass_kernel::{BreakerPolicy, Error, LimitKey, Limits, RetryPolicy, Timestamp};
+
+use super::workflow::WorkflowError;
+
+/// What a callback asks for. All that one callback answers is one commit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a callback answers a few; users write options plainly"
+)]
+pub enum WorkflowAction {
+    /// Have an activity done. Its id is the machine's name for it; an id may be used again once the
+    /// activity is over.
+    ScheduleActivity {
+        /// The machine's name for it.
+        activity_id: String,
+        /// What is to be run.
+        activity_type: String,
+        /// What it is given.
+        input: Value,
+        /// How it is run.
+        options: ActivityOptions,
+    },
+    /// Start a timer. An id may be used again once the timer is over.
+    StartTimer {
+        /// The machine's name for it.
+        timer_id: String,
+        /// How long it runs.
+        #[serde(with = "millis", rename = "duration_ms")]
+        duration: Duration,
+    },
+    /// Stop a timer; one that is not running is left alone.
+    CancelTimer {
+        /// The machine's name for it.
+        timer_id: String,
+    },
+    /// End the run with a result.
+    CompleteWorkflow {
+        /// The result.
+        result: Value,
+    },
+    /// End the run with an error.
+    FailWorkflow {
+        /// The error.
+        error: WorkflowError,
+    },
+    /// Start a child run, of any model. It ends with its parent.
+    ScheduleChildWorkflow {
+        /// The machine's name for it.
+        workflow_id: String,
+        /// The child's workflow.
+        workflow_type: String,
+        /// What it is started with.
+        input: Value,
+    },
+    /// Call an activity off: no callback follows, and a result that still comes is refused. One that is
+    /// over is left alone.
+    CancelActivity {
+        /// The machine's name for it.
+        activity_id: String,
+    },
+    /// Nothing.
+    None,
+}
+
+impl WorkflowAction {
+    /// An activity with default options.
+    pub fn activity(id: impl Into<String>, activity_type: impl Into<String>, input: Value) -> Self {
+        Self::activity_with(id, activity_type, input, ActivityOptions::default())
+    }
+
+    /// An activity.
+    pub fn activity_with(
+        id: impl Into<String>,
+        activity_type: impl Into<String>,
+        input: Value,
+        options: ActivityOptions,
+    ) -> Self {
+        let (activity_id, activity_type) = (id.into(), activity_type.into());
+        Self::ScheduleActivity { activity_id, activity_type, input, options }
+    }
+
+    /// A timer.
+    pub fn timer(id: impl Into<String>, duration: Duration) -> Self {
+        Self::StartTimer { timer_id: id.into(), duration }
+    }
+
+    /// A child run.
+    pub fn child(id: impl Into<String>, workflow_type: impl Into<String>, input: Value) -> Self {
+        let (workflow_id, workflow_type) = (id.into(), workflow_type.into());
+        Self::ScheduleChildWorkflow { workflow_id, workflow_type, input }
+    }
+
+    /// The end, with a result.
+    pub fn complete(result: Value) -> Self {
+        Self::CompleteWorkflow { result }
+    }
+
+    /// The end, with an error.
+    pub fn fail(error: impl Into<WorkflowError>) -> Self {
+        Self::FailWorkflow { error: error.into() }
+    }
+}
+
+/// How an activity is run. As JSON, durations are whole milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ActivityOptions {
+    /// What to do about failed attempts. Default: five attempts, 1 s doubling up to a minute.
+    pub retry_policy: RetryPolicy,
+    /// How long it may wait for a worker before its first attempt; then it has failed for good.
+    /// Default: as long as it takes.
+    #[serde(with = "millis_maybe", rename = "schedule_to_start_timeout_ms")]
+    pub schedule_to_start_timeout: Option<Duration>,
+    /// How long one attempt may take. Default five minutes.
+    #[serde(with = "millis_maybe", rename = "start_to_close_timeout_ms")]
+    pub start_to_close_timeout: Option<Duration>,
+    /// How long an attempt may go without a heartbeat. Default: as long as it likes.
+    #[serde(with = "millis_maybe", rename = "heartbeat_timeout_ms")]
+    pub heartbeat_timeout: Option<Duration>,
+    /// How long all attempts together may take, waits included. Default: as long as they take.
+    #[serde(with = "millis_maybe", rename = "schedule_to_close_timeout_ms")]
+    pub schedule_to_close_timeout: Option<Duration>,
+    /// A circuit breaker in front of it, shared by all processes. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_breaker: Option<CircuitBreakerConfig>,
+    /// Higher first. Default 0.
+    pub priority: i16,
+    /// The queue whose workers take it. Default `default`.
+    pub queue: String,
+    /// A key under which its attempts count against a limit that `Engine::set_limit` sets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_key: Option<String>,
+}
+
+impl Default for ActivityOptions {
+    fn default() -> Self {
+        Self {
+            retry_policy: RetryPolicy::machines(),
+            schedule_to_start_timeout: None,
+            start_to_close_timeout: Some(Duration::from_secs(5 * 60)),
+            heartbeat_timeout: None,
+            schedule_to_close_timeout: None,
+            circuit_breaker: None,
+            priority: 0,
+            queue: "default".into(),
+            limit_key: None,
+        }
+    }
+}
+
+impl ActivityOptions {
+    /// Defaults with another retry policy.
+    pub fn retrying(retry_policy: RetryPolicy) -> Self {
+        Self { retry_policy, ..Self::default() }
+    }
+}
+
+impl ActivityOptions {
+    pub(crate) fn breaker(
+        &self,
+        activity_type: &str,
+        limits: &Limits,
+    ) -> Result<Option<TaskBreaker>, Error> {
+        let Some(config) = &self.circuit_breaker else { return Ok(None) };
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let policy = BreakerPolicy {
+            failures_max: config.failure_threshold,
+            window_ms: millis(config.window_size),
+            reset_ms: millis(config.reset_timeout),
+            successes_min: config.success_threshold,
+        };
+        policy.validate()?;
+        let key = config.key.clone().unwrap_or_else(|| format!("activity:{activity_type}"));
+        Ok(Some(TaskBreaker { key: LimitKey::with_limits(key, limits)?, policy }))
+    }
+}
+
+/// When a circuit breaker opens and closes. While it is open, activities behind it are postponed; that
+/// spends no attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CircuitBreakerConfig {
+    /// So many failures within the window open it. Default 5. Failures that say that another attempt
+    /// cannot help do not count.
+    pub failure_threshold: u32,
+    /// So many tried calls in a row must succeed to close it. Default 2.
+    pub success_threshold: u32,
+    /// How long it stays open before a call is tried. Default 30 s.
+    #[serde(with = "millis", rename = "reset_timeout_ms")]
+    pub reset_timeout: Duration,
+    /// How long a failure counts. Default one minute.
+    #[serde(with = "millis", rename = "window_size_ms")]
+    pub window_size: Duration,
+    /// What is called; activities with the same key share a breaker. Default `activity:` and the type.
+    pub key: Option<String>,
+}
+
+impl Default for CircuitBreakerConfig {
+    fn default() -> Self {
+        Self {
+            failure_threshold: 5,
+            success_threshold: 2,
+            reset_timeout: Duration::from_secs(30),
+            window_size: Duration::from_secs(60),
+            key: None,
+        }
+    }
+}
+
+/// Something sent to a run from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkflowSignal {
+    /// What it is.
+    pub signal_type: String,
+    /// What it carries.
+    pub payload: Value,
+    /// When it was sent, by the store's clock as its sender knew it.
+    pub sent_at: Timestamp,
+}
+
+/// Signals that mean the same to every machine.
+pub mod signal_types {
+    /// The run is to end. It is told so once; if it has not ended by itself when the grace period
+    /// is over (30 s by default), it is terminated.
+    pub const CANCEL: &str = "cancel";
+    /// The run is to finish what it has begun and begin nothing new; then it is terminated.
+    pub const SHUTDOWN: &str = "shutdown";
+    /// A signal of the application's.
+    pub const CUSTOM: &str = "custom";
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
+}
+
+mod millis_maybe {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
+    }
+}

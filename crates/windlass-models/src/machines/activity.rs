@@ -1,0 +1,275 @@
+//! Activities: work that may fail and is tried again, done by whatever worker serves its type.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+use windlass_engine::{Engine, TaskContext, TaskFailure, TaskHandler, TaskResult};
+use windlass_kernel::{Body, BoxFuture, Error, Limits, QueueName, Route, RouteName, RunKey};
+
+use crate::run::check_body;
+
+/// A unit of work with an effect. An attempt that fails is tried again as the schedule's policy says,
+/// so it must bear being done twice: [`ActivityContext::idempotency_key`] is the same for all attempts.
+pub trait Activity: Send + Sync + 'static {
+    /// What machines ask for.
+    const TYPE: &'static str;
+    /// What it is given.
+    type Input: Serialize + DeserializeOwned + Send;
+    /// What it gives.
+    type Output: Serialize + DeserializeOwned + Send;
+
+    /// Does the work of one attempt.
+    fn execute(
+        &self,
+        ctx: &ActivityContext,
+        input: Self::Input,
+    ) -> impl Future<Output = Result<Self::Output, ActivityError>> + Send;
+}
+
+/// What an attempt knows of itself.
+#[derive(Clone)]
+pub struct ActivityContext {
+    /// Names this attempt.
+    pub attempt_id: Uuid,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// How many attempts there may be; `u32::MAX` if there is no end.
+    pub max_attempts: u32,
+    /// The run that it works for.
+    pub workflow_id: Option<RunKey>,
+    /// What the run calls it.
+    pub activity_id: String,
+    /// The W3C trace context of the run.
+    pub span_context: Option<Arc<str>>,
+    task: TaskContext,
+}
+
+impl ActivityContext {
+    fn new(task: TaskContext) -> Self {
+        let step_key = task.step_key.as_ref().map_or("", |key| key.as_str());
+        Self {
+            attempt_id: task.attempt_id,
+            attempt: task.attempt,
+            max_attempts: task.attempts_max.unwrap_or(u32::MAX),
+            workflow_id: task.run_key,
+            activity_id: super::book::id_of(step_key).to_owned(),
+            span_context: task.trace.clone(),
+            task,
+        }
+    }
+
+    /// A key that is the same for every attempt: hand it to services that deduplicate.
+    pub fn idempotency_key(&self) -> String {
+        self.task.idempotency_key()
+    }
+
+    /// Says that the attempt is alive, and perhaps how far it is. It is written in batches; what was
+    /// said last is there for the next attempt.
+    pub async fn heartbeat(&self, details: Option<Value>) -> Result<(), HeartbeatError> {
+        if self.is_cancelled() {
+            return Err(HeartbeatError::Cancelled);
+        }
+        match details {
+            Some(details) => self.task.heartbeat_with(&details).map_err(HeartbeatError::Refused),
+            None => {
+                self.task.heartbeat();
+                Ok(())
+            }
+        }
+    }
+
+    /// What an earlier attempt said last.
+    pub fn last_heartbeat(&self) -> Option<Value> {
+        self.task.last_heartbeat()
+    }
+
+    /// Whether nobody wants the result any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.task.is_cancelled()
+    }
+
+    /// Ends when nobody wants the result any more.
+    pub async fn cancelled(&self) {
+        self.task.cancelled().await;
+    }
+}
+
+/// Why a heartbeat was not taken.
+#[derive(Debug)]
+pub enum HeartbeatError {
+    /// Nobody wants the result any more.
+    Cancelled,
+    /// Its details are too large, or cannot be written.
+    Refused(Error),
+}
+
+impl fmt::Display for HeartbeatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled => f.write_str("nobody wants the result any more"),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for HeartbeatError {}
+
+/// Which time has run out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeoutType {
+    /// No worker began it in time.
+    ScheduleToStart,
+    /// An attempt took too long.
+    StartToClose,
+    /// An attempt went too long without a heartbeat.
+    Heartbeat,
+    /// All attempts together took too long.
+    ScheduleToClose,
+}
+
+impl TimeoutType {
+    /// The timeout behind an error's name, if it is one.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "ScheduleToStartTimeout" => Some(Self::ScheduleToStart),
+            "Timeout" => Some(Self::StartToClose),
+            "HeartbeatTimeout" => Some(Self::Heartbeat),
+            "ScheduleToCloseTimeout" => Some(Self::ScheduleToClose),
+            _ => None,
+        }
+    }
+}
+
+/// Why an activity failed. Any error becomes one with `?`, and is worth another attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ActivityError {
+    /// The error's name, which a policy can list as not retryable.
+    pub name: String,
+    /// What to tell people.
+    pub message: String,
+    /// Whether another attempt could help.
+    #[serde(default)]
+    pub retryable: bool,
+    /// The least time before another attempt.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
+    /// The time that ran out, if that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<TimeoutType>,
+}
+
+impl ActivityError {
+    /// A failure that another attempt may not meet.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            name: "ActivityError".into(),
+            message: message.into(),
+            retryable: true,
+            retry_after: None,
+            timeout: None,
+        }
+    }
+
+    /// A failure that no further attempt can help.
+    pub fn non_retryable(message: impl Into<String>) -> Self {
+        Self { retryable: false, ..Self::new(message) }
+    }
+
+    /// The callee wants to be left alone for a while. It does not count as an attempt.
+    pub fn rate_limited(retry_after: Duration) -> Self {
+        let message = format!("the callee asks to come back after {retry_after:?}");
+        Self::new(message).named(windlass_engine::RATE_LIMITED).retry_after(retry_after)
+    }
+
+    /// The same failure under a name of its own.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The same failure, not to be tried again before this time has passed.
+    pub fn retry_after(mut self, span: Duration) -> Self {
+        self.retry_after = Some(span);
+        self
+    }
+}
+
+impl fmt::Display for ActivityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.message)
+    }
+}
+
+// No `Error` of its own, so that every error can become one.
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for ActivityError {
+    fn from(error: E) -> Self {
+        let full = std::any::type_name::<E>();
+        let outer = full.split('<').next().unwrap_or(full);
+        let name = outer.rsplit("::").next().unwrap_or(outer);
+        Self::new(error.to_string()).named(name)
+    }
+}
+
+struct Serving<A> {
+    activity: Arc<A>,
+    limits: Limits,
+}
+
+impl<A: Activity> TaskHandler for Serving<A> {
+    fn run(&self, context: TaskContext, input: Body) -> BoxFuture<'static, TaskResult> {
+        let activity = Arc::clone(&self.activity);
+        let (bytes, depth) = (self.limits.step_bytes_max / 2, self.limits.json_depth_max);
+        Box::pin(async move {
+            let input: A::Input =
+                input.read().map_err(|error| refused("InputUnreadable", error.to_string()))?;
+            let context = ActivityContext::new(context);
+            match activity.execute(&context, input).await {
+                Ok(output) => Body::of(&output)
+                    .and_then(|body| check_body("the result", body, bytes, depth))
+                    .map_err(|error| refused("ResultTooLarge", error.to_string())),
+                Err(error) => Err(TaskFailure {
+                    name: error.name,
+                    message: error.message,
+                    retryable: error.retryable,
+                    retry_after: error.retry_after,
+                }),
+            }
+        })
+    }
+}
+
+fn refused(name: &str, message: String) -> TaskFailure {
+    TaskFailure { name: name.into(), message, retryable: false, retry_after: None }
+}
+
+/// Serves an activity's type on a queue.
+pub fn serve<A: Activity>(
+    engine: &Engine,
+    queue: impl AsRef<str>,
+    activity: A,
+) -> Result<(), Error> {
+    let limits = engine.options().limits.clone();
+    let route = Route {
+        queue: QueueName::with_limits(queue, &limits)?,
+        name: RouteName::with_limits(A::TYPE, &limits)?,
+    };
+    engine.serve_tasks(route, Arc::new(Serving { activity: Arc::new(activity), limits }))
+}
+
+/// An activity's error as a run records it.
+pub(crate) fn recorded(body: Option<&Body>) -> ActivityError {
+    let read = body.and_then(|body| body.read().ok());
+    read.unwrap_or_else(|| ActivityError::non_retryable("no reason was kept"))
+}
+
+/// An activity's result as a run records it.
+pub(crate) fn result(body: Option<&Body>) -> Value {
+    body.and_then(|body| body.read().ok()).unwrap_or(Value::Null)
+}

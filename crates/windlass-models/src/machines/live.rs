@@ -1,0 +1,505 @@
+//! What happens to a live run: messages, timers, and what the machine answers, put into the commit.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use windlass_engine::{TaskBody, Turn};
+use windlass_kernel::{
+    Body, Error, LogLevel, LogLine, Message, MessageKind, NewRun, Op, QueueName, Route, RouteName,
+    RunKey, Stamp, Step, StepKey, StepStatus, Task, Timestamp, Turn as TurnRow, WorkerKey,
+    WorkflowName,
+};
+
+use super::action::{ActivityOptions, WorkflowSignal, signal_types};
+use super::activity::{ActivityError, TimeoutType};
+use super::book::{Entry, Kind, Planned, Spec};
+use super::machine::Input;
+use super::program::{Ending, MachineProgram, Work};
+use super::replay::input_of;
+use super::workflow::WorkflowError;
+use crate::run::child_id;
+
+/// What the machine is told of, as it goes into the ledger.
+pub(crate) enum Fact {
+    /// A step is over because of a message.
+    Message {
+        message: Message,
+        row: Step,
+        event: &'static str,
+        payload: Value,
+        started: Option<Value>,
+    },
+    /// A step is over because of a time.
+    Time {
+        row: Step,
+        event: &'static str,
+        payload: Value,
+        ops: Vec<Op>,
+    },
+    Signal(Message),
+}
+
+#[derive(Deserialize)]
+struct ActivityDone {
+    step_key: Option<String>,
+    attempt: u32,
+    error: Option<ActivityError>,
+    result: Option<Box<RawValue>>,
+    worker: Option<WorkerKey>,
+    started_at: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ChildDone {
+    run_key: RunKey,
+    status: String,
+    fork: Option<String>,
+    #[serde(default)]
+    large: bool,
+    result: Option<Box<RawValue>>,
+}
+
+impl MachineProgram {
+    /// Tells the machine something, and puts it and what it answers into the commit.
+    pub(crate) fn tell(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        fact: Option<Fact>,
+        input: Input,
+    ) -> Result<(), Error> {
+        let mut answer = self.machine.tell(input)?;
+        let snapshot = answer.snapshot.take();
+        let planned = self.book.plan(answer)?;
+        work.torn = true;
+        if let Some(fact) = fact {
+            record(turn, work, fact)?;
+        }
+        for one in planned {
+            self.carry_out(turn, work, one)?;
+        }
+        work.torn = false;
+        work.callbacks += 1;
+        self.kept_changed |= snapshot != self.kept.snapshot;
+        self.kept.snapshot = snapshot;
+        Ok(())
+    }
+
+    pub(crate) fn message_came(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        message: Message,
+    ) -> Result<(), Error> {
+        match message.kind {
+            MessageKind::ActivityResult => self.activity_over(turn, work, message),
+            MessageKind::ChildResult => self.child_over(turn, work, message),
+            _ => self.signal_came(turn, work, message),
+        }
+    }
+
+    fn activity_over(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        message: Message,
+    ) -> Result<(), Error> {
+        let Ok(done) = read::<ActivityDone>(&message) else {
+            return pass_over(turn, work, &message, "it does not read");
+        };
+        let key = done.step_key.as_deref().unwrap_or_default();
+        let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
+            return pass_over(turn, work, &message, "its activity is over");
+        };
+        row.attempt = done.attempt;
+        let mut payload = json!({ "key": key, "attempt": done.attempt });
+        let started = json!({
+            "key": key, "attempt": done.attempt, "worker": done.worker,
+            "started_at": done.started_at,
+        });
+        let event = match done.error {
+            None => {
+                let result = raw_body(done.result);
+                payload["result_bytes"] = result.len().into();
+                (row.status, row.result) = (StepStatus::Completed, Some(result));
+                "activity.completed"
+            }
+            Some(error) => {
+                let timeout = TimeoutType::named(&error.name);
+                payload["error"] = json!({ "name": error.name });
+                let error = ActivityError { timeout, ..error };
+                row.status = StepStatus::Errored;
+                row.error = Some(Body::of(&error)?);
+                match timeout {
+                    Some(timeout) => {
+                        payload["timeout_type"] = json!(timeout);
+                        "activity.timed_out"
+                    }
+                    None => "activity.failed",
+                }
+            }
+        };
+        let input = input_of(&entry, &row);
+        let started = Some(started);
+        self.tell(turn, work, Some(Fact::Message { message, row, event, payload, started }), input)
+    }
+
+    fn child_over(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        message: Message,
+    ) -> Result<(), Error> {
+        let Ok(done) = read::<ChildDone>(&message) else {
+            return pass_over(turn, work, &message, "it does not read");
+        };
+        let key = done.fork.as_deref().unwrap_or_default();
+        let Some((entry, mut row)) = self.take_open(key, Kind::Child) else {
+            return pass_over(turn, work, &message, "nobody waits for the child");
+        };
+        let payload = json!({ "key": key, "run_key": done.run_key, "status": done.status });
+        let result = match self.large.remove(&message.seq) {
+            Some(large) => Some(large),
+            None => done.result.map(|raw| raw_body(Some(raw))),
+        };
+        let event = match done.status.as_str() {
+            "complete" => {
+                row.status = StepStatus::Completed;
+                row.result = Some(result.unwrap_or_else(|| Body::json("null")));
+                "child.completed"
+            }
+            status => {
+                row.status = StepStatus::Errored;
+                row.error = Some(match result {
+                    Some(error) => error,
+                    None => {
+                        let error = WorkflowError::new(format!("the child is {status}"));
+                        Body::of(&error.named("ChildEnded"))?
+                    }
+                });
+                "child.failed"
+            }
+        };
+        let input = input_of(&entry, &row);
+        let fact = Fact::Message { message, row, event, payload, started: None };
+        self.tell(turn, work, Some(fact), input)
+    }
+
+    fn signal_came(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        message: Message,
+    ) -> Result<(), Error> {
+        let signal = signal_of(&message);
+        let cancel = signal.signal_type == signal_types::CANCEL;
+        let shutdown = signal.signal_type == signal_types::SHUTDOWN;
+        if cancel && self.kept.cancel_by_us.is_some() {
+            return pass_over(turn, work, &message, "the run was told to end before");
+        }
+        let reason = signal.payload.get("reason").and_then(Value::as_str);
+        let reason = reason.map(|text| text.chars().take(1_000).collect());
+        self.book.shutdown |= shutdown;
+        self.tell(turn, work, Some(Fact::Signal(message)), Input::Signal(signal))?;
+        if cancel {
+            let by = turn.now().plus(turn.cancel_grace());
+            (self.kept.cancel_by_us, self.kept.cancel_reason) = (Some(by.as_micros()), reason);
+        }
+        self.kept.shutdown |= shutdown;
+        self.kept_changed |= cancel || shutdown;
+        Ok(())
+    }
+
+    pub(crate) fn timer_fired(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        key: &str,
+    ) -> Result<(), Error> {
+        let Some((entry, mut row)) = self.take_open(key, Kind::Timer) else { return Ok(()) };
+        row.status = StepStatus::Completed;
+        let input = input_of(&entry, &row);
+        let payload = json!({ "key": key });
+        let fact = Fact::Time { row, event: "timer.fired", payload, ops: Vec::new() };
+        self.tell(turn, work, Some(fact), input)
+    }
+
+    /// Something that is over now, with its row.
+    pub(crate) fn take_open(&mut self, key: &str, kind: Kind) -> Option<(Entry, Step)> {
+        let entry = self.book.open.get(key).filter(|entry| entry.kind == kind)?;
+        let row = entry.row.clone()?;
+        let entry = self.book.open.remove(key)?;
+        Some((entry, row))
+    }
+
+    fn carry_out(&mut self, turn: &mut Turn, work: &mut Work, one: Planned) -> Result<(), Error> {
+        let stamp = turn.stamp();
+        match one {
+            Planned::End(end) => work.ending = Some(Ending::Returned(end)),
+            Planned::HeldBack { what } => {
+                let message = format!("{what} is not begun: the run is being shut down");
+                work.draft.log(system_line(turn, stamp, message));
+            }
+            Planned::Timer { key, duration } => {
+                let due = stamp.at.plus(duration);
+                let mut row = new_row(turn, work, &key, Kind::Timer, stamp.at);
+                (row.status, row.due_at) = (StepStatus::Waiting, Some(due));
+                row.timeout = Some(duration);
+                let payload = json!({ "key": &*key, "due_at": due.to_string() });
+                work.draft.step("timer.started", &payload, row.clone(), stamp)?;
+                self.begun(&key, row);
+            }
+            Planned::Activity { key, mut spec } => {
+                let options = spec.options.clone().unwrap_or_default();
+                let task_id = turn.new_task_id();
+                spec.task_id = Some(task_id);
+                let mut row = new_row(turn, work, &key, Kind::Activity, stamp.at);
+                row.name = spec.type_name.as_str().into();
+                row.attempts_max = options.retry_policy.attempts_max();
+                row.timeout = options.start_to_close_timeout;
+                row.wait_for = Some("activity".into());
+                row.input = Some(Body::of(&spec)?);
+                let payload = json!({
+                    "key": &*key, "activity": spec.type_name, "queue": options.queue,
+                });
+                work.draft.step("activity.scheduled", &payload, row.clone(), stamp)?;
+                let task = activity_task(turn, &row, &spec, &options, stamp.at)?;
+                work.draft.enqueue(turn.may_hold(task));
+                self.begun(&key, row);
+                self.look_at(&key, turn.now());
+            }
+            Planned::Child { key, workflow, spec } => {
+                self.begin_child(turn, work, &key, workflow, spec, stamp)?;
+            }
+            Planned::Cancel { key, entry } => call_off(turn, work, &key, *entry, stamp)?,
+        }
+        Ok(())
+    }
+
+    fn begin_child(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        key: &Arc<str>,
+        workflow: WorkflowName,
+        mut spec: Spec,
+        stamp: Stamp,
+    ) -> Result<(), Error> {
+        let id = child_id(&turn.run, key)?;
+        let run_key = turn.new_run_key();
+        let input = Body::json(spec.input.get().to_owned());
+        spec.workflow = Some(workflow.clone());
+        (spec.id, spec.run_key) = (Some(id.clone()), Some(run_key));
+        let mut row = new_row(turn, work, key, Kind::Child, stamp.at);
+        row.status = StepStatus::Waiting;
+        row.wait_for = Some("child".into());
+        row.input = Some(Body::of(&spec)?);
+        let payload = json!({
+            "key": &**key, "workflow": workflow, "id": id, "run_key": run_key,
+        });
+        work.draft.step("child.started", &payload, row.clone(), stamp)?;
+        let model = turn.model_of(&workflow).unwrap_or_else(super::run::model_name);
+        let new = NewRun {
+            run_key,
+            namespace: turn.run.namespace.clone(),
+            workflow,
+            model,
+            id,
+            generation: 0,
+            input,
+            parent: Some((turn.run.root, turn.run.run_key)),
+            fork: Some(Arc::clone(key)),
+            labels: Default::default(),
+            trace: turn.run.trace.clone(),
+            headers: None,
+            on_end: None,
+            deadline_at: None,
+            turn: TurnRow::ready(),
+            caused_by: Some(work.draft.cursor()),
+        };
+        let new = turn.child(new, true);
+        let created = turn.stamp();
+        work.draft.also_create(new, created)?;
+        self.begun(key, row);
+        Ok(())
+    }
+
+    fn begun(&mut self, key: &str, row: Step) {
+        if let Some(entry) = self.book.open.get_mut(key) {
+            entry.row = Some(row);
+        }
+    }
+}
+
+fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
+    match fact {
+        Fact::Message { message, mut row, event, payload, started } => {
+            if let Some(started) = started {
+                let stamp = turn.stamp();
+                work.draft.event("activity.started", &started, stamp)?;
+            }
+            let stamp = turn.stamp();
+            row.updated_at = stamp.at;
+            work.draft.consume_into_step(event, &payload, &message, row, stamp)?;
+        }
+        Fact::Time { mut row, event, payload, ops } => {
+            let stamp = turn.stamp();
+            row.updated_at = stamp.at;
+            work.draft.step(event, &payload, row, stamp)?;
+            for op in ops {
+                work.draft.op(op);
+            }
+        }
+        Fact::Signal(message) => {
+            let stamp = turn.stamp();
+            let payload = json!({ "signal_type": message.name, "message": message.seq });
+            work.draft.consume("signal.received", &payload, &message, by_machine(), stamp)?;
+        }
+    }
+    Ok(())
+}
+
+// A message that changes nothing is consumed all the same, and the ledger says why.
+fn pass_over(turn: &mut Turn, work: &mut Work, message: &Message, why: &str) -> Result<(), Error> {
+    let stamp = turn.stamp();
+    let payload =
+        json!({ "message": message.seq, "kind": message.kind.as_str(), "passed_over": why });
+    let by = StepKey::from_stored("passed over");
+    work.draft.consume("message.received", &payload, message, by, stamp)?;
+    work.callbacks += 1;
+    Ok(())
+}
+
+fn call_off(
+    turn: &mut Turn,
+    work: &mut Work,
+    key: &str,
+    entry: Entry,
+    stamp: Stamp,
+) -> Result<(), Error> {
+    let event = match entry.kind {
+        Kind::Timer => "timer.cancelled",
+        _ => "activity.cancelled",
+    };
+    let Some(mut row) = entry.row else { return Ok(()) };
+    let task_id = Spec::of(&row).and_then(|spec| spec.task_id);
+    row.status = StepStatus::Cancelled;
+    row.updated_at = stamp.at;
+    row.error = Some(Body::of(&json!({ "name": "Cancelled", "message": "it was called off" }))?);
+    work.draft.step(event, &json!({ "key": key }), row, stamp)?;
+    if let Some(task_id) = task_id {
+        work.draft.op(Op::Settle { task_id });
+    }
+    let _ = turn;
+    Ok(())
+}
+
+fn new_row(turn: &Turn, work: &Work, key: &str, kind: Kind, at: Timestamp) -> Step {
+    Step {
+        run_key: turn.run.run_key,
+        step_key: StepKey::from_stored(key),
+        name: super::book::id_of(key).into(),
+        kind: kind.as_str().into(),
+        status: StepStatus::Pending,
+        position: work.draft.head().next_ordinal,
+        attempt: 0,
+        attempts_max: None,
+        input: None,
+        result: None,
+        error: None,
+        timeout: None,
+        due_at: None,
+        wait_for: None,
+        created_at: at,
+        updated_at: at,
+    }
+}
+
+fn activity_task(
+    turn: &Turn,
+    row: &Step,
+    spec: &Spec,
+    options: &ActivityOptions,
+    at: Timestamp,
+) -> Result<Task, Error> {
+    let limits = turn.limits();
+    let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let body = TaskBody {
+        input: spec.input.clone(),
+        retry: options.retry_policy.clone(),
+        start_to_close_ms: options.start_to_close_timeout.map(millis),
+        heartbeat_ms: options.heartbeat_timeout.map(millis),
+        close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
+        breaker: options.breaker(&spec.type_name, limits)?,
+    };
+    let route = Route {
+        queue: QueueName::with_limits(&options.queue, limits)?,
+        name: RouteName::with_limits(&spec.type_name, limits)?,
+    };
+    let key = |key: &String| windlass_kernel::LimitKey::with_limits(key, limits);
+    let task_id = spec.task_id.unwrap_or_else(|| turn.new_task_id());
+    Ok(Task {
+        step_key: Some(row.step_key.clone()),
+        priority: options.priority,
+        limit_key: options.limit_key.as_ref().map(key).transpose()?,
+        body: Some(Body::of(&body)?),
+        ..Task::new(task_id, turn.run.namespace.clone(), "activity", route, at).of_run(&turn.run)
+    })
+}
+
+fn system_line(turn: &Turn, stamp: Stamp, message: String) -> LogLine {
+    LogLine {
+        log_id: turn.new_log_id(stamp.at),
+        run_key: turn.run.run_key,
+        step_key: None,
+        attempt: None,
+        level: LogLevel::Warn,
+        category: "system".into(),
+        message: message.into(),
+        data: None,
+        replay: false,
+        created_at: stamp.at,
+    }
+}
+
+fn by_machine() -> StepKey {
+    StepKey::from_stored("machine")
+}
+
+/// A signal as the machine is told it.
+pub(crate) fn signal_of(message: &Message) -> WorkflowSignal {
+    let payload = message.body.as_ref().map_or(Value::Null, |body| {
+        let text = || Value::String(String::from_utf8_lossy(&body.bytes).into_owned());
+        body.read().unwrap_or_else(|_| text())
+    });
+    let signal_type = message.name.as_str().to_owned();
+    WorkflowSignal { signal_type, payload, sent_at: message.sent_at }
+}
+
+/// A child's error as the machine is told it.
+pub(crate) fn child_error(error: Option<&Body>) -> WorkflowError {
+    let read = error.and_then(|error| error.read().ok());
+    read.unwrap_or_else(|| WorkflowError::new("no reason was kept").named("ChildEnded"))
+}
+
+/// The child whose result is too large for this message.
+pub(crate) fn large_result(message: &Message) -> Option<RunKey> {
+    let done = match message.kind {
+        MessageKind::ChildResult => read::<ChildDone>(message).ok()?,
+        _ => return None,
+    };
+    done.large.then_some(done.run_key)
+}
+
+fn read<T: for<'de> Deserialize<'de>>(message: &Message) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(message.body.as_ref().map_or(&b""[..], |body| &body.bytes))
+}
+
+fn raw_body(raw: Option<Box<RawValue>>) -> Body {
+    match raw {
+        Some(raw) => Body::json(raw.get().to_owned()),
+        None => Body::json("null"),
+    }
+}

@@ -1,0 +1,124 @@
+//! A run that is read back: the machine is restored, or told everything again in the order of the
+//! ledger, and what it asks for is compared with the record.
+
+use windlass_engine::{Turn, TurnError};
+use windlass_kernel::{Error, MessageKind, Step, StepStatus, Timestamp};
+
+use super::action::{WorkflowSignal, signal_types};
+use super::activity::{recorded, result};
+use super::book::{Entry, Kind, nondeterminism};
+use super::live::{child_error, signal_of};
+use super::machine::Input;
+use super::program::MachineProgram;
+
+// What the record has the machine told.
+enum Told {
+    Settled(Box<Step>),
+    Signal(WorkflowSignal),
+}
+
+impl MachineProgram {
+    pub(crate) async fn replay(
+        &mut self,
+        turn: &mut Turn,
+        steps: Vec<Step>,
+    ) -> Result<(), TurnError> {
+        // What an earlier generation left is older than this one.
+        let created_at = turn.run.created_at;
+        let (carried, own): (Vec<Step>, Vec<Step>) =
+            steps.into_iter().partition(|step| step.created_at < created_at);
+        if !self.kept.started {
+            self.book.restore(carried, own, &[]);
+            return Ok(());
+        }
+        self.book.shutdown = self.kept.shutdown;
+        if let Some(snapshot) = self.kept.snapshot.clone() {
+            let restored = self.maker.restore(&turn.run.input, snapshot);
+            if let Some(machine) = restored.map_err(TurnError::Blocked)? {
+                self.machine = machine;
+                self.book.restore(carried, own, &self.kept.told_of_carried);
+                self.look_at_all(turn);
+                return Ok(());
+            }
+        }
+        let signals = turn.consumed(&[MessageKind::Signal, MessageKind::Event]).await?;
+        let mut told: Vec<(Timestamp, Told)> = Vec::new();
+        for message in signals {
+            let at = message.consumed.as_ref().map_or(Timestamp::ZERO, |consumed| consumed.at);
+            told.push((at, Told::Signal(signal_of(&message))));
+        }
+        for step in own.iter().filter(|step| is_told(step)) {
+            told.push((step.updated_at, Told::Settled(Box::new(step.clone()))));
+        }
+        told.sort_by_key(|(at, _)| *at);
+        self.book.shutdown = false;
+        self.book.begin_replay(carried, own);
+        self.tell_again(told).map_err(TurnError::Blocked)?;
+        self.look_at_all(turn);
+        Ok(())
+    }
+
+    fn tell_again(&mut self, told: Vec<(Timestamp, Told)>) -> Result<(), Error> {
+        let mut heard_cancel = false;
+        self.hear(Input::Start)?;
+        self.hear_carried()?;
+        for (_, told) in told {
+            let input = match told {
+                Told::Signal(signal) => {
+                    let cancel = signal.signal_type == signal_types::CANCEL;
+                    if cancel && std::mem::replace(&mut heard_cancel, true) {
+                        continue;
+                    }
+                    self.book.shutdown |= signal.signal_type == signal_types::SHUTDOWN;
+                    Input::Signal(signal)
+                }
+                Told::Settled(step) => {
+                    let key = step.step_key.as_str();
+                    let Some(entry) = self.book.open.remove(key) else {
+                        return Err(nondeterminism(format!(
+                            "the record has {} {key:?} over next, and the code has not asked for it",
+                            step.kind
+                        )));
+                    };
+                    input_of(&entry, &step)
+                }
+            };
+            self.hear(input)?;
+            self.hear_carried()?;
+        }
+        self.book.end_replay()
+    }
+
+    fn hear_carried(&mut self) -> Result<(), Error> {
+        while let Some((entry, step)) = self.book.next_carried() {
+            self.hear(input_of(&entry, &step))?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, input: Input) -> Result<(), Error> {
+        debug_assert!(self.book.is_replaying(), "what is told live is recorded");
+        let answer = self.machine.tell(input)?;
+        self.book.plan(answer).map(|_| ())
+    }
+}
+
+fn is_told(step: &Step) -> bool {
+    matches!(step.status, StepStatus::Completed | StepStatus::Errored)
+}
+
+/// What a machine is told of something that is over.
+pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
+    let id = entry.id.clone();
+    match (entry.kind, step.status) {
+        (Kind::Timer, _) => Input::TimerFired { id },
+        (Kind::Activity, StepStatus::Completed) => {
+            Input::ActivityCompleted { id, result: result(step.result.as_ref()) }
+        }
+        (Kind::Activity, _) => Input::ActivityFailed { id, error: recorded(step.error.as_ref()) },
+        (Kind::Child, StepStatus::Completed) => {
+            Input::ChildCompleted { id, result: result(step.result.as_ref()) }
+        }
+        (Kind::Child, _) => Input::ChildFailed { id, error: child_error(step.error.as_ref()) },
+    }
+}

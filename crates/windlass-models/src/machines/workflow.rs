@@ -1,0 +1,132 @@
+//! The trait that users implement, and the error that a run of it can end with.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::action::{WorkflowAction, WorkflowSignal};
+use super::activity::ActivityError;
+
+/// A deterministic state machine.
+///
+/// What its callbacks answer must follow from the input and from what they were told before: no clock,
+/// no randomness, no I/O. A run whose code answers otherwise than the record says is blocked until a
+/// build comes that agrees with it.
+pub trait Workflow: Send + Sized + 'static {
+    /// What the workflow is called.
+    const TYPE: &'static str;
+    /// What a run is started with.
+    type Input: Serialize + DeserializeOwned + Send;
+    /// What a run ends with.
+    type Output: Serialize + DeserializeOwned + Send;
+
+    /// A machine at its beginning.
+    fn new(input: Self::Input) -> Self;
+
+    /// The run begins.
+    fn on_start(&mut self) -> Vec<WorkflowAction>;
+
+    /// An activity gave its result.
+    fn on_activity_completed(&mut self, activity_id: &str, result: Value) -> Vec<WorkflowAction>;
+
+    /// An activity failed for good: its attempts are spent, or no other can help, or it timed out.
+    fn on_activity_failed(
+        &mut self,
+        activity_id: &str,
+        error: &ActivityError,
+    ) -> Vec<WorkflowAction>;
+
+    /// A timer has fired. Answers nothing unless it is overridden.
+    fn on_timer_fired(&mut self, timer_id: &str) -> Vec<WorkflowAction> {
+        let _ = timer_id;
+        Vec::new()
+    }
+
+    /// Somebody sent a signal. Answers nothing unless it is overridden.
+    fn on_signal(&mut self, signal: &WorkflowSignal) -> Vec<WorkflowAction> {
+        let _ = signal;
+        Vec::new()
+    }
+
+    /// A child gave its result. Answers nothing unless it is overridden.
+    fn on_child_completed(&mut self, workflow_id: &str, result: Value) -> Vec<WorkflowAction> {
+        let _ = (workflow_id, result);
+        Vec::new()
+    }
+
+    /// A child failed or was ended. Unless it is overridden, the run fails with the child's error.
+    fn on_child_failed(&mut self, workflow_id: &str, error: &WorkflowError) -> Vec<WorkflowAction> {
+        let _ = workflow_id;
+        vec![WorkflowAction::FailWorkflow { error: error.clone() }]
+    }
+
+    /// Whether the machine is at its end. Asked after each callback; a run can also end by an action.
+    fn is_completed(&self) -> bool {
+        false
+    }
+
+    /// What it ended with, once [`Workflow::is_completed`] says so.
+    fn result(&self) -> Option<Result<Self::Output, WorkflowError>> {
+        None
+    }
+
+    /// All that the machine knows. With it a run that is read back is told nothing twice; without it
+    /// (the default) it is told everything again.
+    fn snapshot(&self) -> Option<Value> {
+        None
+    }
+
+    /// The machine as a snapshot has it. `None` (the default) if this build does not take it: then the
+    /// run is told everything again.
+    fn restore(input: Self::Input, snapshot: Value) -> Option<Self> {
+        let _ = (input, snapshot);
+        None
+    }
+}
+
+/// What a run fails with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkflowError {
+    /// The error's name.
+    pub name: String,
+    /// What to tell people.
+    pub message: String,
+    /// Data beside the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+impl WorkflowError {
+    /// An error with a text.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { name: "WorkflowError".into(), message: message.into(), details: None }
+    }
+
+    /// The same error under a name of its own.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The same error with data beside its text.
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+}
+
+impl From<&ActivityError> for WorkflowError {
+    fn from(error: &ActivityError) -> Self {
+        Self::new(error.message.clone()).named(error.name.clone())
+    }
+}
+
+impl fmt::Display for WorkflowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.message)
+    }
+}
+
+impl std::error::Error for WorkflowError {}

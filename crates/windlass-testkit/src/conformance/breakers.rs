@@ -1,0 +1,62 @@
+//! Circuit breakers: one value for all, replaced only by whoever read the last one.
+
+use windlass_kernel::{Body, BreakerRow, BreakerStatus, LimitKey, Namespace, Query, Timestamp};
+
+use crate::world::World;
+
+fn row(key: &str, version: u64, said: &str) -> BreakerRow {
+    BreakerRow {
+        namespace: Namespace::default_namespace(),
+        key: LimitKey::new(key).unwrap(),
+        status: BreakerStatus::HalfOpen,
+        retry_at: Some(Timestamp::from_micros(version as i64)),
+        data: Body::json(said.to_owned()),
+        version,
+        updated_at: Timestamp::ZERO,
+    }
+}
+
+/// Of two that read the same version, one wins.
+pub async fn are_swapped_by_whoever_read_the_last(world: World) {
+    let read = || async {
+        let (namespace, key) = (Namespace::default_namespace(), LimitKey::new("k").unwrap());
+        world.store.breaker(namespace, key).await.unwrap()
+    };
+    let (none, before) = read().await;
+    assert_eq!(none, None);
+    let store = &world.store;
+    let swap = |row| async move { store.swap_breaker(row).await.unwrap() };
+    assert!(!swap(row("k", 2, "2")).await, "there is nothing to follow");
+    assert!(swap(row("k", 1, "1")).await);
+    assert!(!swap(row("k", 1, "other")).await);
+    assert!(swap(row("k", 2, "2")).await);
+    assert!(!swap(row("k", 2, "other")).await);
+    assert!(!swap(row("k", 4, "4")).await);
+    let (found, now) = read().await;
+    let found = found.unwrap();
+    assert!(found.updated_at >= before && found.updated_at <= now, "its time is the store's");
+    assert_eq!(found, BreakerRow { updated_at: found.updated_at, ..row("k", 2, "2") });
+}
+
+/// By key, within a namespace.
+pub async fn are_listed(world: World) {
+    for key in ["b", "a", "c"] {
+        world.store.swap_breaker(row(key, 1, "{}")).await.unwrap();
+    }
+    let other = Namespace::new("other").unwrap();
+    let elsewhere = BreakerRow { namespace: other.clone(), ..row("d", 1, "{}") };
+    world.store.swap_breaker(elsewhere).await.unwrap();
+    let list = |namespace: Namespace, after: Option<&str>, limit| {
+        let after = after.map(|key| LimitKey::new(key).unwrap());
+        let query = Query::Breakers { namespace, after, limit };
+        let store = world.store.clone();
+        async move {
+            let rows = store.list(query).await.unwrap().breakers().unwrap();
+            rows.iter().map(|row| row.key.as_str().to_owned()).collect::<Vec<_>>()
+        }
+    };
+    let own = Namespace::default_namespace;
+    assert_eq!(list(own(), None, 2).await, ["a", "b"]);
+    assert_eq!(list(own(), Some("b"), 2).await, ["c"]);
+    assert_eq!(list(other, None, 10).await, ["d"]);
+}
