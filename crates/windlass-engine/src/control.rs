@@ -184,6 +184,13 @@ impl Engine {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
             let run = self.newest(&self.current(run_key).await?).await?;
+            if beside.is_some() && run.run_key != run_key {
+                let message = format!(
+                    "run {:?} has gone on as generation {} since; look at that one, and delete the letter",
+                    run.id, run.generation
+                );
+                return Err(Error::new(ErrorKind::Conflict, "RUN_SUPERSEDED", message));
+            }
             if run.status != RunStatus::Errored {
                 let message = format!(
                     "run {:?} is {}; only an errored run can be retried",
@@ -492,6 +499,7 @@ impl Inner {
         let failed = failed_step(&run, &steps);
         let mut first = true;
         // In the order in which they were recorded: replay delivers them in it.
+        let begun = steps.iter().find(|step| Some(&step.step_key) == failed.as_ref()).cloned();
         steps.retain(|step| step.status.is_settled() && Some(&step.step_key) != failed.as_ref());
         steps.sort_by_key(|step| step.updated_at);
         for mut step in steps {
@@ -503,12 +511,27 @@ impl Inner {
             step.run_key = run_key;
             step.position = draft.head().next_ordinal;
             step.updated_at = at;
-            let event = match (run.model.as_str(), step.status) {
-                ("relays", StepStatus::Completed) => "relay.step_completed",
+            let event = match (&*step.kind, step.status) {
+                ("relay", StepStatus::Completed) => "relay.step_completed",
+                ("memo", StepStatus::Completed) => "relay.memo_recorded",
                 (_, StepStatus::Completed) => "step.completed",
                 _ => "step.failed",
             };
             draft.step(event, &payload, step, self.clock.stamp(at))?;
+        }
+        // The signal that a relay's step was given is consumed: its next attempt begins with it.
+        if let Some(step) = begun.filter(|step| &*step.kind == "relay" && step.wait_for.is_some()) {
+            draft.open_step(Step {
+                run_key,
+                status: StepStatus::Pending,
+                position: draft.head().next_ordinal,
+                attempt: 0,
+                result: None,
+                error: None,
+                due_at: None,
+                updated_at: at.plus(std::time::Duration::from_micros(1)),
+                ..step
+            });
         }
         for message in messages {
             if matches!(message.kind, MessageKind::Event | MessageKind::Signal) {

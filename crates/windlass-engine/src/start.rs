@@ -273,8 +273,17 @@ impl Inner {
         mut start: StartRun,
     ) -> Result<(Commit, RunId), Error> {
         let registered = self.registered(&start.workflow);
-        if let Some(registered) = &registered {
-            registered.model.prepare(&mut start)?;
+        match &registered {
+            Some(registered) => registered.model.prepare(&mut start)?,
+            // Only whoever serves it knows what they mean, and what the run's end has to enqueue.
+            None if start.headers.is_some() => {
+                let message = format!(
+                    "workflow {:?} is served by another process; start runs with headers there",
+                    start.workflow
+                );
+                return Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
+            }
+            None => {}
         }
         let run_key = self.clock.run_key();
         let id = match start.id {

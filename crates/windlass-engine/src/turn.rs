@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::model::TurnError;
 use crate::options::EnqueuedReason;
 use crate::slot::Slot;
+use crate::start::StartRun;
 use crate::tasks::{CANCEL_RUN, CARRY_OVER, Promised};
 
 /// A held turn of a run.
@@ -395,9 +396,21 @@ impl Turn {
         Ok(())
     }
 
-    /// A child run of this one, held by this worker if it has room for it.
+    /// A child run of this one, with what its model gives every run if that is served here, and held
+    /// by this worker if it has room for it.
     pub fn child(&mut self, new: NewRun, may_hold: bool) -> NewRun {
         let mut new = new;
+        if let Some(registered) = self.inner.registered(&new.workflow) {
+            new.model = registered.model.name();
+            let mut start =
+                StartRun::new(new.workflow.clone(), new.model.clone(), Body::json("null"));
+            match registered.model.prepare(&mut start) {
+                Ok(()) => new.on_end = start.on_end,
+                Err(error) => {
+                    tracing::warn!(%error, workflow = %new.workflow, "a child's end tells nobody")
+                }
+            }
+        }
         if may_hold && self.inner.takes_eagerly(&new.workflow, new.turn.limit_key.as_ref()) {
             new.turn.worker = Some(self.hold.worker);
             new.turn.ready = false;

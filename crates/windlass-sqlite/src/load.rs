@@ -10,8 +10,7 @@ use crossbeam_channel::{Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{Connection, params};
 use windlass_kernel::{
-    Error, ErrorKind, Loaded, Looked, Message, Namespace, Run, RunId, RunKey, Step, StepStatus,
-    WorkflowName,
+    Error, ErrorKind, Loaded, Looked, Message, Namespace, Run, RunId, RunKey, Step, WorkflowName,
 };
 
 use crate::error::{self, sql};
@@ -48,12 +47,10 @@ pub(crate) fn newest_generation() -> String {
 }
 
 pub(crate) fn open_steps() -> String {
-    let open: Vec<String> = StepStatus::ALL
-        .iter()
-        .filter(|status| !status.is_settled())
-        .map(|status| format!("'{status}'"))
-        .collect();
-    format!("SELECT {STEP} FROM steps WHERE run_key = ?1 AND status IN ({})", open.join(", "))
+    format!(
+        "SELECT {STEP} FROM steps \
+         WHERE run_key = ?1 AND status IN ('pending', 'running', 'waiting')"
+    )
 }
 
 /// Reads from one snapshot.

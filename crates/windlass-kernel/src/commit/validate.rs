@@ -1,5 +1,6 @@
 //! Whether a commit is well-formed: checked before any store sees it, so all refuse the same.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::body::Body;
@@ -21,6 +22,7 @@ impl Commit {
         let mut ledgers = Ledgers::of(self);
         let mut created = 0;
         let mut set = 0;
+        let mut requeued = BTreeSet::new();
         for op in &self.ops {
             match op {
                 Op::CreateRun(run) => {
@@ -64,7 +66,11 @@ impl Commit {
                     check_body("a dead letter's errors", &letter.errors, limits.task_bytes_max)?;
                     check_text("a dead letter's reason", &letter.reason, 2_048)?;
                 }
-                Op::Requeue { .. } => {}
+                Op::Requeue { task_id, .. } => {
+                    if !requeued.insert(*task_id) {
+                        return Err(malformed("a dead letter is requeued twice"));
+                    }
+                }
                 Op::PutLog(line) => {
                     // A task's worker logs for the run that the task works for.
                     if self.task.is_none() {

@@ -8,10 +8,16 @@ use windlass_kernel::{Error, ErrorKind, RetryPolicy, RouteName, SqlValue, Statem
 /// How many effects one step may enqueue.
 const EFFECTS_MAX: usize = 256;
 
+/// What a task's body has beside its input: a policy and times.
+const POLICY_BYTES: usize = 4 * 1024;
+
 /// What a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
 /// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
-#[derive(Debug, Default)]
-pub struct Effects(Mutex<Stored>);
+#[derive(Debug)]
+pub struct Effects {
+    stored: Mutex<Stored>,
+    bytes_max: usize,
+}
 
 /// What was stored.
 #[derive(Debug, Default)]
@@ -35,6 +41,12 @@ pub(crate) struct Enqueued {
 }
 
 impl Effects {
+    /// For a store that takes tasks of so many bytes.
+    pub(crate) fn new(task_bytes_max: usize) -> Self {
+        let bytes_max = task_bytes_max.saturating_sub(POLICY_BYTES);
+        Self { stored: Mutex::default(), bytes_max }
+    }
+
     /// Enqueues an effect: an outside side effect that a handler, registered with
     /// `Engine::serve_effects` under this name, delivers at least once.
     pub fn enqueue<T: Serialize + ?Sized>(
@@ -52,7 +64,15 @@ impl Effects {
             let message = "the input of an effect cannot be written as JSON";
             Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
         })?;
-        let mut stored = self.0.lock();
+        if input.get().len() > self.bytes_max {
+            let message = format!(
+                "the input of the effect {name:?} has {} bytes; at most {} are allowed",
+                input.get().len(),
+                self.bytes_max
+            );
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
+        }
+        let mut stored = self.stored.lock();
         if stored.enqueued.len() >= EFFECTS_MAX {
             let message = format!("a step may enqueue at most {EFFECTS_MAX} effects");
             return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
@@ -65,10 +85,10 @@ impl Effects {
     /// tables in the same database. A unique violation fails the step for good; any other error is
     /// tried again.
     pub fn sql(&self, sql: &str, params: Vec<SqlValue>) {
-        self.0.lock().sql.push(Statement { sql: sql.into(), params });
+        self.stored.lock().sql.push(Statement { sql: sql.into(), params });
     }
 
     pub(crate) fn take(&self) -> Stored {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.stored.lock())
     }
 }

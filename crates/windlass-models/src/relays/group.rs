@@ -142,19 +142,27 @@ impl RunGroup {
 
     /// Cancels all of its runs, and returns when they have ended. Answers how many were cancelled.
     pub async fn cancel_all(&self) -> Result<u64, Error> {
-        let mut cancelled = 0;
+        let reason = format!("group {:?} was cancelled", self.name);
+        let mut live = Vec::new();
         let mut after = None;
         loop {
             let page = self.page(after).await?;
-            let Some(last) = page.last() else { return Ok(cancelled) };
+            let Some(last) = page.last() else { break };
             after = Some(last.run_key);
-            let live = page.iter().filter(|run| !run.status.is_ended());
-            let reason = format!("group {:?} was cancelled", self.name);
-            let cancels =
-                live.map(|run| self.runtime.engine.cancel(run.run_key, Some(&reason), None));
-            for answer in futures::future::join_all(cancels).await {
-                cancelled += u64::from(answer?);
+            live.extend(page.iter().filter(|run| !run.status.is_ended()).map(|run| run.run_key));
+        }
+        // All are asked before any is waited for: one with a long step holds up no other.
+        let mut cancels: FuturesUnordered<_> = live
+            .into_iter()
+            .map(|run_key| self.runtime.engine.cancel(run_key, Some(&reason), None))
+            .collect();
+        let (mut cancelled, mut failed) = (0, None);
+        while let Some(answer) = cancels.next().await {
+            match answer {
+                Ok(ended) => cancelled += u64::from(ended),
+                Err(error) => failed = Some(error),
             }
         }
+        failed.map_or(Ok(cancelled), Err)
     }
 }

@@ -14,6 +14,7 @@ use windlass_kernel::{
     RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
+use super::effects::Effects;
 use super::outcome::StepError;
 use super::record::{self, After, Verdict};
 use super::relay::{Ran, Relay, headers_of};
@@ -230,6 +231,7 @@ impl RelayProgram {
         let (run_id, workflow) = (self.run_id.clone(), self.workflow.clone());
         let mut step = Step::new(run_id, workflow, self.number, self.payload.clone(), memos);
         step.run_key = Some(self.run_key);
+        step.effects = Effects::new(self.relay.engine.limits.task_bytes_max);
         step.headers.clone_from(&self.headers);
         step.headers.insert("workflow.run_id".into(), self.run_id.clone());
         step.headers.insert("workflow.step".into(), self.number.to_string());

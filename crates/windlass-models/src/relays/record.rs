@@ -133,6 +133,10 @@ pub(crate) fn release(draft: &mut Draft, wake: Wake, read_to: u64) {
 
 /// Whether the turn is given back before a step, and until when.
 pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
+    // A request that was read while the step ran is obeyed first: nobody wakes the run for it.
+    if turn.control().is_some() {
+        return None;
+    }
     if let Some(name) = open.wait_for.as_ref().filter(|_| open.signal.is_none()) {
         // One that was read already wakes nobody.
         let here = signal_of(turn, name).is_some();

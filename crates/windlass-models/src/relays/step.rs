@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use windlass_kernel::{Body, RunKey};
+use windlass_kernel::{Body, Limits, RunKey};
 
 use super::effects::Effects;
 use super::outcome::StepError;
@@ -83,7 +83,7 @@ impl Step {
             attempt: 1,
             signal: None,
             cancel_token: CancellationToken::new(),
-            effects: Effects::default(),
+            effects: Effects::new(Limits::DEFAULT.task_bytes_max),
             memos,
         }
     }

@@ -141,6 +141,11 @@ impl CreateInstance {
         let mut start = StartRun::new(workflow, model, Body::json(params));
         start.id = self.id.map(|id| run_id(&id, limits)).transpose()?;
         start.labels = self.labels.unwrap_or_default();
+        if let Some(label) = start.labels.keys().find(|label| label.starts_with("workflow.")) {
+            let message =
+                format!("the label {label:?} begins with \"workflow.\", which is reserved");
+            return Err(ApiError::invalid("RESERVED_HEADER", message));
+        }
         let headers = self.headers.filter(|headers| !headers.is_empty());
         start.headers = headers.map(|headers| json!(headers).to_string().into());
         start.priority = self.priority.unwrap_or_default();

@@ -318,7 +318,10 @@ pub async fn dead_letters(world: World) {
     let found = world.store.list(one()).await.unwrap().dead_letters().unwrap().remove(0);
     assert_eq!((found.requeues, found.requeued_at), (1, Some(at)));
     assert_eq!(world.store.health().await.unwrap().dead_letters.count, 0);
-    let other = Commit::new(None, None, vec![Op::Requeue { task_id: task.task_id, at }]);
+    let once = Op::Requeue { task_id: task.task_id, at };
+    let twice = Commit::new(None, None, vec![once.clone(), once.clone()]);
+    assert_eq!(world.code(twice).await, "INVALID_COMMIT");
+    let other = Commit::new(None, None, vec![once]);
     assert_eq!(world.code(other.clone()).await, "DEAD_LETTER_NOT_FOUND");
     let claimed = world.claim_tasks(world.worker(), 1).await.remove(0);
     let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };

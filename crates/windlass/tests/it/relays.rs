@@ -10,7 +10,7 @@ use windlass::relays::{
     StepOutcome, StepRunner, TerminalHook, TerminalStatus, Typed, TypedOutcome, TypedRunner,
     WorkflowRuntime,
 };
-use windlass::{Engine, RunStatus};
+use windlass::{Ctx, Engine, RunStatus};
 
 use crate::harness::{Counts, Harness, Kind, on_every_store, until};
 
@@ -18,6 +18,9 @@ on_every_store!(
     outcomes_reach_the_hook_with_headers,
     submitting_is_idempotent,
     a_dead_step_is_requeued_where_it_failed,
+    a_requeued_step_has_the_signal_it_was_given,
+    a_pause_is_obeyed_though_the_step_ends_in_a_wait,
+    a_child_tells_its_hook,
     a_verdict_leaves_no_dead_letter,
     an_answer_is_not_paid_for_twice,
     signals_and_their_timeouts,
@@ -312,6 +315,96 @@ async fn signals_and_their_timeouts(h: Arc<Harness>) {
     assert_eq!((ended.result.as_deref(), ended.error), (Some(&b"timed out"[..]), None));
     assert_eq!(relay.signal("w", "go", "x").await.unwrap_err().code(), "RUN_TERMINAL");
     assert_eq!(relay.signal("x", "go", "x").await.unwrap_err().code(), "RUN_NOT_FOUND");
+}
+
+/// Waits for a signal, fails with it until it is healed, and ends with what it was given.
+struct Given(Arc<Counts>);
+
+impl StepRunner for Given {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        match (&step.signal, step.step_number) {
+            (_, 0) => Ok(StepOutcome::ContinueOnSignal {
+                payload: "".into(),
+                signal: "approved".into(),
+                timeout: None,
+            }),
+            _ if self.0.get("healed") == 0 => Err(StepError::permanent("ill")),
+            (Some(Signal::Received(bytes)), _) => Ok(StepOutcome::done(bytes.clone())),
+            (other, _) => Ok(StepOutcome::Fail { reason: format!("{other:?}") }),
+        }
+    }
+}
+
+async fn a_requeued_step_has_the_signal_it_was_given(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let relay = engine.relay("given", Given(counts.clone()), NoopTerminalHook).build().unwrap();
+    relay.submit(RunSpec::new("").id("g")).await.unwrap();
+    relay.signal("g", "approved", "by ada").await.unwrap();
+    assert_eq!(relay.wait("g").await.unwrap().status, TerminalStatus::Failed);
+    let first = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    // The first retry fails too: its letter is the one to requeue now, and no other.
+    engine.retry(first.run_key.unwrap(), None).await.unwrap();
+    until("it fails again", || async {
+        engine.dead_letters(None, None, 10).await.unwrap().len() == 2
+    })
+    .await;
+    let second = engine.dead_letters(None, None, 10).await.unwrap().remove(1);
+    let late = engine.requeue(first.task_id, None).await.unwrap_err();
+    assert_eq!(late.code(), "RUN_SUPERSEDED", "{late}");
+    counts.hit("healed");
+    engine.requeue(second.task_id, None).await.unwrap();
+    let ended = relay.wait("g").await.unwrap();
+    assert_eq!((ended.result.as_deref(), ended.error), (Some(&b"by ada"[..]), None));
+}
+
+async fn a_child_tells_its_hook(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    script(&engine, &counts, &hook);
+    let parents = engine.workflow("parent", async |ctx: Ctx, (): ()| -> windlass::Result<String> {
+        Ok(ctx.child_named("c", "script", &"done").await?)
+    });
+    let run = parents.unwrap().start(()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), "done");
+    until("it is told", || async { hook.0.lock().len() == 1 }).await;
+    let told = hook.0.lock()[0].clone();
+    assert_eq!(told.status, TerminalStatus::Succeeded);
+    let child = engine.current(told.run_key).await.unwrap();
+    assert_eq!(child.model.as_str(), "relays");
+}
+
+/// Says when it has begun, waits until it may end, and puts the next step off for an hour.
+struct PutsOff(Arc<Counts>);
+
+impl StepRunner for PutsOff {
+    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
+        self.0.hit("begun");
+        while self.0.get("end") == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(StepOutcome::ContinueAfter { payload: "".into(), delay: Duration::from_secs(3_600) })
+    }
+}
+
+async fn a_pause_is_obeyed_though_the_step_ends_in_a_wait(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let relay = engine.relay("off", PutsOff(counts.clone()), NoopTerminalHook).build().unwrap();
+    relay.submit(RunSpec::new("").id("p")).await.unwrap();
+    until("it runs", || async { counts.get("begun") == 1 }).await;
+    let run_key = relay.status("p").await.unwrap().unwrap().run_key;
+    engine.pause(&engine.current(run_key).await.unwrap(), None).await.unwrap();
+    // Long enough for the holder to have read it while the step runs.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    counts.hit("end");
+    until("it is paused", || async {
+        engine.current(run_key).await.unwrap().status == RunStatus::Paused
+    })
+    .await;
+    engine.resume(&engine.current(run_key).await.unwrap(), None).await.unwrap();
+    until("it waits for its time", || async {
+        engine.current(run_key).await.unwrap().status == RunStatus::Waiting
+    })
+    .await;
+    assert_eq!(counts.get("begun"), 1);
 }
 
 async fn the_end_is_told_whoever_ends_the_run(h: Arc<Harness>) {
