@@ -59,7 +59,9 @@ CREATE TABLE @schema@.runs (
     seen             int8 NOT NULL,
     turn_first       bool NOT NULL,
     turn_last        uuid,
-    CONSTRAINT runs_name UNIQUE (namespace, workflow, id, generation)
+    -- The namespace last: whoever looks a run up by its name says `namespace || ''`, so that no
+    -- planner that knows nothing of the table yet takes an index of listings for it.
+    CONSTRAINT runs_name UNIQUE (workflow, id, generation, namespace)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
         autovacuum_analyze_scale_factor = 0.05);

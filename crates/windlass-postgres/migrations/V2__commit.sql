@@ -112,8 +112,8 @@ BEGIN
         FROM @schema@.runs k WHERE k.run_key = c.run_key
         UNION ALL
         SELECT k.run_key, k.turn_worker, k.accepted, k.turn_claim_no, k.input_hash, k.xmin
-        FROM @schema@.runs k WHERE k.namespace = c.namespace AND k.workflow = c.workflow
-            AND k.id = c.id AND k.generation = c.generation) r
+        FROM @schema@.runs k WHERE k.workflow = c.workflow AND k.id = c.id
+            AND k.generation = c.generation AND k.namespace || '' = c.namespace) r
     WHERE r.made <> pg_current_xact_id()::xid
     ORDER BY c.idx, c.op, r.run_key <> c.run_key);
 END $$;

@@ -29,7 +29,7 @@ BEGIN
                     OR r.retention_until > v_now))
             OR EXISTS (SELECT FROM @schema@.tasks t WHERE t.run_key = ANY (v_keys))
             OR EXISTS (SELECT FROM @schema@.runs r JOIN @schema@.runs e
-                ON e.namespace = r.namespace AND e.workflow = r.workflow AND e.id = r.id
+                ON e.namespace || '' = r.namespace AND e.workflow = r.workflow AND e.id = r.id
                     AND e.generation < r.generation
                 WHERE r.run_key = v_root);
         -- The runs first: their steps and events may go only when they are gone.

@@ -278,7 +278,7 @@ const RUN_KEYS: &str =
 fn generations() -> String {
     format!(
         "SELECT {RUN} FROM @schema@.runs r \
-         WHERE r.namespace = $1 AND r.workflow = $2 AND r.id = $3 AND r.generation < $4 \
+         WHERE r.namespace || '' = $1 AND r.workflow = $2 AND r.id = $3 AND r.generation < $4 \
          ORDER BY r.generation DESC LIMIT $5"
     )
 }
@@ -396,7 +396,7 @@ fn dead_letter() -> String {
 const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
     FROM @schema@.labels l JOIN @schema@.runs r ON r.run_key = l.run_key \
     WHERE l.namespace = $1 AND l.key = $2 AND l.value = $3 AND NOT EXISTS ( \
-        SELECT FROM @schema@.runs n WHERE n.namespace = r.namespace AND n.workflow = r.workflow \
+        SELECT FROM @schema@.runs n WHERE n.namespace || '' = r.namespace AND n.workflow = r.workflow \
         AND n.id = r.id AND n.generation = r.generation + 1) \
     GROUP BY r.namespace, r.workflow, r.status ORDER BY r.workflow, r.status LIMIT $4";
 

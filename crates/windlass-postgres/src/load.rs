@@ -33,7 +33,7 @@ fn messages_sql() -> String {
 fn find_sql() -> String {
     format!(
         "SELECT {RUN} FROM @schema@.runs r \
-         WHERE r.namespace = $1 AND r.workflow = $2 AND r.id = $3 \
+         WHERE r.namespace || '' = $1 AND r.workflow = $2 AND r.id = $3 \
          ORDER BY r.generation DESC LIMIT 1"
     )
 }
