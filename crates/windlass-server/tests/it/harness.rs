@@ -176,16 +176,8 @@ impl Server {
 }
 
 pub(crate) async fn read(request: RequestBuilder) -> (u16, Value) {
-    // A body that is refused before it was read may break the pipe that it is written to, and the
-    // answer with it; then it is asked again.
-    for _ in 0..5 {
-        let Some(again) = request.try_clone() else { break };
-        match again.send().await {
-            Ok(response) => return read_response(response).await,
-            Err(error) => assert!(error.is_request(), "{error:?}"),
-        }
-    }
-    read_response(request.send().await.expect("an answer")).await
+    let response = request.send().await.expect("an answer");
+    read_response(response).await
 }
 
 pub(crate) async fn read_response(response: Response) -> (u16, Value) {
