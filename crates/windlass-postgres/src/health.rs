@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Row;
-use windlass_kernel::{
-    Capped, Error, Fact, Health, Namespace, QueueHealth, RunCount, RunStatus, WorkflowName,
-};
+use windlass_kernel::{Capped, Error, Fact, Health, QueueHealth};
 
 use crate::rows::{self, Cells};
 use crate::store::Shared;
@@ -101,7 +98,7 @@ pub(crate) async fn health(shared: &Shared) -> Result<Health, Error> {
     let row = queues.first().ok_or_else(|| Error::corrupt("health answered no row"))?;
     let mut cells = Cells::of(row);
     let c = &mut cells;
-    let mut runs = rows::all(&counts, run_count)?;
+    let mut runs = rows::all(&counts, rows::run_count)?;
     // The kernel orders statuses as it declares them, not by their words.
     runs.sort();
     Ok(Health {
@@ -111,17 +108,6 @@ pub(crate) async fn health(shared: &Shared) -> Result<Health, Error> {
         dead_letters: Capped::new(c.count()?),
         workers_live: c.count()?,
         now: c.time()?,
-    })
-}
-
-fn run_count(row: &Row) -> Result<RunCount, Error> {
-    let mut cells = Cells::of(row);
-    let c = &mut cells;
-    Ok(RunCount {
-        namespace: Namespace::from_stored(c.text()?),
-        workflow: WorkflowName::from_stored(c.text()?),
-        status: RunStatus::parse(c.text()?)?,
-        count: c.count()?,
     })
 }
 

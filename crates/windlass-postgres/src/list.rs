@@ -4,8 +4,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Capped, Error, LimitKey, LimitState, LogLevel, Namespace, Order, Query, Rows, RunCount, RunKey,
-    RunStatus, RunsQuery, TaskState, TasksQuery, WorkflowName,
+    Capped, Error, LimitKey, LimitState, LogLevel, Order, Query, Rows, RunKey, RunStatus,
+    RunsQuery, TaskState, TasksQuery,
 };
 
 use crate::retention;
@@ -85,7 +85,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
         Query::LabelCounts { namespace, label: (key, value), .. } => {
             let found =
                 page.ask(LABEL_COUNTS, &[&namespace.as_str(), &key, &value, &limit]).await?;
-            rows::all(&found, run_count).map(Rows::Counts)
+            rows::all(&found, rows::run_count).map(Rows::Counts)
         }
         Query::Expired { namespace, workflow, ended_for, after, .. } => {
             let names = (namespace.as_str(), workflow.as_str());
@@ -399,17 +399,6 @@ const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
         SELECT FROM @schema@.runs n WHERE n.namespace || '' = r.namespace AND n.workflow = r.workflow \
         AND n.id = r.id AND n.generation = r.generation + 1) \
     GROUP BY r.namespace, r.workflow, r.status ORDER BY r.workflow, r.status LIMIT $4";
-
-fn run_count(row: &Row) -> Result<RunCount, Error> {
-    let mut cells = Cells::of(row);
-    let c = &mut cells;
-    Ok(RunCount {
-        namespace: Namespace::from_stored(c.text()?),
-        workflow: WorkflowName::from_stored(c.text()?),
-        status: RunStatus::parse(c.text()?)?,
-        count: c.count()?,
-    })
-}
 
 const LIMITS: &str = "SELECT l.limit_key, l.slots, \
     (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL \

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use windlass_kernel::{
     Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, Event,
     EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
-    MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId, RunKey, RunStatus,
-    Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId, Timestamp, Turn,
-    Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunCount, RunId, RunKey,
+    RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId,
+    Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 /// The columns of a run, of a table that is called `r`.
@@ -414,4 +414,16 @@ pub(crate) fn all<T>(
     read: impl Fn(&Row) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     rows.iter().map(read).collect()
+}
+
+/// Reads how many runs of a workflow have a status.
+pub(crate) fn run_count(row: &Row) -> Result<RunCount, Error> {
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    Ok(RunCount {
+        namespace: Namespace::from_stored(c.text()?),
+        workflow: WorkflowName::from_stored(c.text()?),
+        status: RunStatus::parse(c.text()?)?,
+        count: c.count()?,
+    })
 }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -182,23 +183,28 @@ impl<T: Incoming + Default> FromRequest<App> for MaybePayload<T> {
 }
 
 async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let too_large = || {
         let message = format!("the body is larger than {max} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
     };
     use hyper::body::Body as _;
-    // A length that is too large is refused before a byte of it is read.
+    // A length that is too large is refused before a byte of it is kept.
     if body.size_hint().lower() > max as u64 {
+        read_away(body).await;
         return Err(too_large());
     }
-    let bytes = Limited::<Body>::new(body, max).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            return too_large();
+    let bytes = match Limited::new(&mut body, max).collect().await {
+        Ok(bytes) => bytes.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            read_away(body).await;
+            return Err(too_large());
         }
-        ApiError::invalid("INVALID_BODY", "the body ended before it was complete")
-    })?;
-    let bytes = bytes.to_bytes();
+        Err(_) => {
+            let message = "the body ended before it was complete";
+            return Err(ApiError::invalid("INVALID_BODY", message));
+        }
+    };
     // A page of another site can send a form or plain text unasked, but not this.
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
@@ -215,6 +221,31 @@ async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
         ));
     }
     Ok(bytes)
+}
+
+/// How much of a refused body is read away, and for how long.
+const REFUSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+
+/// Takes what is still coming of a body that is refused. A client that writes into a closed
+/// connection loses the answer that says why.
+async fn read_away(mut body: Body) {
+    use hyper::body::Body as _;
+    if body.size_hint().lower() > REFUSED_BYTES_MAX {
+        return;
+    }
+    let mut left = REFUSED_BYTES_MAX;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // However it ends, the request is refused.
+    let _ = tokio::time::timeout(REFUSED_FOR, reading).await;
 }
 
 fn read<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, ApiError> {

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use windlass_kernel::retry::RetryLimit;
 use windlass_kernel::{Error, RetryPolicy, RunKey, Timestamp};
 
+use super::outcome::StepError;
+
 /// Is told how each run ended: at least once, under a stable id, after the commit that ended it.
 ///
 /// The commit that ends a run enqueues the call, whoever sends it and on whatever path. It is made
@@ -113,51 +115,5 @@ impl fmt::Display for TerminalStatus {
     }
 }
 
-/// Why a hook could not tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookError {
-    message: String,
-    permanent: bool,
-    retry_after: Option<Duration>,
-}
-
-impl HookError {
-    /// Another call can help.
-    pub fn transient(error: impl fmt::Display) -> Self {
-        Self { message: error.to_string(), permanent: false, retry_after: None }
-    }
-
-    /// No further call can help: this one becomes a dead letter.
-    pub fn permanent(error: impl fmt::Display) -> Self {
-        Self { permanent: true, ..Self::transient(error) }
-    }
-
-    /// The least time before another call, if the callee said so.
-    pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.retry_after = Some(delay);
-        self
-    }
-
-    /// What to tell people.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// Whether no further call can help.
-    pub fn is_permanent(&self) -> bool {
-        self.permanent
-    }
-
-    /// The least time before another call.
-    pub fn delay_min(&self) -> Option<Duration> {
-        self.retry_after
-    }
-}
-
-impl fmt::Display for HookError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for HookError {}
+/// Why a hook could not tell: as for a step, another call can help or not.
+pub type HookError = StepError;

@@ -348,7 +348,8 @@ async fn a_requeued_step_has_the_signal_it_was_given(h: Arc<Harness>) {
         engine.dead_letters(None, None, 10).await.unwrap().len() == 2
     })
     .await;
-    let second = engine.dead_letters(None, None, 10).await.unwrap().remove(1);
+    let letters = engine.dead_letters(None, None, 10).await.unwrap();
+    let second = letters.into_iter().find(|letter| letter.run_key != first.run_key).unwrap();
     let late = engine.requeue(first.task_id, None).await.unwrap_err();
     assert_eq!(late.code(), "RUN_SUPERSEDED", "{late}");
     counts.hit("healed");
