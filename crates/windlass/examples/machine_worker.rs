@@ -4,6 +4,8 @@
 //! activity `develop` on the queue `photos`. Start as many as there is work for; kill one, or freeze it
 //! with SIGSTOP: another does the work, and the frozen one's result is refused.
 
+#![allow(clippy::disallowed_methods, reason = "activities live in the real world")]
+
 use std::time::Duration;
 
 use windlass::machines::{Activity, ActivityContext, ActivityError};
