@@ -1,8 +1,9 @@
 //! Activities that fail: tried again, timed out, given up; and what the attempts leave each other.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use windlass::machines::{
 use windlass::{Engine, RetryPolicy, TaskContext};
 
 use crate::examples::example;
-use crate::harness::{Counts, Harness, event_types, ok, on_every_store, until};
+use crate::harness::{Counts, Harness, PATIENCE, event_types, ok, on_every_store, until};
 use crate::machines_fixtures::{Order, Puppet, quick, serve};
 
 on_every_store!(
@@ -268,44 +269,76 @@ impl Activity for Here {
     }
 }
 
+// Another process with one activity. It ends with the test, also with one that failed.
+struct Worker {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    fn start(dsn: &str, queue: &str) -> Self {
+        let mut process = example("machine_worker")
+            .args([dsn, queue])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let printed = BufReader::new(process.stdout.take().expect("it prints")).lines();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || printed.map_while(Result::ok).all(|l| sender.send(l).is_ok()));
+        Self { process, lines }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("it says something")
+    }
+
+    fn send(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 // A worker that is frozen in the middle of an attempt loses it, and what it sends afterwards is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_worker_settles_nothing() {
-    let dsn = crate::schema::dsn();
-    let queue = format!("frozen-{}", std::process::id());
-    let mut worker = example("machine_worker")
-        .args([&dsn, &queue])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines();
-    let mut line = || lines.next().expect("it goes on").expect("it is text");
-    assert_eq!(line(), format!("serving {queue}"));
-    let send = |signal: &str| {
-        let sent = Command::new("kill").args([signal, &worker.id().to_string()]).status();
-        assert!(sent.expect("kill is there").success());
-    };
-
+    // The example knows no schema but the default, so that it has a database of its own.
+    let database = format!("frozen_{}", std::process::id());
+    let admin = crate::schema::connect().await;
+    admin.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
+    let server = crate::schema::dsn();
+    let dsn = format!("{}/{database}", server.rsplit_once('/').unwrap().0);
+    let queue = "photos";
     let engine = Engine::open(&dsn).await.unwrap();
+    let worker = Worker::start(&dsn, queue);
+    assert_eq!(worker.line(), "serving photos");
+
     engine.machine::<Puppet>().unwrap();
     let options = ActivityOptions {
         start_to_close_timeout: Some(Duration::from_secs(1)),
-        queue: queue.clone(),
+        queue: queue.into(),
         ..options(1)
     };
-    let run = asks_for(&engine, &queue, "develop", json!(300), options).await;
-    assert_eq!(line(), "attempt 1 of a begins");
-    send("-STOP");
-    engine.register_activity_on(&queue, Here).unwrap();
+    let run = asks_for(&engine, "frozen", "develop", json!(300), options).await;
+    assert_eq!(worker.line(), "attempt 1 of a begins");
+    worker.send("-STOP");
+    engine.register_activity_on(queue, Here).unwrap();
     assert_eq!(told(&run).await, "a=\"here\"");
-    send("-CONT");
+    worker.send("-CONT");
+    assert_eq!(worker.line(), "attempt 1 of a is over");
     // Long enough for whatever it has to say to be refused.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let steps = run.steps().await.unwrap();
     assert_eq!((steps.len(), steps[0].attempt), (1, 2));
     let completed = event_types(&run).await.into_iter().filter(|t| t == "activity.completed");
     assert_eq!(completed.count(), 1);
-    worker.kill().unwrap();
-    worker.wait().unwrap();
     engine.stop(Duration::from_secs(5)).await.unwrap();
+    drop(worker);
+    admin.batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)")).await.unwrap();
 }
