@@ -148,6 +148,10 @@ impl Inner {
         if !turns && !tasks {
             return Ok(more);
         }
+        let _claiming = self.claiming.lock().await;
+        if self.is_draining() {
+            return Ok(false);
+        }
         let claimed = self.claim_some(turns, tasks, u32::MAX).await;
         match claimed {
             Ok(Some(claims)) => {
@@ -161,8 +165,8 @@ impl Inner {
                     self.signals.tasks.store(true, Ordering::Release);
                 }
                 more |= full_turns || !claims.tasks.is_empty();
-                if self.is_stopped() {
-                    // It was asked for before the engine stopped, and came after all was given back.
+                if self.is_draining() {
+                    // It was asked for before, and is begun no more.
                     self.give_back(&claims).await?;
                     return Ok(false);
                 }

@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) sticky: Mutex<Sticky>,
     pub(crate) results: Results,
     pub(crate) signals: Signals,
+    /// Held while a claim is under way: what it brings is begun or given back before the engine stops.
+    pub(crate) claiming: tokio::sync::Mutex<()>,
     pub(crate) backlog: AtomicBool,
     pub(crate) task_backlog: AtomicBool,
     pub(crate) policy_set: tokio::sync::Notify,
@@ -120,6 +122,7 @@ impl Engine {
             sticky: Mutex::new(Sticky::new(sticky_bytes_max)),
             results: Results::default(),
             signals: Signals::default(),
+            claiming: tokio::sync::Mutex::default(),
             backlog: AtomicBool::new(false),
             task_backlog: AtomicBool::new(false),
             policy_set: tokio::sync::Notify::new(),
@@ -300,6 +303,7 @@ impl Engine {
             inner.env.sleep(Duration::from_millis(5)).await;
         }
         inner.set_phase(Phase::Stopped);
+        drop(inner.claiming.lock().await);
         let held = inner.store.held(inner.worker).await?;
         if !held.is_empty() {
             inner.store.release(held).await?;
