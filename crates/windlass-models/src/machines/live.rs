@@ -273,7 +273,7 @@ impl MachineProgram {
             Planned::Child { key, workflow, spec } => {
                 self.begin_child(turn, work, &key, workflow, spec, stamp)?;
             }
-            Planned::Cancel { key, entry } => call_off(turn, work, &key, *entry, stamp)?,
+            Planned::Cancel { key, entry } => call_off(work, &key, *entry, stamp)?,
         }
         Ok(())
     }
@@ -372,13 +372,7 @@ fn pass_over(turn: &mut Turn, work: &mut Work, message: &Message, why: &str) -> 
     Ok(())
 }
 
-fn call_off(
-    turn: &mut Turn,
-    work: &mut Work,
-    key: &str,
-    entry: Entry,
-    stamp: Stamp,
-) -> Result<(), Error> {
+fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<(), Error> {
     let event = match entry.kind {
         Kind::Timer => "timer.cancelled",
         _ => "activity.cancelled",
@@ -392,7 +386,6 @@ fn call_off(
     if let Some(task_id) = task_id {
         work.draft.op(Op::Settle { task_id });
     }
-    let _ = turn;
     Ok(())
 }
 

@@ -162,7 +162,8 @@ fn see(
     if let Some(span) = options.schedule_to_close_timeout {
         let by = scheduled_at.plus(span).plus(GRACE);
         if by <= now {
-            let message = format!("it was not over within {span:?} of being scheduled");
+            let message =
+                format!("it was not over within {} of being scheduled", format_duration(span));
             return over(TimeoutType::ScheduleToClose, message);
         }
         next.push(by);
@@ -171,7 +172,7 @@ fn see(
     if let Some(span) = options.schedule_to_start_timeout.filter(|_| !begun) {
         let by = scheduled_at.plus(span);
         if by <= now {
-            let message = format!("no worker began it within {span:?}");
+            let message = format!("no worker began it within {}", format_duration(span));
             return over(TimeoutType::ScheduleToStart, message);
         }
         next.push(by);
