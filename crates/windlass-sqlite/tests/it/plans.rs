@@ -62,7 +62,8 @@ fn statements(source: &str) -> Vec<String> {
 }
 
 fn whole(text: &str) -> Vec<String> {
-    let columns = ["RUN", "STEP", "EVENT", "MESSAGE", "TASK", "WORKER", "DEAD_LETTER", "LOG"];
+    let columns =
+        ["RUN", "STEP", "EVENT", "MESSAGE", "TASK", "WORKER", "DEAD_LETTER", "LOG", "BREAKER"];
     let mut text = text.replace("SELECT {} FROM", "SELECT * FROM");
     for name in columns {
         text = text.replace(&format!("{{{name}}}"), "*");
