@@ -25,6 +25,7 @@ use crate::retention;
 use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
+use crate::tallies::Tallies;
 use crate::tasks::{Promised, TaskRoutes, Tasks};
 use crate::workers;
 
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) models: RwLock<BTreeMap<WorkflowName, Registered>>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) beats: Beats,
+    pub(crate) tallies: Tallies,
     pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
@@ -108,6 +110,7 @@ impl Engine {
         let inner = Arc::new(Inner {
             tasks: Arc::new(Tasks::new(options.tasks_max)),
             beats: Beats::default(),
+            tallies: Tallies::default(),
             store,
             env,
             clock,
@@ -300,6 +303,7 @@ impl Engine {
             inner.env.sleep(Duration::from_millis(5)).await;
         }
         inner.set_phase(Phase::Stopped);
+        inner.write_tallies().await;
         let held = inner.store.held(inner.worker).await?;
         if !held.is_empty() {
             inner.store.release(held).await?;
