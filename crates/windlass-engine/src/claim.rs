@@ -312,7 +312,7 @@ impl Inner {
     }
 
     /// A wake-up of the store: a hint.
-    pub(crate) fn woken(&self, wakeup: &Wakeup) {
+    pub(crate) fn woken(self: &Arc<Self>, wakeup: &Wakeup) {
         match wakeup {
             Wakeup::Turn(route) => {
                 if self.models.read().contains_key(route.name.as_str()) {
@@ -327,6 +327,8 @@ impl Inner {
             }
             Wakeup::Due(at) => self.signals.due(*at),
             Wakeup::Control(run_key) => self.poke(*run_key),
+            Wakeup::Drain(worker) if *worker == self.worker => self.drain(),
+            Wakeup::Drain(_) => {}
             Wakeup::Missed => {
                 self.signals.told.fetch_add(1, Ordering::AcqRel);
                 self.signals.everything();

@@ -294,14 +294,17 @@ impl Engine {
     /// Stops: takes nothing new, lets steps and tasks finish until the deadline, then gives the
     /// rest back at once, so that another process takes it without waiting for the lease.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), Error> {
-        let inner = &self.inner;
-        inner.set_phase(Phase::Draining);
-        let slots: Vec<_> = inner.live.lock().values().cloned().collect();
-        slots.iter().for_each(|slot| slot.poke());
-        let until = inner.env.elapsed() + deadline;
-        while inner.busy() && inner.env.elapsed() < until {
-            inner.env.sleep(Duration::from_millis(5)).await;
+        self.inner.stop(Some(deadline)).await
+    }
+
+    /// Asks a worker, of this process or of another, to take nothing new, to finish what it holds,
+    /// however long that takes, and to stop. `false` if there is none with this key, or it has stopped.
+    pub async fn drain_worker(&self, worker: WorkerKey) -> Result<bool, Error> {
+        let found = self.inner.store.drain_worker(worker).await?;
+        if found && worker == self.inner.worker {
+            self.inner.drain();
         }
+<<<<<<< HEAD
         inner.set_phase(Phase::Stopped);
         inner.write_tallies().await;
         let held = inner.store.held(inner.worker).await?;
@@ -310,10 +313,54 @@ impl Engine {
         }
         inner.store.renew(inner.worker_info(WorkerStatus::Stopped)).await?;
         Ok(())
+=======
+        Ok(found)
+>>>>>>> reliab
     }
 }
 
 impl Inner {
+    async fn stop(&self, within: Option<Duration>) -> Result<(), Error> {
+        self.set_phase(Phase::Draining);
+        let slots: Vec<_> = self.live.lock().values().cloned().collect();
+        slots.iter().for_each(|slot| slot.poke());
+        let until = within.map(|within| self.env.elapsed() + within);
+        while self.busy() && until.is_none_or(|until| self.env.elapsed() < until) {
+            if within.is_none() && self.is_stopped() {
+                // Another call has less patience.
+                return Ok(());
+            }
+            self.env.sleep(Duration::from_millis(5)).await;
+        }
+        self.set_phase(Phase::Stopped);
+        let held = self.store.held(self.worker).await?;
+        if !held.is_empty() {
+            self.store.release(held).await?;
+        }
+        self.store.renew(self.worker_info(WorkerStatus::Stopped)).await?;
+        Ok(())
+    }
+
+    /// Takes nothing new and stops when all that is held here is done.
+    pub(crate) fn drain(self: &Arc<Self>) {
+        if self.is_draining() {
+            return;
+        }
+        tracing::info!(worker = %self.worker, "this worker was asked to drain");
+        self.set_phase(Phase::Draining);
+        let inner = Arc::clone(self);
+        let drain = async move {
+            // That it drains can be seen before it has stopped.
+            if let Err(error) = inner.store.renew(inner.worker_info(WorkerStatus::Draining)).await {
+                tracing::warn!(%error, "that this worker drains was not written");
+            }
+            if let Err(error) = inner.stop(None).await {
+                tracing::warn!(%error, "this worker has stopped; its row does not say so");
+            }
+        };
+        self.env.spawn(Lane::Service, Box::pin(drain));
+    }
+
     fn busy(&self) -> bool {
         self.turns_held.load(Ordering::Acquire) > 0 || self.tasks.held() > 0
     }
@@ -382,6 +429,8 @@ impl Inner {
         let turns = self.models.read().keys().map(|name| route(RouteName::from(name))).collect();
         // With one process there is nobody who could wait for the lease to run out.
         let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (turns_held, tasks_held) = (self.turns_held.load(Ordering::Acquire), self.tasks.held());
         WorkerInfo {
             worker: self.worker,
             name: self.options.worker_name.as_str().into(),
@@ -390,8 +439,14 @@ impl Inner {
             lease: if self.options.shared { self.options.lease } else { forever },
             turns,
             tasks: self.tasks.routes(),
-            slots: u32::try_from(self.options.turns_max).unwrap_or(u32::MAX),
-            note: None,
+            slots: count(self.options.turns_max.saturating_add(self.options.tasks_max)),
+            note: self.is_draining().then(|| "it drains".into()),
+            load: count(turns_held + tasks_held),
+            task_slots: count(self.options.tasks_max),
+            task_load: count(tasks_held),
+            accepting: !self.is_draining(),
+            group: self.options.worker_group.as_str().into(),
+            host: self.options.host.as_str().into(),
         }
     }
 

@@ -45,6 +45,11 @@ pub struct Options {
     pub namespace: Namespace,
     /// What people call this process. Default `windlass`.
     pub worker_name: String,
+    /// The group of workers that this process belongs to, for people. Default `default`.
+    pub worker_group: String,
+    /// The machine that this process runs on, for people. Default empty; the facade reads the
+    /// machine's name where the system has it in a file.
+    pub host: String,
     /// The build that this process runs; shown beside what blocked a run. Default empty.
     pub version: String,
     /// Whether other processes may use the store: then the engine renews a lease and scans.
@@ -88,6 +93,8 @@ impl Default for Options {
         Self {
             namespace: Namespace::default_namespace(),
             worker_name: "windlass".into(),
+            worker_group: "default".into(),
+            host: String::new(),
             version: String::new(),
             shared: false,
             background: true,

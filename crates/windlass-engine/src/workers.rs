@@ -34,6 +34,9 @@ async fn renew(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
         tracing::warn!("the lease had run out: others may have taken what was held here");
         inner.adopt_or_release().await?;
     }
+    if renewed.drain {
+        inner.drain();
+    }
     for run_key in renewed.control {
         inner.poke(run_key);
     }

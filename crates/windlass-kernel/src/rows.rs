@@ -555,6 +555,18 @@ pub struct WorkerInfo {
     pub slots: u32,
     /// Why it takes nothing new, if so.
     pub note: Option<Arc<str>>,
+    /// How many turns and tasks it holds.
+    pub load: u32,
+    /// How many of its slots are for tasks.
+    pub task_slots: u32,
+    /// How many tasks it holds.
+    pub task_load: u32,
+    /// Whether it takes something new.
+    pub accepting: bool,
+    /// The group of workers that it belongs to, for people.
+    pub group: Arc<str>,
+    /// The machine that it runs on, if it is known.
+    pub host: Arc<str>,
 }
 
 /// What a setting is called: its kind says who reads it.
@@ -608,6 +620,8 @@ pub struct Worker {
     pub renewed_at: Timestamp,
     /// Since when it has renewed without a gap.
     pub steady_since: Timestamp,
+    /// Whether somebody asked it to finish what it holds and to take nothing new.
+    pub drain: bool,
 }
 
 impl Worker {

@@ -60,6 +60,10 @@ pub trait Store: Send + Sync + 'static {
     /// Registers a worker, or renews its lease.
     fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>>;
 
+    /// Asks a worker to finish what it holds and to take nothing new: it learns so when it renews.
+    /// `false` if there is none with this key, or it has stopped.
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>>;
+
     /// Frees at most `limit` turns and `limit` tasks whose holder is not live, if `worker` may.
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>>;
 
@@ -187,6 +191,8 @@ pub enum Wakeup {
     Due(Timestamp),
     /// A control message came for this run: whoever holds its turn should read it.
     Control(RunKey),
+    /// This worker was asked to drain.
+    Drain(WorkerKey),
     /// Wake-ups may have been missed: look at everything.
     Missed,
 }
@@ -335,6 +341,8 @@ pub struct Renewed {
     pub may_reap: bool,
     /// Runs whose turn it holds and that have unread control messages.
     pub control: Vec<RunKey>,
+    /// Whether it was asked to drain.
+    pub drain: bool,
 }
 
 /// What was freed.

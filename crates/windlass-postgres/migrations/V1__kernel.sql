@@ -191,9 +191,16 @@ CREATE TABLE @schema@.workers (
     tasks         text COLLATE "C" NOT NULL,
     slots         int8 NOT NULL,
     note          text COLLATE "C",
+    load          int8 NOT NULL,
+    task_slots    int8 NOT NULL,
+    task_load     int8 NOT NULL,
+    accepting     bool NOT NULL,
+    worker_group  text COLLATE "C" NOT NULL,
+    host          text COLLATE "C" NOT NULL,
     started_at    int8 NOT NULL,
     renewed_at    int8 NOT NULL,
-    steady_since  int8 NOT NULL
+    steady_since  int8 NOT NULL,
+    drain         bool NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @schema@.logs (

@@ -446,10 +446,12 @@ BEGIN
 END $$;
 
 -- Registers or renews a worker. Answers one row: n the clock, flag whether it had lapsed, and the
--- row as it is now is what the caller decides from (op 1: it may reap).
+-- row as it is now is what the caller decides from (op: 1 if it may reap, and 2 more
+-- if it was asked to drain).
 CREATE FUNCTION @schema@.renew(
     p_worker uuid, p_name text, p_version text, p_status text, p_lease_us int8, p_turns text,
-    p_tasks text, p_slots int8, p_note text
+    p_tasks text, p_slots int8, p_note text, p_load int8, p_task_slots int8, p_task_load int8,
+    p_accepting bool, p_group text, p_host text
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -464,17 +466,21 @@ BEGIN
         v_lapsed := v_now > v_old.renewed_at + v_old.lease_us;
     END IF;
     INSERT INTO @schema@.workers AS w VALUES (p_worker, p_name, p_version, p_status, p_lease_us,
-        p_turns, p_tasks, p_slots, p_note, v_now, v_now, v_now)
+        p_turns, p_tasks, p_slots, p_note, p_load, p_task_slots, p_task_load, p_accepting, p_group,
+        p_host, v_now, v_now, v_now, false)
     ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version,
         status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns,
         tasks = excluded.tasks, slots = excluded.slots, note = excluded.note,
+        load = excluded.load, task_slots = excluded.task_slots, task_load = excluded.task_load,
+        accepting = excluded.accepting, worker_group = excluded.worker_group,
+        host = excluded.host,
         renewed_at = excluded.renewed_at,
         steady_since = CASE WHEN v_now > w.renewed_at + w.lease_us THEN v_now
             ELSE w.steady_since END
     RETURNING * INTO v_row;
     RETURN NEXT ROW(0, NULL, CASE WHEN v_row.status <> 'stopped'
-            AND v_now >= v_row.steady_since + v_row.lease_us THEN 1 ELSE 0 END, NULL, NULL, v_now,
-        NULL, NULL, NULL, NULL, v_lapsed, NULL)::@schema@.batch_result;
+            AND v_now >= v_row.steady_since + v_row.lease_us THEN 1 ELSE 0 END
+            + CASE WHEN v_row.drain THEN 2 ELSE 0 END, NULL, NULL, v_now, NULL, NULL, NULL, NULL, v_lapsed, NULL)::@schema@.batch_result;
     RETURN QUERY SELECT 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8,
         NULL::int8, NULL::bytea, NULL, NULL, NULL::bool, NULL::int8
     FROM @schema@.runs r

@@ -56,7 +56,8 @@ pub(crate) const DEAD_LETTER: &str = "d.task_id, d.namespace, d.run_key, d.step_
 
 /// The columns of a worker, of a table that is called `w`.
 pub(crate) const WORKER: &str = "w.worker, w.name, w.version, w.status, w.lease_us, w.turns, \
-    w.tasks, w.slots, w.note, w.started_at, w.renewed_at, w.steady_since";
+    w.tasks, w.slots, w.note, w.load, w.task_slots, w.task_load, w.accepting, w.worker_group, w.host, \
+    w.started_at, w.renewed_at, w.steady_since, w.drain";
 
 /// Reads the columns of a row one after the other.
 pub(crate) struct Cells<'a> {
@@ -381,10 +382,17 @@ pub(crate) fn worker(row: &Row) -> Result<Worker, Error> {
             tasks: routes(c.text()?)?,
             slots: c.count32()?,
             note: c.shared()?,
+            load: c.count32()?,
+            task_slots: c.count32()?,
+            task_load: c.count32()?,
+            accepting: c.take()?,
+            group: c.text()?.into(),
+            host: c.text()?.into(),
         },
         started_at: c.time()?,
         renewed_at: c.time()?,
         steady_since: c.time()?,
+        drain: c.take()?,
     })
 }
 

@@ -361,6 +361,10 @@ impl Store for PostgresStore {
         self.call(|shared| async move { workers::renew(&shared, info).await })
     }
 
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
+        self.call(move |shared| async move { workers::drain(&shared, worker).await })
+    }
+
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
         self.call(move |shared| async move { workers::reap(&shared, worker, limit).await })
     }

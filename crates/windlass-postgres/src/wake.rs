@@ -139,6 +139,7 @@ fn line(wakeup: &Wakeup) -> String {
         Wakeup::Task(route) => format!("t{}\t{}", route.queue, route.name),
         Wakeup::Due(at) => format!("d{}", at.as_micros()),
         Wakeup::Control(run_key) => format!("c{run_key}"),
+        Wakeup::Drain(worker) => format!("w{worker}"),
         Wakeup::Missed => line_missed(),
     }
 }
@@ -158,6 +159,7 @@ fn parse(line: &str) -> Option<Wakeup> {
         "r" => route().map(Wakeup::Turn),
         "t" => route().map(Wakeup::Task),
         "c" => rest.parse().ok().map(Wakeup::Control),
+        "w" => rest.parse().ok().map(Wakeup::Drain),
         "d" => Some(Wakeup::Due(Timestamp::from_micros(rest.parse().ok()?))),
         _ => None,
     }
@@ -238,7 +240,8 @@ mod tests {
         };
         let due = Wakeup::Due(Timestamp::from_micros(42));
         let control = Wakeup::Control(windlass_kernel::RunKey(uuid::Uuid::from_u128(7)));
-        for wakeup in [Wakeup::Turn(route()), Wakeup::Task(route()), due, control] {
+        let drain = Wakeup::Drain(windlass_kernel::WorkerKey(uuid::Uuid::from_u128(8)));
+        for wakeup in [Wakeup::Turn(route()), Wakeup::Task(route()), due, control, drain] {
             assert_eq!(parse(&line(&wakeup)), Some(wakeup));
         }
         assert_eq!(parse(""), None);

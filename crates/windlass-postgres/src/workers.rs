@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, WorkerInfo, WorkerKey,
+    Error, HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, WorkerInfo, WorkerKey,
 };
 
 use crate::holds::freed;
@@ -11,7 +11,10 @@ use crate::schema::keep_partitions_ahead;
 use crate::store::Shared;
 
 const RENEW: &str = "SELECT code, op, n, flag, key FROM \
-    @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+
+const DRAIN: &str = "UPDATE @schema@.workers w SET drain = true \
+    WHERE w.worker = $1 AND w.status <> 'stopped' RETURNING true";
 
 const REAP: &str = "SELECT code, key, n, queue, name, flag FROM @schema@.reap($1, $2)";
 
@@ -21,7 +24,7 @@ const HELD: &str = "SELECT false, r.run_key, r.turn_claim_no FROM @schema@.runs 
     ORDER BY 1, 2";
 
 pub(crate) fn statements() -> Vec<(String, String)> {
-    [("renew", RENEW), ("reap", REAP), ("held", HELD)]
+    [("renew", RENEW), ("drain", DRAIN), ("reap", REAP), ("held", HELD)]
         .map(|(name, text)| (name.to_owned(), text.to_owned()))
         .to_vec()
 }
@@ -43,23 +46,35 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
                 &tasks,
                 &i64::from(info.slots),
                 &info.note.as_deref(),
+                &i64::from(info.load),
+                &i64::from(info.task_slots),
+                &i64::from(info.task_load),
+                &info.accepting,
+                &&*info.group,
+                &&*info.host,
             ],
         )
         .await?;
-    let mut renewed =
-        Renewed { now: Timestamp::ZERO, lapsed: false, may_reap: false, control: Vec::new() };
+    let mut renewed = Renewed {
+        now: Timestamp::ZERO,
+        lapsed: false,
+        may_reap: false,
+        control: Vec::new(),
+        drain: false,
+    };
     for row in &rows {
         let mut cells = Cells::of(row);
         let c = &mut cells;
         let code: i16 = c.take()?;
-        let may_reap: Option<i32> = c.take()?;
+        let facts: Option<i32> = c.take()?;
         let now: Option<i64> = c.take()?;
         let lapsed: Option<bool> = c.take()?;
         let key: Option<Uuid> = c.take()?;
         if code == 0 {
             renewed.now = Timestamp::from_micros(now.unwrap_or(0));
             renewed.lapsed = lapsed.unwrap_or(false);
-            renewed.may_reap = may_reap == Some(1);
+            renewed.may_reap = facts.is_some_and(|facts| facts & 1 != 0);
+            renewed.drain = facts.is_some_and(|facts| facts & 2 != 0);
         } else {
             renewed.control.extend(key.map(RunKey));
         }
@@ -68,6 +83,15 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
         tracing::warn!(%error, "partitions could not be attached; the default ones take the rows");
     }
     Ok(renewed)
+}
+
+/// Asks a worker to drain.
+pub(crate) async fn drain(shared: &Shared, worker: WorkerKey) -> Result<bool, Error> {
+    let found = !shared.query(DRAIN, &[&worker.0]).await?.is_empty();
+    if found {
+        shared.waker.publish(vec![Wakeup::Drain(worker)]);
+    }
+    Ok(found)
 }
 
 /// Frees what dead workers hold.

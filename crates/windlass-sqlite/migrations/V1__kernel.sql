@@ -178,9 +178,16 @@ CREATE TABLE workers (
     tasks         TEXT    NOT NULL,
     slots         INTEGER NOT NULL,
     note          TEXT,
+    load          INTEGER NOT NULL,
+    task_slots    INTEGER NOT NULL,
+    task_load     INTEGER NOT NULL,
+    accepting     INTEGER NOT NULL,
+    worker_group  TEXT    NOT NULL,
+    host          TEXT    NOT NULL,
     started_at    INTEGER NOT NULL,
     renewed_at    INTEGER NOT NULL,
-    steady_since  INTEGER NOT NULL
+    steady_since  INTEGER NOT NULL,
+    drain         INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE logs (

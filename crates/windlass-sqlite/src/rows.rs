@@ -51,7 +51,8 @@ pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data
      version, updated_at";
 /// The columns of a worker.
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
-     note, started_at, renewed_at, steady_since";
+     note, load, task_slots, task_load, accepting, worker_group, host, started_at, renewed_at, \
+     steady_since, drain";
 
 /// Reads the columns of a row one after the other.
 pub(crate) struct Cols<'r> {
@@ -465,10 +466,17 @@ pub(crate) fn worker(row: &Row<'_>) -> Result<Worker, Error> {
             tasks: routes(&c.text()?)?,
             slots: c.number()?,
             note: c.text_opt()?,
+            load: c.number()?,
+            task_slots: c.number()?,
+            task_load: c.number()?,
+            accepting: c.flag()?,
+            group: c.text()?,
+            host: c.text()?,
         },
         started_at: c.time()?,
         renewed_at: c.time()?,
         steady_since: c.time()?,
+        drain: c.flag()?,
     })
 }
 

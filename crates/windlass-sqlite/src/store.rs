@@ -165,6 +165,10 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| workers::renew(writer, &info)))
     }
 
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(self.write(move |writer| workers::drain(writer, worker)))
+    }
+
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
         Box::pin(self.write(move |writer| workers::reap(writer, worker, limit)))
     }

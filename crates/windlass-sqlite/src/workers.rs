@@ -5,7 +5,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Worker, WorkerInfo, WorkerKey,
+    HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, Worker, WorkerInfo, WorkerKey,
 };
 
 use crate::apply::Writer;
@@ -17,12 +17,16 @@ use crate::rows::{self, Blob, routes_text, span};
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 const UPSERT: &str = "INSERT INTO workers (worker, name, version, status, lease_us, turns, tasks, \
-     slots, note, started_at, renewed_at, steady_since) \
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+     slots, note, load, task_slots, task_load, accepting, worker_group, host, started_at, \
+     renewed_at, steady_since, drain) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
+     ?13, ?14, ?15, ?16, ?17, ?18, 0) \
      ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version, \
      status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns, \
      tasks = excluded.tasks, slots = excluded.slots, note = excluded.note, \
+     load = excluded.load, task_slots = excluded.task_slots, task_load = excluded.task_load, \
+     accepting = excluded.accepting, worker_group = excluded.worker_group, host = excluded.host, \
      renewed_at = excluded.renewed_at, steady_since = excluded.steady_since";
+const DRAIN: &str = "UPDATE workers SET drain = 1 WHERE worker = ?1 AND status <> 'stopped'";
 const CONTROL: &str = "SELECT run_key FROM runs INDEXED BY runs_held WHERE turn_worker = ?1 \
      AND EXISTS (SELECT 1 FROM messages INDEXED BY messages_control \
                  WHERE messages.run_key = runs.run_key \
@@ -56,6 +60,7 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fa
         info: info.clone(),
         started_at: before.as_ref().map_or(now, |known| known.started_at),
         renewed_at: now,
+        drain: before.as_ref().is_some_and(|known| known.drain),
         steady_since: before.filter(|_| !lapsed).map_or(now, |known| known.steady_since),
     };
     w.conn.prepare_cached(UPSERT)?.execute(params![
@@ -68,6 +73,12 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fa
         routes_text(&info.tasks),
         info.slots,
         info.note.as_deref(),
+        info.load,
+        info.task_slots,
+        info.task_load,
+        info.accepting,
+        &*info.group,
+        &*info.host,
         worker.started_at.as_micros(),
         worker.renewed_at.as_micros(),
         worker.steady_since.as_micros(),
@@ -77,7 +88,16 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fa
     let mut control: Vec<RunKey> =
         control.map(|key| key.map(RunKey)).collect::<rusqlite::Result<_>>()?;
     control.sort_unstable();
-    Ok(Renewed { now, lapsed, may_reap: worker.may_reap(now), control })
+    Ok(Renewed { now, lapsed, may_reap: worker.may_reap(now), control, drain: worker.drain })
+}
+
+/// Asks a worker to drain.
+pub(crate) fn drain(w: &mut Writer<'_>, worker: WorkerKey) -> Result<bool, Fail> {
+    let found = w.conn.prepare_cached(DRAIN)?.execute(params![Blob(worker.as_bytes())])? > 0;
+    if found {
+        w.wake(|| Wakeup::Drain(worker));
+    }
+    Ok(found)
 }
 
 /// Everything that a worker's key holds.

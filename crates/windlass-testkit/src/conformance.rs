@@ -196,6 +196,7 @@ macro_rules! conformance {
             ],
             workers: [
                 register_and_renew,
+                a_drain_is_told,
                 a_lapse_is_told,
                 only_a_steady_worker_reaps,
                 reaping_frees_and_counts,

@@ -442,6 +442,10 @@ impl Store for DyingStore {
         self.alive(|| self.inner.renew(info))
     }
 
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
+        self.alive(|| self.inner.drain_worker(worker))
+    }
+
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
         self.alive(|| self.inner.reap(worker, limit))
     }

@@ -334,6 +334,12 @@ impl World {
             tasks: vec![route("q", "t")],
             slots: 8,
             note: None,
+            load: 0,
+            task_slots: 0,
+            task_load: 0,
+            accepting: true,
+            group: "test".into(),
+            host: "here".into(),
         }
     }
 

@@ -212,6 +212,18 @@ impl Builder {
         self
     }
 
+    /// The group of workers that this process belongs to, for people. Default `default`.
+    pub fn worker_group(mut self, group: impl Into<String>) -> Self {
+        self.options.worker_group = group.into();
+        self
+    }
+
+    /// The machine that this process runs on, for people. Default what the system calls it.
+    pub fn host(mut self, host: impl Into<String>) -> Self {
+        self.options.host = host.into();
+        self
+    }
+
     /// The build that this process runs. Default empty.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.options.version = version.into();
@@ -264,7 +276,12 @@ impl Builder {
                 "an engine needs a tokio runtime; start it inside one, as under #[tokio::main]";
             Error::new(ErrorKind::Invalid, "NO_RUNTIME", message).with_source(source)
         })?;
-        self.start_in(store, env).await
+        let mut this = self;
+        if this.options.host.is_empty() {
+            let name = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+            this.options.host = name.trim().to_owned();
+        }
+        this.start_in(store, env).await
     }
 
     /// As [`Builder::start`], in an environment of the caller's.

@@ -137,6 +137,10 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.renew(info))))
     }
 
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
+        ready(self.call(|state| Ok(state.drain_worker(worker))))
+    }
+
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
         ready(self.call(|state| Ok(state.reap(worker, limit))))
     }

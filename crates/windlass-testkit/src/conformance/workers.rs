@@ -1,9 +1,11 @@
 //! Workers: leases, who may reap, and what reaping does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use windlass_kernel::{
-    Beat, Body, Hold, Limits, MessageKind, Query, Task, WorkerInfo, WorkerKey, WorkerStatus,
+    Beat, Body, Hold, Limits, MessageKind, Query, Task, Wakeup, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::batches::idle_run;
@@ -24,6 +26,12 @@ pub async fn register_and_renew(world: World) {
         status: WorkerStatus::Draining,
         note: Some("memory".into()),
         slots: 3,
+        load: 2,
+        task_slots: 2,
+        task_load: 1,
+        accepting: false,
+        group: "Größe".into(),
+        host: "machine-7".into(),
         ..world.info(worker)
     };
     let second = world.store.renew(info.clone()).await.unwrap();
@@ -32,6 +40,31 @@ pub async fn register_and_renew(world: World) {
     assert!(rows[0].started_at <= first.now && rows[0].renewed_at > rows[0].started_at);
     assert!(rows[0].renewed_at <= second.now);
     assert_eq!(rows[0].steady_since, rows[0].started_at);
+}
+
+/// A worker that is asked to drain learns so when it renews, however often, and is woken.
+pub async fn a_drain_is_told(world: World) {
+    let (worker, other) = (world.worker(), world.worker());
+    assert!(!world.store.drain_worker(worker).await.unwrap(), "nobody knows it");
+    world.renew(worker).await;
+    world.renew(other).await;
+    let (told, mut wakeups) = futures::channel::mpsc::unbounded();
+    world.store.listen(Arc::new(move |wakeup| drop(told.unbounded_send(wakeup))));
+    assert!(!world.renew(worker).await.drain);
+    assert!(world.store.drain_worker(worker).await.unwrap());
+    while wakeups.next().await != Some(Wakeup::Drain(worker)) {}
+    assert!(world.store.drain_worker(worker).await.unwrap(), "asking twice is the same");
+    let drained = |rows: Vec<windlass_kernel::Worker>| {
+        let drained = rows.into_iter().filter(|row| row.drain);
+        drained.map(|row| row.info.worker).collect::<Vec<_>>()
+    };
+    assert_eq!(drained(listed(&world).await), [worker]);
+    for status in [WorkerStatus::Active, WorkerStatus::Draining, WorkerStatus::Stopped] {
+        let info = WorkerInfo { status, ..world.info(worker) };
+        assert!(world.store.renew(info).await.unwrap().drain);
+        assert!(!world.renew(other).await.drain);
+    }
+    assert!(!world.store.drain_worker(worker).await.unwrap(), "it has stopped");
 }
 
 /// A worker that renews too late is told, and has to be steady anew.

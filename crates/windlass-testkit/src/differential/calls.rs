@@ -23,6 +23,7 @@ pub(super) enum Call {
     Revoke(RunKey, WorkerKey),
     Promote(u32),
     Renew(WorkerInfo),
+    DrainWorker(WorkerKey),
     Reap(WorkerKey, u32),
     SetLimit(Namespace, LimitKey, Option<u32>),
     SwapBreaker(BreakerRow),
@@ -65,6 +66,7 @@ impl Call {
             }
             79..82 => Self::Revoke(author.run_key(world), worker),
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
+            90 if author.rng.chance(300) => Self::DrainWorker(worker),
             86..91 => Self::Renew(renewal(author, world, worker)),
             91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
             94 => {
@@ -124,6 +126,9 @@ impl Call {
             }
             Self::Promote(limit) => vec![format!("{:?}", store.promote(*limit).await.unwrap())],
             Self::Renew(info) => vec![format!("{:?}", store.renew(info.clone()).await.unwrap())],
+            Self::DrainWorker(worker) => {
+                vec![format!("{:?}", store.drain_worker(*worker).await.unwrap())]
+            }
             Self::Reap(worker, limit) => {
                 vec![format!("{:?}", store.reap(*worker, *limit).await.unwrap())]
             }
@@ -169,5 +174,11 @@ fn renewal(author: &mut Author, world: &World, worker: WorkerKey) -> WorkerInfo 
         1 => WorkerStatus::Draining,
         _ => WorkerStatus::Active,
     };
-    WorkerInfo { status, lease: Duration::from_secs(20), ..world.info(worker) }
+    WorkerInfo {
+        status,
+        lease: Duration::from_secs(20),
+        load: author.rng.below(9) as u32,
+        accepting: author.rng.chance(700),
+        ..world.info(worker)
+    }
 }

@@ -205,6 +205,12 @@ impl Worker {
             tasks: routes(&["activity", "effect"]),
             slots: SLOTS * 2,
             note: None,
+            load: 0,
+            task_slots: 0,
+            task_load: 0,
+            accepting: true,
+            group: "sim".into(),
+            host: "".into(),
         };
         loop {
             match self.store.renew(info.clone()).await {

@@ -519,9 +519,15 @@ impl Store for NodeStore {
             Ok(renewed)
         };
         self.ask("renew", apply, move |renewed| {
-            let Renewed { lapsed, may_reap, control, .. } = renewed;
-            format!("w{:x} {lapsed} {may_reap} {}", short(worker.0), control.len())
+            let Renewed { lapsed, may_reap, control, drain, .. } = renewed;
+            let control = control.len();
+            format!("w{:x} {lapsed} {may_reap} {control} {drain}", short(worker.0))
         })
+    }
+
+    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.drain_worker(worker));
+        self.ask("drain", apply, move |found| format!("w{:x} {found}", short(worker.0)))
     }
 
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {

@@ -78,6 +78,12 @@ impl Importer {
             tasks: Vec::new(),
             slots: 0,
             note: None,
+            load: 0,
+            task_slots: 0,
+            task_load: 0,
+            accepting: false,
+            group: "import".into(),
+            host: "".into(),
         };
         self.store.renew(info).await.map(|_| ())
     }

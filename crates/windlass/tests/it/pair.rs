@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::{Ctx, Options, RunStatus};
+use windlass::kernel::{Query, WorkerKey, WorkerStatus};
+use windlass::{Ctx, Engine, Options, RunStatus, TaskContext};
 
 use crate::harness::{Counts, Harness, Kind, ok, run, until, until_asked};
 
@@ -132,6 +133,61 @@ async fn a_run_goes_on_where_it_is_in_memory() {
         // The sender hears of the event first, and would have taken nearly all turns.
         let taken = second.metrics().turns.get();
         assert!(taken < u64::from(rounds) / 2, "{taken} of {rounds} turns were taken elsewhere");
+    })
+    .await;
+}
+
+async fn row(engine: &Engine, worker: WorkerKey) -> windlass::kernel::Worker {
+    let query = Query::Workers { after: None, limit: 100 };
+    let rows = engine.store().list(query).await.unwrap().workers().unwrap();
+    rows.into_iter().find(|row| row.info.worker == worker).expect("it is registered")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_asked_to_drain_finishes_what_it_holds_and_stops() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let one_task = |options| Options { tasks_max: 1, worker_group: "red".into(), ..options };
+        let (asks, works) = (h.engine().await, h.engine_with(one_task).await);
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let begun = Counts::new();
+        let serve = |engine: &Engine| {
+            let (gate, begun) = (gate.clone(), begun.clone());
+            let activity = move |_: TaskContext, n: u32| {
+                let (gate, begun) = (gate.clone(), begun.clone());
+                async move {
+                    begun.hit("begun");
+                    gate.acquire().await?.forget();
+                    ok(n)
+                }
+            };
+            engine.activity("wait", activity).unwrap();
+        };
+        serve(&works);
+        let flow = async |ctx: Ctx, n: u32| ok(ctx.activity::<_, u32>("a", "wait", &n).await?);
+        let flow = asks.workflow("flow", flow).unwrap();
+        let first = flow.start(1).await.unwrap();
+        until("it runs", || async { begun.get("begun") == 1 }).await;
+        assert!(asks.drain_worker(works.worker()).await.unwrap());
+        until("it drains", || async {
+            row(&asks, works.worker()).await.info.status == WorkerStatus::Draining
+        })
+        .await;
+        let info = row(&asks, works.worker()).await.info;
+        assert_eq!((info.load, info.task_load, info.task_slots, info.accepting), (1, 1, 1, false));
+        assert_eq!((&*info.group, info.note.as_deref()), ("red", Some("it drains")));
+        // What comes now is left to others.
+        let second = flow.start(2).await.unwrap();
+        gate.add_permits(2);
+        assert_eq!(first.result().await.unwrap(), 1);
+        until("it stops", || async {
+            row(&asks, works.worker()).await.info.status == WorkerStatus::Stopped
+        })
+        .await;
+        assert_eq!(begun.get("begun"), 1, "it took nothing new");
+        assert!(!asks.drain_worker(works.worker()).await.unwrap(), "it has stopped");
+        assert!(row(&asks, asks.worker()).await.info.accepting);
+        serve(&asks);
+        assert_eq!(second.result().await.unwrap(), 2);
     })
     .await;
 }

@@ -249,7 +249,9 @@ impl State {
                 }
                 Op::CreateRun(run) => {
                     let name = (&run.namespace, &run.workflow, &run.id, run.generation);
-                    ("run", runs.insert(name))
+                    // Retention may have left the events of a run that was deleted.
+                    let fresh = self.events.get(&run.run_key).is_none_or(|kept| kept.is_empty());
+                    ("run", fresh && runs.insert(name))
                 }
                 _ => continue,
             };

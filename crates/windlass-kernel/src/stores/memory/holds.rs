@@ -7,7 +7,7 @@ use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
-use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo};
+use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo, WorkerStatus};
 use crate::store::{
     Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed,
     Wakeup, Want,
@@ -190,12 +190,24 @@ impl State {
             started_at: old.map_or(now, |old| old.started_at),
             renewed_at: now,
             steady_since: old.filter(|_| !lapsed).map_or(now, |old| old.steady_since),
+            drain: old.is_some_and(|old| old.drain),
         };
+        let drain = worker.drain;
         let may_reap = worker.may_reap(now);
         self.workers.insert(key, worker);
         let control = held_by(&self.turn_index, key).into_iter();
         let control = control.filter(|run_key| self.has_unread_control(run_key)).collect();
-        Renewed { now, lapsed, may_reap, control }
+        Renewed { now, lapsed, may_reap, control, drain }
+    }
+
+    pub(super) fn drain_worker(&mut self, key: WorkerKey) -> bool {
+        let found = self.workers.get_mut(&key);
+        let Some(worker) = found.filter(|row| row.info.status != WorkerStatus::Stopped) else {
+            return false;
+        };
+        worker.drain = true;
+        self.note(Some(Wakeup::Drain(key)), None);
+        true
     }
 
     fn has_unread_control(&self, run_key: &RunKey) -> bool {
