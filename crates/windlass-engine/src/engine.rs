@@ -304,18 +304,7 @@ impl Engine {
         if found && worker == self.inner.worker {
             self.inner.drain();
         }
-<<<<<<< HEAD
-        inner.set_phase(Phase::Stopped);
-        inner.write_tallies().await;
-        let held = inner.store.held(inner.worker).await?;
-        if !held.is_empty() {
-            inner.store.release(held).await?;
-        }
-        inner.store.renew(inner.worker_info(WorkerStatus::Stopped)).await?;
-        Ok(())
-=======
         Ok(found)
->>>>>>> reliab
     }
 }
 
@@ -333,6 +322,7 @@ impl Inner {
             self.env.sleep(Duration::from_millis(5)).await;
         }
         self.set_phase(Phase::Stopped);
+        self.write_tallies().await;
         let held = self.store.held(self.worker).await?;
         if !held.is_empty() {
             self.store.release(held).await?;
@@ -430,6 +420,7 @@ impl Inner {
         // With one process there is nobody who could wait for the lease to run out.
         let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let done = self.tallies.total();
         let (turns_held, tasks_held) = (self.turns_held.load(Ordering::Acquire), self.tasks.held());
         WorkerInfo {
             worker: self.worker,
@@ -447,6 +438,9 @@ impl Inner {
             accepting: !self.is_draining(),
             group: self.options.worker_group.as_str().into(),
             host: self.options.host.as_str().into(),
+            tasks_completed: done.completed(),
+            tasks_failed: done.failed(),
+            tasks_took: Duration::from_micros(done.took_us()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The routes, one file a subject.
 
 pub(crate) mod control;
+pub(crate) mod durable;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod history;

@@ -58,6 +58,7 @@ fn path_of(entry: &Entry) -> String {
         ("{runKey}", "00000000-0000-7000-8000-000000000000"),
         ("{name}", "nothing"),
         ("{id}", "0000000000000000"),
+        ("{key}", "nothing"),
         ("{*file}", "index.html"),
     ] {
         path = path.replace(name, value);
