@@ -142,6 +142,10 @@ fn all_routes(options: &Options) -> Routes {
         .add(admin, routes!(keys::list))
         .add(admin, routes!(keys::create))
         .add(admin, routes!(keys::revoke));
+    #[cfg(feature = "webhooks")]
+    let routes = routes
+        .add(read, routes!(crate::routes::webhooks::disabled))
+        .add(manage, routes!(crate::routes::webhooks::enable));
     match options.tick {
         true => routes.add(Access::Scope(Scope::Tick), routes!(tick::tick)),
         false => routes,

@@ -16,5 +16,7 @@ pub(crate) mod result;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod tick;
+#[cfg(feature = "webhooks")]
+pub(crate) mod webhooks;
 pub(crate) mod why;
 pub(crate) mod workflows;
