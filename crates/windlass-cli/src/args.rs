@@ -1,5 +1,6 @@
 //! The command line: every command, option and example, as clap reads and documents it.
 
+mod admin;
 mod runs;
 mod schedules;
 mod store;
@@ -10,10 +11,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use admin::{
+    BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
+    TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
+};
 pub(crate) use runs::{
-    BulkArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs, ListArgs,
-    LogFilter, LogsArgs, Named, RestartArgs, RunRef, RunsCommand, SendEventArgs, TerminateArgs,
-    WaitArgs, WatchArgs,
+    BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
+    ListArgs, LogFilter, LogsArgs, Named, RestartArgs, RunRef, RunsCommand, SendEventArgs,
+    TerminateArgs, WaitArgs, WatchArgs,
 };
 pub(crate) use schedules::{PutArgs, SchedulesCommand};
 pub(crate) use store::{ExportArgs, ImportArgs, StoreArg, VerifyArgs};
@@ -77,6 +82,18 @@ Examples:
     Schedules(SchedulesArgs),
     /// API keys of a server.
     Keys(KeysArgs),
+    /// The processes that do the work: list, look at one, drain one.
+    Workers(WorkersArgs),
+    /// Activities and effects that wait or are being done.
+    Tasks(TasksArgs),
+    /// Dead letters: tasks that were given up.
+    Dlq(DlqArgs),
+    /// Circuit breakers.
+    Breakers(BreakersArgs),
+    /// Endpoints of webhooks that are disabled.
+    Webhooks(WebhooksArgs),
+    /// How the system is. Ends with 1 if it is unhealthy.
+    Health(HealthArgs),
     /// Say what a store is and what is in it.
     Info(StoreArg),
     /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.

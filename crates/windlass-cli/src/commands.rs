@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod admin;
 mod config;
 mod dev;
 mod keys;
@@ -10,6 +11,7 @@ mod schedules;
 mod serve;
 mod server;
 mod store;
+mod webhooks;
 mod why;
 mod workflows;
 
@@ -31,6 +33,12 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
+        Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
+        Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,
+        Command::Dlq(args) => admin::dlq(Api::new(&args.remote)?, args.command).await,
+        Command::Breakers(args) => admin::breakers(Api::new(&args.remote)?, args.command).await,
+        Command::Webhooks(args) => webhooks::run(Api::new(&args.remote)?, args.command).await,
+        Command::Health(args) => admin::health(Api::new(&args.remote)?).await,
         Command::Info(args) => store::info(args).await,
         Command::Doctor(args) => store::doctor(args).await,
         Command::Verify(args) => store::verify(args).await,

@@ -202,9 +202,16 @@ impl Engine {
                 continue;
             };
             let mut commit = inner.carried_on(loaded, actor.as_ref())?;
-            commit.ops.extend(beside.clone());
-            if let Some(created) = self.superseded(commit).await? {
-                return Ok(created);
+            match &beside {
+                Some(beside) => commit.ops.push(beside.clone()),
+                None => commit.ops.extend(self.requeued_with(&run).await?),
+            }
+            match self.superseded(commit).await {
+                Ok(Some(created)) => return Ok(created),
+                Ok(None) => {}
+                // Somebody has requeued or deleted it meanwhile: the run is looked at again.
+                Err(error) if beside.is_none() && error.code() == "DEAD_LETTER_NOT_FOUND" => {}
+                Err(error) => return Err(error),
             }
         }
         Err(busy(&self.current(run_key).await?))

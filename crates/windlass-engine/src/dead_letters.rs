@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route, RunKey,
-    Task, TaskId,
+    Actor, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route, Run,
+    RunKey, Task, TaskId, Timestamp,
 };
 
 use crate::engine::Engine;
@@ -78,9 +78,46 @@ impl Engine {
         }
     }
 
+    /// What marks the letters of an errored run as requeued, for the commit that carries it on. Effects
+    /// have a life of their own.
+    pub(crate) async fn requeued_with(&self, run: &Run) -> Result<Vec<Op>, Error> {
+        let limit = self.inner.options.limits.page_rows_max;
+        let query = Query::LettersOfRun { run_key: run.run_key, limit };
+        let letters = self.inner.store.list(query).await?.dead_letters()?;
+        let at = self.inner.clock.now();
+        let open = letters.into_iter().filter(|letter| {
+            letter.requeued_at.is_none() && &*letter.kind != windlass_kernel::EFFECT
+        });
+        Ok(open.map(|letter| Op::Requeue { task_id: letter.task_id, at }).collect())
+    }
+
     /// Deletes dead letters of the namespace. Answers how many were there.
     pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
         self.inner.store.delete_dead_letters(self.namespace.clone(), task_ids).await
+    }
+
+    /// Deletes the dead letters of the namespace, or of one of its queues, that were given up before a
+    /// time. Answers how many.
+    pub async fn purge_dead_letters_before(
+        &self,
+        queue: Option<QueueName>,
+        before: Timestamp,
+    ) -> Result<u64, Error> {
+        let limit = self.inner.options.limits.page_rows_max;
+        let (mut deleted, mut after) = (0, None);
+        loop {
+            let page = self.dead_letters(queue.clone(), after, limit).await?;
+            after = page.last().map(|letter| letter.task_id);
+            let last = page.len() < limit as usize;
+            let old = page.into_iter().filter(|letter| letter.dead_at < before);
+            let ids: Vec<TaskId> = old.map(|letter| letter.task_id).collect();
+            if !ids.is_empty() {
+                deleted += self.delete_dead_letters(ids).await?;
+            }
+            if last {
+                return Ok(deleted);
+            }
+        }
     }
 
     /// Deletes all dead letters of the namespace, or of one of its queues. Answers how many.

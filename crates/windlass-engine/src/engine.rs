@@ -25,6 +25,7 @@ use crate::retention;
 use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
+use crate::tallies::Tallies;
 use crate::tasks::{Promised, TaskRoutes, Tasks};
 use crate::workers;
 
@@ -49,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) models: RwLock<BTreeMap<WorkflowName, Registered>>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) beats: Beats,
+    pub(crate) tallies: Tallies,
     pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
@@ -110,6 +112,7 @@ impl Engine {
         let inner = Arc::new(Inner {
             tasks: Arc::new(Tasks::new(options.tasks_max)),
             beats: Beats::default(),
+            tallies: Tallies::default(),
             store,
             env,
             clock,
@@ -323,6 +326,7 @@ impl Inner {
         }
         self.set_phase(Phase::Stopped);
         drop(self.claiming.lock().await);
+        self.write_tallies().await;
         let held = self.store.held(self.worker).await?;
         if !held.is_empty() {
             self.store.release(held).await?;
@@ -420,6 +424,7 @@ impl Inner {
         // With one process there is nobody who could wait for the lease to run out.
         let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let done = self.tallies.total();
         let (turns_held, tasks_held) = (self.turns_held.load(Ordering::Acquire), self.tasks.held());
         WorkerInfo {
             worker: self.worker,
@@ -437,6 +442,9 @@ impl Inner {
             accepting: !self.is_draining(),
             group: self.options.worker_group.as_str().into(),
             host: self.options.host.as_str().into(),
+            tasks_completed: done.completed(),
+            tasks_failed: done.failed(),
+            tasks_took: Duration::from_micros(done.took_us()),
         }
     }
 

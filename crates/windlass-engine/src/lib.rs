@@ -24,6 +24,7 @@ mod settle;
 mod slot;
 mod start;
 mod sticky;
+mod tallies;
 mod tasks;
 mod turn;
 mod why;

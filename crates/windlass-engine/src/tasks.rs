@@ -469,6 +469,7 @@ impl Inner {
                 (Err(failure("InvalidTask", message, false)), RetryPolicy::none())
             }
         };
+        self.tally(task, began_at, &result);
         let attempt = Attempt { task, guard, number: attempt, began_at, close_by };
         self.settling(&attempt, result, &policy)
     }

@@ -148,6 +148,21 @@ impl Breaker {
         self.status
     }
 
+    /// How many failures count towards opening it.
+    pub fn failures(&self) -> usize {
+        self.failures_us.len()
+    }
+
+    /// When the last failure was that counts.
+    pub fn last_failure(&self) -> Option<Timestamp> {
+        self.failures_us.last().copied().map(Timestamp::from_micros)
+    }
+
+    /// How many probes in a row have succeeded.
+    pub fn successes(&self) -> u32 {
+        self.successes
+    }
+
     /// Whether a worker may call now. `attempt_max` bounds how long its probe may take.
     pub fn permit(
         &mut self,

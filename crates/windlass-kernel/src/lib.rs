@@ -6,6 +6,7 @@
 pub mod body;
 mod breaker;
 pub mod canonical;
+pub mod census;
 pub mod commit;
 pub mod digest;
 pub mod draft;
@@ -29,6 +30,7 @@ pub mod verify;
 
 pub use body::{Body, Encoding};
 pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit};
+pub use census::{Census, Figures, LetterCount, Tally, TaskCount};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
     OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,

@@ -86,6 +86,8 @@ pub struct Limits {
     pub setting_bytes_max: usize,
     /// Trees of one deletion. Default 1,000.
     pub delete_trees_max: usize,
+    /// Figures of one tally. Default 10,000.
+    pub tallies_max: usize,
 }
 
 impl Limits {
@@ -129,6 +131,7 @@ impl Limits {
         setting_name_chars_max: 200,
         setting_bytes_max: 64 * 1024,
         delete_trees_max: 1_000,
+        tallies_max: 10_000,
     };
 }
 

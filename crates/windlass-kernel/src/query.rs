@@ -131,6 +131,13 @@ pub enum Query {
         /// The task that died.
         task_id: TaskId,
     },
+    /// Dead letters of a run by task id.
+    LettersOfRun {
+        /// The run.
+        run_key: RunKey,
+        /// How many at most.
+        limit: u32,
+    },
     /// How many runs with a label are in which status, each run in its newest generation, by workflow
     /// and status. It looks at the runs with the label and at no others.
     LabelCounts {
@@ -312,6 +319,7 @@ impl Query {
             | Query::Logs { limit, .. }
             | Query::Workers { limit, .. }
             | Query::DeadLetters { limit, .. }
+            | Query::LettersOfRun { limit, .. }
             | Query::LabelCounts { limit, .. }
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
@@ -350,7 +358,7 @@ pub enum Rows {
     Logs(Vec<LogLine>),
     /// Answers `Workers`.
     Workers(Vec<Worker>),
-    /// Answers `DeadLetters` and `DeadLetter`.
+    /// Answers `DeadLetters`, `DeadLetter` and `LettersOfRun`.
     DeadLetters(Vec<DeadLetter>),
     /// Answers `LabelCounts`.
     Counts(Vec<RunCount>),

@@ -567,6 +567,12 @@ pub struct WorkerInfo {
     pub group: Arc<str>,
     /// The machine that it runs on, if it is known.
     pub host: Arc<str>,
+    /// Attempts at tasks that succeeded here since it began.
+    pub tasks_completed: u64,
+    /// Attempts at tasks that failed here since it began.
+    pub tasks_failed: u64,
+    /// How long all those attempts together took.
+    pub tasks_took: Duration,
 }
 
 /// What a setting is called: its kind says who reads it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::body::Body;
 use crate::breaker::BreakerRow;
+use crate::census::{Census, Tally};
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
@@ -110,6 +111,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Counts and ages, at a cost that does not grow with what has ended or sleeps.
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
+
+    /// What a namespace has, at a cost that does not grow with what has ended or sleeps.
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>>;
+
+    /// Adds to the figures of minutes, and forgets those of minutes that are no longer kept. An answer
+    /// that is lost may mean either, and nothing depends on it.
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// The figures of a namespace over the minutes that are kept, by name and field; each with the
+    /// minute in which it is asked.
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>>;
 
     /// Sets how many may hold under a key at once; `None` lifts the limit.
     fn set_limit(

@@ -197,6 +197,9 @@ CREATE TABLE @schema@.workers (
     accepting     bool NOT NULL,
     worker_group  text COLLATE "C" NOT NULL,
     host          text COLLATE "C" NOT NULL,
+    tasks_completed int8 NOT NULL,
+    tasks_failed  int8 NOT NULL,
+    tasks_took_us int8 NOT NULL,
     started_at    int8 NOT NULL,
     renewed_at    int8 NOT NULL,
     steady_since  int8 NOT NULL,
@@ -245,6 +248,18 @@ CREATE TABLE @schema@.breakers (
     updated_at     int8 NOT NULL,
     PRIMARY KEY (namespace, breaker_key)
 ) WITH (fillfactor = 50);
+CREATE INDEX breakers_open ON @schema@.breakers (namespace, breaker_key) WHERE status <> 'closed';
+
+-- What was done in each of the last minutes; the kernel knows what the fields are.
+CREATE TABLE @schema@.tallies (
+    namespace  text COLLATE "C" NOT NULL,
+    minute     int8 NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    field      int4 NOT NULL,
+    value      int8 NOT NULL,
+    PRIMARY KEY (namespace, minute, name, field)
+) WITH (fillfactor = 50);
+CREATE INDEX tallies_by_minute ON @schema@.tallies (minute);
 
 -- Small values that all processes share: retention policies, keys.
 CREATE TABLE @schema@.settings (
@@ -275,8 +290,10 @@ CREATE TABLE @schema@.dead_letters (
     requeued_at      int8
 );
 CREATE INDEX dead_letters_by_namespace ON @schema@.dead_letters (namespace, task_id);
-CREATE INDEX dead_letters_open ON @schema@.dead_letters (task_id) WHERE requeued_at IS NULL;
-CREATE INDEX dead_letters_by_run ON @schema@.dead_letters (run_key) WHERE run_key IS NOT NULL;
+CREATE INDEX dead_letters_open ON @schema@.dead_letters (namespace, task_id)
+    WHERE requeued_at IS NULL;
+CREATE INDEX dead_letters_by_run ON @schema@.dead_letters (run_key, task_id)
+    WHERE run_key IS NOT NULL;
 
 -- How many runs are where. A committer adds to the rows of its own shard, so committers do not
 -- wait for each other; a row is updated at every batch, hence the free space.

@@ -451,7 +451,8 @@ END $$;
 CREATE FUNCTION @schema@.renew(
     p_worker uuid, p_name text, p_version text, p_status text, p_lease_us int8, p_turns text,
     p_tasks text, p_slots int8, p_note text, p_load int8, p_task_slots int8, p_task_load int8,
-    p_accepting bool, p_group text, p_host text
+    p_accepting bool, p_group text, p_host text,
+    p_tasks_completed int8, p_tasks_failed int8, p_tasks_took_us int8
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -467,13 +468,14 @@ BEGIN
     END IF;
     INSERT INTO @schema@.workers AS w VALUES (p_worker, p_name, p_version, p_status, p_lease_us,
         p_turns, p_tasks, p_slots, p_note, p_load, p_task_slots, p_task_load, p_accepting, p_group,
-        p_host, v_now, v_now, v_now, false)
+        p_host, p_tasks_completed, p_tasks_failed, p_tasks_took_us, v_now, v_now, v_now, false)
     ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version,
         status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns,
         tasks = excluded.tasks, slots = excluded.slots, note = excluded.note,
         load = excluded.load, task_slots = excluded.task_slots, task_load = excluded.task_load,
         accepting = excluded.accepting, worker_group = excluded.worker_group,
-        host = excluded.host,
+        host = excluded.host, tasks_completed = excluded.tasks_completed,
+        tasks_failed = excluded.tasks_failed, tasks_took_us = excluded.tasks_took_us,
         renewed_at = excluded.renewed_at,
         steady_since = CASE WHEN v_now > w.renewed_at + w.lease_us THEN v_now
             ELSE w.steady_since END

@@ -13,6 +13,7 @@
 )]
 
 mod apply;
+mod census;
 mod committer;
 mod error;
 mod health;

@@ -82,6 +82,10 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found = page.ask(&dead_letter(), &[&task_id.0]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
         }
+        Query::LettersOfRun { run_key, .. } => {
+            let found = page.ask(&letters_of_run(), &[&run_key.0, &limit]).await?;
+            rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
+        }
         Query::LabelCounts { namespace, label: (key, value), .. } => {
             let found =
                 page.ask(LABEL_COUNTS, &[&namespace.as_str(), &key, &value, &limit]).await?;
@@ -392,6 +396,13 @@ fn dead_letter() -> String {
     format!("SELECT {DEAD_LETTER} FROM @schema@.dead_letters d WHERE d.task_id = $1")
 }
 
+fn letters_of_run() -> String {
+    format!(
+        "SELECT {DEAD_LETTER} FROM @schema@.dead_letters d WHERE d.run_key = $1 \
+         ORDER BY d.task_id LIMIT $2"
+    )
+}
+
 // Only an ended generation can have a later one.
 const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
     FROM @schema@.labels l JOIN @schema@.runs r ON r.run_key = l.run_key \
@@ -435,6 +446,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("workers", workers()),
         named("dead letters", dead_letters()),
         named("dead letter", dead_letter()),
+        named("dead letters of a run", letters_of_run()),
         named("counts by label", LABEL_COUNTS.to_owned()),
         named("limits", LIMITS.to_owned()),
         named("expired", expired()),

@@ -57,7 +57,7 @@ pub(crate) const DEAD_LETTER: &str = "d.task_id, d.namespace, d.run_key, d.step_
 /// The columns of a worker, of a table that is called `w`.
 pub(crate) const WORKER: &str = "w.worker, w.name, w.version, w.status, w.lease_us, w.turns, \
     w.tasks, w.slots, w.note, w.load, w.task_slots, w.task_load, w.accepting, w.worker_group, w.host, \
-    w.started_at, w.renewed_at, w.steady_since, w.drain";
+    w.tasks_completed, w.tasks_failed, w.tasks_took_us, w.started_at, w.renewed_at, w.steady_since, w.drain";
 
 /// Reads the columns of a row one after the other.
 pub(crate) struct Cells<'a> {
@@ -388,6 +388,9 @@ pub(crate) fn worker(row: &Row) -> Result<Worker, Error> {
             accepting: c.take()?,
             group: c.text()?.into(),
             host: c.text()?.into(),
+            tasks_completed: c.count()?,
+            tasks_failed: c.count()?,
+            tasks_took: Duration::from_micros(c.count()?),
         },
         started_at: c.time()?,
         renewed_at: c.time()?,

@@ -14,10 +14,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem, LimitKey,
-    Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
-    Store, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
+    CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
+    LimitKey, Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
+    SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -25,7 +25,7 @@ use crate::committer::{Committer, Job, Outcome};
 use crate::error::{Failure, classify, closed, of_call, of_pool};
 use crate::options::{Connector, Options};
 use crate::wake::{Waker, listen_loop, notify_loop};
-use crate::{health, holds, list, load, retention, schema, workers};
+use crate::{census, health, holds, list, load, retention, schema, workers};
 
 /// What all parts of an open store share.
 pub(crate) struct Shared {
@@ -272,6 +272,7 @@ fn statements() -> Vec<(String, String)> {
     all.extend(load::statements());
     all.extend(list::statements());
     all.extend(health::statements());
+    all.extend(census::statements());
     all
 }
 
@@ -391,6 +392,18 @@ impl Store for PostgresStore {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         self.call(|shared| async move { health::health(&shared).await })
+    }
+
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+        self.call(|shared| async move { census::census(&shared, namespace).await })
+    }
+
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+        self.call(|shared| async move { census::tally(&shared, tallies).await })
+    }
+
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+        self.call(|shared| async move { census::tallied(&shared, namespace).await })
     }
 
     fn set_limit(

@@ -11,7 +11,8 @@ use crate::schema::keep_partitions_ahead;
 use crate::store::Shared;
 
 const RENEW: &str = "SELECT code, op, n, flag, key FROM \
-    @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+    @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
+    $16, $17, $18)";
 
 const DRAIN: &str = "UPDATE @schema@.workers w SET drain = true \
     WHERE w.worker = $1 AND w.status <> 'stopped' RETURNING true";
@@ -32,6 +33,8 @@ pub(crate) fn statements() -> Vec<(String, String)> {
 /// Registers a worker, or renews its lease.
 pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, Error> {
     let lease = i64::try_from(info.lease.as_micros()).unwrap_or(i64::MAX / 4);
+    let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let took = whole(u64::try_from(info.tasks_took.as_micros()).unwrap_or(u64::MAX));
     let (turns, tasks) = (routes_text(&info.turns), routes_text(&info.tasks));
     let rows = shared
         .query(
@@ -52,6 +55,9 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
                 &info.accepting,
                 &&*info.group,
                 &&*info.host,
+                &whole(info.tasks_completed),
+                &whole(info.tasks_failed),
+                &took,
             ],
         )
         .await?;

@@ -21,11 +21,16 @@ const STORE_PAGES_MAX: usize = 20;
 
 /// How many rows are asked for.
 pub(crate) fn page_size(asked: Option<u32>) -> Result<u32, ApiError> {
+    sized("pageSize", asked)
+}
+
+/// As [`page_size`], by another name.
+pub(crate) fn sized(name: &str, asked: Option<u32>) -> Result<u32, ApiError> {
     match asked {
         None => Ok(PAGE_ROWS),
         Some(size) if (1..=PAGE_ROWS_MAX).contains(&size) => Ok(size),
         Some(size) => {
-            let message = format!("pageSize is {size}; use 1 to {PAGE_ROWS_MAX}");
+            let message = format!("{name} is {size}; use 1 to {PAGE_ROWS_MAX}");
             Err(ApiError::invalid("INVALID_PAGE_SIZE", message))
         }
     }

@@ -17,8 +17,8 @@ use crate::error::ApiError;
 use crate::guard::guard;
 use crate::options::Options;
 use crate::routes::{
-    control, events, health, history, index, instances, keys, ledger, live, metrics, queues,
-    result, runs, schedules, tick, why, workflows,
+    control, durable, events, health, history, index, instances, keys, ledger, live, metrics,
+    queues, result, runs, schedules, tick, why, workflows,
 };
 use crate::table::{Access, Entry, Routes};
 
@@ -121,9 +121,31 @@ fn all_routes(options: &Options) -> Routes {
         .add(manage, routes!(schedules::resume))
         .add(read, routes!(queues::queues))
         .add(read, routes!(queues::workers))
+        .add(Access::Operator, routes!(durable::workers::list))
+        .add(Access::Operator, routes!(durable::workers::get))
+        .add(Access::Operator, routes!(durable::workers::drain))
+        .add(read, routes!(durable::workflows::list))
+        .add(read, routes!(durable::workflows::get))
+        .add(read, routes!(durable::events::events))
+        .add(send, routes!(durable::workflows::signal))
+        .add(manage, routes!(durable::workflows::cancel))
+        .add(read, routes!(durable::tasks::list))
+        .add(read, routes!(durable::stats::stats))
+        .add(read, routes!(durable::dlq::list))
+        .add(manage, routes!(durable::dlq::requeue))
+        .add(manage, routes!(durable::dlq::delete))
+        .add(manage, routes!(durable::dlq::purge))
+        .add(read, routes!(durable::breakers::list))
+        .add(manage, routes!(durable::breakers::reset))
+        .add(read, routes!(durable::health::health))
+        .add(scrape, routes!(durable::health::metrics_text))
         .add(admin, routes!(keys::list))
         .add(admin, routes!(keys::create))
         .add(admin, routes!(keys::revoke));
+    #[cfg(feature = "webhooks")]
+    let routes = routes
+        .add(read, routes!(crate::routes::webhooks::disabled))
+        .add(manage, routes!(crate::routes::webhooks::enable));
     match options.tick {
         true => routes.add(Access::Scope(Scope::Tick), routes!(tick::tick)),
         false => routes,

@@ -1,6 +1,7 @@
 //! The routes, one file a subject.
 
 pub(crate) mod control;
+pub(crate) mod durable;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod history;
@@ -15,5 +16,7 @@ pub(crate) mod result;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod tick;
+#[cfg(feature = "webhooks")]
+pub(crate) mod webhooks;
 pub(crate) mod why;
 pub(crate) mod workflows;

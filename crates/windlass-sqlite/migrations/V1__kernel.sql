@@ -184,6 +184,9 @@ CREATE TABLE workers (
     accepting     INTEGER NOT NULL,
     worker_group  TEXT    NOT NULL,
     host          TEXT    NOT NULL,
+    tasks_completed INTEGER NOT NULL,
+    tasks_failed  INTEGER NOT NULL,
+    tasks_took_us INTEGER NOT NULL,
     started_at    INTEGER NOT NULL,
     renewed_at    INTEGER NOT NULL,
     steady_since  INTEGER NOT NULL,
@@ -233,6 +236,8 @@ CREATE TABLE breakers (
     PRIMARY KEY (namespace, breaker_key)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX breakers_open ON breakers (namespace, breaker_key) WHERE status <> 'closed';
+
 -- Small values that outlive a process: retention policies, keys.
 CREATE TABLE settings (
     kind            TEXT    NOT NULL,
@@ -263,8 +268,8 @@ CREATE TABLE dead_letters (
 ) STRICT;
 
 CREATE INDEX dead_letters_namespace ON dead_letters (namespace, task_id);
-CREATE INDEX dead_letters_open ON dead_letters (task_id) WHERE requeued_at IS NULL;
-CREATE INDEX dead_letters_run ON dead_letters (run_key) WHERE run_key IS NOT NULL;
+CREATE INDEX dead_letters_open ON dead_letters (namespace, task_id) WHERE requeued_at IS NULL;
+CREATE INDEX dead_letters_run ON dead_letters (run_key, task_id) WHERE run_key IS NOT NULL;
 
 -- Counts of runs, kept by the writer: one row changes for many commits of a batch.
 CREATE TABLE counters (
@@ -276,6 +281,18 @@ CREATE TABLE counters (
     value      INTEGER NOT NULL,
     PRIMARY KEY (name, namespace, workflow, status, shard)
 ) STRICT, WITHOUT ROWID;
+
+-- What was done in each of the last minutes; the kernel knows what the fields are.
+CREATE TABLE tallies (
+    namespace  TEXT    NOT NULL,
+    minute     INTEGER NOT NULL,
+    name       TEXT    NOT NULL,
+    field      INTEGER NOT NULL,
+    value      INTEGER NOT NULL,
+    PRIMARY KEY (namespace, minute, name, field)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tallies_minute ON tallies (minute);
 
 -- What the store itself remembers: `clock` is the time of the last commit.
 CREATE TABLE meta (

@@ -20,6 +20,7 @@
 //! | `error.rs` | what SQLite's errors mean to a caller |
 
 mod apply;
+mod census;
 mod committer;
 mod error;
 mod health;

@@ -97,6 +97,7 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::Workers { .. }
         | Query::DeadLetters { .. }
         | Query::DeadLetter { .. }
+        | Query::LettersOfRun { .. }
         | Query::LabelCounts { .. }
         | Query::Limits { .. } => beside_runs(conn, query)?,
     })
@@ -394,6 +395,13 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             let sql = format!("SELECT {DEAD_LETTER} FROM dead_letters WHERE task_id = ?1");
             let key = Blob(task_id.as_bytes());
             Rows::DeadLetters(page(conn, &sql, params![key], rows::dead_letter)?)
+        }
+        Query::LettersOfRun { run_key, limit } => {
+            let sql = format!(
+                "SELECT {DEAD_LETTER} FROM dead_letters WHERE run_key = ?1 ORDER BY task_id LIMIT ?2"
+            );
+            let from = params![Blob(run_key.as_bytes()), limit];
+            Rows::DeadLetters(page(conn, &sql, from, rows::dead_letter)?)
         }
         Query::LabelCounts { namespace, label: (key, value), limit } => {
             let from = params![namespace.as_str(), key, value, limit];

@@ -51,7 +51,8 @@ pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data
      version, updated_at";
 /// The columns of a worker.
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
-     note, load, task_slots, task_load, accepting, worker_group, host, started_at, renewed_at, \
+     note, load, task_slots, task_load, accepting, worker_group, host, \
+     tasks_completed, tasks_failed, tasks_took_us, started_at, renewed_at, \
      steady_since, drain";
 
 /// Reads the columns of a row one after the other.
@@ -472,6 +473,9 @@ pub(crate) fn worker(row: &Row<'_>) -> Result<Worker, Error> {
             accepting: c.flag()?,
             group: c.text()?,
             host: c.text()?,
+            tasks_completed: c.number()?,
+            tasks_failed: c.number()?,
+            tasks_took: Duration::from_micros(c.number()?),
         },
         started_at: c.time()?,
         renewed_at: c.time()?,

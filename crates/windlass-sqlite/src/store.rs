@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey, Limits, Loaded,
-    Looked, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
-    Store, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
+    CommitError, CommitResults, DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey,
+    Limits, Loaded, Looked, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
+    SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -19,7 +19,7 @@ use crate::error::{self, Fail};
 use crate::load::{Readers, RunName};
 use crate::options::Options;
 use crate::wake::Bell;
-use crate::{health, holds, list, load, retention, schema, workers};
+use crate::{census, health, holds, list, load, retention, schema, workers};
 
 /// A store in one SQLite file, for one process.
 pub struct SqliteStore {
@@ -230,6 +230,23 @@ impl Store for SqliteStore {
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         let now = self.clock.now();
         Box::pin(self.read(move |conn| health::health(conn, now)))
+    }
+
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+        let now = self.clock.now();
+        Box::pin(self.read(move |conn| census::census(conn, &namespace, now)))
+    }
+
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            Tally::validate(&tallies, &self.limits)?;
+            self.write(move |writer| census::tally(writer, &tallies)).await
+        })
+    }
+
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+        let now = self.clock.now();
+        Box::pin(self.read(move |conn| census::tallied(conn, &namespace, now)))
     }
 
     fn set_limit(

@@ -11,20 +11,23 @@ use windlass_kernel::{
 use crate::apply::Writer;
 use crate::error::Fail;
 use crate::holds;
-use crate::rows::{self, Blob, routes_text, span};
+use crate::rows::{self, Blob, number, routes_text, span};
 
 // After this long nobody asks any more what a worker was.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 const UPSERT: &str = "INSERT INTO workers (worker, name, version, status, lease_us, turns, tasks, \
-     slots, note, load, task_slots, task_load, accepting, worker_group, host, started_at, \
-     renewed_at, steady_since, drain) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
-     ?13, ?14, ?15, ?16, ?17, ?18, 0) \
+     slots, note, load, task_slots, task_load, accepting, worker_group, host, \
+     tasks_completed, tasks_failed, tasks_took_us, started_at, renewed_at, steady_since, drain) \
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, \
+     ?19, ?20, ?21, 0) \
      ON CONFLICT (worker) DO UPDATE SET name = excluded.name, version = excluded.version, \
      status = excluded.status, lease_us = excluded.lease_us, turns = excluded.turns, \
      tasks = excluded.tasks, slots = excluded.slots, note = excluded.note, \
      load = excluded.load, task_slots = excluded.task_slots, task_load = excluded.task_load, \
      accepting = excluded.accepting, worker_group = excluded.worker_group, host = excluded.host, \
+     tasks_completed = excluded.tasks_completed, tasks_failed = excluded.tasks_failed, \
+     tasks_took_us = excluded.tasks_took_us, \
      renewed_at = excluded.renewed_at, steady_since = excluded.steady_since";
 const DRAIN: &str = "UPDATE workers SET drain = 1 WHERE worker = ?1 AND status <> 'stopped'";
 const CONTROL: &str = "SELECT run_key FROM runs INDEXED BY runs_held WHERE turn_worker = ?1 \
@@ -79,6 +82,9 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fa
         info.accepting,
         &*info.group,
         &*info.host,
+        number(info.tasks_completed),
+        number(info.tasks_failed),
+        span(info.tasks_took),
         worker.started_at.as_micros(),
         worker.renewed_at.as_micros(),
         worker.steady_since.as_micros(),

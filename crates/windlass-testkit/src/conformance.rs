@@ -6,6 +6,7 @@
 pub mod batches;
 pub mod bodies;
 pub mod breakers;
+pub mod census;
 pub mod claims;
 pub mod create;
 pub mod fences;
@@ -171,6 +172,11 @@ macro_rules! conformance {
             breakers: [
                 are_swapped_by_whoever_read_the_last,
                 are_listed,
+            ],
+            census: [
+                counts_what_a_namespace_has,
+                figures_are_added_up_for_an_hour,
+                figures_of_many_at_once,
             ],
             settings: [
                 are_kept_replaced_and_forgotten,

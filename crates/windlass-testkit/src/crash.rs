@@ -35,10 +35,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
-    DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore, Namespace,
-    Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus, Store,
-    TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
+    CommitResults, DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore,
+    Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus,
+    Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 use windlass_models::steps::WorkflowRef;
 
@@ -473,6 +473,18 @@ impl Store for DyingStore {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         self.alive(|| self.inner.health())
+    }
+
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+        self.alive(|| self.inner.census(namespace))
+    }
+
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+        self.alive(|| self.inner.tally(tallies))
+    }
+
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+        self.alive(|| self.inner.tallied(namespace))
     }
 
     fn set_limit(

@@ -63,6 +63,11 @@ Examples:
   windlass runs terminate order/order-42 --reason 'customer called'
   windlass runs terminate --all --label batch=7 --dry-run")]
     Terminate(TerminateArgs),
+    /// Ask a run to end: what it is doing is finished or given up first.
+    #[command(after_help = "\
+Examples:
+  windlass runs cancel order/order-42 --reason 'customer called'")]
+    Cancel(CancelArgs),
     /// Carry a failed run on at the step that failed, as a new generation.
     #[command(after_help = "\
 Examples:
@@ -304,6 +309,9 @@ pub(crate) struct CreateArgs {
     /// Begin at this time (RFC 3339).
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<String>,
+    /// A text that every step and the terminal hook of a relay see. Can be given more than once.
+    #[arg(long = "run-header", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) headers: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
 }
@@ -351,6 +359,17 @@ pub(crate) struct TerminateArgs {
     /// Why, for the record.
     #[arg(long, value_name = "TEXT", conflicts_with = "all")]
     pub(crate) reason: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct CancelArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Why, for the record.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
 }
 
 #[derive(Args)]

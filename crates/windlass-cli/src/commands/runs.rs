@@ -29,6 +29,7 @@ pub(super) async fn run(api: Api, command: RunsCommand) -> Outcome {
         RunsCommand::Retry(args) => control::run(api, "retry", args).await,
         RunsCommand::Restart(args) => control::restart(api, args).await,
         RunsCommand::Terminate(args) => control::terminate(api, args).await,
+        RunsCommand::Cancel(args) => control::cancel(api, args).await,
         RunsCommand::SendEvent(args) => control::send_event(api, args).await,
         RunsCommand::Watch(args) => watch::run(api, args).await,
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod admin;
 mod dev;
 mod errors;
 mod help;

@@ -4,6 +4,7 @@
 //! the process ends.
 
 mod apply;
+mod census;
 mod holds;
 mod list;
 mod retention;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::body::Body;
 use crate::breaker::BreakerRow;
+use crate::census::{Census, Tally};
 use crate::commit::Commit;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
@@ -169,6 +171,22 @@ impl Store for MemoryStore {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         ready(self.call(|state| Ok(state.health())))
+    }
+
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+        ready(self.call(|state| Ok(state.census(&namespace))))
+    }
+
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+        ready(self.call(|state| {
+            Tally::validate(&tallies, &self.limits)?;
+            state.tally(tallies);
+            Ok(())
+        }))
+    }
+
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+        ready(self.call(|state| Ok(state.tallied(&namespace))))
     }
 
     fn set_limit(

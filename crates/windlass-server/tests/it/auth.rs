@@ -58,6 +58,7 @@ fn path_of(entry: &Entry) -> String {
         ("{runKey}", "00000000-0000-7000-8000-000000000000"),
         ("{name}", "nothing"),
         ("{id}", "0000000000000000"),
+        ("{key}", "nothing"),
         ("{*file}", "index.html"),
     ] {
         path = path.replace(name, value);
@@ -91,6 +92,13 @@ async fn every_route_needs_its_scope(kind: Kind) {
         .unwrap();
     assert!(routes.len() > 50, "{}", routes.len());
     let mut scopes_seen = std::collections::BTreeSet::new();
+    let mut keys = Vec::new();
+    for scope in Scope::ALL {
+        for namespace in ["default", "other"] {
+            keys.push((scope, namespace, maker.key(namespace, &[scope]).await));
+        }
+    }
+    let none = maker.key("default", &[]).await;
     for entry in &routes {
         let (status, body) = ask(&server, entry, None).await;
         let shown = format!("{} {}", entry.method, entry.path);
@@ -105,23 +113,19 @@ async fn every_route_needs_its_scope(kind: Kind) {
         scopes_seen.insert(needed.as_str());
         assert_eq!((status, &body["code"]), (401, &json!("UNAUTHENTICATED")), "{shown}");
         assert_eq!(ask(&server, entry, Some("wl_0000000000000000_x")).await.0, 401, "{shown}");
-        for scope in Scope::ALL {
-            for namespace in ["default", "other"] {
-                let key = maker.key(namespace, &[scope]).await;
-                let (status, body) = ask(&server, entry, Some(&key)).await;
-                let shown =
-                    format!("{shown} with {} in {namespace}: {status} {body}", scope.as_str());
-                if entry.access == Access::Operator && scope == needed && namespace == "other" {
-                    assert_eq!((status, &body["code"]), (403, &json!("FORBIDDEN")), "{shown}");
-                } else if scope == needed || scope == Scope::Admin {
-                    assert!(!matches!(status, 401 | 403) && status < 500, "{shown}");
-                } else {
-                    assert_eq!((status, &body["code"]), (403, &json!("FORBIDDEN")), "{shown}");
-                    assert_eq!(body["details"]["scope"], needed.as_str());
-                }
+        for (scope, namespace, key) in &keys {
+            let (scope, namespace) = (*scope, *namespace);
+            let (status, body) = ask(&server, entry, Some(key)).await;
+            let shown = format!("{shown} with {} in {namespace}: {status} {body}", scope.as_str());
+            if entry.access == Access::Operator && scope == needed && namespace == "other" {
+                assert_eq!((status, &body["code"]), (403, &json!("FORBIDDEN")), "{shown}");
+            } else if scope == needed || scope == Scope::Admin {
+                assert!(!matches!(status, 401 | 403) && status < 500, "{shown}");
+            } else {
+                assert_eq!((status, &body["code"]), (403, &json!("FORBIDDEN")), "{shown}");
+                assert_eq!(body["details"]["scope"], needed.as_str());
             }
         }
-        let none = maker.key("default", &[]).await;
         assert_eq!(ask(&server, entry, Some(&none)).await.0, 403, "{shown}");
     }
     assert_eq!(scopes_seen.len(), Scope::ALL.len(), "every scope is needed somewhere");

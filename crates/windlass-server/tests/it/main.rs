@@ -5,6 +5,7 @@
 mod auth;
 mod bad_requests;
 mod control;
+mod durable;
 mod harness;
 mod instances;
 mod live;

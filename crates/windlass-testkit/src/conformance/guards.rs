@@ -306,6 +306,19 @@ pub async fn dead_letters(world: World) {
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
     let letters = world.store.list(query).await.unwrap().dead_letters().unwrap();
     assert_eq!(letters, std::slice::from_ref(&letter));
+    let of_run = |run_key, limit| world.store.list(Query::LettersOfRun { run_key, limit });
+    let run_key = windlass_kernel::RunKey(world.key());
+    assert_eq!(of_run(run_key, 10).await.unwrap().dead_letters().unwrap(), []);
+    for _ in 0..2 {
+        let (task_id, kind) = (windlass_kernel::TaskId(world.key()), "activity".into());
+        let of = DeadLetter { task_id, kind, run_key: Some(run_key), ..letter.clone() };
+        world.ok(Commit::new(None, None, vec![Op::DeadLetter(Box::new(of))])).await;
+    }
+    let found = of_run(run_key, 10).await.unwrap().dead_letters().unwrap();
+    assert!(found.len() == 2 && found[0].task_id < found[1].task_id, "{found:?}");
+    assert_eq!(of_run(run_key, 1).await.unwrap().dead_letters().unwrap(), found[..1]);
+    let gone = found.iter().map(|letter| letter.task_id).collect();
+    world.store.delete_dead_letters(letter.namespace.clone(), gone).await.unwrap();
 
     // Requeued once, and then no more; the count stays when it is given up again.
     let at = task.created_at;

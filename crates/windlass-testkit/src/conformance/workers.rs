@@ -32,6 +32,9 @@ pub async fn register_and_renew(world: World) {
         accepting: false,
         group: "Größe".into(),
         host: "machine-7".into(),
+        tasks_completed: 7,
+        tasks_failed: 5,
+        tasks_took: Duration::from_micros(1_234_567),
         ..world.info(worker)
     };
     let second = world.store.renew(info.clone()).await.unwrap();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Beat, Body, Breaker, BreakerPolicy, BreakerRow, ClaimOrder, ClaimRequest, Commit, DeleteTrees,
-    HeldItem, Hold, LimitKey, Namespace, Permit, RunKey, SettingName, Store, Want, WorkerInfo,
-    WorkerKey, WorkerStatus,
+    HeldItem, Hold, LimitKey, Namespace, Permit, RouteName, RunKey, SettingName, Store, Tally,
+    Want, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -28,6 +28,7 @@ pub(super) enum Call {
     SetLimit(Namespace, LimitKey, Option<u32>),
     SwapBreaker(BreakerRow),
     PutSetting(SettingName, Option<Body>),
+    Tally(Vec<Tally>),
     DeleteTrees(DeleteTrees),
     Advance(Duration),
 }
@@ -84,6 +85,18 @@ impl Call {
                 row.version += author.rng.below(2);
                 Self::SwapBreaker(row)
             }
+            96 if author.rng.chance(500) => {
+                let minute = Tally::minute_of(world.now().await);
+                let count = author.rng.range(0, 4);
+                let tally = |_| Tally {
+                    minute: minute - author.rng.below(62) as i64,
+                    namespace: author.namespace(),
+                    name: RouteName::new(["t", "u"][author.rng.below(2) as usize]).unwrap(),
+                    field: author.rng.below(3) as u16,
+                    value: author.rng.below(10),
+                };
+                Self::Tally((0..count).map(tally).collect())
+            }
             95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
                 let value = author.rng.chance(700).then(|| author.rng.below(100));
@@ -130,6 +143,7 @@ impl Call {
                 let answer = store.put_setting(name.clone(), value.clone()).await;
                 vec![format!("{answer:?}")]
             }
+            Self::Tally(tallies) => vec![format!("{:?}", store.tally(tallies.clone()).await)],
             Self::DeleteTrees(request) => {
                 vec![format!("{:?}", store.delete_trees(request.clone()).await.unwrap())]
             }

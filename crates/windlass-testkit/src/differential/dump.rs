@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use windlass_kernel::{
-    BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
-    Namespace, Query, RunCount, RunKey, Store, Task, TasksQuery, Worker,
+    BreakerRow, Census, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
+    Namespace, Query, RunCount, RunKey, Store, Tally, Task, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -21,6 +21,8 @@ pub(super) struct Dump {
     breakers: Vec<BreakerRow>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
+    census: Vec<Census>,
+    tallies: Vec<Tally>,
     health: Health,
 }
 
@@ -41,8 +43,11 @@ impl Dump {
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
         let mut counts = Vec::new();
         let mut breakers = Vec::new();
+        let (mut census, mut tallies) = (Vec::new(), Vec::new());
         for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
             tasks.extend(tasks_of(store, &namespace).await);
+            census.push(store.census(namespace.clone()).await.unwrap());
+            tallies.extend(store.tallied(namespace.clone()).await.unwrap());
             let query = Query::DeadLetters {
                 namespace: namespace.clone(),
                 queue: None,
@@ -82,6 +87,8 @@ impl Dump {
             breakers,
             workers,
             held,
+            census,
+            tallies,
             health,
         }
     }
@@ -98,6 +105,8 @@ impl Dump {
         same("breakers", &self.breakers, &found.breakers, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);
+        same("a census", &self.census, &found.census, place);
+        same("tallies", &self.tallies, &found.tallies, place);
         assert_eq!(self.health, found.health, "health differs: {place}");
     }
 }

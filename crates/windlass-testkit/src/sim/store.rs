@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
-    CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorKind, Health, HeldItem, LimitKey,
-    Limits, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, SettingName, Store, TaskId, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey,
-    WorkflowName,
+    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
+    CommitError, CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorKind, Health,
+    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed,
+    Rows, Run, RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, Wakeup,
+    WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -586,6 +586,21 @@ impl Store for NodeStore {
 
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
         self.ask("health", |network| network.at_once(network.inner.health()), |_| String::new())
+    }
+
+    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.census(namespace));
+        self.ask("census", apply, |_| String::new())
+    }
+
+    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.tally(tallies));
+        self.ask("tally", apply, |()| String::new())
+    }
+
+    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.tallied(namespace));
+        self.ask("tallied", apply, |_| String::new())
     }
 
     fn set_limit(

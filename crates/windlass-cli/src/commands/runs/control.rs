@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{RunName, bulk, resolve, wait};
-use crate::args::{ControlArgs, RestartArgs, SendEventArgs, TerminateArgs, WaitArgs};
+use crate::args::{CancelArgs, ControlArgs, RestartArgs, SendEventArgs, TerminateArgs, WaitArgs};
 use crate::commands::{Api, read_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::cell;
@@ -36,6 +36,28 @@ pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
         None => json!({}),
     };
     act(api, &run, "terminate", &body, &WaitArgs::default()).await
+}
+
+pub(super) async fn cancel(api: Api, args: CancelArgs) -> Outcome {
+    let run = resolve(&api.client, &args.run).await?;
+    let found = api.client.get(&run.path(&[]), &Vec::new()).await?;
+    let key = cell(&found["meta"], "runKey");
+    let body = match args.reason {
+        Some(reason) => json!({ "reason": reason }),
+        None => json!({}),
+    };
+    let answer = api.client.post(&["durable", "workflows", &key, "cancel"], &body).await?;
+    if args.wait.wait {
+        return wait::until_end(&api, &run, &args.wait).await;
+    }
+    match api.out.is_text() {
+        true => {
+            let status = api.out.status(&cell(&answer, "status"));
+            api.out.line(&format!("{run} is asked to end: {status}"))?;
+        }
+        false => api.out.value(&answer)?,
+    }
+    Ok(Exit::Ok)
 }
 
 async fn act(api: Api, run: &RunName, action: &str, body: &Value, then: &WaitArgs) -> Outcome {

@@ -50,6 +50,9 @@ fn body(args: &CreateArgs, id: Option<String>) -> Result<Value, Failure> {
     if let Some(delay) = args.delay {
         body["delayMs"] = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).into();
     }
+    if !args.headers.is_empty() {
+        body["headers"] = labels_of(&args.headers);
+    }
     if let Some(at) = &args.at {
         body["startAt"] = at.as_str().into();
     }

@@ -142,6 +142,11 @@ impl State {
             Query::DeadLetter { task_id } => {
                 Rows::DeadLetters(self.dead_letters.get(task_id).into_iter().cloned().collect())
             }
+            Query::LettersOfRun { run_key, .. } => {
+                let of_run = |letter: &&DeadLetter| letter.run_key == Some(*run_key);
+                let letters = self.dead_letters.values().filter(of_run);
+                Rows::DeadLetters(letters.take(limit).cloned().collect())
+            }
             Query::LabelCounts { namespace, label: (key, value), .. } => {
                 let mut counts = self.label_counts(namespace, key, value);
                 counts.truncate(limit);
@@ -267,7 +272,7 @@ impl State {
     }
 }
 
-fn task_state(task: &Task) -> TaskState {
+pub(super) fn task_state(task: &Task) -> TaskState {
     match (task.worker, task.ready) {
         (Some(_), _) => TaskState::Held,
         (None, true) => TaskState::Ready,

@@ -35,6 +35,7 @@ pub(super) struct State {
     pub(super) breakers: BTreeMap<(Namespace, LimitKey), BreakerRow>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
     pub(super) settings: BTreeMap<SettingName, Setting>,
+    pub(super) tallies: BTreeMap<(i64, Namespace, RouteName, u16), u64>,
     pub(super) turn_index: Index<RunKey>,
     pub(super) task_index: Index<TaskId>,
     wakeups: Vec<Wakeup>,

@@ -1,0 +1,294 @@
+//! Dead letters: tasks that were given up.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::{
+    DeadLetter, QueueName, RouteName, RunKey, TaskId, Timestamp, parse_duration,
+};
+use windlass_engine::Requeued;
+
+use super::tasks::input_of;
+use super::{ask, bounded, task_id};
+use crate::auth::Scope;
+use crate::cursor::{self, decode_as};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{Call, Incoming, Named, Params, Payload};
+use crate::paging::sized;
+use crate::view::{Raw, Time, parse_time, raw};
+
+/// How many pages of the store are looked through for one page of an answer.
+const STORE_PAGES_MAX: usize = 20;
+
+/// A task that was given up.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableLetter {
+    /// Names it.
+    #[schema(value_type = String, format = Uuid)]
+    pub id: TaskId,
+    /// The task that it was; the same again.
+    #[schema(value_type = String, format = Uuid)]
+    pub original_task_id: TaskId,
+    /// The run it worked for.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub workflow_id: Option<RunKey>,
+    /// The step it worked for.
+    pub activity_id: Option<String>,
+    /// What was to be run.
+    pub activity_type: String,
+    /// The queue it was claimed from.
+    pub queue: String,
+    /// What it was given.
+    #[schema(value_type = Option<Value>)]
+    pub input: Option<Raw>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why it was given up.
+    pub last_error: String,
+    /// The errors of its attempts, the latest twenty.
+    #[schema(value_type = Value)]
+    pub error_history: Raw,
+    /// When it was given up.
+    pub dead_at: Time,
+    /// When it was requeued, if nothing has been given up since.
+    pub requeued_at: Option<Time>,
+    /// How often it was requeued.
+    pub requeue_count: u32,
+}
+
+impl DurableLetter {
+    fn of(letter: &DeadLetter) -> Result<Self, ApiError> {
+        let none = || to_raw_value(&json!([]));
+        let errors = letter.errors.as_ref().map_or_else(none, |errors| Ok(raw(errors)));
+        let errors = errors.map_err(|error| {
+            windlass::Error::new(windlass::ErrorKind::Internal, "INTERNAL", error.to_string())
+        })?;
+        Ok(Self {
+            id: letter.task_id,
+            original_task_id: letter.task_id,
+            workflow_id: letter.run_key,
+            activity_id: letter.step_key.as_ref().map(ToString::to_string),
+            activity_type: letter.name.to_string(),
+            queue: letter.queue.to_string(),
+            input: input_of(letter.body.as_ref()),
+            attempts: letter.attempt,
+            last_error: letter.reason.to_string(),
+            error_history: errors,
+            dead_at: Time(letter.dead_at),
+            requeued_at: letter.requeued_at.map(Time),
+            requeue_count: letter.requeues,
+        })
+    }
+}
+
+/// A page of dead letters.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableLetters {
+    /// The letters, oldest task first. Those that were requeued stay until they are deleted.
+    pub entries: Vec<DurableLetter>,
+    /// How many fit the filter, on all pages; at most 10,000 are counted.
+    pub total: u64,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LettersParams {
+    /// Only those of this activity type.
+    activity_type: Option<String>,
+    /// Only those of this queue.
+    queue: Option<String>,
+    /// Rows of the page: 1 to 100. Default 25.
+    limit: Option<u32>,
+    /// `cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists dead letters.
+#[utoipa::path(get, path = "/durable/dlq", tag = "durable", operation_id = "durableListDlq",
+    params(LettersParams),
+    responses((status = 200, body = DurableLetters), (status = "default", body = Failure)))]
+pub(crate) async fn list(
+    call: Call,
+    Params(params): Params<LettersParams>,
+) -> ApiResult<DurableLetters> {
+    let size = sized("limit", params.limit)? as usize;
+    let limits = &call.engine.options().limits;
+    let queue = params.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
+    let name = params.activity_type.map(|name| RouteName::with_limits(name, limits)).transpose()?;
+    let mut after = decode_as("durable-dlq", params.cursor.as_deref(), task_id)?;
+    let census = call.engine.store().census(call.engine.namespace().clone()).await?;
+    let kinds = census.letters.iter().filter(|kind| {
+        queue.as_ref().is_none_or(|queue| kind.queue == *queue)
+            && name.as_ref().is_none_or(|name| kind.name == *name)
+    });
+    let total = bounded(kinds.map(|kind| kind.count).sum());
+    let mut letters: Vec<DeadLetter> = Vec::new();
+    let mut next = None;
+    for _ in 0..STORE_PAGES_MAX {
+        let page = call.engine.dead_letters(queue.clone(), after, size as u32 + 1).await?;
+        let is_last = page.len() <= size;
+        after = page.last().map(|letter| letter.task_id);
+        letters.extend(
+            page.into_iter().filter(|letter| name.as_ref().is_none_or(|name| letter.name == *name)),
+        );
+        next = after.filter(|_| !is_last);
+        if letters.len() > size {
+            letters.truncate(size);
+            next = letters.last().map(|letter| letter.task_id);
+        }
+        if is_last || letters.len() == size {
+            break;
+        }
+    }
+    let entries: Result<Vec<_>, _> = letters.iter().map(DurableLetter::of).collect();
+    let cursor = next.map(|id| cursor::encode("durable-dlq", &id.to_string()));
+    Ok(Json(DurableLetters { entries: entries?, total, cursor }))
+}
+
+fn not_found(key: &str) -> ApiError {
+    let shown: String = key.chars().take(80).collect();
+    ApiError::not_found("DEAD_LETTER_NOT_FOUND", format!("there is no dead letter {shown:?}"))
+}
+
+// The letter that a path names, if the embedding program lets its run be managed.
+async fn find(call: &Call, key: &str, action: &str) -> Result<DeadLetter, ApiError> {
+    let id = task_id(key).ok_or_else(|| not_found(key))?;
+    let letter = call.engine.dead_letter(id).await?;
+    if let Some(run_key) = letter.run_key
+        && let Some(loaded) = call.engine.store().load(vec![run_key]).await?.first()
+    {
+        ask(call, &loaded.run, Scope::Manage, action).await?;
+    }
+    Ok(letter)
+}
+
+/// What a dead letter became.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableRequeued {
+    /// Always true.
+    pub requeued: bool,
+    /// The task that is in its queue again, if it is one.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub task_id: Option<TaskId>,
+    /// The generation as which its run is carried on, if it had failed.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub workflow_id: Option<RunKey>,
+}
+
+/// Tries a dead letter again: an effect by itself, anything else by carrying its failed run on.
+#[utoipa::path(post, path = "/durable/dlq/{id}/requeue", tag = "durable",
+    operation_id = "durableRequeue",
+    params(("id" = String, Path, description = "The letter")),
+    responses((status = 200, body = DurableRequeued), (status = "default", body = Failure)))]
+pub(crate) async fn requeue(call: Call, Named(key): Named) -> ApiResult<DurableRequeued> {
+    let letter = find(&call, &key, "requeue").await?;
+    let requeued = call.engine.requeue(letter.task_id, call.caller.actor.clone()).await?;
+    let (task_id, workflow_id) = match requeued {
+        Requeued::Task(task_id) => (Some(task_id), None),
+        Requeued::Run(run_key) => (None, Some(run_key)),
+    };
+    Ok(Json(DurableRequeued { requeued: true, task_id, workflow_id }))
+}
+
+/// That a dead letter is gone.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableDeleted {
+    /// Always true.
+    pub deleted: bool,
+}
+
+/// Deletes a dead letter. Its run is left as it is.
+#[utoipa::path(delete, path = "/durable/dlq/{id}", tag = "durable",
+    operation_id = "durableDeleteLetter",
+    params(("id" = String, Path, description = "The letter")),
+    responses((status = 200, body = DurableDeleted), (status = "default", body = Failure)))]
+pub(crate) async fn delete(call: Call, Named(key): Named) -> ApiResult<DurableDeleted> {
+    let letter = find(&call, &key, "delete").await?;
+    match call.engine.delete_dead_letters(vec![letter.task_id]).await? {
+        0 => Err(not_found(&key)),
+        _ => Ok(Json(DurableDeleted { deleted: true })),
+    }
+}
+
+/// Which dead letters to delete.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Purge {
+    /// How long ago they were given up at least, as a text such as `7 days` or in seconds; or the time
+    /// (RFC 3339) before which they were.
+    #[schema(value_type = Value)]
+    older_than: Value,
+    /// Only those of this queue.
+    queue: Option<String>,
+}
+
+impl Incoming for Purge {}
+
+/// How many dead letters are gone.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurablePurged {
+    /// How many.
+    pub purged: u64,
+}
+
+/// Deletes the dead letters that were given up before a time, requeued or not.
+#[utoipa::path(post, path = "/durable/dlq/purge", tag = "durable", operation_id = "durablePurge",
+    request_body = Purge,
+    responses((status = 200, body = DurablePurged), (status = "default", body = Failure)))]
+pub(crate) async fn purge(call: Call, Payload(body): Payload<Purge>) -> ApiResult<DurablePurged> {
+    let now = call.engine.store().now().await?;
+    let before = before(&body.older_than, now)?;
+    let limits = &call.engine.options().limits;
+    let queue = body.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
+    let purged = call.engine.purge_dead_letters_before(queue, before).await?;
+    Ok(Json(DurablePurged { purged }))
+}
+
+fn before(text: &Value, now: Timestamp) -> Result<Timestamp, ApiError> {
+    let span = match text {
+        Value::Number(number) => {
+            let seconds = number.as_f64().filter(|seconds| *seconds >= 0.0);
+            seconds.and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok())
+        }
+        Value::String(text) => {
+            if let Some(time) = parse_time(text) {
+                return Ok(time);
+            }
+            parse_duration(text).ok()
+        }
+        _ => None,
+    };
+    span.map(|span| now.minus(span)).ok_or_else(|| {
+        let message = format!(
+            "older_than {text} is none of: a duration such as \"7 days\", a number of seconds such as \
+             604800, an RFC 3339 time such as \"2026-03-01T12:00:00Z\""
+        );
+        ApiError::invalid("INVALID_DURATION", message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_durations_seconds_or_times() {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        let at = |value: Value| before(&value, now).map(|at| now.since(at).as_millis());
+        assert_eq!(at(json!("1 hour")).unwrap(), 3_600_000);
+        assert_eq!(at(json!(1.5)).unwrap(), 1_500);
+        assert_eq!(at(json!(0)).unwrap(), 0);
+        assert_eq!(at(json!("2023-11-14T22:13:19Z")).unwrap(), 1_000);
+        for wrong in [json!("soon"), json!(-1), json!(null), json!([]), json!(1e300)] {
+            let error = at(wrong).unwrap_err();
+            assert_eq!(error.code(), "INVALID_DURATION");
+            assert!(error.message().contains("RFC 3339"), "{}", error.message());
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Workers: one life of one process each, of all namespaces.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::{Query, Timestamp, Worker, WorkerKey, WorkerStatus};
+
+use crate::app::is_internal;
+use crate::cursor::{self, decode_as};
+use crate::error::{ApiError, ApiResult, Failure};
+use crate::extract::{Call, Named, Params};
+use crate::paging::sized;
+use crate::view::Time;
+
+/// How many workers are looked at.
+const WORKERS_MAX: usize = 10_000;
+
+/// A worker.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableWorker {
+    /// Names this life of the process.
+    pub id: String,
+    /// The group it belongs to.
+    pub worker_group: String,
+    /// What it runs.
+    pub activity_types: Vec<String>,
+    /// How many turns and tasks it holds at most.
+    pub max_concurrency: u32,
+    /// How many it holds.
+    pub current_load: u32,
+    /// `active`, `draining`, `stopped`, or `stale` if its lease has run out.
+    pub status: &'static str,
+    /// Whether it takes something new.
+    pub accepting_tasks: bool,
+    /// Why it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backpressure_reason: Option<String>,
+    /// When it first renewed its lease.
+    pub started_at: Time,
+    /// When it last did.
+    pub last_heartbeat_at: Time,
+    /// The machine that it runs on.
+    pub hostname: Option<String>,
+    /// The build that it runs.
+    pub version: Option<String>,
+    /// Attempts at tasks that succeeded here.
+    pub tasks_completed: u64,
+    /// Attempts at tasks that failed here.
+    pub tasks_failed: u64,
+    /// How long an attempt took here on average.
+    pub avg_task_duration_ms: f64,
+}
+
+/// The word for how a worker is.
+fn status_of(worker: &Worker, now: Timestamp) -> &'static str {
+    match worker.info.status {
+        WorkerStatus::Stopped => "stopped",
+        _ if !worker.is_live(now) => "stale",
+        _ if worker.drain => "draining",
+        status => status.as_str(),
+    }
+}
+
+fn text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+impl DurableWorker {
+    fn of(worker: &Worker, now: Timestamp) -> Self {
+        let info = &worker.info;
+        let status = status_of(worker, now);
+        let mut types: Vec<String> = (info.tasks.iter())
+            .filter(|route| !is_internal(route.queue.as_str()))
+            .map(|route| route.name.to_string())
+            .collect();
+        types.sort_unstable();
+        types.dedup();
+        let attempts = info.tasks_completed + info.tasks_failed;
+        let total_ms = info.tasks_took.as_secs_f64() * 1_000.0;
+        Self {
+            id: info.worker.to_string(),
+            worker_group: info.group.to_string(),
+            activity_types: types,
+            max_concurrency: info.slots,
+            current_load: if status == "stopped" { 0 } else { info.load },
+            status,
+            accepting_tasks: status == "active" && info.accepting,
+            backpressure_reason: info.note.as_deref().and_then(text),
+            started_at: Time(worker.started_at),
+            last_heartbeat_at: Time(worker.renewed_at),
+            hostname: text(&info.host),
+            version: text(&info.version),
+            tasks_completed: info.tasks_completed,
+            tasks_failed: info.tasks_failed,
+            avg_task_duration_ms: if attempts == 0 { 0.0 } else { total_ms / attempts as f64 },
+        }
+    }
+}
+
+/// All workers that the store knows, by start.
+pub(crate) async fn all(call: &Call) -> Result<Vec<DurableWorker>, ApiError> {
+    let limit = call.engine.options().limits.page_rows_max;
+    let mut workers: Vec<Worker> = Vec::new();
+    loop {
+        let after = workers.last().map(|worker| worker.info.worker);
+        let page = call.engine.store().list(Query::Workers { after, limit }).await?.workers()?;
+        let is_last = page.len() < limit as usize;
+        workers.extend(page);
+        if is_last || workers.len() >= WORKERS_MAX {
+            break;
+        }
+    }
+    call.engine.refresh(&mut workers);
+    let now = call.engine.clock().now();
+    Ok(workers.iter().map(|worker| DurableWorker::of(worker, now)).collect())
+}
+
+/// Workers, by status.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct WorkersSummary {
+    /// Those that take work.
+    pub active: usize,
+    /// Those that finish what they hold.
+    pub draining: usize,
+    /// Those that have gone.
+    pub stopped: usize,
+    /// How much those that are live hold at most.
+    pub total_capacity: u64,
+    /// How much they hold.
+    pub total_load: u64,
+}
+
+impl WorkersSummary {
+    pub(crate) fn of(workers: &[DurableWorker]) -> Self {
+        let mut summary = Self::default();
+        for worker in workers {
+            match worker.status {
+                "active" => summary.active += 1,
+                "draining" => summary.draining += 1,
+                "stopped" => summary.stopped += 1,
+                // The rest is in the total.
+                _ => {}
+            }
+            if matches!(worker.status, "active" | "draining") {
+                summary.total_capacity += u64::from(worker.max_concurrency);
+                summary.total_load += u64::from(worker.current_load);
+            }
+        }
+        summary
+    }
+}
+
+/// A page of workers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DurableWorkers {
+    /// The workers, by start.
+    pub workers: Vec<DurableWorker>,
+    /// How many fit the filter, on all pages.
+    pub total: usize,
+    /// All of those, by status.
+    pub summary: WorkersSummary,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Which workers.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WorkersParams {
+    /// Only workers in this status: `active`, `draining`, `stopped`, `stale`.
+    status: Option<String>,
+    /// Only workers of this group.
+    group: Option<String>,
+    /// Rows of the page: 1 to 100. Default 25.
+    limit: Option<u32>,
+    /// `cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists workers.
+#[utoipa::path(get, path = "/durable/workers", tag = "durable",
+    operation_id = "durableListWorkers", params(WorkersParams),
+    responses((status = 200, body = DurableWorkers), (status = "default", body = Failure)))]
+pub(crate) async fn list(
+    call: Call,
+    Params(params): Params<WorkersParams>,
+) -> ApiResult<DurableWorkers> {
+    let size = sized("limit", params.limit)? as usize;
+    let words = ["active", "draining", "stopped", "stale"];
+    if let Some(status) = params.status.as_deref().filter(|status| !words.contains(status)) {
+        let message = format!("{status:?} is no status; use one of {}", words.join(", "));
+        return Err(ApiError::invalid("INVALID_STATUS", message));
+    }
+    let after = decode_as("durable-workers", params.cursor.as_deref(), |key| {
+        key.parse::<WorkerKey>().ok()
+    })?;
+    let mut workers = all(&call).await?;
+    workers.retain(|worker| {
+        params.status.as_deref().is_none_or(|status| worker.status == status)
+            && params.group.as_deref().is_none_or(|group| worker.worker_group == group)
+    });
+    let (total, summary) = (workers.len(), WorkersSummary::of(&workers));
+    let after = after.map(|key| key.to_string());
+    workers.retain(|worker| after.as_ref().is_none_or(|after| worker.id > *after));
+    let more = workers.len() > size;
+    workers.truncate(size);
+    let last = workers.last().filter(|_| more);
+    let cursor = last.map(|worker| cursor::encode("durable-workers", &worker.id));
+    Ok(Json(DurableWorkers { workers, total, summary, cursor }))
+}
+
+async fn find(call: &Call, key: &str) -> Result<(WorkerKey, DurableWorker), ApiError> {
+    let not_found = || {
+        let shown: String = key.chars().take(80).collect();
+        ApiError::not_found("WORKER_NOT_FOUND", format!("there is no worker {shown:?}"))
+    };
+    let worker_key: WorkerKey = key.parse().map_err(|_| not_found())?;
+    let id = worker_key.to_string();
+    let found = all(call).await?.into_iter().find(|worker| worker.id == id);
+    Ok((worker_key, found.ok_or_else(not_found)?))
+}
+
+/// Looks at a worker.
+#[utoipa::path(get, path = "/durable/workers/{id}", tag = "durable",
+    operation_id = "durableGetWorker",
+    params(("id" = String, Path, description = "The worker")),
+    responses((status = 200, body = DurableWorker), (status = "default", body = Failure)))]
+pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<DurableWorker> {
+    Ok(Json(find(&call, &key).await?.1))
+}
+
+/// Asks a worker to take nothing new, to finish what it holds and to stop.
+#[utoipa::path(post, path = "/durable/workers/{id}/drain", tag = "durable",
+    operation_id = "durableDrainWorker",
+    params(("id" = String, Path, description = "The worker")),
+    responses((status = 200, body = DurableWorker), (status = "default", body = Failure)))]
+pub(crate) async fn drain(call: Call, Named(key): Named) -> ApiResult<DurableWorker> {
+    let (worker, found) = find(&call, &key).await?;
+    if found.status == "stopped" || !call.engine.drain_worker(worker).await? {
+        let message = format!("worker {worker} has stopped already");
+        let status = axum::http::StatusCode::CONFLICT;
+        return Err(ApiError::new(status, "WORKER_STOPPED", message));
+    }
+    Ok(Json(find(&call, &key).await?.1))
+}
