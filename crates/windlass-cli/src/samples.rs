@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
 use windlass::{BoxError, Ctx, Engine, Result};
 
 /// Registers all samples.
@@ -12,6 +14,8 @@ pub(crate) fn register(engine: &Engine) -> Result<(), windlass::Error> {
     engine.workflow("order", order)?;
     engine.workflow("flaky", flaky)?;
     engine.workflow("fan-out", fan_out)?;
+    engine.register_activity(Weigh)?;
+    engine.machine::<Parcel>()?;
     Ok(())
 }
 
@@ -92,4 +96,49 @@ async fn fan_out(ctx: Ctx, width: Option<u32>) -> Result<u64> {
         .collect();
     let squares: Vec<u64> = squares.try_collect().await?;
     Ok(squares.into_iter().sum())
+}
+
+/// A state machine: an activity weighs the parcel, then a child run greets whoever gets it.
+struct Parcel {
+    to: String,
+    grams: u64,
+}
+
+impl Workflow for Parcel {
+    const TYPE: &'static str = "parcel";
+    type Input = Option<String>;
+    type Output = Value;
+
+    fn new(to: Option<String>) -> Self {
+        Self { to: to.unwrap_or_else(|| "world".to_owned()), grams: 0 }
+    }
+
+    fn on_start(&mut self) -> Vec<WorkflowAction> {
+        vec![WorkflowAction::activity("weigh", Weigh::TYPE, json!(self.to))]
+    }
+
+    fn on_activity_completed(&mut self, _: &str, grams: Value) -> Vec<WorkflowAction> {
+        self.grams = grams.as_u64().unwrap_or_default();
+        vec![WorkflowAction::child("greet", "hello", json!(self.to))]
+    }
+
+    fn on_activity_failed(&mut self, _: &str, error: &ActivityError) -> Vec<WorkflowAction> {
+        vec![WorkflowAction::fail(error)]
+    }
+
+    fn on_child_completed(&mut self, _: &str, greeting: Value) -> Vec<WorkflowAction> {
+        vec![WorkflowAction::complete(json!({ "grams": self.grams, "greeting": greeting }))]
+    }
+}
+
+struct Weigh;
+
+impl Activity for Weigh {
+    const TYPE: &'static str = "weigh";
+    type Input = String;
+    type Output = u64;
+
+    async fn execute(&self, _: &ActivityContext, to: String) -> Result<u64, ActivityError> {
+        Ok(100 + to.len() as u64)
+    }
 }

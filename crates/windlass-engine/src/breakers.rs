@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
-    Breaker, BreakerPolicy, BreakerRow, Error, ErrorKind, LimitKey, Namespace, Permit, Query, Task,
-    Timestamp,
+    Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Error, ErrorKind, LimitKey, Namespace,
+    Permit, Query, Task, Timestamp,
 };
 
 use crate::engine::{Engine, Inner};
@@ -96,7 +96,9 @@ impl Inner {
                 tracing::info!(%key, from = %before.status(), to = %state.status(), "a breaker");
             }
             let next = state.row(namespace.clone(), key.clone(), row.as_ref(), now)?;
+            let opens = opened(&before, &state);
             if self.store.swap_breaker(next).await? {
+                self.metrics.breaker_opens.add(u64::from(opens));
                 return Ok(decided);
             }
             self.env.sleep(AGAIN.mul_f64(1.0 + (self.env.random() % 100) as f64 / 50.0)).await;
@@ -104,6 +106,10 @@ impl Inner {
         let message = format!("breaker {key:?} is changed by others all the time");
         Err(Error::new(ErrorKind::Unavailable, "BREAKER_BUSY", message))
     }
+}
+
+fn opened(before: &Breaker, after: &Breaker) -> bool {
+    after.status() == BreakerStatus::Open && before.status() != BreakerStatus::Open
 }
 
 impl Engine {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 use windlass_kernel::{
     ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, QueueName, Route, RouteName,
     Timestamp, Wakeup, Want,
@@ -14,6 +15,8 @@ use windlass_kernel::{
 use crate::drive::held;
 use crate::engine::Inner;
 use crate::env::Lane;
+use crate::metrics::Measure;
+use crate::telemetry;
 
 /// How many rows a promotion readies at once.
 const PROMOTE_MAX: u32 = 1_000;
@@ -262,12 +265,17 @@ impl Inner {
         };
         self.metrics.claims.add(1);
         let tasks_max = request.tasks.max as usize;
-        match self.store.claim(request).await {
+        let span = telemetry::claim(self.worker, self.tasks.held(), self.options.tasks_max);
+        let asked = self.env.elapsed();
+        match self.store.claim(request).instrument(span.clone()).await {
             Ok(claims) => {
+                telemetry::claimed(&span, &claims);
                 self.clock.learn(claims.now);
                 if tasks_max > 0 {
                     let full = claims.tasks.len() >= tasks_max;
                     self.task_backlog.store(full, Ordering::Relaxed);
+                    self.metrics.tasks_claimed.add(claims.tasks.len() as u64);
+                    self.metrics.time(Measure::Claim, "", self.env.elapsed() - asked);
                 }
                 Ok(Some(claims))
             }

@@ -57,6 +57,7 @@ impl Engine {
         match letter.run_key.filter(|_| &*letter.kind != windlass_kernel::EFFECT) {
             Some(run_key) => {
                 let run = self.retry_with(run_key, actor, Some(mark)).await?;
+                self.inner.metrics.dead_requeued.add(1);
                 Ok(Requeued::Run(run.run_key))
             }
             None => {
@@ -65,7 +66,10 @@ impl Engine {
                 let commit = Commit::new(None, None, ops);
                 let answer = Arc::clone(&self.inner).commit_until_known(commit).await;
                 match answer {
-                    Ok(_) => Ok(Requeued::Task(task_id)),
+                    Ok(_) => {
+                        self.inner.metrics.dead_requeued.add(1);
+                        Ok(Requeued::Task(task_id))
+                    }
                     // After a lost answer the letter tells whether it was this very request.
                     Err(CommitError::Refused(_))
                         if self.dead_letter(task_id).await?.requeued_at == Some(at) =>

@@ -13,9 +13,11 @@ use windlass_kernel::{
 
 use crate::engine::{Engine, Inner, Registered};
 use crate::env::Lane;
+use crate::metrics::Measure;
 use crate::model::{Opened, Program, TurnError};
 use crate::slot::Slot;
 use crate::sticky::Parked;
+use crate::telemetry;
 use crate::turn::Turn;
 
 /// What a run's turn is begun from.
@@ -231,6 +233,8 @@ impl Inner {
                 return;
             }
             if turn.run.status.is_ended() {
+                let took = turn.now().since(turn.run.created_at);
+                self.metrics.time(Measure::Workflow, turn.run.workflow.as_str(), took);
                 return;
             }
             let next = {
@@ -286,11 +290,18 @@ impl Inner {
         if turn.is_draining() {
             return Err(TurnError::Store(stopping()));
         }
-        let run = &turn.run;
-        let span = tracing::debug_span!(
-            "windlass.turn", workflow = %run.workflow, id = %run.id, generation = run.generation
-        );
-        program.turn(turn).instrument(span).await
+        let span = telemetry::turn(&turn.run, turn.hold.worker);
+        turn.begin_replay(&span);
+        // What the turn asks for hangs below it; the row in the store keeps where the run began.
+        let began_in = turn.run.trace.clone();
+        if let Some(trace) = telemetry::traceparent(&span) {
+            turn.run.trace = Some(trace);
+        }
+        let taken = program.turn(turn).instrument(span.clone()).await;
+        turn.run.trace = began_in;
+        turn.replayed();
+        telemetry::turn_ended(&span, &turn.run);
+        taken
     }
 
     async fn open(
@@ -328,6 +339,7 @@ impl Inner {
                 let last = steps.iter().map(|step| step.updated_at).max();
                 turn.rise_above(last.unwrap_or(turn.run.updated_at));
                 turn.mailbox = messages.into_iter().map(|m| (m.seq, m)).collect();
+                turn.loaded = true;
                 (opened, turn)
             }
         };

@@ -26,7 +26,7 @@ use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
 use crate::tallies::Tallies;
-use crate::tasks::{Promised, TaskRoutes, Tasks};
+use crate::tasks::{Promised, TaskRoutes, Tasks, internal_queue};
 use crate::workers;
 
 /// A hasher without a random seed: two runs of the simulator must not differ.
@@ -282,6 +282,12 @@ impl Engine {
         (held, self.inner.sticky.lock().len())
     }
 
+    /// How much of its room this process uses: turns and tasks held here, and how many there may be.
+    pub fn room_used(&self) -> (usize, usize) {
+        let held = self.inner.turns_held.load(Ordering::Acquire) + self.inner.tasks.held();
+        (held, self.inner.options.turns_max + self.inner.options.tasks_max)
+    }
+
     /// Forgets every waiting run in memory, as if there were no room for them: their next turns
     /// replay from the store.
     pub fn evict_all(&self) {
@@ -471,8 +477,13 @@ impl Inner {
                         self.begin_new(run);
                     }
                 }
-                Op::Enqueue(task) if task.worker == Some(self.worker) && !committed.repeated => {
-                    self.begin_task(*task);
+                Op::Enqueue(task) => {
+                    if task.queue != internal_queue() {
+                        self.metrics.tasks_scheduled.add(1);
+                    }
+                    if task.worker == Some(self.worker) && !committed.repeated {
+                        self.begin_task(*task);
+                    }
                 }
                 // Whoever runs it here need not go on.
                 Op::Settle { task_id } => self.tasks.cancel(&task_id),

@@ -1,6 +1,10 @@
-//! Counters of what the engine did. They can be lost without loss of state.
+//! Counters of what the engine did, and times that it took. They can be lost without loss of state.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::telemetry::attribute;
 
 /// A number that only rises.
 #[derive(Default)]
@@ -24,6 +28,7 @@ macro_rules! metrics {
         #[derive(Default)]
         pub struct Metrics {
             $($(#[$doc])* pub $field: Counter,)+
+            recorder: OnceLock<Box<dyn Recorder>>,
         }
 
         impl Metrics {
@@ -37,15 +42,15 @@ macro_rules! metrics {
 
 metrics!(
     /// Runs created by this process.
-    runs_created = "windlass.workflow.started",
+    runs_created = "durable.workflows.started",
     /// Runs that ended with an output here.
-    runs_completed = "windlass.workflow.completed",
+    runs_completed = "durable.workflows.completed",
     /// Runs that ended with an error here.
-    runs_failed = "windlass.workflow.failed",
+    runs_failed = "durable.workflows.failed",
     /// Runs that were terminated here.
-    runs_terminated = "windlass.workflow.terminated",
+    runs_terminated = "durable.workflows.terminated",
     /// Runs that retention deleted here.
-    runs_deleted = "windlass.workflow.deleted",
+    runs_deleted = "durable.workflows.deleted",
     /// Turns taken.
     turns = "windlass.turn.taken",
     /// Turns that were lost to somebody else.
@@ -74,14 +79,24 @@ metrics!(
     steps_failed = "windlass.step.failed",
     /// Step attempts that failed and are tried again.
     steps_retried = "windlass.step.retried",
-    /// Tasks begun.
-    tasks_begun = "windlass.activity.started",
+    /// Activities and effects that commits of this process enqueued.
+    tasks_scheduled = "durable.activities.scheduled",
+    /// Attempts at activities and effects begun.
+    tasks_begun = "durable.activities.started",
     /// Tasks that ended with a result.
-    tasks_completed = "windlass.activity.completed",
+    tasks_completed = "durable.activities.completed",
     /// Task attempts that failed.
-    tasks_failed = "windlass.activity.failed",
+    tasks_failed = "durable.activities.failed",
+    /// Task attempts that failed and are tried again.
+    tasks_retried = "durable.activities.retried",
+    /// Tasks taken by claims. Those that their own process holds from the start are not claimed.
+    tasks_claimed = "durable.tasks.claimed",
+    /// Circuit breakers that were opened here.
+    breaker_opens = "durable.circuit_breaker.opens",
+    /// Dead letters that were requeued here.
+    dead_requeued = "durable.dlq.requeued",
     /// Tasks that were given up.
-    tasks_dead = "windlass.dlq.added",
+    tasks_dead = "durable.dlq.added",
     /// Webhooks that their receivers took.
     webhooks_delivered = "windlass.webhook.delivered",
     /// Attempts to deliver a webhook that failed.
@@ -89,3 +104,59 @@ metrics!(
     /// Endpoints that said that they are gone, and were disabled.
     webhooks_disabled = "windlass.webhook.disabled",
 );
+
+/// A span of time that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// From a run's creation to the end that its turn gave it.
+    Workflow,
+    /// One attempt at an activity or an effect.
+    Activity,
+    /// From when a task was due to when its attempt began.
+    ScheduleToStart,
+    /// One claim that asked for tasks.
+    Claim,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Workflow, Self::Activity, Self::ScheduleToStart, Self::Claim];
+
+    /// Its name, as docs/metrics.md lists it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Workflow => "durable.workflow.duration",
+            Self::Activity => "durable.activity.duration",
+            Self::ScheduleToStart => "durable.activity.schedule_to_start_latency",
+            Self::Claim => "durable.tasks.claim_latency",
+        }
+    }
+
+    /// What the measured thing is told apart by.
+    pub const fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Workflow => Some(attribute::WORKFLOW_TYPE),
+            Self::Activity | Self::ScheduleToStart => Some(attribute::ACTIVITY_TYPE),
+            Self::Claim => None,
+        }
+    }
+}
+
+/// Who keeps times.
+pub trait Recorder: Send + Sync + 'static {
+    /// Takes one; `of` is what [`Measure::label`] names.
+    fn record(&self, measure: Measure, of: &str, took: Duration);
+}
+
+impl Metrics {
+    /// Sets who keeps the engine's times; nobody does by default. Answers `false` if somebody does.
+    pub fn set_recorder(&self, recorder: impl Recorder) -> bool {
+        self.recorder.set(Box::new(recorder)).is_ok()
+    }
+
+    pub(crate) fn time(&self, measure: Measure, of: &str, took: Duration) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.record(measure, of, took);
+        }
+    }
+}

@@ -116,6 +116,7 @@ impl Inner {
         let errors = history(task, number, &failure, now)?;
         match decision {
             Decision::RetryIn(delay) => {
+                self.metrics.tasks_retried.add(1);
                 let again = Reschedule {
                     task_id: task.task_id,
                     wake: Wake::At(now.plus(delay)),

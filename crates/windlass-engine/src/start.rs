@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::{Instrument as _, Span};
 use windlass_kernel::{
     Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorKind, LimitKey,
     MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op,
@@ -14,6 +15,7 @@ use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
 use crate::options::EnqueuedReason;
 use crate::results::Ended;
+use crate::telemetry;
 use crate::turn::refusal;
 
 /// How long a waiter for a run that another process holds sleeps between two looks.
@@ -89,10 +91,10 @@ impl Engine {
     /// Starts a run. With an id, the same input finds the run that exists; another is an error.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let inner = &self.inner;
-        let (commit, id) = inner.creating(self.namespace.clone(), start)?;
+        let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
         let run_key = commit.run_key().expect("a create names its run");
         let workflow = workflow_of(&commit);
-        let answer = inner.create(commit).await;
+        let answer = inner.create(commit).instrument(span).await;
         let mut started = started(answer, run_key, id)?;
         if started.existed
             && let Some(workflow) = workflow
@@ -110,9 +112,10 @@ impl Engine {
         let mut pending = Vec::new();
         for mut start in starts {
             start.on_existing = OnExisting::Refuse;
-            let (commit, id) = inner.creating(self.namespace.clone(), start)?;
+            let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
             let run_key = commit.run_key().expect("a create names its run");
-            pending.push(async move { started(inner.create(commit).await, run_key, id) });
+            let creating = async move { started(inner.create(commit).await, run_key, id) };
+            pending.push(creating.instrument(span));
         }
         let mut runs = Vec::new();
         for answer in futures::future::join_all(pending).await {
@@ -271,7 +274,7 @@ impl Inner {
         &self,
         namespace: Namespace,
         mut start: StartRun,
-    ) -> Result<(Commit, RunId), Error> {
+    ) -> Result<(Commit, RunId, Span), Error> {
         let registered = self.registered(&start.workflow);
         match &registered {
             Some(registered) => registered.model.prepare(&mut start)?,
@@ -310,6 +313,7 @@ impl Inner {
         };
         turn.priority = start.priority;
         turn.limit_key = limit_key;
+        let span = telemetry::start(&start.workflow, start.trace.as_deref(), run_key, &id);
         let new = NewRun {
             run_key,
             namespace,
@@ -321,7 +325,7 @@ impl Inner {
             parent: None,
             fork: None,
             labels: start.labels,
-            trace: start.trace,
+            trace: telemetry::traceparent(&span).or(start.trace),
             headers: start.headers,
             on_end: start.on_end,
             deadline_at: None,
@@ -330,7 +334,7 @@ impl Inner {
         };
         let stamp = self.clock.stamp(self.clock.now());
         let draft = Draft::create(new, start.on_existing, stamp)?;
-        Ok((draft.finish(), id))
+        Ok((draft.finish(), id, span))
     }
 
     /// Sends a create. If the run is held from the start, its first turn begins here.
@@ -346,7 +350,8 @@ impl Inner {
         let row = row.expect("a create holds its run");
         let eager = row.turn.worker.is_some();
         let slot = eager.then(|| self.hold(run_key));
-        let answer = Arc::clone(self).commit_until_known(commit).await;
+        let append = telemetry::append(&row.workflow, &commit);
+        let answer = Arc::clone(self).commit_until_known(commit).instrument(append).await;
         let ours = matches!(&answer, Ok(committed) if committed.run_key == Some(run_key));
         if ours {
             self.metrics.runs_created.add(1);

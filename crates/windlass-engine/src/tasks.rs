@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 use windlass_kernel::{
     Beat, Body, BoxFuture, Commit, CommitError, EFFECT, Error, ErrorKind, Hold, Namespace, Op,
@@ -23,7 +23,9 @@ use windlass_kernel::{
 use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, FixedState, Inner};
 use crate::env::Lane;
+use crate::metrics::Measure;
 use crate::settle::{Attempt, SCHEDULE_TO_CLOSE};
+use crate::telemetry;
 use crate::turn::refusal;
 
 /// The engine's own task: ends what an ended run has left behind.
@@ -109,7 +111,7 @@ pub struct TaskContext {
     pub attempts_max: Option<u32>,
     /// Names this attempt.
     pub attempt_id: Uuid,
-    /// The W3C trace context that the task was enqueued in.
+    /// The W3C trace context of the attempt, or that the task was enqueued in if none is made here.
     pub trace: Option<Arc<str>>,
     control: Arc<Running>,
     inner: Weak<Inner>,
@@ -338,8 +340,8 @@ impl Inner {
     }
 
     async fn run_task(self: &Arc<Self>, task: Task, hold: Hold, running: Arc<Running>) {
-        self.metrics.tasks_begun.add(1);
         let guard = TaskGuard { task_id: task.task_id, hold };
+        let mut complete = Span::none();
         let commit = if task.queue == internal_queue() {
             match self.run_internal(&task).await {
                 Ok(mut ops) => {
@@ -353,19 +355,24 @@ impl Inner {
                 }
             }
         } else {
-            let span = tracing::debug_span!(
-                "windlass.activity", activity = %task.name, task_id = %task.task_id,
-                attempt = task.attempt + 1
-            );
-            match self.attempt(&task, guard, running).instrument(span).await {
-                Ok(commit) => commit,
+            self.metrics.tasks_begun.add(1);
+            let now = self.clock.now();
+            let waited = now.since(telemetry::due(&task));
+            self.metrics.time(Measure::ScheduleToStart, task.name.as_str(), waited);
+            let span = telemetry::attempt(&task, hold.worker, now);
+            match self.attempt(&task, guard, running).instrument(span.clone()).await {
+                Ok(commit) => {
+                    complete = telemetry::complete(&span, &task);
+                    commit
+                }
                 Err(error) => {
                     tracing::error!(task_id = %task.task_id, %error, "a task cannot be settled");
                     return;
                 }
             }
         };
-        if let Err(error) = Arc::clone(self).commit_until_known(commit).await {
+        let settled = Arc::clone(self).commit_until_known(commit).instrument(complete).await;
+        if let Err(error) = settled {
             if matches!(error, CommitError::Refused(_)) && task.queue == internal_queue() {
                 // Whom it was for has ended meanwhile: it is looked up again.
                 let commit =
@@ -435,7 +442,7 @@ impl Inner {
                     attempt,
                     attempts_max: body.retry.attempts_max(),
                     attempt_id: attempt_id(&guard),
-                    trace: task.trace.clone(),
+                    trace: telemetry::current().or_else(|| task.trace.clone()),
                     control: Arc::clone(&running),
                     inner: Arc::downgrade(self),
                     hold: guard.hold,
@@ -448,10 +455,14 @@ impl Inner {
                     Some(breaker) => self.permit(task, breaker, max).await,
                     None => Permit::Call,
                 };
+                telemetry::permitted(&body, permit);
                 if let Permit::Wait(until) = permit {
                     return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
                 }
                 let result = self.guarded(handler, context, body, &running).await;
+                telemetry::attempted(&result);
+                let took = self.clock.now().since(began_at);
+                self.metrics.time(Measure::Activity, task.name.as_str(), took);
                 if let Some(breaker) = &breaker {
                     self.report(task, breaker, permit, &result).await;
                 }
@@ -494,7 +505,7 @@ impl Inner {
                 let _ = tell.send(result);
             }
         };
-        self.env.spawn(Lane::Task, Box::pin(work));
+        self.env.spawn(Lane::Task, Box::pin(work.in_current_span()));
         let work = async move {
             match told.await {
                 Ok(Ok(result)) => result,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
+use tracing::{Instrument as _, Span};
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
     LogId, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
@@ -24,6 +25,7 @@ use crate::options::EnqueuedReason;
 use crate::slot::Slot;
 use crate::start::StartRun;
 use crate::tasks::{CANCEL_RUN, CARRY_OVER, Promised};
+use crate::telemetry;
 
 /// A held turn of a run.
 pub struct Turn {
@@ -49,6 +51,10 @@ pub struct Turn {
     before: Option<Box<Run>>,
     // Room for the tasks of the next commit that this worker will hold.
     promised: Vec<Promised>,
+    // The run was read from the store, and no turn was taken with it yet.
+    pub(crate) loaded: bool,
+    // Until the program is where it was.
+    replay: Option<Span>,
 }
 
 /// A commit on its way.
@@ -71,7 +77,20 @@ impl Turn {
             steps_left: None,
             before: None,
             promised: Vec::new(),
+            loaded: false,
+            replay: None,
         }
+    }
+
+    pub(crate) fn begin_replay(&mut self, within: &Span) {
+        if std::mem::take(&mut self.loaded) {
+            self.replay = Some(telemetry::replay(within, &self.run));
+        }
+    }
+
+    /// Says that the program is where it was when the run was last in memory.
+    pub fn replayed(&mut self) {
+        self.replay = None;
     }
 
     /// Makes later times rise above this one. The row of a run that is read back may be older than
@@ -159,7 +178,8 @@ impl Turn {
             Op::Enqueue(task) => task.worker == worker,
             _ => false,
         });
-        let sending = Arc::clone(&self.inner).commit_until_known(commit);
+        let append = telemetry::append(&self.run.workflow, &commit);
+        let sending = Arc::clone(&self.inner).commit_until_known(commit).instrument(append);
         if !begins {
             return Box::pin(sending);
         }

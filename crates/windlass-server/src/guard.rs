@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
 use crate::table::{Access, Pace};
+use crate::telemetry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 128;
@@ -28,6 +29,7 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("", MatchedPath::as_str);
     let span = tracing::info_span!("http", %method, route = path, request_id = ?id);
+    telemetry::continue_from(&span, telemetry::asked(request.headers()).as_deref());
     let answered = AssertUnwindSafe(admitted(&app, path, request, next).instrument(span));
     let answered = answered.catch_unwind().await;
     let mut response = match answered {

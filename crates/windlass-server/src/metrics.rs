@@ -1,5 +1,6 @@
 //! Counters and times of the server, and the engine's own, as Prometheus reads them.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
-use windlass::kernel::{Health, QueueHealth};
+use windlass::kernel::{BreakerRow, BreakerStatus, Health, Query, QueueHealth, Worker};
 use windlass::{Error, ErrorKind};
-use windlass_engine::Engine;
+use windlass_engine::telemetry::attribute;
+use windlass_engine::{Engine, Measure, Recorder};
 
 use crate::error::ApiError;
 use crate::telemetry;
@@ -19,6 +21,15 @@ use crate::telemetry;
 /// Seconds: from what a read in memory takes to what a long poll may.
 const BUCKETS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
+
+/// Seconds: from what an activity at hand waits to what a run of a day takes.
+const BUCKETS_LONG: [f64; 18] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+    600.0, 3600.0, 86400.0,
+];
+
+/// How many workers and circuit breakers are looked at.
+const ROWS_MAX: u32 = 1_000;
 
 const FRESH_FOR: Duration = Duration::from_secs(15);
 
@@ -29,7 +40,43 @@ pub(crate) struct Metrics {
     _provider: SdkMeterProvider,
     requests: Counter<u64>,
     times: Histogram<f64>,
-    health: Arc<Mutex<Option<Health>>>,
+    seen: Arc<Mutex<Option<Seen>>>,
+}
+
+/// What the store was last found to hold.
+struct Seen {
+    health: Health,
+    breakers: Vec<BreakerRow>,
+    pressed: u64,
+}
+
+impl Seen {
+    async fn read(engine: &Engine) -> Result<Self, Error> {
+        let store = engine.store();
+        let health = store.health().await?;
+        let limit = ROWS_MAX.min(engine.options().limits.page_rows_max);
+        let workers = store.list(Query::Workers { after: None, limit }).await?.workers()?;
+        let pressed = |worker: &&Worker| worker.is_live(health.now) && worker.info.note.is_some();
+        let pressed = workers.iter().filter(pressed).count() as u64;
+        let namespaces: BTreeSet<_> = health.runs.iter().map(|row| row.namespace.clone()).collect();
+        let mut breakers = Vec::new();
+        for namespace in namespaces {
+            let query = Query::Breakers { namespace, after: None, limit };
+            breakers.extend(store.list(query).await?.breakers()?);
+        }
+        breakers.truncate(ROWS_MAX as usize);
+        Ok(Self { health, breakers, pressed })
+    }
+}
+
+/// The engine's times.
+struct Times([Histogram<f64>; Measure::ALL.len()]);
+
+impl Recorder for Times {
+    fn record(&self, measure: Measure, of: &str, took: Duration) {
+        let label = measure.label().map(|label| KeyValue::new(label, of.to_owned()));
+        self.0[measure as usize].record(took.as_secs_f64(), label.as_slice());
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -46,15 +93,19 @@ impl Metrics {
             .build()
             .map_err(failed)?;
         let mut provider = SdkMeterProvider::builder().with_reader(exporter);
-        let health = Arc::new(Mutex::new(None));
+        let seen = Arc::new(Mutex::new(None));
         if let Some(reader) = telemetry::metrics_reader()? {
             provider = provider.with_reader(reader).with_resource(telemetry::resource());
-            tokio::spawn(keep_fresh(engine.clone(), Arc::downgrade(&health)));
+            tokio::spawn(keep_fresh(engine.clone(), Arc::downgrade(&seen)));
         }
         let provider = provider.build();
         let meter = provider.meter("windlass");
         observe_engine(&meter, engine);
-        observe_store(&meter, &health);
+        observe_store(&meter, &seen);
+        engine.metrics().set_recorder(Times(Measure::ALL.map(|measure| {
+            let histogram = meter.f64_histogram(measure.name()).with_unit("s");
+            histogram.with_boundaries(BUCKETS_LONG.to_vec()).build()
+        })));
         Ok(Self {
             engine: engine.clone(),
             registry,
@@ -65,7 +116,7 @@ impl Metrics {
                 .with_boundaries(BUCKETS.to_vec())
                 .build(),
             _provider: provider,
-            health,
+            seen,
         })
     }
 
@@ -88,21 +139,21 @@ impl Metrics {
 
     /// All of it, as Prometheus reads it.
     pub(crate) async fn text(&self) -> Result<String, ApiError> {
-        *self.health.lock() = Some(self.engine.store().health().await?);
+        *self.seen.lock() = Some(Seen::read(&self.engine).await?);
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).map_err(|error| failed(error).into())
     }
 }
 
 /// Nobody asks before metrics are sent on, so what they tell of the store is read now and then.
-async fn keep_fresh(engine: Engine, health: Weak<Mutex<Option<Health>>>) {
+async fn keep_fresh(engine: Engine, seen: Weak<Mutex<Option<Seen>>>) {
     loop {
-        let read = engine.store().health().await;
-        let Some(health) = health.upgrade() else { return };
+        let read = Seen::read(&engine).await;
+        let Some(seen) = seen.upgrade() else { return };
         if let Ok(read) = read {
-            *health.lock() = Some(read);
+            *seen.lock() = Some(read);
         }
-        drop(health);
+        drop(seen);
         tokio::time::sleep(FRESH_FOR).await;
     }
 }
@@ -129,22 +180,28 @@ fn observe_engine(meter: &Meter, engine: &Engine) {
             observer.observe(of_load.load().1 as u64, &[]);
         });
     let _ = sticky.build();
+    let of_room = engine.clone();
+    let load = meter.f64_observable_gauge("durable.worker.load").with_callback(move |observer| {
+        let (used, room) = of_room.room_used();
+        observer.observe(used as f64 / room.max(1) as f64, &[]);
+    });
+    let _ = load.build();
 }
 
 /// A value and its labels.
 type Point = (u64, Vec<KeyValue>);
 
-fn observe_store(meter: &Meter, health: &Arc<Mutex<Option<Health>>>) {
-    let gauge = |name: &'static str, read: fn(&Health) -> Vec<Point>| {
-        let health = Arc::clone(health);
+fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
+    let gauge = |name: &'static str, read: fn(&Seen) -> Vec<Point>| {
+        let seen = Arc::clone(seen);
         let gauge = meter.u64_observable_gauge(name).with_callback(move |observer| {
-            for (value, labels) in health.lock().as_ref().map(read).unwrap_or_default() {
+            for (value, labels) in seen.lock().as_ref().map(read).unwrap_or_default() {
                 observer.observe(value, &labels);
             }
         });
         let _ = gauge.build();
     };
-    gauge("windlass.runs", |health| {
+    gauge("windlass.runs", |Seen { health, .. }| {
         let row = |row: &windlass::kernel::RunCount| {
             let labels = vec![
                 KeyValue::new("namespace", row.namespace.to_string()),
@@ -155,7 +212,7 @@ fn observe_store(meter: &Meter, health: &Arc<Mutex<Option<Health>>>) {
         };
         health.runs.iter().map(row).collect()
     });
-    gauge("windlass.queue", |health| {
+    gauge("durable.task_queue.depth", |Seen { health, .. }| {
         let of = |what: &'static str, queue: &QueueHealth| {
             [("ready", queue.ready), ("scheduled", queue.scheduled), ("held", queue.held)].map(
                 |(state, count)| {
@@ -166,7 +223,7 @@ fn observe_store(meter: &Meter, health: &Arc<Mutex<Option<Health>>>) {
         };
         [of("turns", &health.turns), of("tasks", &health.tasks)].concat()
     });
-    gauge("windlass.queue.ready_age_ms", |health| {
+    gauge("durable.task_queue.ready_age_ms", |Seen { health, .. }| {
         let of = |what: &'static str, queue: &QueueHealth| {
             let age = queue.ready_oldest.map(|since| health.now.since(since).as_millis());
             let age = u64::try_from(age.unwrap_or_default()).unwrap_or(u64::MAX);
@@ -174,6 +231,22 @@ fn observe_store(meter: &Meter, health: &Arc<Mutex<Option<Health>>>) {
         };
         vec![of("turns", &health.turns), of("tasks", &health.tasks)]
     });
-    gauge("windlass.dead_letters", |health| vec![(health.dead_letters.count, Vec::new())]);
-    gauge("windlass.workers.live", |health| vec![(health.workers_live, Vec::new())]);
+    gauge("durable.dlq.entries", |seen| vec![(seen.health.dead_letters.count, Vec::new())]);
+    gauge("durable.workers.active", |seen| vec![(seen.health.workers_live, Vec::new())]);
+    gauge("durable.workers.under_backpressure", |seen| vec![(seen.pressed, Vec::new())]);
+    gauge("durable.circuit_breaker.state", |seen| {
+        let row = |row: &BreakerRow| {
+            let labels = vec![
+                KeyValue::new("namespace", row.namespace.to_string()),
+                KeyValue::new(attribute::BREAKER_KEY, row.key.to_string()),
+            ];
+            let state = match row.status {
+                BreakerStatus::Closed => 0,
+                BreakerStatus::HalfOpen => 1,
+                BreakerStatus::Open => 2,
+            };
+            (state, labels)
+        };
+        seen.breakers.iter().map(row).collect()
+    });
 }

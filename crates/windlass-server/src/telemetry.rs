@@ -1,16 +1,27 @@
 //! Logs to standard error, traces and metrics to whoever the standard `OTEL_*` variables name.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{MetricExporter, SpanExporter};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::PeriodicReader;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing::Level;
+use tracing::{Level, Span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 use windlass::{Error, ErrorKind};
+use windlass_engine::telemetry::Propagator;
+pub(crate) use windlass_engine::telemetry::continue_from;
+
+const TRACEPARENT: &str = "traceparent";
 
 /// What is sent on its way by [`init`]; [`Telemetry::stop`] sends the rest.
 #[derive(Default)]
@@ -45,12 +56,52 @@ pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
         let ours = Targets::new().with_target("windlass", Level::DEBUG);
         tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass")).with_filter(ours)
     });
+    if traces.is_some() {
+        connect_traces();
+    }
     let set = tracing_subscriber::registry().with(lines).with(spans).try_init();
     set.map_err(|error| {
         let message = format!("process logs are set up already: {error}");
         Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
     })?;
     Ok(Telemetry { traces })
+}
+
+/// Makes traces go on from one process to the next, through the rows of runs and tasks and the
+/// `traceparent` of requests. [`init`] does so; for programs that set up a layer of `tracing-opentelemetry`
+/// themselves.
+pub fn connect_traces() {
+    windlass_engine::telemetry::set_propagator(W3c(TraceContextPropagator::new()));
+}
+
+struct W3c(TraceContextPropagator);
+
+impl Propagator for W3c {
+    fn continue_from(&self, span: &Span, traceparent: &str) {
+        let carrier = HashMap::from([(TRACEPARENT.to_owned(), traceparent.to_owned())]);
+        let parent = self.0.extract_with_context(&opentelemetry::Context::new(), &carrier);
+        // Where nobody looks at the span, there is nothing to connect.
+        let _ = span.set_parent(parent);
+    }
+
+    fn traceparent(&self, span: &Span) -> Option<String> {
+        let mut carrier = HashMap::new();
+        self.0.inject_context(&span.context(), &mut carrier);
+        carrier.remove(TRACEPARENT)
+    }
+}
+
+/// The trace that a request is part of: below the server's own span if it makes one, else as the
+/// request says.
+pub(crate) fn trace(headers: &HeaderMap) -> Option<Arc<str>> {
+    windlass_engine::telemetry::current().or_else(|| asked(headers))
+}
+
+/// What a request says of the trace that it is part of. What is no `traceparent` is passed over.
+pub(crate) fn asked(headers: &HeaderMap) -> Option<Arc<str>> {
+    let trace = headers.get(TRACEPARENT)?.to_str().ok()?;
+    let plain = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    (trace.len() == 55 && trace.bytes().all(plain)).then(|| trace.into())
 }
 
 fn tracer_provider() -> Result<SdkTracerProvider, Error> {

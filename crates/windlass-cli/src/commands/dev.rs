@@ -99,7 +99,7 @@ fn banner(address: SocketAddr, store: &str) -> Result<(), Failure> {
         ("docs", format!("http://{address}/api/docs")),
         ("metrics", format!("http://{address}/metrics")),
         ("state", kept),
-        ("samples", "hello, order, flaky, fan-out".to_owned()),
+        ("samples", "hello, order, flaky, fan-out, parcel".to_owned()),
     ] {
         out.line(&format!("  {} {value}", out.dim(&format!("{name:<8}"))))?;
     }

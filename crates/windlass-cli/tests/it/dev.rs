@@ -48,7 +48,7 @@ fn without_a_command_it_is_dev_and_takes_its_options() {
         .iter()
         .filter_map(|row| row["name"].as_str())
         .collect();
-    for name in ["hello", "order", "flaky", "fan-out"] {
+    for name in ["hello", "order", "flaky", "fan-out", "parcel"] {
         assert!(names.contains(&name), "{names:?}");
     }
     drop(server);

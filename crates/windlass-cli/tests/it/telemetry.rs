@@ -10,27 +10,44 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 
-use crate::support::{Server, sqlite_in, until, windlass};
+use crate::support::{Server, postgres, sqlite_in, until, windlass};
+
+/// A span as it came.
+#[derive(Clone, Debug)]
+struct Span {
+    service: String,
+    name: String,
+    trace: String,
+    id: String,
+    parent: String,
+    attributes: BTreeMap<String, String>,
+}
 
 #[derive(Default)]
 struct Got {
-    /// Names of spans, each with the keys of its attributes.
-    spans: BTreeMap<String, BTreeSet<String>>,
+    spans: Vec<Span>,
     metrics: BTreeSet<String>,
     services: BTreeSet<String>,
     refused: Vec<String>,
     headers: BTreeSet<String>,
 }
 
+impl Got {
+    fn named(&self, name: &str) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(move |span| span.name == name)
+    }
+}
+
 /// A collector: it takes what the protocol says and nothing else.
 struct Collector {
     address: SocketAddr,
     got: Arc<Mutex<Got>>,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Collector {
@@ -41,7 +58,7 @@ impl Collector {
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(take).with_state(Arc::clone(&got));
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { address, got, _runtime: runtime }
+        Self { address, got, runtime }
     }
 }
 
@@ -75,8 +92,20 @@ fn traces(got: &mut Got, sent: ExportTraceServiceRequest) {
     for of_service in sent.resource_spans {
         got.services.extend(of_service.resource.iter().filter_map(service));
         for span in of_service.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-            let keys = span.attributes.into_iter().map(|attribute| attribute.key);
-            got.spans.entry(span.name).or_default().extend(keys);
+            let attributes = span.attributes.into_iter();
+            let shown = |value: Option<AnyValue>| match value.and_then(|value| value.value) {
+                Some(Value::StringValue(text)) => text,
+                Some(Value::IntValue(number)) => number.to_string(),
+                other => format!("{other:?}"),
+            };
+            got.spans.push(Span {
+                service: of_service.resource.as_ref().and_then(service).unwrap_or_default(),
+                name: span.name,
+                trace: hex(&span.trace_id),
+                id: hex(&span.span_id),
+                parent: hex(&span.parent_span_id),
+                attributes: attributes.map(|each| (each.key, shown(each.value))).collect(),
+            });
         }
     }
 }
@@ -113,11 +142,11 @@ fn traces_and_metrics_reach_the_collector_that_the_variables_name() {
     server.say(&["runs", "create", "hello", "--params", "\"you\"", "--wait"]).expect(0);
     let has = |test: &dyn Fn(&Got) -> bool| test(&collector.got.lock().unwrap());
     until("a run's turn and the request are traced", || {
-        has(&|got| got.spans.contains_key("windlass.turn") && got.spans.contains_key("http"))
+        has(&|got| got.named(RUN).next().is_some() && got.named("http").next().is_some())
     });
     until("runs and requests are counted", || {
         has(&|got| {
-            got.metrics.contains("windlass.workflow.completed")
+            got.metrics.contains("durable.workflows.completed")
                 && got.metrics.contains("windlass.http.requests")
         })
     });
@@ -127,10 +156,95 @@ fn traces_and_metrics_reach_the_collector_that_the_variables_name() {
     assert_eq!(got.services, BTreeSet::from(["capstan".to_owned()]));
     assert!(got.headers.contains("x-tenant: harbour"), "{:?}", got.headers);
     for (span, attribute) in
-        [("http", "route"), ("http", "request_id"), ("windlass.turn", "workflow")]
+        [("http", "route"), ("http", "request_id"), (RUN, "durable.workflow.type")]
     {
-        assert!(got.spans[span].contains(attribute), "{span}: {:?}", got.spans[span]);
+        assert!(got.named(span).all(|span| span.attributes.contains_key(attribute)));
     }
+    for metric in ["durable.workflow.duration", "durable.worker.load", "durable.workers.active"] {
+        assert!(got.metrics.contains(metric), "{metric} is not among {:?}", got.metrics);
+    }
+}
+
+const RUN: &str = "durable.workflow.run";
+
+// As an outside caller's tracer would write it.
+const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+
+#[test]
+fn one_trace_goes_through_two_processes() {
+    let database = postgres();
+    let collector = Collector::start();
+    let serve = |service: &str, more: &[&str]| {
+        let mut command = windlass();
+        command.args(["server", "--bind", "127.0.0.1:0", "--log", "error"]).args(more);
+        command.args(["--store", &database.url]);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address));
+        command.env("OTEL_METRICS_EXPORTER", "none");
+        command.env("OTEL_SERVICE_NAME", service).env("OTEL_BSP_SCHEDULE_DELAY", "100");
+        Server::spawn(command)
+    };
+    let worker = serve("worker", &["--samples"]);
+    // It serves no workflow: what it takes in is another's to do.
+    let front = serve("front", &[]);
+    until("the worker has said what it serves", || {
+        front.say(&["workflows", "list", "-o", "json"]).out.contains("parcel")
+    });
+    let url = format!("{}/workflows/parcel/instances?waitMs=30000", front.url);
+    let answer = collector.runtime.block_on(async {
+        let request = reqwest::Client::new().post(url).header("content-type", "application/json");
+        let request = request.header("traceparent", format!("00-{}-{}-01", CALLER.0, CALLER.1));
+        let answer = request.body(r#"{"id":"p-1","params":"you"}"#).send().await.unwrap();
+        answer.text().await.unwrap()
+    });
+    assert!(answer.contains("HELLO, YOU!"), "{answer}");
+    assert_eq!((front.terminate(), worker.terminate()), (Some(0), Some(0)));
+
+    let got = collector.got.lock().unwrap();
+    assert_eq!(got.refused, Vec::<String>::new());
+    let ours: Vec<&Span> = got.spans.iter().filter(|span| span.trace == CALLER.0).collect();
+    let one = |service: &str, name: &str, with: &[(&str, &str)]| -> &Span {
+        let mut found = ours.iter().filter(|span| {
+            let has = |(key, value): &(&str, &str)| {
+                span.attributes.get(*key).is_some_and(|found| found == value)
+            };
+            span.service == service && span.name == name && with.iter().all(has)
+        });
+        found.next().unwrap_or_else(|| panic!("no {name} {with:?} of {service} in {ours:#?}"))
+    };
+    let below = |child: &Span, parent: &Span| {
+        assert_eq!(child.parent, parent.id, "{child:?} is not below {parent:?}");
+    };
+    const TYPE: &str = "durable.workflow.type";
+    let asked = one("front", "http", &[]);
+    assert_eq!(asked.parent, CALLER.1);
+    let start = one("front", "durable.workflow.start", &[(TYPE, "parcel")]);
+    below(start, asked);
+    below(one("front", "durable.event.append", &[(TYPE, "parcel")]), start);
+    let turns: Vec<&&Span> =
+        ours.iter().filter(|s| s.name == RUN && s.attributes[TYPE] == "parcel").collect();
+    assert_eq!(turns.len(), 3, "{turns:#?}");
+    for turn in &turns {
+        assert_eq!(turn.service, "worker");
+        below(turn, start);
+    }
+    let turn_of = |id: &str| -> &Span { turns.iter().find(|turn| turn.id == id).unwrap() };
+    let weighed = one("worker", "durable.activity.execute", &[("durable.activity.type", "weigh")]);
+    assert_eq!(weighed.attributes["durable.activity.attempt"], "1");
+    turn_of(&weighed.parent);
+    below(one("worker", "durable.task.complete", &[]), weighed);
+    let greeted = one("worker", RUN, &[(TYPE, "hello")]);
+    let asked_for = turn_of(&greeted.parent);
+    assert_ne!(asked_for.id, weighed.parent, "one turn asked for both");
+    let ended =
+        turns.iter().filter(|turn| turn.attributes["durable.workflow.status"] == "complete");
+    assert_eq!(ended.count(), 1);
+    let replayed = one("worker", "durable.workflow.replay", &[(TYPE, "parcel")]);
+    turn_of(&replayed.parent);
+    assert!(got.named("durable.task.claim").any(|claim| claim.service == "worker"));
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl MachineProgram {
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         if let Some(steps) = self.loaded.take() {
             self.replay(turn, steps).await?;
+            turn.replayed();
         }
         loop {
             if turn.is_lost() {

@@ -522,6 +522,7 @@ pub(crate) fn delay_max(days: u32) -> Duration {
 
 impl Program for RelayProgram {
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
+        turn.replayed();
         Box::pin(self.take(turn))
     }
 

@@ -167,6 +167,7 @@ impl StepsProgram {
             }
             if self.core().replaying {
                 self.core().end_replay();
+                turn.replayed();
                 self.check_fault()?;
                 continue;
             }

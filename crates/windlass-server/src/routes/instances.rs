@@ -20,6 +20,7 @@ use crate::extract::{
     AtRun, Call, InWorkflow, Incoming, Params, Payload, run_not_found, workflow_not_found,
 };
 use crate::paging::{self, Filter, RunsParams, invalid_time};
+use crate::telemetry;
 use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step, parse_time, raw};
 
 /// A run that was created.
@@ -183,13 +184,6 @@ pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiE
     Err(ApiError::invalid("INVALID_DEPTH", message))
 }
 
-/// The trace that a request is part of, if it says so.
-fn trace(headers: &HeaderMap) -> Option<std::sync::Arc<str>> {
-    let trace = headers.get("traceparent")?.to_str().ok()?;
-    let plain = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
-    (trace.len() == 55 && trace.bytes().all(plain)).then(|| trace.into())
-}
-
 /// Creates a run.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances", tag = "instances",
     operation_id = "createInstance",
@@ -206,7 +200,7 @@ pub(crate) async fn create(
     let wait = Wait::new(&call.app, params.wait_ms)?;
     let model = known(&call, &workflow).await?;
     let mut start = body.start(&call, workflow.clone(), model)?;
-    start.trace = trace(&headers);
+    start.trace = telemetry::trace(&headers);
     let started = call.engine.start_run(start).await?;
     let details = match wait {
         Some(wait) => {
@@ -243,7 +237,7 @@ pub(crate) async fn batch(
         return Err(ApiError::invalid("INVALID_SIZE", message));
     }
     let model = known(&call, &workflow).await?;
-    let trace = trace(&headers);
+    let trace = telemetry::trace(&headers);
     let mut starts = Vec::with_capacity(body.instances.len());
     for instance in body.instances {
         if instance.id.is_none() {

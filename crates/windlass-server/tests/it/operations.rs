@@ -124,11 +124,14 @@ async fn health_and_metrics(kind: Kind) {
     assert_eq!(server.get("//readyz").await, (200, json!({ "status": "ready" })));
     let text = server.request(Method::GET, "//metrics").send().await.unwrap().text().await.unwrap();
     for expect in [
-        "windlass_workflow_completed_total 1",
+        "durable_workflows_completed_total 1",
         "windlass_runs{namespace=\"default\",status=\"complete\",workflow=\"greet\"} 1",
-        "windlass_queue{of=\"turns\",state=\"ready\"} 0",
+        "durable_task_queue_depth{of=\"turns\",state=\"ready\"} 0",
         "windlass_http_requests_total{",
-        "windlass_workers_live 1",
+        "durable_workers_active 1",
+        "durable_workers_under_backpressure 0",
+        "durable_dlq_entries 0",
+        "durable_workflow_duration_seconds_count{durable_workflow_type=\"greet\"} 1",
     ] {
         assert!(text.contains(expect), "{expect} is not in\n{text}");
     }
