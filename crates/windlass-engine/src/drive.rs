@@ -8,12 +8,14 @@ use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
     Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey,
-    RunStatus, Wake,
+    RunStatus, Wake, WorkflowName,
 };
 
+use crate::claim::Claimed;
 use crate::engine::{Engine, Inner, Registered};
 use crate::env::Lane;
 use crate::model::{Opened, Program, TurnError};
+use crate::room::Places;
 use crate::slot::Slot;
 use crate::sticky::Parked;
 use crate::turn::Turn;
@@ -26,19 +28,23 @@ enum Start {
 }
 
 // A turn that is held counts until it is put away, however that comes about.
-struct Counted(Arc<Inner>);
+struct Counted {
+    inner: Arc<Inner>,
+    _place: Option<Places>,
+}
 
 impl Counted {
-    fn new(inner: &Arc<Inner>) -> Self {
+    fn new(inner: &Arc<Inner>, workflow: &WorkflowName) -> Self {
         inner.turns_held.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(inner))
+        let room = inner.models.read().get(workflow).and_then(|served| served.room.clone());
+        Self { inner: Arc::clone(inner), _place: room.map(|room| Places::one(inner, &room)) }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.turns_held.fetch_sub(1, Ordering::AcqRel);
-        self.0.room_again();
+        self.inner.turns_held.fetch_sub(1, Ordering::AcqRel);
+        self.inner.room_again();
     }
 }
 
@@ -119,7 +125,10 @@ impl Inner {
                 let start = Start::Memory(Box::new(parked), claimed);
                 self.spawn(start, slot, steps_left.clone());
             }
-            None => to_load.push((claimed, slot, Counted::new(self))),
+            None => {
+                let counted = Counted::new(self, &claimed.workflow);
+                to_load.push((claimed, slot, counted));
+            }
         }
     }
 
@@ -169,7 +178,11 @@ impl Inner {
     }
 
     fn spawn(self: &Arc<Self>, start: Start, slot: Arc<Slot>, steps: Option<Arc<AtomicI64>>) {
-        let counted = Counted::new(self);
+        let workflow = match &start {
+            Start::New(run) => &run.workflow,
+            Start::Memory(_, claimed) | Start::Store(_, claimed) => &claimed.workflow,
+        };
+        let counted = Counted::new(self, workflow);
         self.spawn_counted(start, slot, steps, counted);
     }
 
@@ -449,7 +462,8 @@ impl Engine {
         let inner = &self.inner;
         inner.signals.everything();
         inner.promote_due().await?;
-        let Some(claims) = inner.claim_some(true, true, runs_max).await? else { return Ok(0) };
+        let claimed = inner.claim_some(true, true, runs_max).await?;
+        let Some(Claimed { claims, places }) = claimed else { return Ok(0) };
         let count = claims.turns.len() as u32;
         let steps_left = steps_max.map(|max| Arc::new(AtomicI64::new(i64::from(max))));
         let keys: Vec<RunKey> = claims.turns.iter().map(|claimed| claimed.run_key).collect();
@@ -458,6 +472,7 @@ impl Engine {
             inner.begin_task(task);
         }
         inner.begin_turns(claims.turns, steps_left);
+        drop(places);
         while inner.tasks.held() > 0 || keys.iter().any(|key| inner.live.lock().contains_key(key)) {
             inner.env.sleep(Duration::from_millis(1)).await;
         }

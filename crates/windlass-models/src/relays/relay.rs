@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 use windlass_engine::{
     EFFECTS_QUEUE, EngineParts, Model, Opened, Program, StartRun, TaskBody, TaskContext,
     TaskFailure, TaskHandler, TaskResult, panic_text,
@@ -46,7 +45,6 @@ type OnEndFor =
 pub(crate) struct Terms {
     pub(crate) name: WorkflowName,
     pub(crate) retry: RetryPolicy,
-    pub(crate) concurrency: Option<usize>,
 }
 
 impl Relay {
@@ -57,18 +55,9 @@ impl Relay {
         engine: EngineParts,
     ) -> Result<Self, Error> {
         let runner = Arc::new(runner);
-        let permits = terms.concurrency.map(|max| Arc::new(Semaphore::new(max)));
         let run = move |step: Arc<Step>| -> BoxFuture<'static, Ran> {
-            let (runner, permits) = (Arc::clone(&runner), permits.clone());
+            let runner = Arc::clone(&runner);
             Box::pin(async move {
-                let token = step.cancel_token.clone();
-                let _permit = match permits {
-                    Some(permits) => token.run_until_cancelled(permits.acquire_owned()).await,
-                    None => None,
-                };
-                if token.is_cancelled() {
-                    return Err(StepError::transient("cancelled before it began"));
-                }
                 let work = AssertUnwindSafe(runner.run_step(&step)).catch_unwind();
                 work.await.unwrap_or_else(|panic| {
                     Err(StepError::transient(format!("the step panicked: {}", panic_text(&*panic))))

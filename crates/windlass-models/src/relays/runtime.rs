@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_engine::{EFFECTS_QUEUE, Engine, StartRun};
+use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, StartRun};
 use windlass_kernel::{
     Actor, Body, Error, ErrorKind, MessageId, MessageKind, MessageName, QueueName, RetryLimit,
     RetryPolicy, Route, Run, RunId, RunKey, RunStatus, StepStatus, WorkflowName,
@@ -43,9 +43,10 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
         self
     }
 
-    /// How many steps this process runs at once. Default: as many as the engine takes turns.
-    pub fn concurrency(mut self, steps: usize) -> Self {
-        self.concurrency = Some(steps);
+    /// How many runs this process takes at once, each with one step at a time; the others are left
+    /// to whoever else serves the relay. Default: as many as the engine takes turns.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.concurrency = Some(runs);
         self
     }
 
@@ -84,9 +85,10 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
             ));
         }
         let hook = Arc::new(hook);
-        let terms = Terms { name: name.clone(), retry, concurrency };
+        let terms = Terms { name: name.clone(), retry };
         let relay = Relay::new(runner, Arc::clone(&hook), terms, engine.parts())?;
-        engine.register(name.clone(), Arc::new(RelayModel(Arc::new(relay))))?;
+        let serving = Serving { slots: concurrency };
+        engine.register_with(name.clone(), Arc::new(RelayModel(Arc::new(relay))), serving)?;
         let route =
             Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name: hook_route(&name)? };
         let handler = HookHandler { hook, store: Arc::clone(engine.store()) };
