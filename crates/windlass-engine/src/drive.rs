@@ -14,7 +14,7 @@ use windlass_kernel::{
 use crate::claim::Claimed;
 use crate::engine::{Engine, Inner, Registered};
 use crate::env::Lane;
-use crate::model::{Opened, Program, TurnError};
+use crate::model::{GivenUp, Model, Opened, Program, TurnError};
 use crate::room::Places;
 use crate::slot::Slot;
 use crate::sticky::Parked;
@@ -329,7 +329,7 @@ impl Inner {
                 let model = self.registered(&claimed.workflow).map(|registered| registered.model);
                 let opened = match model {
                     _ if claimed.reclaims >= self.options.reclaims_max => {
-                        self.no_progress(loaded.run, claimed).await;
+                        self.no_progress(*loaded, claimed, model).await;
                         return None;
                     }
                     Some(model) => model.open(Opened::Loaded(&loaded)),
@@ -354,22 +354,45 @@ impl Inner {
     }
 
     // A turn that was taken from dead workers again and again would kill the next one too.
-    async fn no_progress(self: &Arc<Self>, run: Run, claimed: ClaimedTurn) {
+    async fn no_progress(
+        self: &Arc<Self>,
+        loaded: Loaded,
+        claimed: ClaimedTurn,
+        model: Option<Arc<dyn Model>>,
+    ) {
         let message = format!(
             "the turn was taken from {} workers that died or stalled, and none of them made \
              progress",
             claimed.reclaims
         );
-        let error = json!({ "name": "NoProgress", "message": message });
         let slot = Arc::new(Slot::default());
-        let mut turn = Turn::new(Arc::clone(self), Box::new(run), claimed.hold, slot);
+        let run = Box::new(loaded.run.clone());
+        let mut turn = Turn::new(Arc::clone(self), run, claimed.hold, slot);
+        let last = loaded.steps.iter().map(|step| step.updated_at).max();
+        turn.rise_above(last.unwrap_or(turn.run.updated_at));
         let mut draft = turn.draft();
-        let end = Body::of(&error).and_then(|body| {
-            let payload = json!({ "error": { "name": "NoProgress" } });
-            turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
+        let (name, message) = ("NoProgress", message.as_str());
+        let (told, drafted) = (&mut turn, &mut draft);
+        let given_up = GivenUp { loaded: &loaded, turn: told, draft: drafted, name, message };
+        let ended = model.map_or(Ok(false), |model| model.give_up(given_up));
+        let ended = ended.unwrap_or_else(|error| {
+            tracing::warn!(run_key = %turn.run.run_key, %error, "a run leaves no dead letter");
+            draft = turn.draft();
+            false
         });
-        if end.is_ok() {
-            let _ = turn.commit(draft).await;
+        let ended = match ended {
+            true => Ok(()),
+            false => Body::of(&json!({ "name": name, "message": message })).and_then(|body| {
+                let payload = json!({ "error": { "name": name } });
+                turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
+            }),
+        };
+        let ended = match ended {
+            Ok(()) => turn.commit(draft).await.map(|_| ()),
+            Err(error) => Err(TurnError::Blocked(error)),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(run_key = %turn.run.run_key, ?error, "a run cannot be given up");
         }
     }
 

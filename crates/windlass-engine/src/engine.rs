@@ -27,6 +27,7 @@ use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
 use crate::tasks::{Promised, TaskRoutes, Tasks};
+use crate::templates::Templates;
 use crate::workers;
 
 /// A hasher without a random seed: two runs of the simulator must not differ.
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
     pub(crate) results: Results,
+    pub(crate) templates: Templates,
     pub(crate) signals: Signals,
     pub(crate) backlog: AtomicBool,
     pub(crate) task_backlog: AtomicBool,
@@ -129,6 +131,7 @@ impl Engine {
             turns_held: AtomicUsize::new(0),
             sticky: Mutex::new(Sticky::new(sticky_bytes_max)),
             results: Results::default(),
+            templates: Templates::default(),
             signals: Signals::default(),
             backlog: AtomicBool::new(false),
             task_backlog: AtomicBool::new(false),
@@ -198,8 +201,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::Invalid, "WORKFLOW_EXISTS", message));
         }
         let room = serving.slots.map(|slots| Arc::new(Room::new(slots)));
-        models.insert(workflow, Registered { model, limit: None, room });
+        let template = model.template();
+        models.insert(workflow.clone(), Registered { model, limit: None, room });
         drop(models);
+        if let Some(template) = template {
+            self.inner.publish(workflow, template);
+        }
         self.inner.signals.turns();
         Ok(())
     }
@@ -326,6 +333,9 @@ impl Engine {
             inner.env.sleep(Duration::from_millis(5)).await;
         }
         inner.set_phase(Phase::Stopped);
+        if let Err(error) = inner.write_templates().await {
+            tracing::warn!(%error, "what runs of a workflow have cannot be told to others");
+        }
         let held = inner.store.held(inner.worker).await?;
         if !held.is_empty() {
             inner.store.release(held).await?;
@@ -437,6 +447,7 @@ impl Inner {
                         }
                     }
                 }
+                Op::DeadLetter(_) => self.metrics.tasks_dead.add(1),
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
                     self.metrics.runs_created.add(1);
                     self.enqueued(&run, EnqueuedReason::Create);

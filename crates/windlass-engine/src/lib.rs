@@ -26,6 +26,7 @@ mod slot;
 mod start;
 mod sticky;
 mod tasks;
+mod templates;
 mod turn;
 mod why;
 mod workers;
@@ -37,7 +38,7 @@ pub use dead_letters::Requeued;
 pub use engine::{Engine, EngineParts, Serving};
 pub use env::{Env, Lane, TokioEnv, new_uuid};
 pub use metrics::{Counter, Metrics};
-pub use model::{Model, Opened, Program, TurnError};
+pub use model::{GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
@@ -47,5 +48,6 @@ pub use start::{StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,
 };
+pub use templates::{HeaderRules, Template, read_headers};
 pub use turn::{Sent, Turn, refusal};
 pub use why::{Child, Explanation, Reason, Why};

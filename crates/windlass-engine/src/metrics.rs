@@ -72,6 +72,8 @@ metrics!(
     steps_completed = "windlass.step.completed",
     /// Steps that failed for good.
     steps_failed = "windlass.step.failed",
+    /// Steps that ended because their run was cancelled, by themselves or from outside.
+    steps_cancelled = "windlass.step.cancelled",
     /// Step attempts that failed and are tried again.
     steps_retried = "windlass.step.retried",
     /// Tasks begun.
@@ -80,7 +82,7 @@ metrics!(
     tasks_completed = "windlass.activity.completed",
     /// Task attempts that failed.
     tasks_failed = "windlass.activity.failed",
-    /// Tasks that were given up.
+    /// Dead letters written: tasks and steps that were given up.
     tasks_dead = "windlass.dlq.added",
     /// Webhooks that their receivers took.
     webhooks_delivered = "windlass.webhook.delivered",
