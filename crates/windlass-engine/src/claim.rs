@@ -16,6 +16,7 @@ use crate::drive::held;
 use crate::engine::Inner;
 use crate::env::Lane;
 use crate::metrics::Measure;
+use crate::room::Places;
 use crate::telemetry;
 
 /// How many rows a promotion readies at once.
@@ -92,6 +93,19 @@ impl Signals {
     }
 }
 
+/// What was claimed, and the room that was kept for it until it is begun.
+pub(crate) struct Claimed {
+    pub(crate) claims: Claims,
+    pub(crate) places: Vec<Places>,
+}
+
+impl Claimed {
+    fn none(now: Timestamp) -> Self {
+        let claims = Claims { turns: Vec::new(), tasks: Vec::new(), now };
+        Self { claims, places: Vec::new() }
+    }
+}
+
 /// Claims until the engine stops taking work.
 pub(crate) async fn serve(inner: Arc<Inner>) {
     let mut delay = ERROR_DELAY_MIN;
@@ -157,7 +171,7 @@ impl Inner {
         }
         let claimed = self.claim_some(turns, tasks, u32::MAX).await;
         match claimed {
-            Ok(Some(claims)) => {
+            Ok(Some(Claimed { claims, places })) => {
                 let max = self.options.claim_max as usize;
                 let full_turns = claims.turns.len() >= max;
                 self.backlog.store(full_turns, Ordering::Relaxed);
@@ -177,6 +191,7 @@ impl Inner {
                     self.look_again_soon();
                 }
                 self.begin_claimed(claims);
+                drop(places);
                 Ok(more)
             }
             Ok(None) => Ok(more),
@@ -218,19 +233,25 @@ impl Inner {
     /// Claims as much as there is room for, at most `max` of each. `None` if there is no room, or
     /// nothing that this process serves; then the signals stay up until there is.
     pub(crate) async fn claim_some(
-        &self,
+        self: &Arc<Self>,
         turns: bool,
         tasks: bool,
         max: u32,
-    ) -> Result<Option<Claims>, Error> {
+    ) -> Result<Option<Claimed>, Error> {
         let room = self.options.turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
         let max = max.min(self.options.claim_max);
         let bound = |room: usize| u32::try_from(room).unwrap_or(u32::MAX).min(max);
         let mut want_turns = Want::default();
+        let mut bounded = Vec::new();
         if turns {
-            let route = |name| Route { queue: QueueName::default_queue(), name };
             let models = self.models.read();
-            want_turns.routes = models.keys().map(|name| route(RouteName::from(name))).collect();
+            for (name, registered) in models.iter() {
+                let (queue, name) = (QueueName::default_queue(), RouteName::from(name));
+                match &registered.room {
+                    Some(room) => bounded.push((Route { queue, name }, Arc::clone(room))),
+                    None => want_turns.routes.push(Route { queue, name }),
+                }
+            }
             want_turns.max = bound(room);
             if want_turns.max == 0 {
                 self.backlog.store(true, Ordering::Relaxed);
@@ -246,9 +267,53 @@ impl Inner {
             }
         }
         let none = |want: &Want| want.routes.is_empty() || want.max == 0;
-        if none(&want_turns) && none(&want_tasks) {
-            return Ok(None);
+        let mut claimed = None;
+        if !none(&want_turns) || !none(&want_tasks) {
+            let claims = self.claim_from(want_turns, want_tasks).await.inspect_err(|_| {
+                self.signals.turns.fetch_or(turns, Ordering::AcqRel);
+                self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
+            })?;
+            claimed = Some(Claimed { claims, places: Vec::new() });
         }
+        // What has slots of its own is claimed on its own, no more than it has.
+        for (route, slots) in bounded {
+            let held = claimed.as_ref().map_or(0, |claimed: &Claimed| claimed.claims.turns.len());
+            let left = bound(room.saturating_sub(held)).min(max.saturating_sub(held as u32));
+            if left == 0 {
+                self.signals.turns.store(true, Ordering::Release);
+                break;
+            }
+            let Some(places) = Places::free(self, &slots) else { continue };
+            let want = Want { routes: vec![route], max: left.min(bound(places.count)) };
+            let asked = want.max as usize;
+            let claims = match (self.claim_from(want, Want::default()).await, &claimed) {
+                (Ok(claims), _) => claims,
+                // What was claimed already is not to be forgotten.
+                (Err(error), Some(_)) => {
+                    tracing::warn!(%error, "the store does not answer a claim; trying again");
+                    self.signals.turns();
+                    break;
+                }
+                (Err(error), None) => {
+                    self.signals.turns.fetch_or(turns, Ordering::AcqRel);
+                    self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
+                    return Err(error);
+                }
+            };
+            if claims.turns.len() >= asked {
+                match asked == places.count {
+                    true => places.want(),
+                    false => self.signals.turns.store(true, Ordering::Release),
+                }
+            }
+            let all = claimed.get_or_insert_with(|| Claimed::none(claims.now));
+            all.claims.turns.extend(claims.turns);
+            all.places.push(places);
+        }
+        Ok(claimed)
+    }
+
+    async fn claim_from(&self, want_turns: Want, want_tasks: Want) -> Result<Claims, Error> {
         let count = self.signals.claims.fetch_add(1, Ordering::Relaxed);
         let oldest = count % OLDEST_EVERY == OLDEST_EVERY - 1;
         let request = ClaimRequest {
@@ -267,24 +332,16 @@ impl Inner {
         let tasks_max = request.tasks.max as usize;
         let span = telemetry::claim(self.worker, self.tasks.held(), self.options.tasks_max);
         let asked = self.env.elapsed();
-        match self.store.claim(request).instrument(span.clone()).await {
-            Ok(claims) => {
-                telemetry::claimed(&span, &claims);
-                self.clock.learn(claims.now);
-                if tasks_max > 0 {
-                    let full = claims.tasks.len() >= tasks_max;
-                    self.task_backlog.store(full, Ordering::Relaxed);
-                    self.metrics.tasks_claimed.add(claims.tasks.len() as u64);
-                    self.metrics.time(Measure::Claim, "", self.env.elapsed() - asked);
-                }
-                Ok(Some(claims))
-            }
-            Err(error) => {
-                self.signals.turns.fetch_or(turns, Ordering::AcqRel);
-                self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
-                Err(error)
-            }
+        let claims = self.store.claim(request).instrument(span.clone()).await?;
+        telemetry::claimed(&span, &claims);
+        self.clock.learn(claims.now);
+        if tasks_max > 0 {
+            let full = claims.tasks.len() >= tasks_max;
+            self.task_backlog.store(full, Ordering::Relaxed);
+            self.metrics.tasks_claimed.add(claims.tasks.len() as u64);
+            self.metrics.time(Measure::Claim, "", self.env.elapsed() - asked);
         }
+        Ok(claims)
     }
 
     // The store told of a ready turn and there was none to claim: it may be left to another process,

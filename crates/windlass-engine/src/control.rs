@@ -18,6 +18,10 @@ use crate::options::EnqueuedReason;
 use crate::tasks::{CANCEL_TREE, internal_queue};
 use crate::turn::{refusal, result_for_parent};
 
+/// Kinds of steps that are waits and nothing else: a retried run asks for them anew. Any other step
+/// may wait before it is tried.
+const WAITS: [&str; 3] = ["event", "child", "activity"];
+
 /// How often a control request is decided again because the run moved on under it.
 pub(crate) const ATTEMPTS_MAX: u32 = 20;
 
@@ -505,8 +509,14 @@ impl Inner {
         let mut draft = Draft::create(new, OnExisting::Refuse, self.clock.stamp(at))?;
         let failed = failed_step(&run, &steps);
         let mut first = true;
+        // What a step was given before it was tried is consumed: its next attempt begins with it.
+        let given = |step: &&Step| {
+            step.wait_for.is_some()
+                && !WAITS.contains(&&*step.kind)
+                && (!step.status.is_settled() || Some(&step.step_key) == failed.as_ref())
+        };
+        let given: Vec<Step> = steps.iter().filter(given).cloned().collect();
         // In the order in which they were recorded: replay delivers them in it.
-        let begun = steps.iter().find(|step| Some(&step.step_key) == failed.as_ref()).cloned();
         steps.retain(|step| step.status.is_settled() && Some(&step.step_key) != failed.as_ref());
         steps.sort_by_key(|step| step.updated_at);
         for mut step in steps {
@@ -518,24 +528,20 @@ impl Inner {
             step.run_key = run_key;
             step.position = draft.head().next_ordinal;
             step.updated_at = at;
-            let event = match (&*step.kind, step.status) {
-                ("relay", StepStatus::Completed) => "relay.step_completed",
-                ("memo", StepStatus::Completed) => "relay.memo_recorded",
-                (_, StepStatus::Completed) => "step.completed",
-                _ => "step.failed",
-            };
-            draft.step(event, &payload, step, self.clock.stamp(at))?;
+            payload["status"] = step.status.as_str().into();
+            draft.step("step.carried", &payload, step, self.clock.stamp(at))?;
         }
-        // The signal that a relay's step was given is consumed: its next attempt begins with it.
-        if let Some(step) = begun.filter(|step| &*step.kind == "relay" && step.wait_for.is_some()) {
+        for step in given {
+            // One that was never tried still waits, unless what it waits for has come.
+            let waits = step.attempt == 0 && step.status != StepStatus::Pending;
             draft.open_step(Step {
                 run_key,
-                status: StepStatus::Pending,
+                status: if waits { StepStatus::Waiting } else { StepStatus::Pending },
                 position: draft.head().next_ordinal,
                 attempt: 0,
                 result: None,
                 error: None,
-                due_at: None,
+                due_at: step.due_at.filter(|_| waits),
                 updated_at: at.plus(std::time::Duration::from_micros(1)),
                 ..step
             });

@@ -8,13 +8,15 @@ use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
     Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey,
-    RunStatus, Wake,
+    RunStatus, Wake, WorkflowName,
 };
 
+use crate::claim::Claimed;
 use crate::engine::{Engine, Inner, Registered};
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::model::{Opened, Program, TurnError};
+use crate::model::{GivenUp, Model, Opened, Program, TurnError};
+use crate::room::Places;
 use crate::slot::Slot;
 use crate::sticky::Parked;
 use crate::telemetry;
@@ -28,19 +30,23 @@ enum Start {
 }
 
 // A turn that is held counts until it is put away, however that comes about.
-struct Counted(Arc<Inner>);
+struct Counted {
+    inner: Arc<Inner>,
+    _place: Option<Places>,
+}
 
 impl Counted {
-    fn new(inner: &Arc<Inner>) -> Self {
+    fn new(inner: &Arc<Inner>, workflow: &WorkflowName) -> Self {
         inner.turns_held.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(inner))
+        let room = inner.models.read().get(workflow).and_then(|served| served.room.clone());
+        Self { inner: Arc::clone(inner), _place: room.map(|room| Places::one(inner, &room)) }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.turns_held.fetch_sub(1, Ordering::AcqRel);
-        self.0.room_again();
+        self.inner.turns_held.fetch_sub(1, Ordering::AcqRel);
+        self.inner.room_again();
     }
 }
 
@@ -121,7 +127,10 @@ impl Inner {
                 let start = Start::Memory(Box::new(parked), claimed);
                 self.spawn(start, slot, steps_left.clone());
             }
-            None => to_load.push((claimed, slot, Counted::new(self))),
+            None => {
+                let counted = Counted::new(self, &claimed.workflow);
+                to_load.push((claimed, slot, counted));
+            }
         }
     }
 
@@ -171,7 +180,11 @@ impl Inner {
     }
 
     fn spawn(self: &Arc<Self>, start: Start, slot: Arc<Slot>, steps: Option<Arc<AtomicI64>>) {
-        let counted = Counted::new(self);
+        let workflow = match &start {
+            Start::New(run) => &run.workflow,
+            Start::Memory(_, claimed) | Start::Store(_, claimed) => &claimed.workflow,
+        };
+        let counted = Counted::new(self, workflow);
         self.spawn_counted(start, slot, steps, counted);
     }
 
@@ -327,7 +340,7 @@ impl Inner {
                 let model = self.registered(&claimed.workflow).map(|registered| registered.model);
                 let opened = match model {
                     _ if claimed.reclaims >= self.options.reclaims_max => {
-                        self.no_progress(loaded.run, claimed).await;
+                        self.no_progress(*loaded, claimed, model).await;
                         return None;
                     }
                     Some(model) => model.open(Opened::Loaded(&loaded)),
@@ -353,22 +366,45 @@ impl Inner {
     }
 
     // A turn that was taken from dead workers again and again would kill the next one too.
-    async fn no_progress(self: &Arc<Self>, run: Run, claimed: ClaimedTurn) {
+    async fn no_progress(
+        self: &Arc<Self>,
+        loaded: Loaded,
+        claimed: ClaimedTurn,
+        model: Option<Arc<dyn Model>>,
+    ) {
         let message = format!(
             "the turn was taken from {} workers that died or stalled, and none of them made \
              progress",
             claimed.reclaims
         );
-        let error = json!({ "name": "NoProgress", "message": message });
         let slot = Arc::new(Slot::default());
-        let mut turn = Turn::new(Arc::clone(self), Box::new(run), claimed.hold, slot);
+        let run = Box::new(loaded.run.clone());
+        let mut turn = Turn::new(Arc::clone(self), run, claimed.hold, slot);
+        let last = loaded.steps.iter().map(|step| step.updated_at).max();
+        turn.rise_above(last.unwrap_or(turn.run.updated_at));
         let mut draft = turn.draft();
-        let end = Body::of(&error).and_then(|body| {
-            let payload = json!({ "error": { "name": "NoProgress" } });
-            turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
+        let (name, message) = ("NoProgress", message.as_str());
+        let (told, drafted) = (&mut turn, &mut draft);
+        let given_up = GivenUp { loaded: &loaded, turn: told, draft: drafted, name, message };
+        let ended = model.map_or(Ok(false), |model| model.give_up(given_up));
+        let ended = ended.unwrap_or_else(|error| {
+            tracing::warn!(run_key = %turn.run.run_key, %error, "a run leaves no dead letter");
+            draft = turn.draft();
+            false
         });
-        if end.is_ok() {
-            let _ = turn.commit(draft).await;
+        let ended = match ended {
+            true => Ok(()),
+            false => Body::of(&json!({ "name": name, "message": message })).and_then(|body| {
+                let payload = json!({ "error": { "name": name } });
+                turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
+            }),
+        };
+        let ended = match ended {
+            Ok(()) => turn.commit(draft).await.map(|_| ()),
+            Err(error) => Err(TurnError::Blocked(error)),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(run_key = %turn.run.run_key, ?error, "a run cannot be given up");
         }
     }
 
@@ -461,7 +497,8 @@ impl Engine {
         let inner = &self.inner;
         inner.signals.everything();
         inner.promote_due().await?;
-        let Some(claims) = inner.claim_some(true, true, runs_max).await? else { return Ok(0) };
+        let claimed = inner.claim_some(true, true, runs_max).await?;
+        let Some(Claimed { claims, places }) = claimed else { return Ok(0) };
         let count = claims.turns.len() as u32;
         let steps_left = steps_max.map(|max| Arc::new(AtomicI64::new(i64::from(max))));
         let keys: Vec<RunKey> = claims.turns.iter().map(|claimed| claimed.run_key).collect();
@@ -470,6 +507,7 @@ impl Engine {
             inner.begin_task(task);
         }
         inner.begin_turns(claims.turns, steps_left);
+        drop(places);
         while inner.tasks.held() > 0 || keys.iter().any(|key| inner.live.lock().contains_key(key)) {
             inner.env.sleep(Duration::from_millis(1)).await;
         }

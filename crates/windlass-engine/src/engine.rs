@@ -22,11 +22,13 @@ use crate::model::Model;
 use crate::options::{EnqueuedReason, Options};
 use crate::results::{Ended, Results};
 use crate::retention;
+use crate::room::Room;
 use crate::schedules;
 use crate::slot::Slot;
 use crate::sticky::Sticky;
 use crate::tallies::Tallies;
 use crate::tasks::{Promised, TaskRoutes, Tasks, internal_queue};
+use crate::templates::Templates;
 use crate::workers;
 
 /// A hasher without a random seed: two runs of the simulator must not differ.
@@ -55,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
     pub(crate) results: Results,
+    pub(crate) templates: Templates,
     pub(crate) signals: Signals,
     /// Held while a claim is under way: what it brings is begun or given back before the engine stops.
     pub(crate) claiming: tokio::sync::Mutex<()>,
@@ -70,6 +73,15 @@ pub(crate) struct Inner {
 pub(crate) struct Registered {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) limit: Option<LimitKey>,
+    pub(crate) room: Option<Arc<Room>>,
+}
+
+/// How a workflow is served.
+#[derive(Clone, Debug, Default)]
+pub struct Serving {
+    /// How many turns of it this process holds at once: what is ready beyond that is left to others.
+    /// Default: as many as the engine holds at all.
+    pub slots: Option<usize>,
 }
 
 /// A running engine. Cheap to clone; the last clone that goes stops it without waiting.
@@ -124,6 +136,7 @@ impl Engine {
             turns_held: AtomicUsize::new(0),
             sticky: Mutex::new(Sticky::new(sticky_bytes_max)),
             results: Results::default(),
+            templates: Templates::default(),
             signals: Signals::default(),
             claiming: tokio::sync::Mutex::default(),
             backlog: AtomicBool::new(false),
@@ -158,18 +171,33 @@ impl Engine {
 
     /// Serves the runs of a workflow with a model.
     pub fn register(&self, workflow: WorkflowName, model: Arc<dyn Model>) -> Result<(), Error> {
+        self.register_with(workflow, model, Serving::default())
+    }
+
+    /// As [`Engine::register`], with options.
+    pub fn register_with(
+        &self,
+        workflow: WorkflowName,
+        model: Arc<dyn Model>,
+        serving: Serving,
+    ) -> Result<(), Error> {
+        if serving.slots == Some(0) {
+            let message = format!("{workflow:?} has 0 slots; it needs at least one to be served");
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        }
         if workflow.as_str().starts_with("windlass.") {
             let message =
                 format!("{workflow:?}: names that begin with \"windlass.\" are the engine's");
             return Err(Error::new(ErrorKind::Invalid, "INVALID_NAME", message));
         }
-        self.register_own(workflow, model)
+        self.register_own(workflow, model, serving)
     }
 
     pub(crate) fn register_own(
         &self,
         workflow: WorkflowName,
         model: Arc<dyn Model>,
+        serving: Serving,
     ) -> Result<(), Error> {
         let mut models = self.inner.models.write();
         if models.contains_key(&workflow) {
@@ -178,8 +206,13 @@ impl Engine {
             );
             return Err(Error::new(ErrorKind::Invalid, "WORKFLOW_EXISTS", message));
         }
-        models.insert(workflow, Registered { model, limit: None });
+        let room = serving.slots.map(|slots| Arc::new(Room::new(slots)));
+        let template = model.template();
+        models.insert(workflow.clone(), Registered { model, limit: None, room });
         drop(models);
+        if let Some(template) = template {
+            self.inner.publish(workflow, template);
+        }
         self.inner.signals.turns();
         Ok(())
     }
@@ -333,6 +366,9 @@ impl Inner {
         self.set_phase(Phase::Stopped);
         drop(self.claiming.lock().await);
         self.write_tallies().await;
+        if let Err(error) = self.write_templates().await {
+            tracing::warn!(%error, "what runs of a workflow have cannot be told to others");
+        }
         let held = self.store.held(self.worker).await?;
         if !held.is_empty() {
             self.store.release(held).await?;
@@ -398,14 +434,18 @@ impl Inner {
     }
 
     /// Whether a run that is being created can be held from the start: this process serves it, has
-    /// room, is not behind with its queue, and no limit applies.
+    /// room, is not behind with its queue, and neither a limit nor a number of slots applies.
     pub(crate) fn takes_eagerly(&self, workflow: &WorkflowName, limit: Option<&LimitKey>) -> bool {
         limit.is_none()
             && self.options.background
             && !self.backlog.load(Ordering::Relaxed)
             && !self.is_draining()
             && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
-            && self.models.read().get(workflow).is_some_and(|served| served.limit.is_none())
+            && self
+                .models
+                .read()
+                .get(workflow)
+                .is_some_and(|served| served.limit.is_none() && served.room.is_none())
     }
 
     /// Room for a task that is being enqueued and can be held from the start: this process serves it
@@ -470,6 +510,7 @@ impl Inner {
                         }
                     }
                 }
+                Op::DeadLetter(_) => self.metrics.tasks_dead.add(1),
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
                     self.metrics.runs_created.add(1);
                     self.enqueued(&run, EnqueuedReason::Create);

@@ -77,6 +77,8 @@ metrics!(
     steps_completed = "windlass.step.completed",
     /// Steps that failed for good.
     steps_failed = "windlass.step.failed",
+    /// Steps that ended because their run was cancelled, by themselves or from outside.
+    steps_cancelled = "windlass.step.cancelled",
     /// Step attempts that failed and are tried again.
     steps_retried = "windlass.step.retried",
     /// Activities and effects that commits of this process enqueued.
@@ -95,7 +97,7 @@ metrics!(
     breaker_opens = "durable.circuit_breaker.opens",
     /// Dead letters that were requeued here.
     dead_requeued = "durable.dlq.requeued",
-    /// Tasks that were given up.
+    /// Dead letters written: tasks and steps that were given up.
     tasks_dead = "durable.dlq.added",
     /// Webhooks that their receivers took.
     webhooks_delivered = "windlass.webhook.delivered",

@@ -1,8 +1,9 @@
 //! How a model plugs in: given a turn, it advances a run.
 
-use windlass_kernel::{BoxFuture, Error, ErrorKind, Loaded, ModelName, Run};
+use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run};
 
 use crate::start::StartRun;
+use crate::templates::Template;
 use crate::turn::Turn;
 
 /// A way to write workflows. One model serves all runs of the workflows that it is registered for.
@@ -24,8 +25,35 @@ pub trait Model: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What every run of the workflow has, for processes that start runs and do not serve it. Kept in
+    /// the store when the workflow is registered.
+    fn template(&self) -> Option<Template> {
+        None
+    }
+
+    /// Ends a run that workers died of again and again, without opening it for good: `true` if the
+    /// draft ends it now. A model whose failed steps are dead letters leaves one here too.
+    fn give_up(&self, given_up: GivenUp<'_>) -> Result<bool, Error> {
+        let _ = given_up;
+        Ok(false)
+    }
+
     /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
     fn has_reach(&self, step_kind: &str) -> bool;
+}
+
+/// A run that is not tried again.
+pub struct GivenUp<'a> {
+    /// The run with its steps.
+    pub loaded: &'a Loaded,
+    /// Its turn.
+    pub turn: &'a mut Turn,
+    /// The commit that is to end it.
+    pub draft: &'a mut Draft,
+    /// The name of the error.
+    pub name: &'static str,
+    /// What to tell people.
+    pub message: &'a str,
 }
 
 /// What a run is opened from.

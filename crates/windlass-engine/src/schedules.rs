@@ -18,7 +18,7 @@ use windlass_kernel::{
     RunId, RunStatus, RunsQuery, Timestamp, Turn as TurnRow, Wake, WorkflowName,
 };
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Serving};
 use crate::model::{Model, Opened, Program, TurnError};
 use crate::start::StartRun;
 use crate::turn::Turn;
@@ -439,7 +439,8 @@ impl Program for Scheduled {
 
 /// Every engine serves schedules.
 pub(crate) fn register(engine: &Engine) -> Result<(), Error> {
-    engine.register_own(WorkflowName::from_stored(SCHEDULE_WORKFLOW), Arc::new(Schedules))
+    let name = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
+    engine.register_own(name, Arc::new(Schedules), Serving::default())
 }
 
 #[cfg(test)]

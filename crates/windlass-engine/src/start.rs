@@ -91,6 +91,8 @@ impl Engine {
     /// Starts a run. With an id, the same input finds the run that exists; another is an error.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let inner = &self.inner;
+        let mut start = start;
+        inner.complete_start(&mut start).await?;
         let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
         let run_key = commit.run_key().expect("a create names its run");
         let workflow = workflow_of(&commit);
@@ -112,6 +114,7 @@ impl Engine {
         let mut pending = Vec::new();
         for mut start in starts {
             start.on_existing = OnExisting::Refuse;
+            inner.complete_start(&mut start).await?;
             let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
             let run_key = commit.run_key().expect("a create names its run");
             let creating = async move { started(inner.create(commit).await, run_key, id) };
@@ -276,17 +279,8 @@ impl Inner {
         mut start: StartRun,
     ) -> Result<(Commit, RunId, Span), Error> {
         let registered = self.registered(&start.workflow);
-        match &registered {
-            Some(registered) => registered.model.prepare(&mut start)?,
-            // Only whoever serves it knows what they mean, and what the run's end has to enqueue.
-            None if start.headers.is_some() => {
-                let message = format!(
-                    "workflow {:?} is served by another process; start runs with headers there",
-                    start.workflow
-                );
-                return Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
-            }
-            None => {}
+        if let Some(registered) = &registered {
+            registered.model.prepare(&mut start)?;
         }
         let run_key = self.clock.run_key();
         let id = match start.id {

@@ -430,6 +430,8 @@ impl Turn {
                     tracing::warn!(%error, workflow = %new.workflow, "a child's end tells nobody")
                 }
             }
+        } else if let Some(template) = self.inner.template_read(&new.workflow) {
+            new.model = template.model;
         }
         if may_hold && self.inner.takes_eagerly(&new.workflow, new.turn.limit_key.as_ref()) {
             new.turn.worker = Some(self.hold.worker);
@@ -611,10 +613,23 @@ impl Inner {
     /// again: the store finds its key. Afterwards what it made ready here is dispatched.
     pub(crate) async fn commit_until_known(
         self: Arc<Self>,
-        commit: Commit,
+        mut commit: Commit,
     ) -> Result<Committed, CommitError> {
         let mut delay = Duration::from_millis(10);
+        let mut incomplete = self.is_incomplete(&commit);
         loop {
+            if incomplete {
+                match self.complete_commit(&mut commit).await {
+                    Ok(()) => incomplete = false,
+                    Err(error) if error.is_retryable() => {
+                        tracing::warn!(%error, "what a new run's end enqueues cannot be read");
+                        self.env.sleep(delay).await;
+                        delay = (delay * 2).min(Duration::from_secs(5));
+                        continue;
+                    }
+                    Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
+                }
+            }
             let sent = commit.clone();
             let answer = self.store.commit(vec![sent]).await.pop();
             match answer {

@@ -319,15 +319,6 @@ fn tell_step(
     let mut child = None;
     let (code, text) = match (&*step.kind, step.status) {
         ("sleep", _) => (Why::Sleeping, format!("{key:?} sleeps until {at}")),
-        // A step of a relay that has not been tried yet waits for a time or a signal.
-        ("relay", StepStatus::Waiting) if step.attempt == 0 && step.wait_for.is_none() => {
-            (Why::Sleeping, format!("{key:?} is put off until {at}"))
-        }
-        ("relay", StepStatus::Waiting) if step.attempt == 0 => {
-            let name = step.wait_for.as_deref().unwrap_or_default();
-            let until = due.map(|_| format!(", until {at}")).unwrap_or_default();
-            (Why::AwaitingEvent, format!("{key:?} waits for the signal {name:?}{until}"))
-        }
         ("timer", _) => (Why::Sleeping, format!("{key:?} runs until {at}")),
         ("event", _) => {
             let name = step.wait_for.as_deref().unwrap_or_default();
@@ -342,6 +333,15 @@ fn tell_step(
             (Why::AwaitingChild, text)
         }
         ("activity", _) => tell_activity(step, tasks, workers),
+        // One that has not been tried yet waits for a time or a signal.
+        (_, StepStatus::Waiting) if step.attempt == 0 && step.wait_for.is_none() => {
+            (Why::Sleeping, format!("{key:?} is put off until {at}"))
+        }
+        (_, StepStatus::Waiting) if step.attempt == 0 => {
+            let name = step.wait_for.as_deref().unwrap_or_default();
+            let until = due.map(|_| format!(", until {at}")).unwrap_or_default();
+            (Why::AwaitingEvent, format!("{key:?} waits for the signal {name:?}{until}"))
+        }
         (_, StepStatus::Waiting) => {
             let next = step.attempt + 1;
             let text = format!(

@@ -102,14 +102,15 @@ impl App {
         Ok(workers)
     }
 
-    /// The model of a workflow that is known: served here, served by a live worker, or with runs in
-    /// the namespace that `engine` speaks for. None if nobody knows it.
+    /// The model of a workflow that is known: served here, served before by a process that left word
+    /// of it, served by a live worker, or with runs in the namespace that `engine` speaks for. None if
+    /// nobody knows it.
     pub(crate) async fn model_of(
         &self,
         engine: &Engine,
         workflow: &WorkflowName,
     ) -> Result<Option<ModelName>, ApiError> {
-        if let Some(model) = engine.model_of(workflow) {
+        if let Some(model) = engine.model_known(workflow).await? {
             return Ok(Some(model));
         }
         let mut query = RunsQuery::all(engine.namespace().clone(), 1);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_engine::Engine;
-use windlass_kernel::{BoxFuture, end_task_id};
+use windlass_kernel::{BoxFuture, RunKey, end_task_id};
 use windlass_models::relays::{
-    HookError, RunOutcome, RunSpec, Step, StepError, StepOutcome, StepRunner, TerminalHook,
-    TerminalStatus, WorkflowRuntime,
+    HookError, RunOutcome, RunSpec, RunState, Signal, Step, StepError, StepOutcome, StepRunner,
+    TerminalHook, TerminalStatus, WorkflowRuntime,
 };
 use windlass_testkit::{Probe, TestEngine, Told, every_crash_of};
 
@@ -136,4 +136,127 @@ fn a_plain_relay_of_three_steps_makes_four_commits() {
     let tasks = windlass_kernel::TasksQuery::all(engine.namespace().clone(), 10);
     let tasks = test.run(engine.store().list(windlass_kernel::Query::Tasks(tasks)));
     assert_eq!(tasks.unwrap().tasks().unwrap(), []);
+}
+
+/// Waits for a signal after its first step, fails once with it, and ends with it.
+struct Signalled(Probe);
+
+impl StepRunner for Signalled {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        self.0.ran(step.step_number.to_string());
+        match (step.step_number, &step.signal) {
+            (0, None) => Ok(StepOutcome::ContinueOnSignal {
+                payload: "told: ".into(),
+                signal: "go".into(),
+                timeout: None,
+            }),
+            (1, Some(Signal::Received(_))) if step.attempt == 1 => {
+                Err(StepError::transient("not yet"))
+            }
+            (1, Some(Signal::Received(bytes))) => {
+                let payload = [&step.payload[..], bytes].concat().into();
+                let (signal, timeout) = ("never".into(), Some(Duration::from_secs(2)));
+                Ok(StepOutcome::ContinueOnSignal { payload, signal, timeout })
+            }
+            (2, Some(Signal::TimedOut)) => Ok(StepOutcome::done(step.payload.clone())),
+            (number, signal) => Err(StepError::permanent(format!("{number} {signal:?}"))),
+        }
+    }
+}
+
+/// Is cancelled in its second step: while it runs, or while it is put off.
+struct Cancelled(Probe, Word);
+
+impl StepRunner for Cancelled {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        self.0.ran(step.step_number.to_string());
+        match (step.step_number, self.1) {
+            (0, "running") => Ok(StepOutcome::next("")),
+            (0, _) => Ok(StepOutcome::ContinueAfter {
+                payload: "".into(),
+                delay: Duration::from_secs(3_600),
+            }),
+            _ => {
+                step.cancel_token.cancelled().await;
+                Ok(StepOutcome::done("discarded"))
+            }
+        }
+    }
+}
+
+async fn told(engine: &Engine, hook: &Ends, run_key: RunKey) {
+    let id = end_task_id(run_key).to_string();
+    while !hook.0.lock().unwrap().iter().any(|(told, _)| *told == id) {
+        engine.env().sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[test]
+fn a_crash_at_any_commit_loses_no_signal() {
+    let hook = Ends::default();
+    let ends = hook.clone();
+    let report =
+        every_crash_of(move |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
+            let runner = Signalled(probe.clone());
+            let relay = WorkflowRuntime::builder(engine, runner, ends.clone())
+                .name("signalled")
+                .backoff(Duration::from_secs(1), Duration::from_secs(1))
+                .build()
+                .unwrap();
+            let (engine, hook) = (engine.clone(), ends.clone());
+            Box::pin(async move {
+                let text = |error: windlass_kernel::Error| error.to_string();
+                let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?;
+                // Sent again it is the same signal.
+                match relay.signal_once("relay", "go", "yes", "s1").await {
+                    Err(error) if error.code() != "RUN_TERMINAL" => return Err(text(error)),
+                    _ => {}
+                }
+                let ended = relay.wait("relay").await.map_err(text)?;
+                told(&engine, &hook, run.run_key).await;
+                let result = ended.result.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+                Ok(json!({ "result": result, "error": ended.error }))
+            })
+        });
+    assert_eq!(report.output, json!({ "result": "told: yes", "error": null }), "{report:?}");
+    assert!(report.commits >= 7 && report.bodies_again > 0, "{report:?}");
+    assert!(hook.0.lock().unwrap().iter().all(|(_, told)| *told == "succeeded"));
+}
+
+#[test]
+fn a_crash_at_any_commit_forgets_no_cancel() {
+    for when in ["running", "waiting"] {
+        let hook = Ends::default();
+        let ends = hook.clone();
+        let report =
+            every_crash_of(move |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
+                let runner = Cancelled(probe.clone(), when);
+                let relay = WorkflowRuntime::builder(engine, runner, ends.clone());
+                let relay = relay.name("cancelled").build().unwrap();
+                let (engine, hook, probe) = (engine.clone(), ends.clone(), probe.clone());
+                Box::pin(async move {
+                    let text = |error: windlass_kernel::Error| error.to_string();
+                    let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?;
+                    loop {
+                        let info = relay.status("relay").await.map_err(text)?;
+                        let state = info.map(|info| info.state);
+                        let ready = match when {
+                            "running" => probe.count("1") > 0,
+                            _ => state == Some(RunState::Scheduled),
+                        };
+                        if ready || matches!(state, Some(RunState::Ended(_))) {
+                            break;
+                        }
+                        engine.env().sleep(Duration::from_millis(10)).await;
+                    }
+                    relay.cancel("relay").await.map_err(text)?;
+                    let ended = relay.wait("relay").await.map_err(text)?;
+                    told(&engine, &hook, run.run_key).await;
+                    Ok(json!({ "status": ended.status.as_str(), "result": ended.result.is_some() }))
+                })
+            });
+        assert_eq!(report.output, json!({ "status": "cancelled", "result": false }), "{report:?}");
+        assert!(report.commits >= 4, "{report:?}");
+        assert!(hook.0.lock().unwrap().iter().all(|(_, told)| *told == "cancelled"));
+    }
 }

@@ -2,21 +2,38 @@
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use serde_json::value::RawValue;
-use windlass_kernel::{Error, ErrorKind, RetryPolicy, RouteName, SqlValue, Statement};
+use windlass_engine::TaskBody;
+use windlass_kernel::{
+    Body, Error, ErrorKind, Limits, RetryPolicy, RouteName, SqlValue, Statement,
+};
 
 /// How many effects one step may enqueue.
 const EFFECTS_MAX: usize = 256;
-
-/// What a task's body has beside its input: a policy and times.
-const POLICY_BYTES: usize = 4 * 1024;
 
 /// What a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
 /// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
 #[derive(Debug)]
 pub struct Effects {
     stored: Mutex<Stored>,
-    bytes_max: usize,
+    limits: EffectLimits,
+}
+
+/// What a store takes of effects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EffectLimits {
+    task_bytes: usize,
+    statements: usize,
+    sql_bytes: usize,
+}
+
+impl From<&Limits> for EffectLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            task_bytes: limits.task_bytes_max,
+            statements: limits.user_sql_statements_max,
+            sql_bytes: limits.user_sql_bytes_max,
+        }
+    }
 }
 
 /// What was stored.
@@ -24,27 +41,20 @@ pub struct Effects {
 pub(crate) struct Stored {
     pub(crate) enqueued: Vec<Enqueued>,
     pub(crate) sql: Vec<Statement>,
-}
-
-impl Stored {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.enqueued.is_empty() && self.sql.is_empty()
-    }
+    sql_bytes: usize,
 }
 
 /// An effect that a step wants.
 #[derive(Debug)]
 pub(crate) struct Enqueued {
     pub(crate) name: RouteName,
-    pub(crate) input: Box<RawValue>,
-    pub(crate) retry: RetryPolicy,
+    pub(crate) body: Body,
 }
 
 impl Effects {
-    /// For a store that takes tasks of so many bytes.
-    pub(crate) fn new(task_bytes_max: usize) -> Self {
-        let bytes_max = task_bytes_max.saturating_sub(POLICY_BYTES);
-        Self { stored: Mutex::default(), bytes_max }
+    /// For a store with these limits.
+    pub(crate) fn new(limits: EffectLimits) -> Self {
+        Self { stored: Mutex::default(), limits }
     }
 
     /// Enqueues an effect: an outside side effect that a handler, registered with
@@ -64,31 +74,61 @@ impl Effects {
             let message = "the input of an effect cannot be written as JSON";
             Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
         })?;
-        if input.get().len() > self.bytes_max {
-            let message = format!(
-                "the input of the effect {name:?} has {} bytes; at most {} are allowed",
-                input.get().len(),
-                self.bytes_max
-            );
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
+        let bytes = input.get().len();
+        let body = Body::of(&TaskBody {
+            input,
+            retry,
+            start_to_close_ms: Some(60_000),
+            heartbeat_ms: None,
+            close_by: None,
+            breaker: None,
+        })?;
+        if body.len() > self.limits.task_bytes {
+            return Err(too_much(format!(
+                "the effect {name:?} has {} bytes, {bytes} of them its input; at most {} are allowed",
+                body.len(),
+                self.limits.task_bytes
+            )));
         }
         let mut stored = self.stored.lock();
         if stored.enqueued.len() >= EFFECTS_MAX {
-            let message = format!("a step may enqueue at most {EFFECTS_MAX} effects");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
+            return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
         }
-        stored.enqueued.push(Enqueued { name, input, retry });
+        stored.enqueued.push(Enqueued { name, body });
         Ok(())
     }
 
     /// Runs a statement of the application's own in the commit of the outcome, on the application's
     /// tables in the same database. A unique violation fails the step for good; any other error is
-    /// tried again.
-    pub fn sql(&self, sql: &str, params: Vec<SqlValue>) {
-        self.stored.lock().sql.push(Statement { sql: sql.into(), params });
+    /// tried again. More than a commit can take is refused here.
+    pub fn sql(&self, sql: &str, params: Vec<SqlValue>) -> Result<(), Error> {
+        let value = |value: &SqlValue| match value {
+            SqlValue::Text(text) => text.len(),
+            SqlValue::Bytes(bytes) => bytes.len(),
+            _ => 8,
+        };
+        let bytes = sql.len() + params.iter().map(value).sum::<usize>();
+        let EffectLimits { statements, sql_bytes, .. } = self.limits;
+        let mut stored = self.stored.lock();
+        if stored.sql.len() >= statements {
+            return Err(too_much(format!("a step may run at most {statements} statements")));
+        }
+        if stored.sql_bytes + bytes > sql_bytes {
+            return Err(too_much(format!(
+                "the step's SQL has {} bytes with this statement; at most {sql_bytes} are allowed",
+                stored.sql_bytes + bytes
+            )));
+        }
+        stored.sql_bytes += bytes;
+        stored.sql.push(Statement { sql: sql.into(), params });
+        Ok(())
     }
 
     pub(crate) fn take(&self) -> Stored {
         std::mem::take(&mut *self.stored.lock())
     }
+}
+
+fn too_much(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, "INVALID_SIZE", message)
 }

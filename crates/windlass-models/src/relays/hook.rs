@@ -24,10 +24,18 @@ pub trait TerminalHook: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), HookError>> + Send;
 
     /// Whether the end of a run with these headers is to be told; asked once, when it is created. If
-    /// not, nothing is enqueued. An error refuses the run.
+    /// not, nothing is enqueued. An error refuses the run. Of a run that a process has created which
+    /// does not serve the relay it is asked when the end is told, and an error is a dead letter.
     fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
         let _ = headers;
         Ok(true)
+    }
+
+    /// Whether it may want to hear of any end at all. A process that does not serve the relay and
+    /// starts a run of it cannot ask [`TerminalHook::wants`]; so, unless this says no, the end is
+    /// enqueued, and `wants` is asked when it is told.
+    fn listens(&self) -> bool {
+        true
     }
 
     /// How often and after how long a failed call is made again. Kept with each run when it is
@@ -55,6 +63,10 @@ impl TerminalHook for NoopTerminalHook {
 
     fn wants(&self, _: &BTreeMap<String, String>) -> Result<bool, Error> {
         Ok(false)
+    }
+
+    fn listens(&self) -> bool {
+        false
     }
 }
 

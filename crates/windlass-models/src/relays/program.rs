@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::{Value, json};
-use windlass_engine::{Control, EnqueuedReason, Program, Sent, Turn, TurnError};
+use windlass_engine::{Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Decision, Draft, Encoding, Error, Message, MessageKind, Run,
     RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
@@ -231,7 +231,7 @@ impl RelayProgram {
         let (run_id, workflow) = (self.run_id.clone(), self.workflow.clone());
         let mut step = Step::new(run_id, workflow, self.number, self.payload.clone(), memos);
         step.run_key = Some(self.run_key);
-        step.effects = Effects::new(self.relay.engine.limits.task_bytes_max);
+        step.effects = Effects::new((&self.relay.engine.limits).into());
         step.headers.clone_from(&self.headers);
         step.headers.insert("workflow.run_id".into(), self.run_id.clone());
         step.headers.insert("workflow.step".into(), self.number.to_string());
@@ -339,12 +339,8 @@ impl RelayProgram {
 
     fn failed(&self, turn: &Turn, attempt: u32, error: StepError) -> Verdict {
         let name = if error.is_permanent() { "Permanent" } else { "Transient" };
-        let mut errors = self.open.errors.clone();
         let message: String = error.message().chars().take(2_000).collect();
-        let at = turn.now().to_string();
-        errors.push(json!({ "attempt": attempt, "name": name, "message": message, "at": at }));
-        let skip = errors.len().saturating_sub(ERRORS_MAX);
-        errors.drain(..skip);
+        let errors = self.errors_with(turn, attempt, name, &message);
         let decision = self.relay.retry.decide(
             attempt,
             name,
@@ -356,6 +352,29 @@ impl RelayProgram {
             Decision::RetryIn(delay) => Verdict::Retry { name, message, errors, delay },
             Decision::GiveUp(_) => Verdict::Dead { name, message, errors },
         }
+    }
+
+    // What went wrong so far, and now.
+    fn errors_with(&self, turn: &Turn, attempt: u32, name: &str, message: &str) -> Vec<Value> {
+        let mut errors = self.open.errors.clone();
+        let at = turn.now().to_string();
+        errors.push(json!({ "attempt": attempt, "name": name, "message": message, "at": at }));
+        let skip = errors.len().saturating_sub(ERRORS_MAX);
+        errors.drain(..skip);
+        errors
+    }
+
+    /// Ends the run at the step that workers died of: as one that failed for good, so that operators
+    /// find it where they look.
+    pub(crate) fn give_up(&self, given_up: GivenUp<'_>) -> Result<(), Error> {
+        let GivenUp { turn, draft, name, message, .. } = given_up;
+        // One that still waits for its signal has not been tried.
+        let attempt = self.open.waits_for_signal().map_or(self.open.attempt + 1, |_| 0);
+        let errors = self.errors_with(turn, attempt, name, message);
+        let verdict = Verdict::Dead { name, message: message.to_owned(), errors };
+        record::write(self, turn, draft, &verdict, attempt, self.json)?;
+        record::count(turn.metrics(), &verdict);
+        Ok(())
     }
 
     pub(crate) fn attempts_max(&self) -> Option<u32> {
@@ -395,7 +414,7 @@ impl RelayProgram {
             }
             // An attempt that is tried again leaves nothing.
             if !verdict.is_retry() {
-                record::effects(&mut draft, turn, &mut stored).map_err(TurnError::Blocked)?;
+                record::effects(&mut draft, turn, &stored);
             }
             let after = record::write(self, turn, &mut draft, &verdict, step.attempt, self.json)
                 .map_err(TurnError::Blocked)?;
@@ -463,7 +482,7 @@ impl RelayProgram {
         let mut stored = step.effects.take();
         loop {
             let mut draft = turn.draft();
-            record::effects(&mut draft, turn, &mut stored).map_err(TurnError::Blocked)?;
+            record::effects(&mut draft, turn, &stored);
             let by = StepKey::from_stored("windlass");
             for message in &controls {
                 let stamp = turn.stamp();
@@ -481,7 +500,10 @@ impl RelayProgram {
             turn.end_cancelled(&mut draft, cancel).await?;
             let sent = turn.send(draft);
             match turn.answered(sent.await)? {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    turn.metrics().steps_cancelled.add(1);
+                    return Ok(());
+                }
                 Err(CommitError::UserSql { message, .. }) => {
                     tracing::warn!(run_id = self.run_id, message, "SQL of a cancelled step failed");
                     stored.sql.clear();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use windlass_engine::{EFFECTS_QUEUE, Metrics, TaskBody, Turn};
+use windlass_engine::{EFFECTS_QUEUE, Metrics, Turn};
 use windlass_kernel::{
     Body, DeadLetter, Draft, EFFECT, End, Error, Limits, MessageName, QueueName, Route, RouteName,
     RunStatus, Step as StepRow, StepKey, StepStatus, Task, TaskId, Timestamp, Wake, derived,
@@ -146,30 +146,18 @@ pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
 }
 
 /// Writes what a step stored beside its outcome.
-pub(crate) fn effects(draft: &mut Draft, turn: &Turn, stored: &mut Stored) -> Result<(), Error> {
-    if stored.is_empty() {
-        return Ok(());
-    }
+pub(crate) fn effects(draft: &mut Draft, turn: &Turn, stored: &Stored) {
     for effect in &stored.enqueued {
         let (queue, name) = (QueueName::from_stored(EFFECTS_QUEUE), effect.name.clone());
         let route = Route { queue, name };
-        let body = TaskBody {
-            input: effect.input.clone(),
-            retry: effect.retry.clone(),
-            start_to_close_ms: Some(60_000),
-            heartbeat_ms: None,
-            close_by: None,
-            breaker: None,
-        };
         let (id, namespace) = (turn.new_task_id(), turn.run.namespace.clone());
         let mut task = Task::new(id, namespace, EFFECT, route, turn.now()).of_run(&turn.run);
-        task.body = Some(Body::of(&body)?);
+        task.body = Some(effect.body.clone());
         draft.enqueue(task);
     }
     if !stored.sql.is_empty() {
         draft.user_sql(stored.sql.clone());
     }
-    Ok(())
 }
 
 /// Writes what came of a step into a commit.
@@ -256,6 +244,8 @@ pub(crate) fn write(
             let error = error_body(name, message, number, errors)?;
             row.status = StepStatus::Errored;
             row.error = Some(error.clone());
+            // A retry goes on waiting.
+            row.due_at = program.open.due.filter(|_| attempt == 0);
             draft.op(windlass_kernel::Op::DeadLetter(Box::new(letter(
                 turn, number, attempt, message, errors, stamp.at,
             )?)));
@@ -358,6 +348,7 @@ pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
         Verdict::Outcome(StepOutcome::Fail { .. }) | Verdict::Dead { .. } => {
             metrics.steps_failed.add(1);
         }
+        Verdict::Outcome(StepOutcome::Cancel { .. }) => metrics.steps_cancelled.add(1),
         Verdict::Outcome(_) => metrics.steps_completed.add(1),
         Verdict::Retry { .. } => metrics.steps_retried.add(1),
     }

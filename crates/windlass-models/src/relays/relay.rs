@@ -6,20 +6,19 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, Model, Opened, Program, StartRun, TaskBody, TaskContext,
-    TaskFailure, TaskHandler, TaskResult, panic_text,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, Opened, Program, StartRun, TaskBody, TaskContext,
+    TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
 };
 use windlass_kernel::{
-    Body, BoxFuture, Error, ErrorKind, ModelName, OnEnd, QueueName, RetryPolicy, RouteName, Run,
-    RunStatus, Step as StepRow, Store, WorkflowName,
+    Body, BoxFuture, Error, ErrorKind, Loaded, ModelName, OnEnd, QueueName, RetryPolicy, RouteName,
+    Run, RunStatus, Step as StepRow, Store, WorkflowName,
 };
 
 use super::hook::{HookError, RunOutcome, TerminalHook, TerminalStatus};
 use super::outcome::{StepError, StepOutcome, StepRunner};
 use super::program::RelayProgram;
-use super::spec::check_headers;
+use super::spec::header_rules;
 use super::step::Step;
 
 /// The name of this model, as runs carry it.
@@ -36,6 +35,7 @@ pub(crate) struct Relay {
     pub(crate) retry: RetryPolicy,
     pub(crate) engine: EngineParts,
     on_end: OnEndFor,
+    template: Template,
 }
 
 // What the end of a run with these headers enqueues.
@@ -46,7 +46,6 @@ type OnEndFor =
 pub(crate) struct Terms {
     pub(crate) name: WorkflowName,
     pub(crate) retry: RetryPolicy,
-    pub(crate) concurrency: Option<usize>,
 }
 
 impl Relay {
@@ -57,18 +56,9 @@ impl Relay {
         engine: EngineParts,
     ) -> Result<Self, Error> {
         let runner = Arc::new(runner);
-        let permits = terms.concurrency.map(|max| Arc::new(Semaphore::new(max)));
         let run = move |step: Arc<Step>| -> BoxFuture<'static, Ran> {
-            let (runner, permits) = (Arc::clone(&runner), permits.clone());
+            let runner = Arc::clone(&runner);
             Box::pin(async move {
-                let token = step.cancel_token.clone();
-                let _permit = match permits {
-                    Some(permits) => token.run_until_cancelled(permits.acquire_owned()).await,
-                    None => None,
-                };
-                if token.is_cancelled() {
-                    return Err(StepError::transient("cancelled before it began"));
-                }
                 let work = AssertUnwindSafe(runner.run_step(&step)).catch_unwind();
                 work.await.unwrap_or_else(|panic| {
                     Err(StepError::transient(format!("the step panicked: {}", panic_text(&*panic))))
@@ -76,27 +66,35 @@ impl Relay {
             })
         };
         let name = hook_route(&terms.name)?;
-        let on_end = move |headers: &BTreeMap<String, String>| {
-            if !hook.wants(headers)? {
-                return Ok(None);
-            }
-            let input = RawValue::from_string("{}".to_owned()).map_err(internal)?;
-            let timeout = u64::try_from(hook.timeout().as_millis()).unwrap_or(u64::MAX);
-            let body = TaskBody {
-                input,
-                retry: hook.retry(),
-                start_to_close_ms: Some(timeout),
-                heartbeat_ms: None,
-                close_by: None,
-                breaker: None,
-            };
-            let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
-            let queue = QueueName::from_stored(EFFECTS_QUEUE);
-            OnEnd { queue, name: name.clone(), body }.written().map(Some)
+        let unasked = hook.listens().then(|| told_by(&*hook, &name, ASK)).transpose()?;
+        let on_end = move |headers: &BTreeMap<String, String>| match hook.wants(headers)? {
+            true => told_by(&*hook, &name, "{}").map(Some),
+            false => Ok(None),
         };
+        let template =
+            Template { model: model_name(), on_end: unasked, headers: Some(header_rules()) };
         let (run, on_end) = (Box::new(run), Box::new(on_end));
-        Ok(Self { run, retry: terms.retry, engine, on_end })
+        Ok(Self { run, retry: terms.retry, engine, on_end, template })
     }
+}
+
+// The input of a hook's task whose run was created where the hook could not be asked.
+const ASK: &str = r#"{"ask":true}"#;
+
+// What the end of a run enqueues for its hook.
+fn told_by<H: TerminalHook>(hook: &H, name: &RouteName, input: &str) -> Result<Arc<str>, Error> {
+    let timeout = u64::try_from(hook.timeout().as_millis()).unwrap_or(u64::MAX);
+    let body = TaskBody {
+        input: RawValue::from_string(input.to_owned()).map_err(internal)?,
+        retry: hook.retry(),
+        start_to_close_ms: Some(timeout),
+        heartbeat_ms: None,
+        close_by: None,
+        breaker: None,
+    };
+    let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
+    let queue = QueueName::from_stored(EFFECTS_QUEUE);
+    OnEnd { queue, name: name.clone(), body }.written()
 }
 
 fn internal(source: serde_json::Error) -> Error {
@@ -120,14 +118,6 @@ pub(crate) fn headers_of(run: &Run) -> Result<BTreeMap<String, String>, Error> {
     read_headers(run.headers.as_deref())
 }
 
-fn read_headers(text: Option<&str>) -> Result<BTreeMap<String, String>, Error> {
-    let Some(text) = text else { return Ok(BTreeMap::new()) };
-    serde_json::from_str(text).map_err(|source| {
-        let message = "the run's headers are not a JSON object of strings";
-        Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message).with_source(source)
-    })
-}
-
 pub(crate) struct RelayModel(pub(crate) Arc<Relay>);
 
 impl Model for RelayModel {
@@ -137,7 +127,7 @@ impl Model for RelayModel {
 
     fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
         let headers = read_headers(start.headers.as_deref())?;
-        check_headers(&headers)?;
+        header_rules().check(&headers)?;
         start.on_end = (self.0.on_end)(&headers)?;
         Ok(())
     }
@@ -148,6 +138,16 @@ impl Model for RelayModel {
             Opened::Loaded(loaded) => &loaded.steps,
         };
         Ok(Box::new(RelayProgram::open(Arc::clone(&self.0), opened.run(), steps)?))
+    }
+
+    fn template(&self) -> Option<Template> {
+        Some(self.0.template.clone())
+    }
+
+    fn give_up(&self, given_up: GivenUp<'_>) -> Result<bool, Error> {
+        let Loaded { run, steps, .. } = given_up.loaded;
+        RelayProgram::open(Arc::clone(&self.0), run, steps)?.give_up(given_up)?;
+        Ok(true)
     }
 
     fn has_reach(&self, _: &str) -> bool {
@@ -162,20 +162,28 @@ pub(crate) struct HookHandler<H> {
 }
 
 impl<H: TerminalHook> TaskHandler for HookHandler<H> {
-    fn run(&self, context: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
+    fn run(&self, context: TaskContext, input: Body) -> BoxFuture<'static, TaskResult> {
         let (hook, store) = (Arc::clone(&self.hook), Arc::clone(&self.store));
+        let asks = input.bytes.as_ref() == ASK.as_bytes();
         Box::pin(async move {
-            let outcome = read_outcome(&*store, &context).await.map_err(|error| TaskFailure {
-                name: error.code().to_owned(),
-                message: error.to_string(),
-                retryable: error.is_retryable(),
-                retry_after: None,
-            })?;
+            let outcome = read_outcome(&*store, &context).await.map_err(refused)?;
+            if asks && !hook.wants(&outcome.headers).map_err(refused)? {
+                return Ok(Body::json("null"));
+            }
             match hook.on_termination(&outcome).await {
                 Ok(()) => Ok(Body::json("null")),
                 Err(error) => Err(failure(&error)),
             }
         })
+    }
+}
+
+fn refused(error: Error) -> TaskFailure {
+    TaskFailure {
+        name: error.code().to_owned(),
+        message: error.to_string(),
+        retryable: error.is_retryable(),
+        retry_after: None,
     }
 }
 

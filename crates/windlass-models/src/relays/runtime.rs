@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_engine::{EFFECTS_QUEUE, Engine, StartRun};
+use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, StartRun};
 use windlass_kernel::{
     Actor, Body, Error, ErrorKind, MessageId, MessageKind, MessageName, QueueName, RetryLimit,
     RetryPolicy, Route, Run, RunId, RunKey, RunStatus, StepStatus, WorkflowName,
@@ -13,7 +13,7 @@ use windlass_kernel::{
 use super::group::RunGroup;
 use super::hook::{TerminalHook, TerminalStatus};
 use super::outcome::StepRunner;
-use super::program::STEP_KIND;
+use super::program::{STEP_KIND, delay_max};
 use super::relay::{
     HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, model_name, terminal,
 };
@@ -34,6 +34,7 @@ pub struct RuntimeBuilder<R, H> {
     name: String,
     retry: RetryPolicy,
     concurrency: Option<usize>,
+    untried: bool,
 }
 
 impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
@@ -43,14 +44,16 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
         self
     }
 
-    /// How many steps this process runs at once. Default: as many as the engine takes turns.
-    pub fn concurrency(mut self, steps: usize) -> Self {
-        self.concurrency = Some(steps);
+    /// How many runs this process takes at once, each with one step at a time; the others are left
+    /// to whoever else serves the relay. Default: as many as the engine takes turns.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.concurrency = Some(runs);
         self
     }
 
-    /// How often a step is tried, the first time included. Default 3.
+    /// How often a step is tried, the first time included; at least once. Default 3.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.untried = attempts == 0;
         self.retry.limit = RetryLimit::Times(attempts.saturating_sub(1));
         self
     }
@@ -65,13 +68,14 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
 
     /// What to do about failed attempts, all of it.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.untried = false;
         self.retry = policy;
         self
     }
 
     /// Registers the relay: this process serves its runs and its hook from now on.
     pub fn build(self) -> Result<WorkflowRuntime, Error> {
-        let Self { engine, runner, hook, name, retry, concurrency } = self;
+        let Self { engine, runner, hook, name, retry, concurrency, untried } = self;
         let invalid = |message: String| Error::new(ErrorKind::Invalid, "INVALID_OPTION", message);
         let name = WorkflowName::with_limits(name, &engine.options().limits)?;
         retry.validate().map_err(|source| invalid(format!("the relay's policy: {source}")))?;
@@ -83,10 +87,14 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
                 "concurrency is 0; a relay needs room for at least one step".into(),
             ));
         }
+        if untried {
+            return Err(invalid("max_attempts is 0; a step is tried at least once".into()));
+        }
         let hook = Arc::new(hook);
-        let terms = Terms { name: name.clone(), retry, concurrency };
+        let terms = Terms { name: name.clone(), retry };
         let relay = Relay::new(runner, Arc::clone(&hook), terms, engine.parts())?;
-        engine.register(name.clone(), Arc::new(RelayModel(Arc::new(relay))))?;
+        let serving = Serving { slots: concurrency };
+        engine.register_with(name.clone(), Arc::new(RelayModel(Arc::new(relay))), serving)?;
         let route =
             Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name: hook_route(&name)? };
         let handler = HookHandler { hook, store: Arc::clone(engine.store()) };
@@ -175,11 +183,12 @@ impl WorkflowRuntime {
             name: "relay".into(),
             retry: RetryPolicy::relays(),
             concurrency: None,
+            untried: false,
         }
     }
 
-    /// A relay that another process serves: its runs can be asked after, signalled and cancelled from
-    /// here. They are submitted where its hook is known.
+    /// A relay that another process serves: its runs can be submitted, asked after, signalled and
+    /// cancelled from here, also while nobody serves it.
     pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<Self, Error> {
         let name = WorkflowName::with_limits(name, &engine.options().limits)?;
         Ok(Self { engine: engine.clone(), name })
@@ -198,10 +207,10 @@ impl WorkflowRuntime {
     }
 
     pub(crate) async fn submit_as(&self, spec: RunSpec) -> Result<Submitted, Error> {
-        if self.engine.model_of(&self.name) != Some(model_name()) {
+        if self.engine.model_known(&self.name).await? != Some(model_name()) {
             let message = format!(
-                "relay {:?} is not registered in this process, so what its runs' ends enqueue is not \
-                 known here; submit them where it is",
+                "no process has served a relay {:?} on this store, so what its runs' ends enqueue is \
+                 not known; serve it first, or look at its name",
                 self.name
             );
             return Err(Error::new(ErrorKind::NotFound, "WORKFLOW_NOT_FOUND", message));
@@ -210,6 +219,11 @@ impl WorkflowRuntime {
         let input = if json { Body::json(input) } else { Body::bytes(input) };
         let mut start = StartRun::new(self.name.clone(), model_name(), input);
         let limits = &self.engine.options().limits;
+        let days = limits.sleep_days_max;
+        if let Some(delay) = delay.filter(|delay| *delay > delay_max(days)) {
+            let message = format!("the run's delay is {delay:?}; at most {days} days are allowed");
+            return Err(Error::new(ErrorKind::Invalid, "INVALID_DURATION", message));
+        }
         start.id = run_id.map(|id| RunId::with_limits(id, limits)).transpose()?;
         start.labels = labels;
         start.priority = priority;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use windlass_kernel::{Error, ErrorKind};
+use windlass_engine::HeaderRules;
+use windlass_kernel::Error;
 
 /// How many headers a run may have.
 pub const HEADERS_MAX: usize = 64;
@@ -26,7 +27,7 @@ pub struct RunSpec {
     pub labels: BTreeMap<String, String>,
     /// Higher first.
     pub priority: i16,
-    /// How long the first step waits.
+    /// How long the first step waits; at most 365 days.
     pub delay: Option<Duration>,
     /// Whether the input is JSON: people then see it as such, and the result if it is JSON too.
     pub json: bool,
@@ -58,45 +59,21 @@ impl RunSpec {
 
     /// Refuses what no run may have, by name.
     pub fn validate(&self) -> Result<(), Error> {
-        check_headers(&self.headers)?;
+        header_rules().check(&self.headers)?;
         match self.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
-            Some(key) => Err(reserved("label", key)),
+            Some(key) => Err(header_rules().refused("label", key)),
             None => Ok(()),
         }
     }
 }
 
-/// Refuses headers that no run may have.
-pub(crate) fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), Error> {
-    let invalid = |message| Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
-    if headers.len() > HEADERS_MAX {
-        let count = headers.len();
-        return invalid(format!("the run has {count} headers; at most {HEADERS_MAX} are allowed"));
+/// Which headers a run may have.
+pub(crate) fn header_rules() -> HeaderRules {
+    HeaderRules {
+        count_max: HEADERS_MAX,
+        bytes_max: HEADERS_BYTES_MAX,
+        reserved: RESERVED_PREFIX.to_owned(),
     }
-    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if bytes > HEADERS_BYTES_MAX {
-        return invalid(format!(
-            "the run's headers have {bytes} bytes; at most {HEADERS_BYTES_MAX} are allowed"
-        ));
-    }
-    for name in headers.keys() {
-        if name.starts_with(RESERVED_PREFIX) {
-            return Err(reserved("header", name));
-        }
-        if name.is_empty() || name.chars().any(char::is_control) {
-            return invalid(format!(
-                "{name:?} is no name for a header: use text that is not empty"
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn reserved(what: &str, name: &str) -> Error {
-    let message = format!(
-        "{what} {name:?} begins with {RESERVED_PREFIX:?}, which is reserved; use another name"
-    );
-    Error::new(ErrorKind::Invalid, "RESERVED_HEADER", message)
 }
 
 #[cfg(test)]

@@ -83,23 +83,25 @@ impl Step {
             attempt: 1,
             signal: None,
             cancel_token: CancellationToken::new(),
-            effects: Effects::new(Limits::DEFAULT.task_bytes_max),
+            effects: Effects::new((&Limits::DEFAULT).into()),
             memos,
         }
     }
 
     /// Does something at most once over all attempts of this step, as far as its answer is known:
     /// the answer is durable when this returns, and a later attempt gets it without asking again. An
-    /// error is not kept.
+    /// error is not kept. Of two calls at once with one name the second waits for the first, so a memo
+    /// must not ask for itself.
     pub async fn memo<T, F, Fut>(&self, name: &str, work: F) -> Result<T, StepError>
     where
         T: Serialize + DeserializeOwned,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, StepError>>,
     {
-        if let Some(known) = self.memos.get(name)? {
-            return read(name, &known);
-        }
+        let _asked = match self.memos.ask(name).await? {
+            Asked::Known(known) => return read(name, &known),
+            Asked::First(asked) => asked,
+        };
         let body = Body::of(&work().await?).map_err(StepError::permanent)?;
         read(name, &self.memos.record(name, body).await?)
     }
@@ -110,9 +112,10 @@ impl Step {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Bytes, StepError>>,
     {
-        if let Some(known) = self.memos.get(name)? {
-            return Ok(known.bytes);
-        }
+        let _asked = match self.memos.ask(name).await? {
+            Asked::Known(known) => return Ok(known.bytes),
+            Asked::First(asked) => asked,
+        };
         let body = Body::bytes(work().await?);
         Ok(self.memos.record(name, body).await?.bytes)
     }
@@ -138,6 +141,29 @@ pub(crate) struct Memos {
 struct MemoState {
     known: BTreeMap<String, Body>,
     wanted: Vec<Wanted>,
+    // Those that are being worked out, and who waits for them.
+    asked: BTreeMap<String, Vec<oneshot::Sender<()>>>,
+}
+
+// Whether a memo is known, or to be worked out by whoever asks.
+enum Asked<'a> {
+    Known(Body),
+    First(Asking<'a>),
+}
+
+/// A memo that is being worked out. Whoever waits for it looks again when this is over.
+struct Asking<'a> {
+    memos: &'a Memos,
+    name: String,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let waiting = self.memos.state.lock().asked.remove(&self.name);
+        for waits in waiting.into_iter().flatten() {
+            let _ = waits.send(());
+        }
+    }
 }
 
 /// A memo that waits to be recorded.
@@ -165,12 +191,12 @@ impl Memos {
         name_chars_max: usize,
         bytes_max: usize,
     ) -> Self {
-        let state = Mutex::new(MemoState { known, wanted: Vec::new() });
+        let state = Mutex::new(MemoState { known, ..MemoState::default() });
         let waker = AtomicWaker::new();
         Self { state, waker, recorded_here: false, name_chars_max, bytes_max }
     }
 
-    fn get(&self, name: &str) -> Result<Option<Body>, StepError> {
+    async fn ask(&self, name: &str) -> Result<Asked<'_>, StepError> {
         let chars = name.chars().count();
         if chars == 0 || chars > self.name_chars_max || name.chars().any(char::is_control) {
             let max = self.name_chars_max;
@@ -178,7 +204,24 @@ impl Memos {
                 "{name:?} is no name for a memo: use 1 to {max} characters, no control characters"
             )));
         }
-        Ok(self.state.lock().known.get(name).cloned())
+        loop {
+            let (waits, over) = oneshot::channel();
+            {
+                let mut state = self.state.lock();
+                if let Some(known) = state.known.get(name) {
+                    return Ok(Asked::Known(known.clone()));
+                }
+                match state.asked.get_mut(name) {
+                    Some(waiting) => waiting.push(waits),
+                    None => {
+                        state.asked.insert(name.to_owned(), Vec::new());
+                        return Ok(Asked::First(Asking { memos: self, name: name.to_owned() }));
+                    }
+                }
+            }
+            // If it failed, or was dropped, the next one tries.
+            let _ = over.await;
+        }
     }
 
     async fn record(&self, name: &str, body: Body) -> Result<Body, StepError> {

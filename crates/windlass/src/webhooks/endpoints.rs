@@ -16,7 +16,7 @@ const NEAR: u32 = 16;
 /// An endpoint that nothing is sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DisabledEndpoint {
-    /// Its URL.
+    /// Its URL, without query and credentials: there are secrets in them.
     pub url: String,
     /// Since when, by the store's clock.
     pub since: Timestamp,
@@ -47,7 +47,7 @@ impl Endpoints {
     }
 
     pub(super) async fn disable(&self, of: &Namespace, url: &str, id: &str) -> Result<(), Error> {
-        let value = Body::of(&Value { url: url.to_owned(), webhook_id: id.to_owned() })?;
+        let value = Body::of(&Value { url: plain(url), webhook_id: id.to_owned() })?;
         self.0.put_setting(SettingName::new(&kind(of), &name(url)), Some(value)).await
     }
 
@@ -93,6 +93,16 @@ fn kind(namespace: &Namespace) -> String {
 
 // A URL may be longer than the name of a setting.
 fn name(url: &str) -> String {
-    let plain = Url::parse(url).map_or_else(|_| url.to_owned(), String::from);
-    Sha256Digest::of(plain.as_bytes()).to_string()
+    Sha256Digest::of(plain(url).as_bytes()).to_string()
+}
+
+// An endpoint is where a URL leads, by whatever token one is let in there.
+fn plain(url: &str) -> String {
+    let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
+    parsed.set_query(None);
+    parsed.set_fragment(None);
+    // Refused by URLs that cannot have any.
+    let _ = parsed.set_username("");
+    let _ = parsed.set_password(None);
+    parsed.into()
 }

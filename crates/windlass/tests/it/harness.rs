@@ -112,6 +112,22 @@ impl Harness {
         self.start(Engine::builder().options(set(options))).await
     }
 
+    /// Two engines that share the store: each with a connection of its own where it is a server.
+    pub(crate) async fn two_engines(&self, set: impl Fn(Options) -> Options) -> (Engine, Engine) {
+        let options = || set(Options { shared: true, ..Options::default() });
+        let first = self.start(Engine::builder().options(options())).await;
+        let second = match self.kind {
+            Kind::Postgres => self.start(Engine::builder().options(options())).await,
+            Kind::Memory | Kind::Sqlite => {
+                let beside = Engine::builder().options(options()).start(Arc::clone(first.store()));
+                let beside = beside.await.expect("the engine starts");
+                self.engines.lock().push(beside.clone());
+                beside
+            }
+        };
+        (first, second)
+    }
+
     async fn start(&self, builder: Builder) -> Engine {
         let engine = builder.start(self.open().await).await.expect("the engine starts");
         self.engines.lock().push(engine.clone());

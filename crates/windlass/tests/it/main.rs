@@ -25,6 +25,8 @@ mod receiver;
 mod relay_http;
 mod relays;
 mod relays_cancel;
+mod relays_ends;
+mod relays_shared;
 mod replay;
 mod retention;
 mod retries;

@@ -29,6 +29,8 @@ on_every_store!(
     what_a_step_stores_is_in_its_commit,
     payloads_of_a_type,
     limits_are_named,
+    what_no_commit_takes_is_refused_where_it_is_stored,
+    memos_of_one_name_are_worked_out_once,
     steps_of_one_process_are_bounded,
 );
 
@@ -318,7 +320,7 @@ async fn signals_and_their_timeouts(h: Arc<Harness>) {
 }
 
 /// Waits for a signal, fails with it until it is healed, and ends with what it was given.
-struct Given(Arc<Counts>);
+pub(crate) struct Given(pub(crate) Arc<Counts>);
 
 impl StepRunner for Given {
     async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
@@ -422,8 +424,6 @@ async fn the_end_is_told_whoever_ends_the_run(h: Arc<Harness>) {
     h.stop(&engine).await;
     let stranger = h.engine().await;
     let remote = stranger.remote_relay("script").unwrap();
-    let refused = remote.submit(RunSpec::new("x")).await.unwrap_err();
-    assert_eq!(refused.code(), "WORKFLOW_NOT_FOUND");
     let key = |id: &'static str| {
         let remote = remote.clone();
         async move { remote.status(id).await.unwrap().unwrap().run_key }
@@ -452,7 +452,7 @@ async fn the_end_is_told_whoever_ends_the_run(h: Arc<Harness>) {
 }
 
 /// Refuses to hear of `deaf`, and hears of others the second time.
-struct Hard(Told, Arc<Counts>);
+pub(crate) struct Hard(pub(crate) Told, pub(crate) Arc<Counts>);
 
 impl TerminalHook for Hard {
     async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
@@ -519,7 +519,8 @@ impl StepRunner for Keeper {
         let policy = windlass::RetryPolicy::none();
         step.effects.enqueue("mail", &text, policy).map_err(StepError::permanent)?;
         if !self.insert.is_empty() {
-            step.effects.sql(self.insert, vec![windlass::SqlValue::Text(text.clone())]);
+            let params = vec![windlass::SqlValue::Text(text.clone())];
+            step.effects.sql(self.insert, params).map_err(StepError::permanent)?;
         }
         match text.as_str() {
             "once" if step.attempt == 1 => Err(StepError::transient("again")),
@@ -636,6 +637,93 @@ async fn limits_are_named(h: Arc<Harness>) {
     assert_eq!(long.err().unwrap().code(), "INVALID_NAME");
     let none = engine.relay("none", Large, NoopTerminalHook).concurrency(0).build();
     assert_eq!(none.err().unwrap().code(), "INVALID_OPTION");
+    let untried = engine.relay("untried", Large, NoopTerminalHook).max_attempts(0).build();
+    let error = untried.err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "max_attempts is 0; a step is tried at least once [INVALID_OPTION]"
+    );
+    let days = |days: u64| RunSpec {
+        delay: Some(Duration::from_secs(days * 24 * 60 * 60)),
+        ..RunSpec::new("0").id(format!("in-{days}-days"))
+    };
+    relay.submit(days(365)).await.unwrap();
+    let error = relay.submit(days(366)).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID_DURATION");
+    assert!(error.to_string().contains("at most 365 days"), "{error}");
+    let error = relay.group("late").submit(vec![days(366)]).await.unwrap_err();
+    assert_eq!(error.code(), "INVALID_DURATION");
+}
+
+/// Stores more than a commit takes, notes what it is told, and goes on.
+struct Greedy(Arc<Mutex<Vec<String>>>);
+
+impl StepRunner for Greedy {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let (none, large) = (windlass::RetryPolicy::none(), "x".repeat(1_048_576));
+        // With a short policy it would fit.
+        let long = windlass::RetryPolicy::listed(vec![Duration::from_secs(60); 64]);
+        let fits = "x".repeat(1_048_576 - 200);
+        let mut refused = vec![
+            step.effects.enqueue("mail", &large, none.clone()).unwrap_err(),
+            step.effects.enqueue("mail", &fits, long).unwrap_err(),
+        ];
+        let text = |bytes: usize| vec![windlass::SqlValue::Text("x".repeat(bytes))];
+        refused.push(step.effects.sql("SELECT ?1", text(8 * 1_048_576)).unwrap_err());
+        step.effects.enqueue("mail", &"fits", none).map_err(StepError::permanent)?;
+        *self.0.lock() = refused.iter().map(ToString::to_string).collect();
+        Ok(StepOutcome::done(""))
+    }
+}
+
+async fn what_no_commit_takes_is_refused_where_it_is_stored(h: Arc<Harness>) {
+    let (engine, counts, seen) = (h.engine().await, Counts::new(), Arc::default());
+    engine.serve_effects("mail", Arc::new(Mail(counts.clone()))).unwrap();
+    let relay =
+        engine.relay("greedy", Greedy(Arc::clone(&seen)), NoopTerminalHook).build().unwrap();
+    let run = relay.submit(RunSpec::new("")).await.unwrap();
+    assert_eq!(relay.wait(&run.run_id).await.unwrap().status, TerminalStatus::Succeeded);
+    until("the mail is sent", || async { counts.get("fits") == 1 }).await;
+    let refused = seen.lock().clone();
+    assert_eq!(refused.len(), 3);
+    assert!(refused[0].contains("at most 1048576 are allowed [INVALID_SIZE]"), "{refused:?}");
+    assert!(refused[1].contains("1048378 of them its input"), "{refused:?}");
+    assert!(refused[2].contains("at most 8388608 are allowed"), "{refused:?}");
+}
+
+/// Asks for one memo four times at once; the first two askers fail.
+struct AtOnce(Arc<Counts>);
+
+impl StepRunner for AtOnce {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let ask = || {
+            step.memo("one", || async {
+                let asked = self.0.hit("asked");
+                let running = self.0.hit("running");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                self.0.reset("running");
+                match (running, asked) {
+                    (2.., _) => Err(StepError::permanent("two at once")),
+                    (_, ..=2) => Err(StepError::transient("busy")),
+                    _ => Ok(asked),
+                }
+            })
+        };
+        let (a, b, c, d) = futures::join!(ask(), ask(), ask(), ask());
+        let told: Vec<String> = [a, b, c, d]
+            .map(|one| one.map_or_else(|error| error.message().to_owned(), |n| n.to_string()))
+            .into();
+        Ok(StepOutcome::done(told.join(" ")))
+    }
+}
+
+async fn memos_of_one_name_are_worked_out_once(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let relay = engine.relay("at-once", AtOnce(counts.clone()), NoopTerminalHook).build().unwrap();
+    let run = relay.submit(RunSpec::new("")).await.unwrap();
+    let ended = relay.wait(&run.run_id).await.unwrap();
+    assert_eq!(ended.result.as_deref(), Some(&b"busy busy 3 3"[..]), "{:?}", ended.error);
+    assert_eq!(counts.get("asked"), 3);
 }
 
 struct Crowd(Arc<Mutex<(u32, u32)>>);

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use windlass::kernel::{Commit, DeadLetter, Op, Query, RetryPolicy, Task, TasksQuery};
 use windlass::outbound::Policy;
@@ -18,6 +20,7 @@ const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 on_every_store!(
     a_webhook_is_signed_with_every_secret_of_its_set,
+    another_implementation_verifies_what_is_sent,
     failures_are_retried_under_one_id_and_die_with_their_errors,
     who_is_busy_is_left_alone_for_as_long_as_it_says,
     a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled,
@@ -116,6 +119,45 @@ async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
     assert_eq!(engine.metrics().webhooks_delivered.get(), 2);
 }
 
+// What the verifier of tests/standardwebhooks says, which knows nothing of this code.
+fn verified_elsewhere(request: &crate::receiver::Request, body: &[u8], secret: &str) -> bool {
+    let headers = ["webhook-id", "webhook-timestamp", "webhook-signature"]
+        .map(|name| (name.to_owned(), json!(request.header(name))));
+    let headers: serde_json::Map<String, serde_json::Value> = headers.into_iter().collect();
+    let signed = json!({ "headers": headers, "body": BASE64_STANDARD.encode(body) });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), signed.to_string()).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/standardwebhooks/stdlib.py");
+    let mut python = std::process::Command::new("python3");
+    let ran = python.arg(script).arg(file.path()).arg(secret).output().expect("python3 runs");
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success() || said.trim() == "no signature fits", "{said}");
+    ran.status.success()
+}
+
+async fn another_implementation_verifies_what_is_sent(h: Arc<Harness>) {
+    let (engine, ..) = sender(&h).await;
+    let receiver = Receiver::start([answer("204 No Content", "", "")]).await;
+    let data = json!({ "amount": 12, "name": "Ünal", "note": "\u{1f9f5} \n" });
+    let webhook = Webhook::new(receiver.url(), "invoice.paid", &data).unwrap();
+    let billing = Webhook { secret: Some("billing".into()), ..webhook.clone() };
+    enqueue(&engine, webhook.effect(&engine, None).unwrap()).await;
+    until("the first has come", || async { receiver.requests().len() == 1 }).await;
+    enqueue(&engine, billing.effect(&engine, None).unwrap()).await;
+    assert_eq!(dead(&engine).await, []);
+    let requests = receiver.requests();
+    let [rotating, single] = &requests[..] else { panic!("{requests:?}") };
+    // While secrets rotate, a receiver with either of them is content.
+    assert!(verified_elsewhere(rotating, &rotating.body, NEW));
+    assert!(verified_elsewhere(rotating, &rotating.body, OLD));
+    assert!(verified_elsewhere(single, &single.body, OLD));
+    assert!(!verified_elsewhere(single, &single.body, NEW));
+    let mut changed = rotating.body.to_vec();
+    changed.push(b' ');
+    assert!(!verified_elsewhere(rotating, &changed, NEW));
+    assert!(!verified_elsewhere(single, &rotating.body, OLD));
+}
+
 async fn failures_are_retried_under_one_id_and_die_with_their_errors(h: Arc<Harness>) {
     let (engine, ..) = sender(&h).await;
     let moved = answer("302 Found", "location: http://127.0.0.1:1/\r\n", "");
@@ -160,7 +202,9 @@ async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
 async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: Arc<Harness>) {
     let (engine, webhooks, _) = sender(&h).await;
     let gone = Receiver::start([answer("410 Gone", "", ""), answer("200 OK", "", "")]).await;
-    let webhook = Webhook::new(gone.url(), "a", &1).unwrap();
+    // Whatever token the query has, it is the same endpoint, and the token is shown to nobody.
+    let url = |token: &str| format!("{}?token={token}", gone.url());
+    let webhook = Webhook::new(url("hush"), "a", &1).unwrap();
     let task = quick(&engine, &webhook, 5);
     let id = task.task_id.to_string();
     enqueue(&engine, task).await;
@@ -173,14 +217,15 @@ async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: A
     let namespace = engine.namespace().clone();
     let disabled = webhooks.disabled(&namespace).await.unwrap();
     assert_eq!((disabled[0].url.as_str(), disabled[0].webhook_id.as_str()), (&*gone.url(), &*id));
-    enqueue(&engine, quick(&engine, &webhook, 5)).await;
+    let rotated = Webhook::new(url("new"), "a", &1).unwrap();
+    enqueue(&engine, quick(&engine, &rotated, 5)).await;
     let letters = dead(&engine).await;
     assert_eq!(letters.len(), 2);
     assert!(letters[1].reason.contains("disabled"), "{letters:?}");
     assert_eq!(gone.requests().len(), 1);
     let other = windlass::kernel::Namespace::new("other").unwrap();
     assert_eq!(webhooks.disabled(&other).await.unwrap(), []);
-    assert!(webhooks.enable(&namespace, &gone.url()).await.unwrap());
+    assert!(webhooks.enable(&namespace, &url("any")).await.unwrap());
     assert!(!webhooks.enable(&namespace, &gone.url()).await.unwrap());
     enqueue(&engine, quick(&engine, &webhook, 5)).await;
     assert_eq!(dead(&engine).await.len(), 2);
