@@ -50,12 +50,14 @@ pub async fn differential(subjects: Vec<Box<dyn Subject>>, seed: u64, calls: usi
 }
 
 // An answer as all stores give it: texts of errors may differ, codes and guards may not.
-fn shown(answer: &Result<Committed, CommitError>) -> String {
+fn shown(answer: &Result<Committed, CommitError>, moved_on: bool) -> String {
     match answer {
         // What was written before is looked up after the rest of its batch, or beside it: messages
-        // of the same call may be counted by then.
+        // of the same call may be counted by then, and a later commit of the same run may have given
+        // the turn back.
         Ok(committed) if committed.repeated => {
-            format!("{:?}", Committed { accepted: 0, ..committed.clone() })
+            let hold = committed.hold.filter(|_| !moved_on);
+            format!("{:?}", Committed { accepted: 0, hold, ..committed.clone() })
         }
         Ok(committed) => format!("{committed:?}"),
         Err(CommitError::Conflict(conflict)) => format!("{conflict:?}"),
@@ -65,5 +67,10 @@ fn shown(answer: &Result<Committed, CommitError>) -> String {
 }
 
 async fn commit(store: &dyn Store, commits: &[Commit]) -> Vec<String> {
-    store.commit(commits.to_vec()).await.iter().map(shown).collect()
+    let answers = store.commit(commits.to_vec()).await;
+    let moved_on = |n: usize| {
+        let run_key = commits[n].run_key();
+        run_key.is_some() && commits[n + 1..].iter().any(|later| later.run_key() == run_key)
+    };
+    answers.iter().enumerate().map(|(n, answer)| shown(answer, moved_on(n))).collect()
 }

@@ -344,7 +344,8 @@ async fn a_requeued_step_has_the_signal_it_was_given(h: Arc<Harness>) {
     relay.signal("g", "approved", "by ada").await.unwrap();
     assert_eq!(relay.wait("g").await.unwrap().status, TerminalStatus::Failed);
     let first = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
-    // The first retry fails too: its letter is the one to requeue now, and no other.
+    // The first retry fails too: the letter that it took up is done with, and its own is the one to
+    // requeue now.
     engine.retry(first.run_key.unwrap(), None).await.unwrap();
     until("it fails again", || async {
         engine.dead_letters(None, None, 10).await.unwrap().len() == 2
@@ -353,7 +354,7 @@ async fn a_requeued_step_has_the_signal_it_was_given(h: Arc<Harness>) {
     let letters = engine.dead_letters(None, None, 10).await.unwrap();
     let second = letters.into_iter().find(|letter| letter.run_key != first.run_key).unwrap();
     let late = engine.requeue(first.task_id, None).await.unwrap_err();
-    assert_eq!(late.code(), "RUN_SUPERSEDED", "{late}");
+    assert_eq!(late.code(), "DEAD_LETTER_REQUEUED", "{late}");
     counts.hit("healed");
     engine.requeue(second.task_id, None).await.unwrap();
     let ended = relay.wait("g").await.unwrap();
