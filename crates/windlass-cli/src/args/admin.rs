@@ -160,7 +160,8 @@ pub(crate) enum WebhooksCommand {
     /// Send to an endpoint again.
     Enable {
         /// Its URL, as the list shows it.
-        url: String,
+        #[arg(value_name = "ENDPOINT")]
+        endpoint: String,
     },
 }
 

@@ -29,10 +29,10 @@ pub(super) async fn run(Api { client, out }: Api, command: WebhooksCommand) -> O
                 false => table.print()?,
             }
         }
-        WebhooksCommand::Enable { url } => {
-            let found = client.post(&["webhooks", "enable"], &json!({ "url": url })).await?;
+        WebhooksCommand::Enable { endpoint } => {
+            let found = client.post(&["webhooks", "enable"], &json!({ "url": endpoint })).await?;
             match out.is_text() {
-                true => out.line(&format!("{url} is sent to again"))?,
+                true => out.line(&format!("{endpoint} is sent to again"))?,
                 false => out.value(&found)?,
             }
         }

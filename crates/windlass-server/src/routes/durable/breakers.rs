@@ -1,4 +1,4 @@
-//! Circuit breakers.
+//! Circuit breakers: where they are, and closing one by hand.
 
 use axum::Json;
 use serde::Serialize;
