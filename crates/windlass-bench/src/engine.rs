@@ -10,6 +10,7 @@ pub(crate) mod sleeping;
 pub(crate) mod steps;
 pub(crate) mod tasks;
 pub(crate) mod waits;
+pub(crate) mod workers_1000;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -49,6 +49,12 @@ enum Workload {
     Machines(engine::machines::Args),
     /// A queue full of tasks that do nothing.
     Tasks(engine::tasks::Args),
+    /// A process of `tasks`.
+    #[command(hide = true)]
+    TasksWorker(engine::tasks::WorkerArgs),
+    /// A thousand workers, some of which die all the time.
+    #[command(name = "workers-1000")]
+    Workers1000(engine::workers_1000::Args),
     /// How long activities wait before they are begun.
     ClaimLatency(engine::claim_latency::Args),
     /// One run at a time.
@@ -95,6 +101,10 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Relays(args) => engine::relays::run(&args).await,
         Workload::Machines(args) => engine::machines::run(&args).await,
         Workload::Tasks(args) => engine::tasks::run(&args).await,
+        Workload::TasksWorker(args) => {
+            engine::tasks::process(&args).await.map(|()| Report::default())
+        }
+        Workload::Workers1000(args) => engine::workers_1000::run(&args).await,
         Workload::ClaimLatency(args) => engine::claim_latency::run(&args).await,
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,

@@ -162,3 +162,17 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_lists_every_name() {
+        let page = include_str!("../../../docs/metrics.md");
+        let counters = Metrics::default().all().into_iter().map(|(name, _)| name);
+        for name in counters.chain(Measure::ALL.map(Measure::name)) {
+            assert!(page.contains(&format!("| `{name}` |")), "docs/metrics.md has no {name}");
+        }
+    }
+}

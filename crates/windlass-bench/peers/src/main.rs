@@ -5,6 +5,7 @@ mod place;
 mod prepare;
 mod process;
 mod table;
+mod tasks;
 
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub(crate) struct Cli {
     /// How many runs one after the other.
     #[arg(long, default_value_t = 300)]
     sequential: u64,
+    /// How many queued tasks in the load of the queues, on PostgreSQL; 0 leaves it out.
+    #[arg(long, default_value_t = 100_000)]
+    tasks: u64,
     /// The peers to run, by name; all by default. Windlass always runs.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -48,10 +52,17 @@ pub(crate) struct Cli {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     for name in &cli.only {
-        let names: Vec<&str> = PEERS.iter().map(|peer| peer.name).collect();
+        let names: Vec<&str> = PEERS.iter().chain(&tasks::PEERS).map(|peer| peer.name).collect();
         ensure!(names.contains(&name.as_str()), "--only {name}: there are {}", names.join(", "));
     }
     let workshop = Workshop::new()?;
+    if tasks::is_wanted(&cli) {
+        tasks::run(&cli, &workshop, &Places::new(&workshop, cli.dsn.as_deref())?);
+    }
+    let runs = |name: &String| PEERS.iter().any(|peer| peer.name == name);
+    if !cli.only.is_empty() && !cli.only.iter().any(runs) {
+        return Ok(());
+    }
     let wanted = |peer: &&Peer| {
         matches!(peer.program, Program::Windlass)
             || cli.only.is_empty()

@@ -96,7 +96,7 @@ mod tests {
     fn the_versions_are_those_of_the_manifests() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
         let packages = fs::read_to_string(home.join("node/package.json")).unwrap();
-        for peer in PEERS {
+        for peer in PEERS.iter().chain(&crate::tasks::PEERS) {
             let manifest = match peer.program {
                 Program::Windlass => continue,
                 Program::Cargo { folder, packages: false } => {

@@ -107,7 +107,7 @@ impl Built {
         match peer.program {
             Program::Windlass => {
                 command.args(place::windlass_arguments(peer, address)).arg("--json");
-                if load.first() == Some(&"steps") {
+                if matches!(load.first(), Some(&"steps" | &"tasks")) {
                     command.arg("--uncalibrated");
                 }
             }

@@ -122,14 +122,24 @@ async fn health_and_metrics(kind: Kind) {
     server.run("greet", "m-1", json!("Ann"), "complete").await;
     assert_eq!(server.get("//healthz").await, (200, json!({ "status": "ok" })));
     assert_eq!(server.get("//readyz").await, (200, json!({ "status": "ready" })));
+    // Another worker, which says why it takes nothing.
+    let store = server.engine.store();
+    let query = windlass_kernel::Query::Workers { after: None, limit: 1 };
+    let mut other = store.list(query).await.unwrap().workers().unwrap().remove(0).info;
+    other.worker = windlass_kernel::WorkerKey(windlass_engine::new_uuid(
+        &**server.engine.env(),
+        server.engine.clock().now(),
+    ));
+    other.note = Some("no memory left".into());
+    store.renew(other).await.unwrap();
     let text = server.request(Method::GET, "//metrics").send().await.unwrap().text().await.unwrap();
     for expect in [
         "durable_workflows_completed_total 1",
         "windlass_runs{namespace=\"default\",status=\"complete\",workflow=\"greet\"} 1",
         "durable_task_queue_depth{of=\"turns\",state=\"ready\"} 0",
         "windlass_http_requests_total{",
-        "durable_workers_active 1",
-        "durable_workers_under_backpressure 0",
+        "durable_workers_active 2",
+        "durable_workers_under_backpressure 1",
         "durable_dlq_entries 0",
         "durable_workflow_duration_seconds_count{durable_workflow_type=\"greet\"} 1",
     ] {

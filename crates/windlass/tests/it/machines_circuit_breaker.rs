@@ -107,6 +107,7 @@ async fn it_opens_and_closes_for_all(h: Arc<Harness>) {
     }
     assert_eq!(status(&engine).await, Some(BreakerStatus::Closed));
     assert_eq!(counts.get("calls"), 8);
+    assert_eq!(engine.metrics().breaker_opens.get(), 1);
 }
 
 async fn calls_of_another_process_wait_as_well(h: Arc<Harness>) {

@@ -16,6 +16,7 @@ mod machines_circuit_breaker;
 mod machines_fixtures;
 mod machines_recovery;
 mod machines_workflow_execution;
+mod metrics;
 #[cfg(feature = "webhooks")]
 mod outbound;
 mod pair;
