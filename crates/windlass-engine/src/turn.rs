@@ -370,6 +370,9 @@ impl Turn {
         if paused {
             draft.status(RunStatus::Paused);
             draft.release(Wake::OnMessage, self.read_to);
+        } else if self.run.status == RunStatus::Paused {
+            // Not only here: whoever takes the run next finds no request any more.
+            draft.status(RunStatus::Active);
         }
         self.commit(draft).await?;
         Ok(paused)

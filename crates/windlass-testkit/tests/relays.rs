@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_engine::Engine;
-use windlass_kernel::{BoxFuture, RunKey, end_task_id};
+use windlass_kernel::{BoxFuture, MessageKind, Query, RunKey, RunStatus, end_task_id};
 use windlass_models::relays::{
-    HookError, RunOutcome, RunSpec, RunState, Signal, Step, StepError, StepOutcome, StepRunner,
-    TerminalHook, TerminalStatus, WorkflowRuntime,
+    HookError, NoopTerminalHook, RunOutcome, RunSpec, RunState, Signal, Step, StepError,
+    StepOutcome, StepRunner, TerminalHook, TerminalStatus, WorkflowRuntime,
 };
 use windlass_testkit::{Probe, TestEngine, Told, every_crash_of};
 
@@ -259,4 +259,56 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
         assert!(report.commits >= 4, "{report:?}");
         assert!(hook.0.lock().unwrap().iter().all(|(_, told)| *told == "cancelled"));
     }
+}
+
+/// Puts its second step off, and ends with it.
+struct PutOff(Probe);
+
+impl StepRunner for PutOff {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        self.0.ran(step.step_number.to_string());
+        match step.step_number {
+            0 => Ok(StepOutcome::ContinueAfter { payload: "".into(), delay: MINUTE }),
+            _ => Ok(StepOutcome::done("went on")),
+        }
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_crash_at_any_commit_forgets_no_resume() {
+    let script = |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
+        let runner = PutOff(probe.clone());
+        let relay = WorkflowRuntime::builder(engine, runner, NoopTerminalHook);
+        let relay = relay.name("put-off").build().unwrap();
+        let engine = engine.clone();
+        Box::pin(async move {
+            let text = |error: windlass_kernel::Error| error.to_string();
+            let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?.run_key;
+            // The request to go on is sent once over all lives: nobody repeats it.
+            let messages = Query::Messages { run_key: run, after: 0, limit: 100 };
+            let messages = engine.store().list(messages).await.map_err(text)?.messages();
+            let is_sent = |m: &windlass_kernel::Message| m.message_id.as_str() == "go-on";
+            if !messages.map_err(text)?.iter().any(is_sent) {
+                loop {
+                    let row = engine.current(run).await.map_err(text)?;
+                    match row.status {
+                        RunStatus::Paused => break,
+                        RunStatus::Waiting => engine.pause(&row, None).await.map_err(text)?,
+                        _ => {}
+                    }
+                    engine.env().sleep(Duration::from_millis(10)).await;
+                }
+                let (name, id) = ("resume".parse().unwrap(), "go-on".parse().unwrap());
+                let sent = engine.send_message(run, MessageKind::Control, name, None, Some(id));
+                sent.await.map_err(text)?;
+            }
+            let ended = relay.wait("relay").await.map_err(text)?;
+            Ok(json!({ "result": ended.result.map(|bytes| bytes.to_vec()), "error": ended.error }))
+        })
+    };
+    let report = every_crash_of(script);
+    assert_eq!(report.output["result"], json!(b"went on"), "{report:?}");
+    assert!(report.commits >= 6, "{report:?}");
 }

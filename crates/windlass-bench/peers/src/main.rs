@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let wanted = |peer: &&Peer| {
-        matches!(peer.program, Program::Windlass)
+        matches!(peer.program, Program::Windlass(_))
             || cli.only.is_empty()
             || cli.only.iter().any(|name| name == peer.name)
     };
@@ -86,7 +86,7 @@ fn main() -> anyhow::Result<()> {
     }
     // Again at the end, so that a machine that changes meanwhile does not favour anybody.
     for ((peer, program), row) in built.iter().zip(&mut rows) {
-        if let (Program::Windlass, Ok(program), Outcome::Measured(first)) =
+        if let (Program::Windlass(_), Ok(program), Outcome::Measured(first)) =
             (&peer.program, program, &mut row.outcome)
         {
             eprintln!("{} on {} again", peer.name, peer.store);

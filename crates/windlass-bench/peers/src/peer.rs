@@ -37,39 +37,60 @@ impl fmt::Display for Store {
 
 /// What is run, from the folder of this workspace.
 pub(crate) enum Program {
-    /// `windlass-bench` of the workspace above.
-    Windlass,
+    /// `windlass-bench` of the workspace above, with this load.
+    Windlass(Load),
     /// The only program of the Cargo workspace in a folder.
     Cargo {
         /// The folder.
         folder: &'static str,
         /// Whether it starts a server that comes as an npm package.
         packages: bool,
+        /// Whether it is told to leave its data to the system's cache.
+        unsynced: bool,
     },
     /// A script in `node`.
     Node(&'static str),
 }
 
+/// Which of its models Windlass does the runs with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// A workflow of three steps.
+    Steps,
+    /// A relay of three steps.
+    Relays,
+}
+
+/// What the row of Windlass's relays is called: engines that are relays too are compared with it.
+pub(crate) const RELAYS: &str = "windlass-relays";
+
 /// Windlass first, then its peers.
 pub(crate) const PEERS: &[Peer] = &[
-    windlass(Store::Sqlite),
-    windlass(Store::Postgres),
+    windlass("windlass", Store::Sqlite, Load::Steps),
+    windlass("windlass", Store::Postgres, Load::Steps),
+    windlass(RELAYS, Store::Sqlite, Load::Relays),
     cargo("duroxide", "0.1.32", Store::Sqlite, "duroxide"),
     cargo("underway", "0.2.0", Store::Postgres, "underway"),
     node("dbos", "5.3.0", "dbos.mjs"),
     node("openworkflow", "0.10.1", "openworkflow.mjs"),
     cargo("taquba-workflow", "0.15.0", Store::Files, "taquba"),
+    Peer {
+        name: "taquba-workflow-unsynced",
+        version: "0.15.0",
+        store: Store::Files,
+        program: Program::Cargo { folder: "taquba", packages: false, unsynced: true },
+    },
     cargo("everruns-durable", "0.50.1", Store::Postgres, "everruns"),
     Peer {
         name: "restate",
         version: "1.7.12",
         store: Store::Files,
-        program: Program::Cargo { folder: "restate", packages: true },
+        program: Program::Cargo { folder: "restate", packages: true, unsynced: false },
     },
 ];
 
-const fn windlass(store: Store) -> Peer {
-    Peer { name: "windlass", version: "", store, program: Program::Windlass }
+const fn windlass(name: &'static str, store: Store, load: Load) -> Peer {
+    Peer { name, version: "", store, program: Program::Windlass(load) }
 }
 
 const fn cargo(
@@ -78,7 +99,8 @@ const fn cargo(
     store: Store,
     folder: &'static str,
 ) -> Peer {
-    Peer { name, version, store, program: Program::Cargo { folder, packages: false } }
+    let program = Program::Cargo { folder, packages: false, unsynced: false };
+    Peer { name, version, store, program }
 }
 
 const fn node(name: &'static str, version: &'static str, script: &'static str) -> Peer {
@@ -98,13 +120,14 @@ mod tests {
         let packages = fs::read_to_string(home.join("node/package.json")).unwrap();
         for peer in PEERS.iter().chain(&crate::tasks::PEERS) {
             let manifest = match peer.program {
-                Program::Windlass => continue,
-                Program::Cargo { folder, packages: false } => {
+                Program::Windlass(_) => continue,
+                Program::Cargo { folder, packages: false, .. } => {
                     fs::read_to_string(home.join(folder).join("Cargo.toml")).unwrap()
                 }
                 Program::Cargo { packages: true, .. } | Program::Node(_) => packages.clone(),
             };
-            let pinned = |line: &str| line.contains(peer.name) && line.contains(peer.version);
+            let name = peer.name.trim_end_matches("-unsynced");
+            let pinned = |line: &str| line.contains(name) && line.contains(peer.version);
             assert!(manifest.lines().any(pinned), "{} {}", peer.name, peer.version);
         }
     }

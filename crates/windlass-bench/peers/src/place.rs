@@ -90,7 +90,7 @@ impl Place {
 
 /// How Windlass is told of a place: it takes a store's name beside it.
 pub(crate) fn windlass_arguments(peer: &Peer, address: &str) -> Vec<String> {
-    debug_assert!(matches!(peer.program, Program::Windlass));
+    debug_assert!(matches!(peer.program, Program::Windlass(_)));
     let (store, option) = match peer.store {
         Store::Postgres => ("postgres", "--dsn"),
         Store::Sqlite | Store::Files => ("sqlite", "--path"),

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::peer::{Peer, Program, Store};
+use crate::peer::{Load, Peer, Program, Store};
 use crate::{place, process};
 
 /// The folder of this workspace, and the one that everything is built in.
@@ -48,8 +48,8 @@ impl Workshop {
         let node_modules = self.target.join("node/node_modules");
         let built = |path, script| Built { path, script, node_modules: node_modules.clone() };
         match peer.program {
-            Program::Windlass => self.build_windlass().map(|path| built(path, None)),
-            Program::Cargo { folder, packages } => {
+            Program::Windlass(_) => self.build_windlass().map(|path| built(path, None)),
+            Program::Cargo { folder, packages, .. } => {
                 if packages {
                     self.install_packages()?;
                 }
@@ -103,15 +103,33 @@ impl Built {
     /// The program with its load, at a place.
     pub(crate) fn command(&self, peer: &Peer, load: &[&str], address: &str) -> Command {
         let mut command = Command::new(&self.path);
-        command.args(&self.script).args(load);
+        command.args(&self.script);
         match peer.program {
-            Program::Windlass => {
-                command.args(place::windlass_arguments(peer, address)).arg("--json");
-                if matches!(load.first(), Some(&"steps" | &"tasks")) {
-                    command.arg("--uncalibrated");
+            // One caller of relays is the same load with one in flight.
+            Program::Windlass(Load::Relays) => {
+                command.arg("relays").args(&load[1..]).arg("--uncalibrated");
+                if load.first() == Some(&"sequential") {
+                    command.args(["--in-flight", "1"]);
                 }
             }
-            Program::Cargo { .. } | Program::Node(_) => {
+            Program::Windlass(Load::Steps) if matches!(load.first(), Some(&"steps" | &"tasks")) => {
+                command.args(load).arg("--uncalibrated");
+            }
+            _ => {
+                command.args(load);
+            }
+        }
+        match peer.program {
+            Program::Windlass(_) => {
+                command.args(place::windlass_arguments(peer, address)).arg("--json");
+            }
+            Program::Cargo { unsynced, .. } => {
+                command.arg("--place").arg(address);
+                if unsynced {
+                    command.env("PEERS_UNSYNCED", "1");
+                }
+            }
+            Program::Node(_) => {
                 command.arg("--place").arg(address);
             }
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::Cli;
-use crate::peer::Store;
+use crate::peer::{RELAYS, Store};
 
 /// One engine on one store.
 pub(crate) struct Row {
@@ -71,6 +71,7 @@ fn text(rows: &[Row]) -> String {
         "p50 sequential",
         "windlass SQLite ÷ peer",
         "windlass PostgreSQL ÷ peer",
+        "windlass relays ÷ peer",
     ];
     let mut lines = vec![heads.map(str::to_owned).to_vec()];
     for row in rows {
@@ -82,8 +83,9 @@ fn text(rows: &[Row]) -> String {
                 line.push(figures.in_flight.to_string());
                 line.push(format!("{:.0}", figures.runs_per_s));
                 line.push(format!("{:.2} ms", figures.p50_ms));
-                for store in [Store::Sqlite, Store::Postgres] {
-                    let ratio = ratio(rows, row, store).map(|ratio| format!("{ratio:.1}"));
+                let plain = [Store::Sqlite, Store::Postgres].map(|store| ratio(rows, row, store));
+                for ratio in plain.into_iter().chain([relay_ratio(rows, row)]) {
+                    let ratio = ratio.map(|ratio| format!("{ratio:.1}"));
                     line.push(ratio.unwrap_or_else(|| "-".to_owned()));
                 }
             }
@@ -99,18 +101,28 @@ fn text(rows: &[Row]) -> String {
     text
 }
 
-/// Windlass's runs a second on this store to the peer's; on PostgreSQL for those that use it.
-fn ratio(rows: &[Row], row: &Row, store: Store) -> Option<f64> {
-    if row.version.is_empty() || (store == Store::Postgres && row.store != Store::Postgres) {
-        return None;
-    }
-    let ours = rows.iter().find(|row| row.version.is_empty() && row.store == store)?;
+/// The runs a second of Windlass's relays to those of an engine that is one too.
+fn relay_ratio(rows: &[Row], row: &Row) -> Option<f64> {
+    let ours = rows.iter().find(|row| row.name == RELAYS)?;
+    row.name.starts_with("taquba").then(|| between(ours, row)).flatten()
+}
+
+fn between(ours: &Row, row: &Row) -> Option<f64> {
     match (&ours.outcome, &row.outcome) {
         (Outcome::Measured(ours), Outcome::Measured(theirs)) => {
             Some(ours.runs_per_s / theirs.runs_per_s)
         }
         _ => None,
     }
+}
+
+/// Windlass's runs a second on this store to the peer's; on PostgreSQL for those that use it.
+fn ratio(rows: &[Row], row: &Row, store: Store) -> Option<f64> {
+    if row.version.is_empty() || (store == Store::Postgres && row.store != Store::Postgres) {
+        return None;
+    }
+    let ours = rows.iter().find(|row| row.name == "windlass" && row.store == store)?;
+    between(ours, row)
 }
 
 /// Columns as wide as their widest cell; a reason may be as long as it is.
@@ -148,6 +160,7 @@ fn object(rows: &[Row], cli: &Cli) -> Value {
                 "failed": figures.failed,
                 "ratio_sqlite": ratio(rows, row, Store::Sqlite),
                 "ratio_postgres": ratio(rows, row, Store::Postgres),
+                "ratio_relays": relay_ratio(rows, row),
             }),
         })
         .collect();
@@ -177,6 +190,20 @@ mod tests {
             assert_eq!(ratio(&rows, &rows[index], Store::Sqlite), sqlite);
             assert_eq!(ratio(&rows, &rows[index], Store::Postgres), postgres);
         }
+    }
+
+    #[test]
+    fn relays_are_compared_with_relays() {
+        let rows = [
+            row("windlass", "", Store::Sqlite, 900.0),
+            row(RELAYS, "", Store::Sqlite, 1_000.0),
+            row("taquba-workflow", "1", Store::Files, 100.0),
+            row("taquba-workflow-unsynced", "1", Store::Files, 200.0),
+            row("b", "1", Store::Files, 100.0),
+        ];
+        let ratios: Vec<_> = rows.iter().map(|row| relay_ratio(&rows, row)).collect();
+        assert_eq!(ratios, [None, None, Some(10.0), Some(5.0), None]);
+        assert_eq!(ratio(&rows, &rows[2], Store::Sqlite), Some(9.0));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Tell a hook of each end; it is timed until it was told.
     #[arg(long)]
     hook: bool,
+    /// Leave out the load of `steps` beside it.
+    #[arg(long)]
+    uncalibrated: bool,
 }
 
 /// The same load of `steps` before and after, so that a machine that slows down meanwhile slows both.
@@ -43,7 +46,10 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
 }
 
 async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
-    let before = steps_rate(args, place, "before").await?;
+    let before = match args.uncalibrated {
+        true => None,
+        false => Some(steps_rate(args, place, "before").await?),
+    };
     let opened = place.open("relays").await?;
     let engine = engine(&opened, Options::default()).await?;
     let told = Arc::new(AtomicU64::new(0));
@@ -56,9 +62,6 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let commits = engine.metrics().commits.get() - commits + created;
     let (replays, rss) = (engine.metrics().replays.get(), rss_mb());
     engine.stop(std::time::Duration::from_secs(5)).await?;
-    let after = steps_rate(args, place, "after").await?;
-    let mean = (before + after) / 2.0;
-
     let mut report = Report::default();
     report
         .put("store", args.target.name())
@@ -72,9 +75,12 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
         .put("p99_ms", times.percentile_ms(0.99))
         .put("commits_per_run", commits as f64 / args.runs as f64)
         .put("replays", replays)
-        .put("rss_mb", rss)
-        .put("steps_runs_per_s", mean)
-        .put("ratio", runs_per_s / mean);
+        .put("rss_mb", rss);
+    if let Some(before) = before {
+        let after = steps_rate(args, place, "after").await?;
+        let mean = (before + after) / 2.0;
+        report.put("steps_runs_per_s", mean).put("ratio", runs_per_s / mean);
+    }
     Ok(report)
 }
 

@@ -8,6 +8,7 @@ mod audit;
 mod commits;
 mod fleet;
 mod idle;
+pub(crate) mod relays;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};

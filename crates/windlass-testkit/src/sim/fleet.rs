@@ -3,16 +3,19 @@
 
 pub(crate) mod client;
 pub(crate) mod program;
+pub(crate) mod relay;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use windlass_engine::{Engine, Options};
-use windlass_kernel::{ErrorKind, Namespace, RunKey, StepKey, Store, WorkerKey};
+use windlass_kernel::{ErrorKind, Namespace, RunKey, StepKey, Store, TaskId, WorkerKey};
+use windlass_models::relays::{RunOutcome, WorkflowRuntime};
 use windlass_models::steps;
 
 use super::bugs::Bugs;
+use super::check::relays::Hooked;
 use super::check::{Checker, Rest};
 use super::env::SimEnv;
 use super::executor::{Executor, Handle, NETWORK, NodeId, Stuck, locked};
@@ -22,6 +25,7 @@ use super::store::{FaultyStore, Link, SkewedClock};
 use super::world::Report;
 use client::{Client, Told};
 use program::{ACTIVITY, BRIEF, Input, Labour, WORKFLOW, step_value};
+use relay::{Order, RELAY};
 
 // More polls than any world needs that makes progress.
 const STEPS_MAX: u64 = 3_000_000;
@@ -78,6 +82,9 @@ pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
         bug,
         cast: Mutex::new(Cast::default()),
         intents: Mutex::default(),
+        relays: Mutex::new(Rng::new(seed ^ 0xBA70_0000)),
+        batons: Mutex::default(),
+        hooked: Mutex::default(),
     });
     let (weak, deaths) = (Arc::downgrade(&fleet), Mutex::new(rng.fork()));
     faulty.set_killer(Arc::new(move |node| {
@@ -88,7 +95,11 @@ pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
     let orders = Arc::new(Mutex::new(Vec::new()));
     let result = executor.block_on(STEPS_MAX, fleet.clone().play(rng, orders.clone()));
     match result {
-        Ok(()) => checker.audit_fleet(faulty.inner(), &told(&orders), !fleet.patient),
+        Ok(()) => {
+            let (batons, hooked) = (fleet.batons(), locked(&fleet.hooked));
+            let relays = (&batons[..], &*hooked);
+            checker.audit_fleet(faulty.inner(), &told(&orders), relays, !fleet.patient);
+        }
         Err(Stuck::Stopped) => {}
         Err(stuck) => checker.fail("30 the world comes to rest", format!("{stuck:?}")),
     }
@@ -148,6 +159,11 @@ struct Fleet {
     cast: Mutex<Cast>,
     // The attempts of intents that have begun since their probe was last asked.
     intents: Mutex<BTreeMap<(RunKey, String, u32), bool>>,
+    // Of its own, so that the rest of a world is what it is without relays.
+    relays: Mutex<Rng>,
+    // What clients know of runs of relays, and what hooks were told.
+    batons: Mutex<Vec<Arc<Mutex<Order>>>>,
+    hooked: Mutex<Hooked>,
 }
 
 /// What user code on one node reaches of the world.
@@ -216,6 +232,34 @@ impl Yard {
         self.sim.sleep_us(us).await;
     }
 
+    /// A hook is told how a run ended.
+    pub(crate) fn hooked(&self, outcome: &RunOutcome) {
+        let Some(fleet) = self.fleet.upgrade() else { return };
+        fleet.sim.sometimes("hook was told of an end");
+        if let Ok(id) = outcome.id.parse() {
+            fleet.checker.effect(TaskId(id));
+        }
+        let told = (outcome.id.clone(), outcome.status);
+        locked(&fleet.hooked).entry(outcome.run_key).or_default().push(told);
+    }
+
+    /// Takes so long.
+    pub(crate) async fn linger(&self, us: u64) {
+        self.sim.sleep_us(us).await;
+    }
+
+    /// Counts a point that must be reached.
+    pub(crate) fn sometimes(&self, point: &'static str) {
+        self.sim.sometimes(point);
+    }
+
+    /// Something is not as it must be.
+    pub(crate) fn wrong(&self, what: &str) {
+        if let Some(fleet) = self.fleet.upgrade() {
+            fleet.checker.fail("1 a completed step never executes again", what.to_owned());
+        }
+    }
+
     /// Heads or tails.
     pub(crate) fn coin(&self) -> bool {
         locked(&self.rng).chance(500)
@@ -254,6 +298,7 @@ impl Fleet {
             let client = Client { sim, node, engine, told, rng: rng.fork() };
             self.sim.spawn(node, client.see_through());
         }
+        self.order_relays(&engine, node);
         if rng.chance(400) {
             let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
             self.sim.spawn(node, brief);
@@ -264,6 +309,23 @@ impl Fleet {
             self.wreak(&mut chaos);
         }
         self.heal(&mut rng, &orders).await;
+    }
+
+    fn order_relays(&self, engine: &Engine, node: NodeId) {
+        let mut rng = locked(&self.relays);
+        let count = if rng.chance(600) { rng.range(1, 3) } else { 0 };
+        for number in 0..count {
+            let (id, seed) = (format!("baton-{number}"), rng.next_u64());
+            let order = Arc::new(Mutex::new(Order { id, seed, cancelled: false, ended: None }));
+            locked(&self.batons).push(order.clone());
+            let (sim, engine) = (self.sim.clone(), engine.clone());
+            let client = relay::see_through(sim, node, engine, order, rng.fork());
+            self.sim.spawn(node, client);
+        }
+    }
+
+    fn batons(&self) -> Vec<Order> {
+        locked(&self.batons).iter().map(|order| locked(order).clone()).collect()
     }
 
     fn node(&self) -> NodeId {
@@ -456,7 +518,8 @@ impl Fleet {
             let runs = self.checker.runs(store);
             let moving: Vec<_> = runs.iter().filter(|run| !run.status.is_ended()).collect();
             let tasks = self.checker.tasks(store, None).len();
-            let waiting = told(orders).iter().filter(|told| told.ended.is_none()).count();
+            let waiting = told(orders).iter().filter(|told| told.ended.is_none()).count()
+                + self.batons().iter().filter(|order| order.ended.is_none()).count();
             if moving.is_empty() && tasks == 0 && waiting == 0 {
                 return;
             }
@@ -502,6 +565,12 @@ fn serve(engine: &Engine, yard: Arc<Yard>) {
         let workflow = move |ctx, input: Input| program::run(own.clone(), ctx, input);
         steps::register(engine, name, workflow).expect("the workflow is registered once");
     }
+    let (runner, hook) = (relay::Runner(yard.clone()), relay::Hook(yard.clone()));
+    WorkflowRuntime::builder(engine, runner, hook)
+        .name(RELAY)
+        .backoff(Duration::from_millis(300), Duration::from_secs(2))
+        .build()
+        .expect("the relay is registered once");
     steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: Labour| {
         let yard = yard.clone();
         async move {

@@ -61,6 +61,10 @@ pub const POINTS: &[&str] = &[
 /// The points that the fleet of real engines must reach.
 pub const FLEET_POINTS: &[&str] = &[
     "a tree of runs was deleted",
+    "client cancelled a run of a relay",
+    "hook was told of an end",
+    "stale effect ran again under its id",
+    "step of a relay heard that it was cancelled",
     "answer lost, nothing written",
     "cancel reached a child",
     "claim answer lost after it was written",

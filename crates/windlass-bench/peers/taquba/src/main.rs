@@ -1,4 +1,5 @@
-//! Taquba: a run of three steps on the local file system, with its sync switched on.
+//! Taquba: a run of three steps on the local file system, with its sync switched on; with
+//! `PEERS_UNSYNCED` it is left off, as by default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,8 @@ const STEPS_MAX: usize = 512;
 fn main() -> anyhow::Result<()> {
     let args = Args::read();
     peers_load::block_on(async {
-        let store = Arc::new(LocalFileSystem::new_with_prefix(args.place())?.with_fsync(true));
+        let synced = std::env::var_os("PEERS_UNSYNCED").is_none();
+        let store = Arc::new(LocalFileSystem::new_with_prefix(args.place())?.with_fsync(synced));
         let options = OpenOptions::default().flush_interval(FLUSH);
         let queue = Queue::open_with_options(store.clone(), "load", options).await?;
         let runtime = WorkflowRuntime::builder(Arc::new(queue), store, Adds, NoopTerminalHook)

@@ -230,10 +230,10 @@ impl Checker {
 
     pub(super) fn audit_effects(&self, store: &MemoryStore) {
         let state = self.state();
-        let undone = state
-            .enqueued
-            .iter()
-            .find(|(task_id, task)| task.effect && !state.effects.contains_key(task_id));
+        let undone = state.enqueued.iter().find(|(task_id, task)| {
+            let given_up = state.dead_letters.contains(task_id);
+            task.effect && !state.effects.contains_key(task_id) && !given_up
+        });
         let undone = undone.map(|(task_id, _)| short(task_id.0));
         let letters: BTreeSet<_> = state.dead_letters.clone();
         let strangers =

@@ -8,8 +8,10 @@ use futures::FutureExt as _;
 
 use super::super::fleet::client::Told;
 use super::super::fleet::program::{Input, Program};
+use super::super::fleet::relay::{Order, RELAY};
 use super::super::store::short;
 use super::audit::{events_of, messages_of};
+use super::relays::{Hooked, dead_steps};
 use super::{Checker, load};
 
 impl Checker {
@@ -49,7 +51,13 @@ impl Checker {
     }
 
     /// Judges the whole store after the world has come to rest.
-    pub(crate) fn audit_fleet(&self, store: &MemoryStore, told: &[Told], may_give_up: bool) {
+    pub(crate) fn audit_fleet(
+        &self,
+        store: &MemoryStore,
+        told: &[Told],
+        (orders, hooked): (&[Order], &Hooked),
+        may_give_up: bool,
+    ) {
         let runs = self.runs(store);
         for run in &runs {
             self.audit_ledger(store, run);
@@ -64,10 +72,16 @@ impl Checker {
         }
         for run in &runs {
             self.audit_children(store, run, &runs);
-            if !gave_up {
+            if !gave_up && run.workflow.as_str() != RELAY {
                 self.audit_output(run, &runs, told);
             }
         }
+        let relays: Vec<&Run> = runs.iter().filter(|run| run.workflow.as_str() == RELAY).collect();
+        if !gave_up {
+            let letters = dead_steps(store, windlass_kernel::Namespace::default_namespace());
+            relays.iter().for_each(|run| self.audit_relay(run, orders, &letters));
+        }
+        self.audit_hooks(&relays, hooked, may_give_up);
         for one in told {
             self.audit_answer(one, &runs);
         }

@@ -1,6 +1,6 @@
 //! What must hold of a run that nobody works on: something will wake it, and nothing was missed.
 
-use windlass_kernel::{Loaded, MemoryStore, Run, RunStatus, Step, Timestamp};
+use windlass_kernel::{Loaded, MemoryStore, Run, RunStatus, Step, StepStatus, Timestamp};
 
 use super::super::store::short;
 use super::{Checker, load};
@@ -33,7 +33,10 @@ impl Checker {
         }
         let row = load(store, vec![run.run_key]).pop();
         // A parent rests as long as its child does.
-        let declared = |step: &Step| matches!(&*step.kind, "event" | "child");
+        let declared = |step: &Step| match &*step.kind {
+            "relay" => awaits(step),
+            kind => matches!(kind, "event" | "child"),
+        };
         let waits = row.is_some_and(|row| open_steps(&row).any(declared));
         if waits { Rest::Declared } else { Rest::Moving }
     }
@@ -52,7 +55,8 @@ impl Checker {
         }
         let Some(row) = load(store, vec![run.run_key]).pop() else { return };
         let unread = row.messages.iter().find(|message| {
-            open_steps(&row).any(|step| step.wait_for.as_deref() == Some(message.name.as_str()))
+            let named = |step: &Step| step.wait_for.as_deref() == Some(message.name.as_str());
+            open_steps(&row).any(|step| awaits(step) && named(step))
         });
         if let Some(message) = unread {
             let detail = format!("r{name:x} waits for {} and has it, unread", message.name);
@@ -76,7 +80,7 @@ impl Checker {
     // Whether something outside the run will send it the message that this step waits for.
     fn will_wake(&self, store: &MemoryStore, step: &Step) -> bool {
         match &*step.kind {
-            "event" => step.wait_for.is_some(),
+            "event" | "relay" => awaits(step),
             "activity" => self.tasks(store, None).iter().any(|task| {
                 task.run_key == Some(step.run_key) && task.step_key.as_ref() == Some(&step.step_key)
             }),
@@ -91,4 +95,10 @@ impl Checker {
 
 fn open_steps(row: &Loaded) -> impl Iterator<Item = &Step> {
     row.steps.iter().filter(|step| !step.status.is_settled())
+}
+
+// Whether a step still waits for a message. One of a relay keeps the name of what it was given.
+fn awaits(step: &Step) -> bool {
+    let untried = step.status == StepStatus::Waiting && step.attempt == 0;
+    step.wait_for.is_some() && (&*step.kind != "relay" || untried)
 }
