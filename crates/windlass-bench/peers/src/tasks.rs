@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::peer::{Peer, Program, Store};
+use crate::peer::{Load, Peer, Program, Store};
 use crate::place::Places;
 use crate::prepare::Workshop;
 use crate::{Cli, process};
@@ -13,8 +13,12 @@ use crate::{Cli, process};
 /// does not favour anybody.
 pub(crate) const PEERS: [Peer; 3] = [WINDLASS, GRAPHILE, WINDLASS];
 
-const WINDLASS: Peer =
-    Peer { name: "windlass", version: "", store: Store::Postgres, program: Program::Windlass };
+const WINDLASS: Peer = Peer {
+    name: "windlass",
+    version: "",
+    store: Store::Postgres,
+    program: Program::Windlass(Load::Steps),
+};
 
 const GRAPHILE: Peer = Peer {
     name: "graphile-worker",
@@ -56,7 +60,7 @@ fn measure(cli: &Cli, peer: &Peer, workshop: &Workshop, places: &Places) -> anyh
     let place = places.fresh(peer)?;
     let tasks = cli.tasks.to_string();
     let mut load = vec!["tasks", "--tasks", &tasks];
-    if matches!(peer.program, Program::Windlass) {
+    if matches!(peer.program, Program::Windlass(_)) {
         load.extend(["--slots", SLOTS]);
     }
     let mut command = built.command(peer, &load, place.address());
