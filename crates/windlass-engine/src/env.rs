@@ -1,10 +1,12 @@
 //! The environment: time, randomness, ids and tasks reach the engine and the models only from here,
 //! so that the simulator can own them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 use windlass_kernel::{BoxFuture, Timestamp};
 
@@ -53,6 +55,7 @@ pub struct TokioEnv {
     service: tokio::runtime::Handle,
     started: std::time::Instant,
     random: AtomicU64,
+    tasks: Arc<TaskLane>,
     // Dropping the sender ends the thread.
     _stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -73,7 +76,46 @@ impl TokioEnv {
         })?;
         let random = AtomicU64::new(rand::random());
         let started = std::time::Instant::now();
-        Ok(Arc::new(Self { user, service, started, random, _stop: stop }))
+        let tasks = Arc::default();
+        Ok(Arc::new(Self { user, service, started, random, tasks, _stop: stop }))
+    }
+}
+
+/// Tasks that wait for a thread. As long as there are some, a thread is on its way: whichever is free first
+/// takes the next one. So a task that blocks its thread delays nobody, and short tasks that come in
+/// crowds share a few threads instead of waking one each.
+#[derive(Default)]
+struct TaskLane(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    tasks: VecDeque<BoxFuture<'static, ()>>,
+    thread_coming: bool,
+}
+
+impl TaskLane {
+    fn push(self: &Arc<Self>, runtime: &tokio::runtime::Handle, task: BoxFuture<'static, ()>) {
+        self.0.lock().tasks.push_back(task);
+        self.call_thread(runtime);
+    }
+
+    fn call_thread(self: &Arc<Self>, runtime: &tokio::runtime::Handle) {
+        {
+            let mut waiting = self.0.lock();
+            if waiting.thread_coming || waiting.tasks.is_empty() {
+                return;
+            }
+            waiting.thread_coming = true;
+        }
+        let (lane, handle) = (Arc::clone(self), runtime.clone());
+        drop(runtime.spawn_blocking(move || {
+            lane.0.lock().thread_coming = false;
+            loop {
+                let Some(task) = lane.0.lock().tasks.pop_front() else { return };
+                lane.call_thread(&handle);
+                handle.block_on(task);
+            }
+        }));
     }
 }
 
@@ -94,10 +136,7 @@ impl Env for TokioEnv {
         match lane {
             Lane::Service => drop(self.service.spawn(future)),
             Lane::User => drop(self.user.spawn(future)),
-            Lane::Task => {
-                let user = self.user.clone();
-                drop(self.user.spawn_blocking(move || user.block_on(future)));
-            }
+            Lane::Task => self.tasks.push(&self.user, future),
         }
     }
 
@@ -107,5 +146,53 @@ impl Env for TokioEnv {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "these threads are real")]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn tasks_that_block_their_threads_delay_no_others() {
+        let env = TokioEnv::new().unwrap();
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..20 {
+            let released = Arc::clone(&released);
+            // All but one block in the lock, that one until it is released.
+            let block = async move {
+                let _ = released.lock().unwrap().recv();
+            };
+            env.spawn(Lane::Task, Box::pin(block));
+        }
+        for _ in 0..200 {
+            let done = Arc::clone(&done);
+            let count = async move {
+                done.fetch_add(1, Ordering::Relaxed);
+            };
+            env.spawn(Lane::Task, Box::pin(count));
+        }
+        while done.load(Ordering::Relaxed) < 200 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(release);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_task_that_panics_takes_no_other_with_it() {
+        let env = TokioEnv::new().unwrap();
+        let (told, tell) = tokio::sync::oneshot::channel();
+        env.spawn(Lane::Task, Box::pin(async { panic!("on purpose") }));
+        let tells = async {
+            let _ = told.send(7);
+        };
+        env.spawn(Lane::Task, Box::pin(tells));
+        assert_eq!(tell.await, Ok(7));
     }
 }

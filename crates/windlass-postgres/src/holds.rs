@@ -99,6 +99,8 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
         let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
         return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
     }
+    // Claims at the same time walk over each other's locked rows: ten take longer than one after another.
+    let claiming = shared.claiming.lock().await;
     let mut tries = 1;
     let (turns, tasks, now) = loop {
         let client = shared.client().await?;
@@ -113,6 +115,7 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
             Err(error) => return Err(of_call(error)),
         }
     };
+    drop(claiming);
     sweep::claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
     Ok(Claims {

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) connector: Connector,
     pub(crate) waker: Waker,
     pub(crate) sweeper: holds::Sweeper,
+    /// Held during a claim.
+    pub(crate) claiming: tokio::sync::Mutex<()>,
     pool: Pool,
     schema: String,
     /// Until when partitions are attached, in microseconds.
@@ -115,7 +117,9 @@ impl PostgresStore {
         let waker = Waker::new(options.notify);
         let partitions_until = AtomicI64::new(0);
         let sweeper = holds::Sweeper::default();
-        let shared = Shared { options, connector, waker, sweeper, pool, schema, partitions_until };
+        let claiming = tokio::sync::Mutex::default();
+        let shared =
+            Shared { options, connector, waker, sweeper, claiming, pool, schema, partitions_until };
         let shared = Arc::new(shared);
         let store = Self {
             shared: shared.clone(),
