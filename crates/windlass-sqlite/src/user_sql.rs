@@ -18,7 +18,7 @@ use windlass_kernel::{CommitError, SqlValue, Statement};
 use crate::error::{Fail, is_environment, is_unique};
 
 /// Tables and views that are the store's own, and names that later versions need.
-const OWN: [&str; 24] = [
+const OWN: [&str; 25] = [
     "runs",
     "steps",
     "events",
@@ -36,6 +36,7 @@ const OWN: [&str; 24] = [
     "event_view",
     "schedules",
     "breakers",
+    "rates",
     "definitions",
     "documents",
     "document_versions",
