@@ -1,8 +1,10 @@
 //! Circuit breakers in front of attempts: the kernel decides, the store keeps what all processes know.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
     Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Error, ErrorKind, LimitKey, Namespace,
@@ -16,6 +18,8 @@ use crate::tasks::TaskResult;
 /// How often a breaker that others change at the same time is decided again.
 const ATTEMPTS_MAX: u32 = 100;
 const AGAIN: Duration = Duration::from_millis(5);
+/// How long a process may refuse calls by what the store has said before.
+const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 /// The breaker in front of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,14 +30,56 @@ pub struct TaskBreaker {
     pub policy: BreakerPolicy,
 }
 
+/// What the store has just said is not to be called. For a moment it is not asked again; that a call is
+/// allowed is never remembered.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<BTreeMap<(Namespace, LimitKey), Refusal>>);
+
+struct Refusal {
+    heard: Duration,
+    until: Timestamp,
+}
+
+impl Refusals {
+    fn heard(&self, key: (Namespace, LimitKey), heard: Duration, until: Timestamp) {
+        let mut refusals = self.0.lock();
+        refusals.retain(|_, refusal| heard.saturating_sub(refusal.heard) < REFUSED_FOR);
+        refusals.insert(key, Refusal { heard, until });
+    }
+
+    fn still(
+        &self,
+        key: &(Namespace, LimitKey),
+        elapsed: Duration,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let refusals = self.0.lock();
+        let refusal = refusals.get(key)?;
+        let fresh = elapsed.saturating_sub(refusal.heard) < REFUSED_FOR;
+        (fresh && now < refusal.until).then_some(refusal.until)
+    }
+
+    fn forget(&self) {
+        self.0.lock().clear();
+    }
+}
+
 impl Inner {
     /// Whether a task's attempt may begin. No answer of the store is no permission.
     pub(crate) async fn permit(&self, task: &Task, breaker: &TaskBreaker, max: Duration) -> Permit {
         let mut delay = AGAIN;
+        let key = (task.namespace.clone(), breaker.key.clone());
+        if let Some(until) = self.refusals.still(&key, self.env.elapsed(), self.clock.now()) {
+            return Permit::Wait(until);
+        }
         loop {
             let decide =
                 |state: &mut Breaker, now| state.permit(&breaker.policy, self.worker, max, now);
             match self.decide(&task.namespace, &breaker.key, decide).await {
+                Ok(Permit::Wait(until)) => {
+                    self.refusals.heard(key, self.env.elapsed(), until);
+                    return Permit::Wait(until);
+                }
                 Ok(permit) => return permit,
                 Err(error) => {
                     tracing::warn!(key = %breaker.key, %error, "a breaker cannot be asked");
@@ -133,7 +179,27 @@ impl Engine {
         let inner: &Arc<Inner> = &self.inner;
         let reset = |state: &mut Breaker, _| *state = Breaker::default();
         inner.decide(&self.namespace, &key, reset).await?;
+        inner.refusals.forget();
         self.wake();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_for_a_moment_and_not_beyond_its_time() {
+        let key = || (Namespace::default_namespace(), LimitKey::new("k").unwrap());
+        let (ms, at) = (Duration::from_millis, |ms: i64| Timestamp::from_micros(ms * 1_000));
+        let refusals = Refusals::default();
+        assert_eq!(refusals.still(&key(), ms(0), at(0)), None);
+        refusals.heard(key(), ms(1_000), at(9_000));
+        assert_eq!(refusals.still(&key(), ms(1_249), at(5_000)), Some(at(9_000)));
+        assert_eq!(refusals.still(&key(), ms(1_250), at(5_000)), None, "the store is asked again");
+        assert_eq!(refusals.still(&key(), ms(1_100), at(9_000)), None, "its time has come");
+        refusals.forget();
+        assert_eq!(refusals.still(&key(), ms(1_100), at(5_000)), None);
     }
 }

@@ -131,6 +131,7 @@ pub(crate) async fn serve(inner: Arc<Inner>) {
         if inner.options.shared && inner.env.elapsed() >= scan_at {
             scan_at = inner.env.elapsed() + inner.options.scan_every;
             inner.signals.everything();
+            inner.rates.forget();
             if let Err(error) = inner.adopt_or_release().await {
                 tracing::warn!(%error, "the safety scan failed");
             }
@@ -163,6 +164,12 @@ impl Inner {
         let turns = self.signals.turns.swap(false, Ordering::AcqRel);
         let tasks = self.signals.tasks.swap(false, Ordering::AcqRel);
         if !turns && !tasks {
+            return Ok(more);
+        }
+        if self.pressed().is_some() {
+            // What is ready stays so; when the pressure is gone, everything is looked at.
+            self.signals.turns.fetch_or(turns, Ordering::AcqRel);
+            self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
             return Ok(more);
         }
         let _claiming = self.claiming.lock().await;
@@ -238,7 +245,8 @@ impl Inner {
         tasks: bool,
         max: u32,
     ) -> Result<Option<Claimed>, Error> {
-        let room = self.options.turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
+        let turns_max = self.up_to_watermark(self.options.turns_max);
+        let room = turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
         let max = max.min(self.options.claim_max);
         let bound = |room: usize| u32::try_from(room).unwrap_or(u32::MAX).min(max);
         let mut want_turns = Want::default();
@@ -260,7 +268,9 @@ impl Inner {
         }
         let mut want_tasks = Want::default();
         if tasks {
-            (want_tasks.routes, want_tasks.max) = self.tasks.wanted(max);
+            let room = self.up_to_watermark(self.options.tasks_max);
+            let room = room.saturating_sub(self.tasks.taken());
+            (want_tasks.routes, want_tasks.max) = self.tasks.wanted(bound(room));
             if want_tasks.max == 0 && !want_tasks.routes.is_empty() {
                 self.task_backlog.store(true, Ordering::Relaxed);
                 self.signals.tasks.store(true, Ordering::Release);
@@ -373,7 +383,10 @@ impl Inner {
     }
 
     /// There is room again for something that was left ready.
-    pub(crate) fn room_again(&self) {
+    pub(crate) fn room_again(self: &Arc<Self>) {
+        if self.options.backpressure.is_some() {
+            self.pressed();
+        }
         if self.signals.turns.load(Ordering::Acquire) || self.signals.tasks.load(Ordering::Acquire)
         {
             self.signals.notify.notify_one();
@@ -399,6 +412,7 @@ impl Inner {
             Wakeup::Drain(worker) if *worker == self.worker => self.drain(),
             Wakeup::Drain(_) => {}
             Wakeup::Missed => {
+                self.rates.forget();
                 self.signals.told.fetch_add(1, Ordering::AcqRel);
                 self.signals.everything();
             }

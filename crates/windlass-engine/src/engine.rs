@@ -13,13 +13,17 @@ use windlass_kernel::{
     WorkerStatus, WorkflowName,
 };
 
+use crate::admission::Admitting;
 use crate::beats::Beats;
+use crate::breakers::Refusals;
 use crate::claim::{self, Signals};
 use crate::clock::Clock;
 use crate::env::{Env, Lane, new_uuid};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::options::{EnqueuedReason, Options};
+use crate::pressure::{self, Pressure};
+use crate::rates::Rates;
 use crate::results::{Ended, Results};
 use crate::retention;
 use crate::room::Room;
@@ -53,6 +57,10 @@ pub(crate) struct Inner {
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) beats: Beats,
     pub(crate) tallies: Tallies,
+    pub(crate) rates: Rates,
+    pub(crate) pressure: Pressure,
+    pub(crate) admitting: Admitting,
+    pub(crate) refusals: Refusals,
     pub(crate) live: Mutex<HashMap<RunKey, Arc<Slot>, FixedState>>,
     pub(crate) turns_held: AtomicUsize,
     pub(crate) sticky: Mutex<Sticky>,
@@ -117,6 +125,7 @@ impl Engine {
         options: Options,
     ) -> Result<Self, Error> {
         options.validate()?;
+        options.backpressure.as_ref().map_or(Ok(()), |config| config.validate(&*env))?;
         let now = store.now().await?;
         let clock = Clock::new(Arc::clone(&env), now);
         let worker = WorkerKey(new_uuid(&*env, now));
@@ -125,6 +134,10 @@ impl Engine {
             tasks: Arc::new(Tasks::new(options.tasks_max)),
             beats: Beats::default(),
             tallies: Tallies::default(),
+            rates: Rates::default(),
+            pressure: Pressure::default(),
+            admitting: Admitting::default(),
+            refusals: Refusals::default(),
             store,
             env,
             clock,
@@ -158,6 +171,9 @@ impl Engine {
             let has_policies = !inner.policies().await?.is_empty();
             let sweeps = retention::serve(Arc::clone(&inner), has_policies);
             inner.env.spawn(Lane::Service, Box::pin(sweeps));
+        }
+        if inner.options.backpressure.is_some() {
+            inner.env.spawn(Lane::Service, Box::pin(pressure::serve(Arc::clone(&inner))));
         }
         if inner.options.shared {
             inner.env.spawn(Lane::Service, Box::pin(workers::serve(Arc::clone(&inner))));
@@ -398,7 +414,12 @@ impl Inner {
     }
 
     fn busy(&self) -> bool {
-        self.turns_held.load(Ordering::Acquire) > 0 || self.tasks.held() > 0
+        self.held_now() != (0, 0)
+    }
+
+    /// How many turns and tasks are held here.
+    pub(crate) fn held_now(&self) -> (usize, usize) {
+        (self.turns_held.load(Ordering::Acquire), self.tasks.held())
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -440,6 +461,7 @@ impl Inner {
             && self.options.background
             && !self.backlog.load(Ordering::Relaxed)
             && !self.is_draining()
+            && self.pressed().is_none()
             && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
             && self
                 .models
@@ -457,6 +479,7 @@ impl Inner {
             && self.options.background
             && !self.task_backlog.load(Ordering::Relaxed)
             && !self.is_draining()
+            && self.pressed().is_none()
             && self.tasks.serves(&route);
         ours.then(|| self.tasks.promise()).flatten()
     }
@@ -471,7 +494,8 @@ impl Inner {
         let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let done = self.tallies.total();
-        let (turns_held, tasks_held) = (self.turns_held.load(Ordering::Acquire), self.tasks.held());
+        let (turns_held, tasks_held) = self.held_now();
+        let note = self.is_draining().then_some("it drains").or_else(|| self.pressure_note());
         WorkerInfo {
             worker: self.worker,
             name: self.options.worker_name.as_str().into(),
@@ -481,11 +505,11 @@ impl Inner {
             turns,
             tasks: self.tasks.routes(),
             slots: count(self.options.turns_max.saturating_add(self.options.tasks_max)),
-            note: self.is_draining().then(|| "it drains".into()),
+            note: note.map(Into::into),
             load: count(turns_held + tasks_held),
             task_slots: count(self.options.tasks_max),
             task_load: count(tasks_held),
-            accepting: !self.is_draining(),
+            accepting: note.is_none(),
             group: self.options.worker_group.as_str().into(),
             host: self.options.host.as_str().into(),
             tasks_completed: done.completed(),

@@ -34,6 +34,36 @@ pub trait Env: Send + Sync + 'static {
 
     /// 64 random bits.
     fn random(&self) -> u64;
+
+    /// What this process uses of the machine, where the system tells.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+}
+
+/// What a process uses of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident memory.
+    pub memory_bytes: u64,
+    /// Time on processors, of all threads, since it began.
+    pub cpu_time: Duration,
+    /// How many processors it may use.
+    pub processors: u32,
+}
+
+impl Usage {
+    // Linux: kilobytes in one file, hundredths of a second in the other, behind a name in brackets that
+    // may itself have brackets and spaces.
+    fn parse(status: &str, stat: &str, processors: u32) -> Option<Self> {
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kilobytes: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let mut ticks = || fields.next()?.parse::<u64>().ok();
+        let cpu_time = Duration::from_millis((ticks()? + ticks()?) * 10);
+        Some(Self { memory_bytes: kilobytes * 1_024, cpu_time, processors })
+    }
 }
 
 /// A key that sorts by the given time.
@@ -140,6 +170,13 @@ impl Env for TokioEnv {
         }
     }
 
+    fn usage(&self) -> Option<Usage> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        Usage::parse(&status, &stat, processors)
+    }
+
     fn random(&self) -> u64 {
         // SplitMix64: a counter that threads share without waiting, scrambled.
         let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
@@ -194,5 +231,16 @@ mod tests {
         };
         env.spawn(Lane::Task, Box::pin(tells));
         assert_eq!(tell.await, Ok(7));
+    }
+
+    #[test]
+    fn usage_is_read_whatever_the_process_is_called() {
+        let status = "Name:\ta) b\nVmPeak:\t  9000 kB\nVmRSS:\t    1234 kB\nThreads:\t3\n";
+        let stat = "42 (a) (b) S 1 2 3 0 -1 4194304 10 0 0 0 150 50 7 7 20 0 3 0 100 1 2";
+        let usage = Usage::parse(status, stat, 4).unwrap();
+        assert_eq!(usage.memory_bytes, 1_234 * 1_024);
+        assert_eq!((usage.cpu_time, usage.processors), (Duration::from_secs(2), 4));
+        assert_eq!(Usage::parse("Name: x\n", stat, 4), None);
+        assert_eq!(Usage::parse(status, "", 4), None);
     }
 }

@@ -4,6 +4,7 @@
 //! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
 //! tasks come from the [`Env`], so that a simulator can own them.
 
+mod admission;
 mod beats;
 mod breakers;
 mod cancel;
@@ -17,6 +18,8 @@ mod env;
 mod metrics;
 mod model;
 mod options;
+mod pressure;
+mod rates;
 mod results;
 mod retention;
 mod room;
@@ -33,15 +36,17 @@ mod turn;
 mod why;
 mod workers;
 
+pub use admission::Admission;
 pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
 pub use dead_letters::Requeued;
 pub use engine::{Engine, EngineParts, Serving};
-pub use env::{Env, Lane, TokioEnv, new_uuid};
+pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
 pub use metrics::{Counter, Measure, Metrics, Recorder};
 pub use model::{GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
+pub use pressure::BackpressureConfig;
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::{Error, ErrorKind, Limits, Namespace};
 
+use crate::admission::Admission;
+use crate::pressure::BackpressureConfig;
 use crate::retention::Archive;
 
 /// Why a run was enqueued.
@@ -82,6 +84,10 @@ pub struct Options {
     pub sweep_every: Duration,
     /// Where runs go before they are deleted, for policies that say so. Default nowhere.
     pub archive: Option<Arc<dyn Archive>>,
+    /// When this worker takes nothing new although it has room. Default never.
+    pub backpressure: Option<BackpressureConfig>,
+    /// When new runs are refused because the workers are too far behind. Default never.
+    pub admission: Option<Admission>,
     /// Sizes, lengths and counts.
     pub limits: Limits,
     /// Called after commits that gave a run something to do. It must not block.
@@ -110,6 +116,8 @@ impl Default for Options {
             cancel_grace: Duration::from_secs(30),
             sweep_every: Duration::from_secs(60 * 60),
             archive: None,
+            backpressure: None,
+            admission: None,
             limits: Limits::DEFAULT,
             on_enqueued: None,
         }
@@ -141,6 +149,6 @@ impl Options {
         if self.scan_every.is_zero() || self.blocked_retry.is_zero() {
             return refuse("scan_every and blocked_retry must be longer than nothing".into());
         }
-        Ok(())
+        self.admission.as_ref().map_or(Ok(()), Admission::validate)
     }
 }

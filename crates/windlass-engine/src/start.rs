@@ -91,6 +91,7 @@ impl Engine {
     /// Starts a run. With an id, the same input finds the run that exists; another is an error.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let inner = &self.inner;
+        self.admit_start(&start).await?;
         let mut start = start;
         inner.complete_start(&mut start).await?;
         let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
@@ -108,9 +109,22 @@ impl Engine {
         Ok(started)
     }
 
+    // A run that is there already is found however busy everybody is.
+    async fn admit_start(&self, start: &StartRun) -> Result<(), Error> {
+        let ours = start.workflow.as_str().starts_with("windlass.");
+        let refused = if ours { None } else { self.admit().await.err() };
+        let Some(refused) = refused else { return Ok(()) };
+        let found = match &start.id {
+            Some(id) => self.find_run(&start.workflow, id).await?,
+            None => None,
+        };
+        found.map_or(Err(refused), |_| Ok(()))
+    }
+
     /// Starts many runs at once. Those whose id is taken are left out of the answer.
     pub async fn start_runs(&self, starts: Vec<StartRun>) -> Result<Vec<Started>, Error> {
         let inner = &self.inner;
+        self.admit().await?;
         let mut pending = Vec::new();
         for mut start in starts {
             start.on_existing = OnExisting::Refuse;

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tracing::{Instrument as _, Span};
 use uuid::Uuid;
+use windlass_kernel::retry::DELAY_MAX;
 use windlass_kernel::{
     Beat, Body, BoxFuture, Commit, CommitError, EFFECT, Error, ErrorKind, Hold, Namespace, Op,
     Permit, QueueName, Reschedule, RetryPolicy, Route, RouteName, RunKey, Sha256Digest, StepKey,
@@ -24,7 +25,7 @@ use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, FixedState, Inner};
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::settle::{Attempt, SCHEDULE_TO_CLOSE};
+use crate::settle::{Attempt, RATE_LIMITED, SCHEDULE_TO_CLOSE};
 use crate::telemetry;
 use crate::turn::refusal;
 
@@ -206,6 +207,11 @@ impl Tasks {
 
     pub(crate) fn held(&self) -> usize {
         self.running.lock().len()
+    }
+
+    /// How many are held, or will be when a commit is known.
+    pub(crate) fn taken(&self) -> usize {
+        self.held() + self.promised.load(Ordering::Acquire)
     }
 
     pub(crate) fn knows(&self, task_id: &TaskId) -> bool {
@@ -449,6 +455,9 @@ impl Inner {
                     watched: body.heartbeat_ms.is_some(),
                     said: task.beat.clone(),
                 };
+                if let Some(until) = self.rate(task).await {
+                    return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
+                }
                 let (policy, breaker) = (body.retry.clone(), body.breaker.clone());
                 let max = body.start_to_close_ms.map_or(ATTEMPT_MAX, Duration::from_millis);
                 let permit = match &breaker {
@@ -463,6 +472,10 @@ impl Inner {
                 telemetry::attempted(&result);
                 let took = self.clock.now().since(began_at);
                 self.metrics.time(Measure::Activity, task.name.as_str(), took);
+                let limited = result.as_ref().err().filter(|failure| failure.name == RATE_LIMITED);
+                if let Some(after) = limited.and_then(|failure| failure.retry_after) {
+                    self.close_key(task, after.min(DELAY_MAX)).await;
+                }
                 if let Some(breaker) = &breaker {
                     self.report(task, breaker, permit, &result).await;
                 }

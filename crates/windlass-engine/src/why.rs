@@ -69,6 +69,8 @@ pub enum Why {
     Unserved,
     /// As many hold under its limit as may.
     LimitReached,
+    /// A rate lets it begin later.
+    RateReached,
     /// A worker has its turn, or its step.
     Held,
     /// It is ready, and nobody has taken it yet.
@@ -111,7 +113,7 @@ impl Engine {
         Ok(Explanation { run, moving, reasons })
     }
 
-    async fn live_workers(&self) -> Result<Vec<Worker>, Error> {
+    pub(crate) async fn live_workers(&self) -> Result<Vec<Worker>, Error> {
         let limit = self.inner.options.limits.page_rows_max;
         let now = self.inner.clock.now();
         let mut live = Vec::new();
@@ -162,6 +164,16 @@ impl Engine {
             let open = steps.iter().filter(|step| !step.status.is_settled()).take(STEPS_MAX);
             for step in open {
                 let child = tell_step(step, &tasks, workers, &mut tell);
+                let task = tasks.iter().find(|task| task.step_key.as_ref() == Some(&step.step_key));
+                if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none())
+                    && let Some(key) = self.inner.holding_rate(task).await?
+                {
+                    let name = step.step_key.as_str();
+                    let text = format!("the rate of {:?} lets {name:?} begin later", key.as_str());
+                    let reason = tell.reason(Why::RateReached, text);
+                    let step = Some(name.to_owned());
+                    tell.reasons.push(Reason { step, until: task.due_at, ..reason });
+                }
                 if let Some(child) = child
                     && depth < DEPTH_MAX
                 {

@@ -40,15 +40,15 @@ impl BreakerPolicy {
     /// Refuses what makes no sense, by name and value.
     pub fn validate(&self) -> Result<(), Error> {
         let bounds = [
-            ("failures_max", u64::from(self.failures_max), FAILURES_KEPT as u64),
-            ("successes_min", u64::from(self.successes_min), 1_000),
-            ("window_ms", self.window_ms, 86_400_000),
-            ("reset_ms", self.reset_ms, 86_400_000),
+            ("failure_threshold", u64::from(self.failures_max), FAILURES_KEPT as u64),
+            ("success_threshold", u64::from(self.successes_min), 1_000),
+            ("window_size in milliseconds", self.window_ms, 86_400_000),
+            ("reset_timeout in milliseconds", self.reset_ms, 86_400_000),
         ];
         match bounds.iter().find(|(_, value, max)| *value == 0 || value > max) {
             None => Ok(()),
             Some((name, value, max)) => {
-                let message = format!("{name} of a circuit breaker is {value}; use 1 to {max}");
+                let message = format!("the {name} of a circuit breaker is {value}; use 1 to {max}");
                 Err(Error::new(ErrorKind::Invalid, "INVALID_BREAKER", message))
             }
         }

@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod limits;
 pub mod on_end;
 pub mod query;
+mod rate;
 pub mod retry;
 pub mod rows;
 pub mod store;
@@ -50,6 +51,7 @@ pub use ledger::{
 pub use limits::Limits;
 pub use on_end::{EFFECT, OnEnd, derived, end_task_id};
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
+pub use rate::{Rate, RateRow, RateSlot};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
     BreakerStatus, Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run,

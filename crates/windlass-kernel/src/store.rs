@@ -14,6 +14,7 @@ use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, Workflow
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max};
 use crate::query::{Query, Rows};
+use crate::rate::RateRow;
 use crate::rows::{Hold, Message, Route, Run, RunStatus, SettingName, Step, Task, WorkerInfo};
 use crate::time::Timestamp;
 
@@ -141,6 +142,17 @@ pub trait Store: Send + Sync + 'static {
     /// Puts a breaker in the place of the one whose version is one less; one of version 1 is put if
     /// there is none. Answers whether it was. `updated_at` is the store's.
     fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>>;
+
+    /// The rate of a key as it is, if there is one, and the store's clock.
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>>;
+
+    /// Puts a rate in the place of the one whose version is one less; one of version 1 is put if there
+    /// is none. Answers whether it was. With `tell`, all processes are woken to look at everything.
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Keeps a small value that all processes on the store share; `None` forgets it.
     fn put_setting(

@@ -261,6 +261,18 @@ CREATE TABLE @schema@.tallies (
 ) WITH (fillfactor = 50);
 CREATE INDEX tallies_by_minute ON @schema@.tallies (minute);
 
+-- Rates. The kernel decides; a swap holds only for whoever read the last version.
+CREATE TABLE @schema@.rates (
+    namespace     text COLLATE "C" NOT NULL,
+    rate_key      text COLLATE "C" NOT NULL,
+    interval_us   int8 NOT NULL,
+    burst         int8 NOT NULL,
+    spent_until   int8 NOT NULL,
+    queued_until  int8 NOT NULL,
+    version       int8 NOT NULL,
+    PRIMARY KEY (namespace, rate_key)
+) WITH (fillfactor = 50);
+
 -- Small values that all processes share: retention policies, keys.
 CREATE TABLE @schema@.settings (
     kind            text COLLATE "C" NOT NULL,

@@ -273,7 +273,7 @@ pub(crate) async fn beat(shared: &Shared, beats: Vec<Beat>) -> Result<Vec<bool>,
     let bodies: Vec<Option<&[u8]>> = details().map(|body| body.map(|body| &*body.bytes)).collect();
     let encodings: Vec<Option<&str>> =
         details().map(|body| body.map(|body| body.encoding.as_str())).collect();
-    let rows = shared.query(BEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
+    let rows = shared.lease(BEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
     let mut held = std::collections::BTreeSet::new();
     for row in &rows {
         held.insert(Cells::of(row).take::<Uuid>()?);

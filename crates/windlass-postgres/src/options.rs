@@ -19,8 +19,11 @@ pub use dsn::TlsMode;
 pub struct Options {
     /// The schema of all tables: letters, digits and `_`, at most 40 characters. Default `windlass`.
     pub schema: String,
-    /// Connections for everything but commits, at most. Default 8.
+    /// Connections for claims, loads and listings, at most. Default 8.
     pub pool_size_max: usize,
+    /// Connections for renewals of leases and heartbeats alone, at most: they do not wait behind
+    /// listings, and commits have connections of their own. Default 2.
+    pub lease_pool_size_max: usize,
     /// Committers, each with a connection of its own. Default 2.
     pub committers: usize,
     /// Commits of one batch, at most. Default 1,000.
@@ -53,6 +56,7 @@ impl Default for Options {
         Self {
             schema: "windlass".to_owned(),
             pool_size_max: 8,
+            lease_pool_size_max: 2,
             committers: 2,
             batch_max: 1_000,
             threads: 2,
@@ -83,6 +87,7 @@ impl Options {
         }
         let counts = [
             ("pool_size_max", self.pool_size_max, 1_000),
+            ("lease_pool_size_max", self.lease_pool_size_max, 100),
             ("committers", self.committers, 64),
             ("batch_max", self.batch_max, 10_000),
             ("threads", self.threads, 64),

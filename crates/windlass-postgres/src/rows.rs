@@ -91,7 +91,7 @@ impl<'a> Cells<'a> {
         u64::try_from(value).map_err(|_| Error::corrupt(format!("{value} is below zero")))
     }
 
-    fn count32(&mut self) -> Result<u32, Error> {
+    pub(crate) fn count32(&mut self) -> Result<u32, Error> {
         let value: i64 = self.take()?;
         u32::try_from(value).map_err(|_| Error::corrupt(format!("{value} is out of range")))
     }

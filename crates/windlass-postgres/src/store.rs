@@ -16,8 +16,9 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
-    LimitKey, Loaded, Namespace, Op, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    LimitKey, Loaded, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
+    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
+    WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     /// Held during a claim.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     pool: Pool,
+    leases: Pool,
     schema: String,
     /// Until when partitions are attached, in microseconds.
     pub(crate) partitions_until: AtomicI64,
@@ -59,6 +61,17 @@ impl Shared {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
         let client = self.client().await?;
+        let statement = client.prepare_cached(&self.sql(text)).await.map_err(of_call)?;
+        client.query(&statement, params).await.map_err(of_call)
+    }
+
+    /// As [`Shared::query`], for leases and heartbeats: on connections that nothing else uses.
+    pub(crate) async fn lease(
+        &self,
+        text: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let client = self.leases.get().await.map_err(of_pool)?;
         let statement = client.prepare_cached(&self.sql(text)).await.map_err(of_call)?;
         client.query(&statement, params).await.map_err(of_call)
     }
@@ -112,14 +125,24 @@ impl PostgresStore {
             .enable_all()
             .build()
             .map_err(|error| internal("the store's threads do not start").with_source(error))?;
-        let pool = pool(&connector, &options)?;
+        let leases = pool(&connector, &options, options.lease_pool_size_max)?;
+        let pool = pool(&connector, &options, options.pool_size_max)?;
         let schema = options.schema_quoted();
         let waker = Waker::new(options.notify);
         let partitions_until = AtomicI64::new(0);
         let sweeper = holds::Sweeper::default();
         let claiming = tokio::sync::Mutex::default();
-        let shared =
-            Shared { options, connector, waker, sweeper, claiming, pool, schema, partitions_until };
+        let shared = Shared {
+            options,
+            connector,
+            waker,
+            sweeper,
+            claiming,
+            pool,
+            leases,
+            schema,
+            partitions_until,
+        };
         let shared = Arc::new(shared);
         let store = Self {
             shared: shared.clone(),
@@ -239,7 +262,7 @@ fn place(commit: &Commit) -> u64 {
     hasher.finish()
 }
 
-fn pool(connector: &Connector, options: &Options) -> Result<Pool, Error> {
+fn pool(connector: &Connector, options: &Options, size_max: usize) -> Result<Pool, Error> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(connector.config.clone(), connector.tls.clone(), recycling);
     let settings: Arc<str> = connector.settings().into();
@@ -248,7 +271,7 @@ fn pool(connector: &Connector, options: &Options) -> Result<Pool, Error> {
         Box::pin(async move { client.batch_execute(&settings).await.map_err(HookError::Backend) })
     });
     Pool::builder(manager)
-        .max_size(options.pool_size_max)
+        .max_size(size_max)
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .wait_timeout(Some(options.connect_timeout))
         .create_timeout(Some(connector.timeout))
@@ -433,6 +456,18 @@ impl Store for PostgresStore {
         self.call(|shared| async move { holds::swap_breaker(&shared, row).await })
     }
 
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
+        self.call(|shared| async move { workers::rate(&shared, namespace, key).await })
+    }
+
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        self.call(move |shared| async move { workers::swap_rate(&shared, row, tell).await })
+    }
+
     fn put_setting(
         &self,
         name: SettingName,
@@ -492,6 +527,7 @@ impl Store for PostgresStore {
             }
             self.shared.waker.clear();
             self.shared.pool.close();
+            self.shared.leases.close();
             Ok(())
         })
     }

@@ -2,7 +2,8 @@
 
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, WorkerInfo, WorkerKey,
+    Error, HeldItem, LimitKey, Namespace, RateRow, Reaped, Renewed, RunKey, TaskId, Timestamp,
+    Wakeup, WorkerInfo, WorkerKey,
 };
 
 use crate::holds::freed;
@@ -24,10 +25,29 @@ const HELD: &str = "SELECT false, r.run_key, r.turn_claim_no FROM @schema@.runs 
     UNION ALL SELECT true, t.task_id, t.claim_no FROM @schema@.tasks t WHERE t.worker = $1 \
     ORDER BY 1, 2";
 
+const RATE: &str = "SELECT @schema@.clock_us(), r.rate_key, r.interval_us, r.burst, r.spent_until, \
+    r.queued_until, r.version FROM (SELECT 1) one LEFT JOIN @schema@.rates r \
+    ON r.namespace = $1 AND r.rate_key = $2";
+
+const PUT_RATE: &str = "INSERT INTO @schema@.rates VALUES ($1, $2, $3, $4, $5, $6, $7) \
+    ON CONFLICT DO NOTHING RETURNING version";
+
+const SWAP_RATE: &str = "UPDATE @schema@.rates r SET interval_us = $3, burst = $4, \
+    spent_until = $5, queued_until = $6, version = $7::int8 \
+    WHERE r.namespace = $1 AND r.rate_key = $2 AND r.version = $7::int8 - 1 RETURNING r.version";
+
 pub(crate) fn statements() -> Vec<(String, String)> {
-    [("renew", RENEW), ("drain", DRAIN), ("reap", REAP), ("held", HELD)]
-        .map(|(name, text)| (name.to_owned(), text.to_owned()))
-        .to_vec()
+    [
+        ("renew", RENEW),
+        ("drain", DRAIN),
+        ("rate", RATE),
+        ("put rate", PUT_RATE),
+        ("swap rate", SWAP_RATE),
+        ("reap", REAP),
+        ("held", HELD),
+    ]
+    .map(|(name, text)| (name.to_owned(), text.to_owned()))
+    .to_vec()
 }
 
 /// Registers a worker, or renews its lease.
@@ -37,7 +57,7 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
     let took = whole(u64::try_from(info.tasks_took.as_micros()).unwrap_or(u64::MAX));
     let (turns, tasks) = (routes_text(&info.turns), routes_text(&info.tasks));
     let rows = shared
-        .query(
+        .lease(
             RENEW,
             &[
                 &info.worker.0,
@@ -98,6 +118,48 @@ pub(crate) async fn drain(shared: &Shared, worker: WorkerKey) -> Result<bool, Er
         shared.waker.publish(vec![Wakeup::Drain(worker)]);
     }
     Ok(found)
+}
+
+/// The rate of a key as it is, and the clock.
+pub(crate) async fn rate(
+    shared: &Shared,
+    namespace: Namespace,
+    key: LimitKey,
+) -> Result<(Option<RateRow>, Timestamp), Error> {
+    let rows = shared.read(RATE, &[&namespace.as_str(), &key.as_str()]).await?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    let mut cells = Cells::of(row);
+    let c = &mut cells;
+    let now = c.time()?;
+    if c.take::<Option<&str>>()?.is_none() {
+        return Ok((None, now));
+    }
+    let row = RateRow {
+        namespace,
+        key,
+        interval_us: c.count()?,
+        burst: c.count32()?,
+        spent_until: c.time()?,
+        queued_until: c.time()?,
+        version: c.count()?,
+    };
+    Ok((Some(row), now))
+}
+
+/// Puts a rate in the place of the version before it.
+pub(crate) async fn swap_rate(shared: &Shared, row: RateRow, tell: bool) -> Result<bool, Error> {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let sql = if row.version == 1 { PUT_RATE } else { SWAP_RATE };
+    let (interval, version) = (number(row.interval_us), number(row.version));
+    let (spent, queued) = (row.spent_until.as_micros(), row.queued_until.as_micros());
+    let (namespace, key, burst) = (row.namespace.as_str(), row.key.as_str(), i64::from(row.burst));
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        [&namespace, &key, &interval, &burst, &spent, &queued, &version];
+    let swapped = !shared.query(sql, &params).await?.is_empty();
+    if swapped && tell {
+        shared.waker.publish(vec![Wakeup::Missed]);
+    }
+    Ok(swapped)
 }
 
 /// Frees what dead workers hold.

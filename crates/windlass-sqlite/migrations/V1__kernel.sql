@@ -238,6 +238,18 @@ CREATE TABLE breakers (
 
 CREATE INDEX breakers_open ON breakers (namespace, breaker_key) WHERE status <> 'closed';
 
+-- Rates. The kernel decides; a swap holds only for whoever read the last version.
+CREATE TABLE rates (
+    namespace     TEXT    NOT NULL,
+    rate_key      TEXT    NOT NULL,
+    interval_us   INTEGER NOT NULL,
+    burst         INTEGER NOT NULL,
+    spent_until   INTEGER NOT NULL,
+    queued_until  INTEGER NOT NULL,
+    version       INTEGER NOT NULL,
+    PRIMARY KEY (namespace, rate_key)
+) STRICT, WITHOUT ROWID;
+
 -- Small values that outlive a process: retention policies, keys.
 CREATE TABLE settings (
     kind            TEXT    NOT NULL,

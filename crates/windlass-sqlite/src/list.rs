@@ -5,15 +5,16 @@ use std::time::Duration;
 use rusqlite::{Connection, Params, Row, params};
 use windlass_kernel::{
     BreakerRow, Capped, Error, Event, LimitKey, LimitState, LogLevel, Namespace, Order, Query,
-    Rows, Run, RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery, Timestamp,
-    WorkflowName,
+    RateRow, Rows, Run, RunCount, RunKey, RunStatus, RunsQuery, Task, TaskState, TasksQuery,
+    Timestamp, WorkflowName,
 };
 
 use crate::error::sql;
 use crate::holds::{TASK_HOLDERS, TURN_HOLDERS};
 use crate::load;
 use crate::rows::{
-    self, BREAKER, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RUN, STEP, TASK, WORKER, number,
+    self, BREAKER, Blob, Cols, DEAD_LETTER, EVENT, LOG, MESSAGE, RATE, RUN, STEP, TASK, WORKER,
+    number,
 };
 
 const TURNS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM runs INDEXED BY runs_limit_ready \
@@ -111,6 +112,17 @@ pub(crate) fn breaker(
 ) -> Result<Option<BreakerRow>, Error> {
     let sql = format!("SELECT {BREAKER} FROM breakers WHERE namespace = ?1 AND breaker_key = ?2");
     let found = page(conn, &sql, params![namespace.as_str(), key.as_str()], rows::breaker)?;
+    Ok(found.into_iter().next())
+}
+
+/// The rate of a key.
+pub(crate) fn rate(
+    conn: &Connection,
+    namespace: &Namespace,
+    key: &LimitKey,
+) -> Result<Option<RateRow>, Error> {
+    let sql = format!("SELECT {RATE} FROM rates WHERE namespace = ?1 AND rate_key = ?2");
+    let found = page(conn, &sql, params![namespace.as_str(), key.as_str()], rows::rate)?;
     Ok(found.into_iter().next())
 }
 

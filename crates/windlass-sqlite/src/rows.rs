@@ -12,9 +12,9 @@ use uuid::Uuid;
 use windlass_kernel::{
     Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind,
     Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId,
-    MessageKind, MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunId,
-    RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId,
-    Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    MessageKind, MessageName, ModelName, Namespace, QueueName, RateRow, Route, RouteName, Run,
+    RunId, RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task,
+    TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::error;
@@ -50,6 +50,8 @@ pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, categor
 pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data_encoding, data, \
      version, updated_at";
 /// The columns of a worker.
+pub(crate) const RATE: &str = "namespace, rate_key, interval_us, burst, spent_until, queued_until, \
+     version";
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
      note, load, task_slots, task_load, accepting, worker_group, host, \
      tasks_completed, tasks_failed, tasks_took_us, started_at, renewed_at, \
@@ -450,6 +452,20 @@ pub(crate) fn breaker(row: &Row<'_>) -> Result<BreakerRow, Error> {
         data: c.body()?,
         version: c.number()?,
         updated_at: c.time()?,
+    })
+}
+
+/// Reads [`RATE`].
+pub(crate) fn rate(row: &Row<'_>) -> Result<RateRow, Error> {
+    let c = &mut Cols::new(row);
+    Ok(RateRow {
+        namespace: Namespace::from_stored(c.text()?),
+        key: LimitKey::from_stored(c.text()?),
+        interval_us: c.number()?,
+        burst: c.number()?,
+        spent_until: c.time()?,
+        queued_until: c.time()?,
+        version: c.number()?,
     })
 }
 

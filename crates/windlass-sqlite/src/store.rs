@@ -9,8 +9,9 @@ use rusqlite::Connection;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey,
-    Limits, Loaded, Looked, Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Limits, Loaded, Looked, Namespace, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
+    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
+    WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -269,6 +270,20 @@ impl Store for SqliteStore {
 
     fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
         Box::pin(self.write(move |writer| holds::swap_breaker(writer, &row)))
+    }
+
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
+        // Through the writer: what it has answered before is there.
+        let read = move |w: &mut Writer<'_>| Ok((list::rate(w.conn, &namespace, &key)?, w.now));
+        Box::pin(self.write(read))
+    }
+
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(self.write(move |writer| workers::swap_rate(writer, &row, tell)))
     }
 
     fn put_setting(

@@ -18,7 +18,7 @@ use windlass_kernel::{CommitError, SqlValue, Statement};
 use crate::error::{Fail, is_environment, is_unique};
 
 /// Tables and views that are the store's own, and names that later versions need.
-const OWN: [&str; 25] = [
+const OWN: [&str; 26] = [
     "runs",
     "steps",
     "events",
@@ -37,6 +37,7 @@ const OWN: [&str; 25] = [
     "schedules",
     "breakers",
     "tallies",
+    "rates",
     "definitions",
     "documents",
     "document_versions",

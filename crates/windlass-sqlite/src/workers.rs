@@ -5,7 +5,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    HeldItem, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, Worker, WorkerInfo, WorkerKey,
+    HeldItem, RateRow, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, Worker, WorkerInfo,
+    WorkerKey,
 };
 
 use crate::apply::Writer;
@@ -104,6 +105,30 @@ pub(crate) fn drain(w: &mut Writer<'_>, worker: WorkerKey) -> Result<bool, Fail>
         w.wake(|| Wakeup::Drain(worker));
     }
     Ok(found)
+}
+
+/// Puts a rate in the place of the version before it.
+pub(crate) fn swap_rate(w: &mut Writer<'_>, row: &RateRow, tell: bool) -> Result<bool, Fail> {
+    let sql = match row.version {
+        1 => "INSERT OR IGNORE INTO rates VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        _ => {
+            "UPDATE rates SET interval_us = ?3, burst = ?4, spent_until = ?5, queued_until = ?6, \
+             version = ?7 WHERE namespace = ?1 AND rate_key = ?2 AND version = ?7 - 1"
+        }
+    };
+    let changed = w.conn.prepare_cached(sql)?.execute(params![
+        row.namespace.as_str(),
+        row.key.as_str(),
+        number(row.interval_us),
+        row.burst,
+        row.spent_until.as_micros(),
+        row.queued_until.as_micros(),
+        number(row.version),
+    ])?;
+    if changed > 0 && tell {
+        w.wake(|| Wakeup::Missed);
+    }
+    Ok(changed > 0)
 }
 
 /// Everything that a worker's key holds.

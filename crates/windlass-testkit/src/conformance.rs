@@ -171,6 +171,7 @@ macro_rules! conformance {
             ],
             breakers: [
                 are_swapped_by_whoever_read_the_last,
+                rates_are_swapped_too,
                 are_listed,
             ],
             census: [

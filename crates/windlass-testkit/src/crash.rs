@@ -37,8 +37,8 @@ use windlass_engine::{Engine, Options};
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitResults, DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore,
-    Namespace, Promoted, Query, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, StepStatus,
-    Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Namespace, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
+    StepStatus, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 use windlass_models::steps::WorkflowRef;
 
@@ -506,6 +506,18 @@ impl Store for DyingStore {
 
     fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
         self.alive(|| self.inner.swap_breaker(row))
+    }
+
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
+        self.alive(|| self.inner.rate(namespace, key))
+    }
+
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        self.alive(|| self.inner.swap_rate(row, tell))
     }
 
     fn put_setting(

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use windlass_engine::{Engine as Core, Env, Options, TaskContext, TokioEnv};
+use windlass_engine::{
+    Admission, BackpressureConfig, Engine as Core, Env, Options, TaskContext, TokioEnv,
+};
 use windlass_kernel::{Error, ErrorKind, IntoDuration, Namespace, Store};
 #[cfg(feature = "machines")]
 use windlass_models::machines;
@@ -257,6 +259,18 @@ impl Builder {
         self.options.lease = lease;
         self.options.renew_every = lease / 6;
         Ok(self)
+    }
+
+    /// When this process takes nothing new although it has room. Default never.
+    pub fn backpressure(mut self, config: BackpressureConfig) -> Self {
+        self.options.backpressure = Some(config);
+        self
+    }
+
+    /// Refuses new runs while the workers are too far behind. Default never.
+    pub fn admission(mut self, admission: Admission) -> Self {
+        self.options.admission = Some(admission);
+        self
     }
 
     /// Opens the store that an address names and starts the engine.

@@ -20,8 +20,9 @@ pub use address::Address;
 pub use archive::FileArchive;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
-    Archive, EnqueuedReason, Env, Explanation, Missed, Options, Overlap, Reason, Retention,
-    ScheduleState, Swept, TaskContext, TaskFailure, TaskHandler, TaskResult, TokioEnv, Why,
+    Admission, Archive, BackpressureConfig, EnqueuedReason, Env, Explanation, Lane, Missed,
+    Options, Overlap, Reason, Retention, ScheduleState, Swept, TaskContext, TaskFailure,
+    TaskHandler, TaskResult, TokioEnv, Usage, Why,
 };
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
 use crate::limits::Limits;
 use crate::query::{Query, Rows};
+use crate::rate::RateRow;
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
     Beat, BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted,
@@ -211,6 +212,18 @@ impl Store for MemoryStore {
 
     fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
         ready(self.call(|state| Ok(state.swap_breaker(row))))
+    }
+
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
+        ready(self.call(|state| Ok((state.rates.get(&(namespace, key)).cloned(), state.now))))
+    }
+
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        ready(self.call(|state| Ok(state.swap_rate(row, tell))))
     }
 
     fn put_setting(

@@ -36,6 +36,14 @@ impl Kind {
         }
     }
 
+    const fn with_article(self) -> &'static str {
+        match self {
+            Self::Activity => "an activity",
+            Self::Timer => "a timer",
+            Self::Child => "a child",
+        }
+    }
+
     fn parse(word: &str) -> Option<Self> {
         [Self::Activity, Self::Timer, Self::Child].into_iter().find(|kind| kind.as_str() == word)
     }
@@ -349,8 +357,8 @@ impl Book {
         check_id(kind, &id)?;
         let used = self.used.get(&(kind, id.clone())).copied().unwrap_or(0);
         if used > 0 && self.open.contains_key(&key_of(kind, &id, used)) {
-            let kind = kind.as_str();
-            return Err(misuse(&format!("there is a {kind} {id:?} already, and it is not over")));
+            let kind = kind.with_article();
+            return Err(misuse(&format!("there is {kind} {id:?} already, and it is not over")));
         }
         let mut number = used + 1;
         // What was called off in an earlier generation is begun anew, under a key of its own.
@@ -365,8 +373,9 @@ impl Book {
             let max = self.limits.steps_per_run_max;
             if self.steps > max {
                 return Err(misuse(&format!(
-                    "{kind:?} {id:?} would be number {}; a run has at most {max} activities and \
+                    "the {} {id:?} would be number {}; a run has at most {max} activities and \
                      children",
+                    kind.as_str(),
                     self.steps
                 )));
             }
@@ -461,9 +470,9 @@ fn check_id(kind: Kind, id: &str) -> Result<(), Error> {
     match plain && !taken {
         true => Ok(()),
         false => Err(misuse(&format!(
-            "{id:?} cannot be the id of a {}: use 1 to {ID_CHARS_MAX} characters without '#', and no \
+            "{id:?} cannot be the id of {}: use 1 to {ID_CHARS_MAX} characters without '#', and no \
              \"timer/\" or \"child/\" in front",
-            kind.as_str()
+            kind.with_article()
         ))),
     }
 }

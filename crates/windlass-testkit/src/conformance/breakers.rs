@@ -1,6 +1,10 @@
 //! Circuit breakers: one value for all, replaced only by whoever read the last one.
 
-use windlass_kernel::{Body, BreakerRow, BreakerStatus, LimitKey, Namespace, Query, Timestamp};
+use std::time::Duration;
+
+use windlass_kernel::{
+    Body, BreakerRow, BreakerStatus, LimitKey, Namespace, Query, Rate, RateRow, Timestamp,
+};
 
 use crate::world::World;
 
@@ -36,6 +40,28 @@ pub async fn are_swapped_by_whoever_read_the_last(world: World) {
     let found = found.unwrap();
     assert!(found.updated_at >= before && found.updated_at <= now, "its time is the store's");
     assert_eq!(found, BreakerRow { updated_at: found.updated_at, ..row("k", 2, "2") });
+}
+
+/// So are rates.
+pub async fn rates_are_swapped_too(world: World) {
+    let (namespace, key) = (Namespace::default_namespace(), LimitKey::new("k").unwrap());
+    let read = || async { world.store.rate(namespace.clone(), key.clone()).await.unwrap().0 };
+    assert_eq!(read().await, None);
+    let now = world.now().await;
+    let mut row = RateRow::new(namespace.clone(), key.clone());
+    row.set(Some(&Rate::per(7, Duration::from_secs(3)).burst(4)));
+    row.take(now, 2, 9);
+    let version = |version| RateRow { version, ..row.clone() };
+    assert!(!world.store.swap_rate(version(2), false).await.unwrap());
+    assert!(world.store.swap_rate(version(1), false).await.unwrap());
+    assert!(!world.store.swap_rate(version(1), true).await.unwrap());
+    assert_eq!(read().await, Some(version(1)));
+    let next = RateRow { burst: 9, ..version(2) };
+    assert!(world.store.swap_rate(next.clone(), true).await.unwrap());
+    assert!(!world.store.swap_rate(version(2), true).await.unwrap());
+    assert_eq!(read().await, Some(next));
+    let other = Namespace::new("other").unwrap();
+    assert_eq!(world.store.rate(other, key.clone()).await.unwrap().0, None);
 }
 
 /// By key, within a namespace.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Beat, Body, Breaker, BreakerPolicy, BreakerRow, ClaimOrder, ClaimRequest, Commit, DeleteTrees,
-    HeldItem, Hold, LimitKey, Namespace, Permit, RouteName, RunKey, SettingName, Store, Tally,
-    Want, WorkerInfo, WorkerKey, WorkerStatus,
+    HeldItem, Hold, LimitKey, Namespace, Permit, Rate, RateRow, RouteName, RunKey, SettingName,
+    Store, Tally, Want, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -27,6 +27,8 @@ pub(super) enum Call {
     Reap(WorkerKey, u32),
     SetLimit(Namespace, LimitKey, Option<u32>),
     SwapBreaker(BreakerRow),
+    SwapRate(RateRow),
+    Rate(Namespace, LimitKey),
     PutSetting(SettingName, Option<Body>),
     Tally(Vec<Tally>),
     DeleteTrees(DeleteTrees),
@@ -97,6 +99,21 @@ impl Call {
                 };
                 Self::Tally((0..count).map(tally).collect())
             }
+            95 if author.rng.chance(500) => {
+                let key = LimitKey::new(["r1", "r2"][author.rng.below(2) as usize]).unwrap();
+                let namespace = author.namespace();
+                if author.rng.chance(300) {
+                    return Self::Rate(namespace, key);
+                }
+                let (found, now) = world.store.rate(namespace.clone(), key.clone()).await.unwrap();
+                let mut row = found.unwrap_or_else(|| RateRow::new(namespace, key));
+                if author.rng.chance(500) {
+                    row.set(Some(&Rate::per(3, Duration::from_secs(1)).burst(2)));
+                }
+                row.take(now, 1, 3);
+                row.version += 1 + author.rng.below(2);
+                Self::SwapRate(row)
+            }
             95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
                 let value = author.rng.chance(700).then(|| author.rng.below(100));
@@ -138,6 +155,13 @@ impl Call {
             }
             Self::SwapBreaker(row) => {
                 vec![format!("{:?}", store.swap_breaker(row.clone()).await.unwrap())]
+            }
+            Self::SwapRate(row) => {
+                vec![format!("{:?}", store.swap_rate(row.clone(), true).await.unwrap())]
+            }
+            Self::Rate(namespace, key) => {
+                let found = store.rate(namespace.clone(), key.clone()).await.unwrap();
+                vec![format!("{found:?}")]
             }
             Self::PutSetting(name, value) => {
                 let answer = store.put_setting(name.clone(), value.clone()).await;

@@ -12,9 +12,9 @@ use futures::channel::oneshot;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorKind, Health,
-    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, Promoted, Query, Reaped, Renewed,
-    Rows, Run, RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, Wakeup,
-    WorkerInfo, WorkerKey, WorkflowName,
+    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, Promoted, Query, RateRow, Reaped,
+    Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink,
+    Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -632,6 +632,23 @@ impl Store for NodeStore {
         let apply =
             move |network: &Network| network.at_once(network.inner.swap_breaker(row.clone()));
         self.ask("swap breaker", apply, |swapped| swapped.to_string())
+    }
+
+    fn rate(
+        &self,
+        namespace: Namespace,
+        key: LimitKey,
+    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
+        let apply = move |network: &Network| {
+            network.at_once(network.inner.rate(namespace.clone(), key.clone()))
+        };
+        self.ask("rate", apply, |(row, _)| format!("{:?}", row.as_ref().map(|row| row.version)))
+    }
+
+    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.swap_rate(row.clone(), tell));
+        self.ask("swap rate", apply, |swapped| swapped.to_string())
     }
 
     fn put_setting(

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use windlass::kernel::verify::verify_store;
 use windlass::kernel::{Event, MemoryStore, StepStatus};
 use windlass::steps::Status;
-use windlass::{BoxError, Builder, Engine, Limits, Options, RunHandle, RunStatus, Store};
+use windlass::{BoxError, Builder, Engine, Env, Limits, Options, RunHandle, RunStatus, Store};
 
 use crate::schema::{self, Schema};
 
@@ -126,6 +126,19 @@ impl Harness {
             }
         };
         (first, second)
+    }
+
+    /// As [`Harness::engine_with`], in an environment of the test's.
+    pub(crate) async fn engine_in(
+        &self,
+        env: Arc<dyn Env>,
+        set: impl FnOnce(Options) -> Options,
+    ) -> Result<Engine, windlass::Error> {
+        let options = Options { shared: self.kind == Kind::Postgres, ..Options::default() };
+        let builder = Engine::builder().options(set(options));
+        let engine = builder.start_in(self.open().await, env).await?;
+        self.engines.lock().push(engine.clone());
+        Ok(engine)
     }
 
     async fn start(&self, builder: Builder) -> Engine {

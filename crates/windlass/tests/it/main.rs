@@ -12,9 +12,12 @@ mod harness;
 mod ledger_lines;
 mod limits;
 mod machines_activity_retry;
+mod machines_backpressure;
 mod machines_circuit_breaker;
 mod machines_fixtures;
+mod machines_rates;
 mod machines_recovery;
+mod machines_scale_1000_workers;
 mod machines_workflow_execution;
 mod metrics;
 #[cfg(feature = "webhooks")]

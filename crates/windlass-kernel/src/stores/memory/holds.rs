@@ -7,6 +7,7 @@ use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
+use crate::rate::RateRow;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo, WorkerStatus};
 use crate::store::{
     Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed,
@@ -277,6 +278,18 @@ impl State {
         let swaps = found + 1 == row.version;
         if swaps {
             self.breakers.insert(key, BreakerRow { updated_at: self.now, ..row });
+        }
+        swaps
+    }
+
+    pub(super) fn swap_rate(&mut self, row: RateRow, tell: bool) -> bool {
+        let key = (row.namespace.clone(), row.key.clone());
+        let swaps = self.rates.get(&key).map_or(0, |row| row.version) + 1 == row.version;
+        if swaps {
+            self.rates.insert(key, row);
+            if tell {
+                self.note(Some(Wakeup::Missed), None);
+            }
         }
         swaps
     }

@@ -9,6 +9,7 @@ use crate::ids::{
     TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::Event;
+use crate::rate::RateRow;
 use crate::rows::{
     DeadLetter, LogLine, Message, Route, Run, RunStatus, Setting, SettingName, Step, Task, Turn,
     Worker,
@@ -33,6 +34,7 @@ pub(super) struct State {
     pub(super) logs: BTreeMap<(RunKey, LogId), LogLine>,
     pub(super) limits: BTreeMap<(Namespace, LimitKey), u32>,
     pub(super) breakers: BTreeMap<(Namespace, LimitKey), BreakerRow>,
+    pub(super) rates: BTreeMap<(Namespace, LimitKey), RateRow>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
     pub(super) settings: BTreeMap<SettingName, Setting>,
     pub(super) tallies: BTreeMap<(i64, Namespace, RouteName, u16), u64>,
