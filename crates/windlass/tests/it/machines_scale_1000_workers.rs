@@ -43,6 +43,9 @@ fn info(worker: WorkerKey, lease: Duration) -> WorkerInfo {
         accepting: true,
         group: "many".into(),
         host: "".into(),
+        tasks_completed: 0,
+        tasks_failed: 0,
+        tasks_took: Duration::ZERO,
     }
 }
 
