@@ -16,7 +16,7 @@ use crate::drive::held;
 use crate::engine::Inner;
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::room::Places;
+use crate::room::{Places, Room};
 use crate::telemetry;
 
 /// How many rows a promotion readies at once.
@@ -35,6 +35,8 @@ pub(crate) struct Signals {
     // When the next scheduled turn or task is due, as far as is known.
     due_us: AtomicI64,
     claims: AtomicU32,
+    // Whether workflows with slots of their own come first in the next claim.
+    slots_first: AtomicBool,
     // Wake-ups of turns that the store told of, and how many of them were looked at twice: a turn
     // that was left to another process the first time is everybody's the second time.
     told: AtomicU64,
@@ -51,6 +53,7 @@ impl Default for Signals {
             tasks: AtomicBool::new(true),
             due_us: AtomicI64::new(i64::MIN),
             claims: AtomicU32::new(0),
+            slots_first: AtomicBool::new(false),
             told: AtomicU64::new(0),
             looked_again: AtomicU64::new(0),
             again_soon: AtomicBool::new(false),
@@ -91,6 +94,14 @@ impl Signals {
             us => Some(Timestamp::from_micros(us)),
         }
     }
+}
+
+/// What is asked of the store in one claim.
+#[derive(Default)]
+struct Ask {
+    routes: Vec<Route>,
+    slots: Option<Arc<Room>>,
+    tasks: Want,
 }
 
 /// What was claimed, and the room that was kept for it until it is begun.
@@ -249,78 +260,99 @@ impl Inner {
         let room = turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
         let max = max.min(self.options.claim_max);
         let bound = |room: usize| u32::try_from(room).unwrap_or(u32::MAX).min(max);
-        let mut want_turns = Want::default();
-        let mut bounded = Vec::new();
+        let mut asks: Vec<Ask> = Vec::new();
+        let mut rest = Ask::default();
         if turns {
-            let models = self.models.read();
-            for (name, registered) in models.iter() {
+            for (name, registered) in self.models.read().iter() {
                 let (queue, name) = (QueueName::default_queue(), RouteName::from(name));
+                let route = Route { queue, name };
                 match &registered.room {
-                    Some(room) => bounded.push((Route { queue, name }, Arc::clone(room))),
-                    None => want_turns.routes.push(Route { queue, name }),
+                    // What has slots of its own is claimed on its own, no more than it has.
+                    Some(slots) => asks.push(Ask {
+                        routes: vec![route],
+                        slots: Some(Arc::clone(slots)),
+                        ..Ask::default()
+                    }),
+                    None => rest.routes.push(route),
                 }
             }
-            want_turns.max = bound(room);
-            if want_turns.max == 0 {
-                self.backlog.store(true, Ordering::Relaxed);
-                self.signals.turns.store(true, Ordering::Release);
-            }
         }
-        let mut want_tasks = Want::default();
         if tasks {
             let room = self.up_to_watermark(self.options.tasks_max);
             let room = room.saturating_sub(self.tasks.taken());
-            (want_tasks.routes, want_tasks.max) = self.tasks.wanted(bound(room));
-            if want_tasks.max == 0 && !want_tasks.routes.is_empty() {
+            (rest.tasks.routes, rest.tasks.max) = self.tasks.wanted(bound(room));
+            if rest.tasks.max == 0 && !rest.tasks.routes.is_empty() {
                 self.task_backlog.store(true, Ordering::Relaxed);
                 self.signals.tasks.store(true, Ordering::Release);
             }
         }
-        let none = |want: &Want| want.routes.is_empty() || want.max == 0;
+        let first = match self.signals.slots_first.load(Ordering::Acquire) {
+            true => asks.len(),
+            false => 0,
+        };
+        asks.insert(first, rest);
         let mut claimed = None;
-        if !none(&want_turns) || !none(&want_tasks) {
-            let claims = self.claim_from(want_turns, want_tasks).await.inspect_err(|_| {
-                self.signals.turns.fetch_or(turns, Ordering::AcqRel);
-                self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
-            })?;
-            claimed = Some(Claimed { claims, places: Vec::new() });
-        }
-        // What has slots of its own is claimed on its own, no more than it has.
-        for (route, slots) in bounded {
+        for ask in asks {
             let held = claimed.as_ref().map_or(0, |claimed: &Claimed| claimed.claims.turns.len());
             let left = bound(room.saturating_sub(held)).min(max.saturating_sub(held as u32));
-            if left == 0 {
+            if left == 0 && !ask.routes.is_empty() {
+                self.backlog.fetch_or(ask.slots.is_none(), Ordering::Relaxed);
                 self.signals.turns.store(true, Ordering::Release);
-                break;
             }
-            let Some(places) = Places::free(self, &slots) else { continue };
-            let want = Want { routes: vec![route], max: left.min(bound(places.count)) };
-            let asked = want.max as usize;
-            let claims = match (self.claim_from(want, Want::default()).await, &claimed) {
-                (Ok(claims), _) => claims,
+            let asked = match self.ask(ask, left).await {
+                Ok(asked) => asked,
                 // What was claimed already is not to be forgotten.
-                (Err(error), Some(_)) => {
+                Err(error) if claimed.is_some() => {
                     tracing::warn!(%error, "the store does not answer a claim; trying again");
                     self.signals.turns();
                     break;
                 }
-                (Err(error), None) => {
+                Err(error) => {
                     self.signals.turns.fetch_or(turns, Ordering::AcqRel);
                     self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
                     return Err(error);
                 }
             };
-            if claims.turns.len() >= asked {
-                match asked == places.count {
-                    true => places.want(),
-                    false => self.signals.turns.store(true, Ordering::Release),
-                }
-            }
+            let Some((claims, places)) = asked else { continue };
             let all = claimed.get_or_insert_with(|| Claimed::none(claims.now));
             all.claims.turns.extend(claims.turns);
-            all.places.push(places);
+            all.claims.tasks.extend(claims.tasks);
+            all.places.extend(places);
+        }
+        // Where there is never room for all, each side has its turn.
+        if claimed.as_ref().is_some_and(|claimed| !claimed.claims.turns.is_empty()) {
+            self.signals.slots_first.fetch_xor(true, Ordering::AcqRel);
         }
         Ok(claimed)
+    }
+
+    // Claims one part of what this process serves, at most `left` turns. None if there is nothing to
+    // ask for.
+    async fn ask(
+        self: &Arc<Self>,
+        ask: Ask,
+        left: u32,
+    ) -> Result<Option<(Claims, Option<Places>)>, Error> {
+        let mut places = None;
+        let mut want = Want { routes: ask.routes, max: left };
+        if let Some(slots) = ask.slots.filter(|_| left > 0) {
+            let Some(free) = Places::free(self, &slots) else { return Ok(None) };
+            want.max = left.min(u32::try_from(free.count).unwrap_or(u32::MAX));
+            places = Some(free);
+        }
+        let none = |want: &Want| want.routes.is_empty() || want.max == 0;
+        if none(&want) && none(&ask.tasks) {
+            return Ok(None);
+        }
+        let asked = want.max as usize;
+        let claims = self.claim_from(want, ask.tasks).await?;
+        if let Some(places) = places.as_ref().filter(|_| claims.turns.len() >= asked) {
+            match asked == places.count {
+                true => places.want(),
+                false => self.signals.turns.store(true, Ordering::Release),
+            }
+        }
+        Ok(Some((claims, places)))
     }
 
     async fn claim_from(&self, want_turns: Want, want_tasks: Want) -> Result<Claims, Error> {

@@ -13,12 +13,13 @@ use windlass::relays::{
 use windlass::{Ctx, Engine, Options};
 use windlass_engine::StartRun;
 
-use crate::harness::{Counts, Harness, on_every_store, until};
+use crate::harness::{Counts, Harness, ok, on_every_store, until};
 use crate::relays::{Hard, Script, Told, script};
 
 on_every_store!(
     a_process_takes_no_more_than_it_runs,
     slots_are_given_back_when_the_process_stops,
+    a_full_process_takes_turns_of_both_kinds,
     a_process_that_serves_nothing_starts_whole_runs,
     a_cancel_reaches_the_token_in_time,
 );
@@ -92,6 +93,40 @@ async fn a_process_takes_no_more_than_it_runs(h: Arc<Harness>) {
     }
     assert_eq!((here.at_once(), there.at_once()), ((0, 1), (0, 1)));
     assert_eq!(counts.get("begun"), 8);
+}
+
+async fn a_full_process_takes_turns_of_both_kinds(h: Arc<Harness>) {
+    const RUNS: u32 = 30;
+    let engine = h.engine_with(|options| Options { turns_max: 1, ..options }).await;
+    let counts = Counts::new();
+    let busy = counts.clone();
+    let flow = move |ctx: Ctx, (): ()| {
+        let busy = busy.clone();
+        async move {
+            let body = async || {
+                while busy.get("go") == 0 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                ok(busy.hit("busy"))
+            };
+            ok(ctx.step("work", body).await?)
+        }
+    };
+    let flow = engine.workflow("busy", flow).unwrap();
+    let runner = Script(counts.clone());
+    let relay = engine.relay("slots", runner, NoopTerminalHook).concurrency(1).build().unwrap();
+    let mut runs = Vec::new();
+    for _ in 0..RUNS {
+        runs.push(flow.start(()).await.unwrap());
+    }
+    relay.submit(RunSpec::new("done").id("r")).await.unwrap();
+    counts.hit("go");
+    relay.wait("r").await.unwrap();
+    // There was always another run that wanted the only turn.
+    assert!(counts.get("busy") < RUNS / 2, "{} came before it", counts.get("busy"));
+    for run in runs {
+        run.result().await.unwrap();
+    }
 }
 
 async fn slots_are_given_back_when_the_process_stops(h: Arc<Harness>) {
