@@ -66,8 +66,18 @@ fn statements(source: &str) -> Vec<String> {
 }
 
 fn whole(text: &str) -> Vec<String> {
-    let columns =
-        ["RUN", "STEP", "EVENT", "MESSAGE", "TASK", "WORKER", "DEAD_LETTER", "LOG", "BREAKER"];
+    let columns = [
+        "RUN",
+        "STEP",
+        "EVENT",
+        "MESSAGE",
+        "TASK",
+        "WORKER",
+        "DEAD_LETTER",
+        "LOG",
+        "BREAKER",
+        "RATE",
+    ];
     let mut text = text.replace("SELECT {} FROM", "SELECT * FROM");
     for name in columns {
         text = text.replace(&format!("{{{name}}}"), "*");

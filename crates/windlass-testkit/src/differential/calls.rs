@@ -37,6 +37,9 @@ pub(super) enum Call {
 
 impl Call {
     pub(super) async fn next(author: &mut Author, world: &World) -> Self {
+        if author.beside.chance(60) {
+            return Self::beside(author, world).await;
+        }
         let worker = author.worker(world);
         match author.rng.below(100) {
             0..58 => {
@@ -68,7 +71,6 @@ impl Call {
             }
             79..82 => Self::Revoke(author.run_key(world), worker),
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
-            90 if author.rng.chance(300) => Self::DrainWorker(worker),
             86..91 => Self::Renew(renewal(author, world, worker)),
             91..94 => Self::Reap(worker, author.rng.range(1, 6) as u32),
             94 => {
@@ -99,21 +101,6 @@ impl Call {
                 };
                 Self::Tally((0..count).map(tally).collect())
             }
-            95 if author.rng.chance(500) => {
-                let key = LimitKey::new(["r1", "r2"][author.rng.below(2) as usize]).unwrap();
-                let namespace = author.namespace();
-                if author.rng.chance(300) {
-                    return Self::Rate(namespace, key);
-                }
-                let (found, now) = world.store.rate(namespace.clone(), key.clone()).await.unwrap();
-                let mut row = found.unwrap_or_else(|| RateRow::new(namespace, key));
-                if author.rng.chance(500) {
-                    row.set(Some(&Rate::per(3, Duration::from_secs(1)).burst(2)));
-                }
-                row.take(now, 1, 3);
-                row.version += 1 + author.rng.below(2);
-                Self::SwapRate(row)
-            }
             95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
                 let value = author.rng.chance(700).then(|| author.rng.below(100));
@@ -127,6 +114,29 @@ impl Call {
             }
             _ => Self::Advance(Duration::from_millis(author.rng.range(1, 12_000))),
         }
+    }
+
+    // Drains and rates.
+    async fn beside(author: &mut Author, world: &World) -> Self {
+        if author.beside.chance(300)
+            && let Some(worker) = author.known_worker()
+        {
+            return Self::DrainWorker(worker);
+        }
+        let rng = &mut author.beside;
+        let key = LimitKey::new(["r1", "r2"][rng.below(2) as usize]).unwrap();
+        let namespace = Namespace::new(["default", "other"][rng.below(2) as usize]).unwrap();
+        if rng.chance(300) {
+            return Self::Rate(namespace, key);
+        }
+        let (found, now) = world.store.rate(namespace.clone(), key.clone()).await.unwrap();
+        let mut row = found.unwrap_or_else(|| RateRow::new(namespace, key));
+        if rng.chance(500) {
+            row.set(Some(&Rate::per(3, Duration::from_secs(1)).burst(2)));
+        }
+        row.take(now, 1, 3);
+        row.version += 1 + rng.below(2);
+        Self::SwapRate(row)
     }
 
     /// Makes the call and shows the answer.
@@ -201,8 +211,8 @@ fn renewal(author: &mut Author, world: &World, worker: WorkerKey) -> WorkerInfo 
     WorkerInfo {
         status,
         lease: Duration::from_secs(20),
-        load: author.rng.below(9) as u32,
-        accepting: author.rng.chance(700),
+        load: author.beside.below(9) as u32,
+        accepting: author.beside.chance(700),
         ..world.info(worker)
     }
 }

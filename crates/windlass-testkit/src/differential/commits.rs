@@ -17,6 +17,8 @@ use crate::world::World;
 /// Writes commits, and remembers what it wrote.
 pub(super) struct Author {
     pub(super) rng: Rng,
+    // Of calls beside the others: they do not change what comes of a seed.
+    pub(super) beside: Rng,
     workers: Vec<WorkerKey>,
     runs: Vec<RunKey>,
     events: Vec<EventId>,
@@ -29,6 +31,7 @@ pub(super) struct Author {
 impl Author {
     pub(super) fn new(rng: Rng) -> Self {
         Self {
+            beside: rng.clone().fork(),
             rng,
             workers: Vec::new(),
             runs: Vec::new(),
@@ -69,6 +72,11 @@ impl Author {
         }
         let n = self.rng.below(self.workers.len() as u64) as usize;
         self.workers[n]
+    }
+
+    pub(super) fn known_worker(&mut self) -> Option<WorkerKey> {
+        let n = self.beside.below(self.workers.len() as u64 + 1) as usize;
+        self.workers.get(n).copied()
     }
 
     pub(super) fn namespace(&mut self) -> Namespace {
