@@ -534,7 +534,6 @@ impl Inner {
                         }
                     }
                 }
-                Op::DeadLetter(_) => self.metrics.tasks_dead.add(1),
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
                     self.metrics.runs_created.add(1);
                     self.enqueued(&run, EnqueuedReason::Create);

@@ -60,6 +60,7 @@ impl Turn {
                 errors: Some(errors),
             })))),
             Decision::GiveUp(_) => {
+                self.metrics().tasks_dead.add(1);
                 let dead = dead_letter(task, number, errors, &failure, now);
                 let settle = Op::Settle { task_id: task.task_id };
                 Ok(Overdue::GivenUp(vec![settle, Op::DeadLetter(Box::new(dead))], number))
@@ -125,6 +126,7 @@ impl Inner {
                 Ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(again))]))
             }
             Decision::GiveUp(_) => {
+                self.metrics.tasks_dead.add(1);
                 head["status"] = "failed".into();
                 head["error"] = json!({
                     "name": failure.name, "message": cut(&failure.message, 16 * 1024),

@@ -345,8 +345,10 @@ fn letter(
 /// Counts what became of a step.
 pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
     match verdict {
-        Verdict::Outcome(StepOutcome::Fail { .. }) | Verdict::Dead { .. } => {
+        Verdict::Outcome(StepOutcome::Fail { .. }) => metrics.steps_failed.add(1),
+        Verdict::Dead { .. } => {
             metrics.steps_failed.add(1);
+            metrics.tasks_dead.add(1);
         }
         Verdict::Outcome(StepOutcome::Cancel { .. }) => metrics.steps_cancelled.add(1),
         Verdict::Outcome(_) => metrics.steps_completed.add(1),

@@ -118,6 +118,8 @@ async fn ends_are_counted_as_what_they_are(h: Arc<Harness>) {
         hook.of(id).await;
     }
     let metrics = engine.metrics();
+    // They are counted after the commit, which others may see first.
+    until("all are counted", || async { metrics.tasks_dead.get() == 1 }).await;
     assert_eq!(metrics.steps_completed.get(), 2);
     assert_eq!((metrics.steps_cancelled.get(), metrics.steps_failed.get()), (1, 2));
     assert_eq!((metrics.runs_terminated.get(), metrics.runs_failed.get()), (1, 2));
