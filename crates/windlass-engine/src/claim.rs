@@ -346,10 +346,11 @@ impl Inner {
         }
         let asked = want.max as usize;
         let claims = self.claim_from(want, ask.tasks).await?;
-        if let Some(places) = places.as_ref().filter(|_| claims.turns.len() >= asked) {
-            match asked == places.count {
-                true => places.want(),
-                false => self.signals.turns.store(true, Ordering::Release),
+        // There may be more than there was room for: whoever leaves is to look again.
+        if asked > 0 && claims.turns.len() >= asked {
+            match places.as_ref().filter(|places| places.count == asked) {
+                Some(places) => places.want(),
+                None => self.signals.turns.store(true, Ordering::Release),
             }
         }
         Ok(Some((claims, places)))

@@ -23,11 +23,18 @@ impl Commit {
         let mut created = 0;
         let mut set = 0;
         let mut requeued = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for op in &self.ops {
             match op {
                 Op::CreateRun(run) => {
                     created += 1;
                     check_run(run, limits)?;
+                    if !names.insert((&run.namespace, &run.workflow, &run.id, run.generation)) {
+                        return Err(malformed(&format!(
+                            "it creates two runs {:?} of workflow {:?}",
+                            run.id, run.workflow
+                        )));
+                    }
                     ledgers.begin(run);
                 }
                 Op::SetRun(change) => {

@@ -115,6 +115,13 @@ pub async fn of_a_child_that_exists_writes_nothing(world: World) {
     let answer = world.commit(draft.finish()).await;
     let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
     assert_eq!(conflict, Conflict::RunExists { run_key: other.run_key, same_input: true });
+    // Nor can a commit create two of one name.
+    let mut draft = world.draft(&run, hold);
+    draft.event("fork_join.started", &serde_json::json!({}), world.stamp()).unwrap();
+    for _ in 0..2 {
+        draft.also_create(world.new_run("twin", Turn::ready()), world.stamp()).unwrap();
+    }
+    assert_eq!(world.code(draft.finish()).await, "INVALID_COMMIT");
     assert_eq!(world.run(run.run_key).await, run);
     assert_eq!(world.events(run.run_key).await.len(), 1);
 }

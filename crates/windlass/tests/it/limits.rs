@@ -1,6 +1,7 @@
 //! Ids, sizes and counts: what is refused, by which code, and that nothing else suffers from it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass::{Ctx, Options, Result, RunStatus};
 
@@ -16,6 +17,7 @@ on_every_store!(
     waits_over_the_limit_are_refused,
     a_workflow_that_nobody_serves_waits,
     at_most_so_many_at_once,
+    a_full_process_takes_the_rest_when_it_has_room,
     priority_labels_and_delay,
     the_more_urgent_run_goes_first,
 );
@@ -206,6 +208,25 @@ async fn a_workflow_that_nobody_serves_waits(h: Arc<Harness>) {
     assert_eq!(run.status().await.unwrap().status, RunStatus::Active);
     engine.workflow("later", echo).unwrap();
     assert_eq!(run.result().await.unwrap(), "x");
+}
+
+async fn a_full_process_takes_the_rest_when_it_has_room(h: Arc<Harness>) {
+    let engine = h.engine_with(|options| Options { turns_max: 2, ..options }).await;
+    let nap = async |ctx: Ctx, n: u32| {
+        let body = async || {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            ok(n)
+        };
+        ok(ctx.step("nap", body).await?)
+    };
+    let flow = engine.workflow("nap", nap).unwrap();
+    let mut runs = Vec::new();
+    for n in 0..12 {
+        runs.push(flow.start(n).await.unwrap());
+    }
+    for (n, run) in (0..).zip(runs) {
+        assert_eq!(run.result().await.unwrap(), n);
+    }
 }
 
 async fn at_most_so_many_at_once(h: Arc<Harness>) {

@@ -230,7 +230,6 @@ impl State {
         let mut tasks = BTreeSet::new();
         let mut logs = BTreeSet::new();
         let mut letters = BTreeSet::new();
-        let mut runs = BTreeSet::new();
         for op in &commit.ops {
             let (what, free) = match op {
                 Op::Enqueue(task) => {
@@ -248,10 +247,8 @@ impl State {
                     ("dead letter", !kept && letters.insert(id))
                 }
                 Op::CreateRun(run) => {
-                    let name = (&run.namespace, &run.workflow, &run.id, run.generation);
                     // Retention may have left the events of a run that was deleted.
-                    let fresh = self.events.get(&run.run_key).is_none_or(|kept| kept.is_empty());
-                    ("run", fresh && runs.insert(name))
+                    ("run", self.events.get(&run.run_key).is_none_or(|kept| kept.is_empty()))
                 }
                 _ => continue,
             };
