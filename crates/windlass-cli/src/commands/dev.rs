@@ -84,9 +84,9 @@ async fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
 // this program was started.
 fn banner(address: SocketAddr, store: &str) -> Result<(), Failure> {
     let out = Out::new(Format::Text);
-    let kept = match store {
-        "memory:" => "in memory, gone at the end".to_owned(),
-        store => without_password(store),
+    let (kept, end) = match store {
+        "memory:" => ("in memory, gone at the end".to_owned(), "Ctrl-C ends it."),
+        store => (without_password(store), "Ctrl-C ends it; the state stays."),
     };
     let windlass = program();
     let url = match address.port() {
@@ -115,7 +115,7 @@ fn banner(address: SocketAddr, store: &str) -> Result<(), Failure> {
         out.line(&format!("  {}", out.bold(&command)))?;
     }
     out.line("")?;
-    note("Ctrl-C ends it; the state stays.");
+    note(end);
     Ok(())
 }
 
