@@ -16,6 +16,7 @@ use crate::drive::held;
 use crate::engine::Inner;
 use crate::env::Lane;
 use crate::metrics::Measure;
+use crate::options::Options;
 use crate::room::{Places, Room};
 use crate::telemetry;
 
@@ -373,7 +374,8 @@ impl Inner {
         };
         self.metrics.claims.add(1);
         let tasks_max = request.tasks.max as usize;
-        let span = telemetry::claim(self.worker, self.tasks.held(), self.options.tasks_max);
+        let Options { worker_group, tasks_max: slots, .. } = &self.options;
+        let span = telemetry::claim(self.worker, worker_group, self.tasks.held(), *slots);
         let asked = self.env.elapsed();
         let claims = self.store.claim(request).instrument(span.clone()).await?;
         telemetry::claimed(&span, &claims);

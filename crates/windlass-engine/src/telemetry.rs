@@ -34,6 +34,8 @@ pub mod attribute {
     pub const ACTIVITY_MAX_ATTEMPTS: &str = "durable.activity.max_attempts";
     /// The worker.
     pub const WORKER_ID: &str = "durable.worker.id";
+    /// The group it belongs to.
+    pub const WORKER_GROUP: &str = "durable.worker.group";
     /// How many tasks the worker holds at most.
     pub const WORKER_CONCURRENCY: &str = "durable.worker.concurrency";
     /// How many tasks the worker held.
@@ -168,10 +170,11 @@ pub(crate) fn append(workflow: &WorkflowName, commit: &Commit) -> Span {
 }
 
 /// A claim of what is ready. It serves many traces and is part of none.
-pub(crate) fn claim(worker: WorkerKey, load: usize, max: usize) -> Span {
+pub(crate) fn claim(worker: WorkerKey, group: &str, load: usize, max: usize) -> Span {
     tracing::debug_span!(
-        parent: None, span::TASK_CLAIM, { a::WORKER_ID } = %worker, { a::WORKER_LOAD } = load,
-        { a::WORKER_CONCURRENCY } = max, { a::TASKS_CLAIMED } = Empty, { a::TURNS_CLAIMED } = Empty
+        parent: None, span::TASK_CLAIM, { a::WORKER_ID } = %worker, { a::WORKER_GROUP } = group,
+        { a::WORKER_LOAD } = load, { a::WORKER_CONCURRENCY } = max,
+        { a::TASKS_CLAIMED } = Empty, { a::TURNS_CLAIMED } = Empty
     )
 }
 
