@@ -83,8 +83,9 @@ pub trait Store: Send + Sync + 'static {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>>;
 
-    /// The newest generation of a run with its open steps. For people: a step that is settled while
-    /// this reads may be left out.
+    /// The newest generation of a run with its open steps. For people: it has every commit that was
+    /// acknowledged before, but a step that is settled while this reads may be left out, and what
+    /// somebody wrote around the store may be missing for a moment.
     fn look(
         &self,
         namespace: Namespace,

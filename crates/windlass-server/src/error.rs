@@ -143,4 +143,4 @@ impl IntoResponse for ApiError {
 }
 
 /// What handlers answer.
-pub(crate) type ApiResult<T> = Result<axum::Json<T>, ApiError>;
+pub(crate) type ApiResult<T> = Result<crate::json::Json<T>, ApiError>;

@@ -14,6 +14,7 @@ mod docs;
 mod error;
 mod extract;
 mod guard;
+mod json;
 mod metrics;
 mod options;
 mod paging;

@@ -27,9 +27,43 @@ impl std::fmt::Display for Time {
     }
 }
 
+impl Time {
+    /// The same text, of a year with four digits. Every answer has several, and formatting takes longer
+    /// than reading the row that they are from.
+    fn digits(self) -> Option<[u8; 24]> {
+        let time = jiff::Timestamp::from_microsecond(self.0.as_micros()).ok()?;
+        let time = jiff::tz::Offset::UTC.to_datetime(time);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let parts = [
+            (3, i64::from(time.year())),
+            (6, i64::from(time.month())),
+            (9, i64::from(time.day())),
+            (12, i64::from(time.hour())),
+            (15, i64::from(time.minute())),
+            (18, i64::from(time.second())),
+            (22, i64::from(time.millisecond())),
+        ];
+        for (last, part) in parts {
+            let mut rest = u64::try_from(part).ok()?;
+            for digit in text[..=last].iter_mut().rev() {
+                if rest == 0 {
+                    break;
+                }
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        Some(text)
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let digits = self.digits();
+        match digits.as_ref().map(|text| std::str::from_utf8(text)) {
+            Some(Ok(text)) => serializer.serialize_str(text),
+            _ => serializer.collect_str(self),
+        }
     }
 }
 
@@ -374,6 +408,15 @@ impl LedgerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_as_they_are_shown() {
+        let ms = |ms| Time(Timestamp::from_millis(ms));
+        for at in [0, 1, 999, 59_999, 951_827_696_789, 1_709_251_199_999, 253_402_207_200_000, -1] {
+            let written = serde_json::to_string(&ms(at)).unwrap();
+            assert_eq!(written, format!("\"{}\"", ms(at)), "{at}");
+        }
+    }
 
     #[test]
     fn times_have_milliseconds_and_read_back() {

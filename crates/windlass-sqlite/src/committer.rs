@@ -19,6 +19,7 @@ use windlass_kernel::{
 
 use crate::apply::{Buffers, Writer, found_again};
 use crate::error::{self, Fail};
+use crate::near::Near;
 use crate::options::Options;
 use crate::schema::{self, Opened};
 use crate::user_sql::Fence;
@@ -64,6 +65,7 @@ impl Committer {
         options: &Options,
         clock: Arc<StoreClock>,
         bell: Bell,
+        near: Near,
     ) -> Result<(Committer, JoinHandle<()>), Error> {
         let (queue, jobs) = unbounded();
         let closed = Arc::new(AtomicBool::new(false));
@@ -72,7 +74,7 @@ impl Committer {
         let thread = schema::spawn("windlass-sqlite", move || {
             let closed = Closing { closed: state, jobs: jobs.clone() };
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                write_batches(opened, &options, &clock, &bell, &jobs)
+                write_batches(opened, &options, &clock, &bell, &near, &jobs)
             }));
             match ended {
                 Ok(Ok(())) => {}
@@ -150,6 +152,7 @@ fn write_batches(
     options: &Options,
     clock: &StoreClock,
     bell: &Bell,
+    near: &Near,
     jobs: &Receiver<Job>,
 ) -> Result<(), Error> {
     let Opened { mut conn, path, lock, .. } = opened;
@@ -158,8 +161,17 @@ fn write_batches(
     let checkpointer = Checkpointer::start(path)?;
     let answers = Answers::start()?;
     let writer = Writer::new(&conn, &fence).map_err(error::sql)?;
-    let mut batcher =
-        Batcher { writer, clock, bell, options, seen_version: None, log, checkpointer, answers };
+    let mut batcher = Batcher {
+        writer,
+        clock,
+        bell,
+        near,
+        options,
+        seen_version: None,
+        log,
+        checkpointer,
+        answers,
+    };
     let closing = batcher.run(jobs);
     drop(batcher);
     drop(fence);
@@ -175,6 +187,7 @@ struct Batcher<'c> {
     writer: Writer<'c>,
     clock: &'c StoreClock,
     bell: &'c Bell,
+    near: &'c Near,
     options: &'c Options,
     // What SQLite calls the state of the file as far as others changed it.
     seen_version: Option<i64>,
@@ -495,7 +508,8 @@ impl<'c> Batcher<'c> {
         let conn = self.writer.conn;
         let done = || -> rusqlite::Result<()> {
             // What only looked leaves no trace, and costs no sync.
-            if conn.total_changes() != changes_before {
+            let wrote = conn.total_changes() != changes_before;
+            if wrote {
                 let sql = "UPDATE meta SET value = MAX(value, ?1) WHERE name = 'clock'";
                 let now = self.writer.now.as_micros();
                 conn.prepare_cached(sql)?.execute(params![now])?;
@@ -504,6 +518,9 @@ impl<'c> Batcher<'c> {
                 return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             }
             conn.prepare_cached("COMMIT")?.execute([])?;
+            if wrote {
+                self.near.wrote();
+            }
             Ok(())
         };
         match done() {
@@ -554,6 +571,7 @@ impl<'c> Batcher<'c> {
         if size < self.options.wal_bytes_soft {
             return;
         }
+        self.near.let_go();
         let done = self.checkpointer.is_done();
         if done || size >= self.options.wal_bytes_hard {
             let sql = "PRAGMA wal_checkpoint(PASSIVE)";
@@ -563,7 +581,11 @@ impl<'c> Batcher<'c> {
                 .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
             match copied {
                 // A reader may hold on to an old page: then once more, later.
-                Ok((all, copied)) if all == copied => self.log.restarts(),
+                Ok((all, copied)) if all == copied => {
+                    // Those that still need the log would keep it from beginning anew.
+                    self.near.let_go();
+                    self.log.restarts();
+                }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a checkpoint failed; the log grows"),
             }

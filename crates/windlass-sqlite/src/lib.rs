@@ -27,6 +27,7 @@ mod health;
 mod holds;
 mod list;
 mod load;
+mod near;
 mod options;
 mod retention;
 mod rows;

@@ -20,7 +20,7 @@ use crate::schema;
 // Written out once: a read by name takes about as long as putting its text together.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
 static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
-static OPEN_STEPS: LazyLock<String> = LazyLock::new(open_steps);
+static LOOK: LazyLock<String> = LazyLock::new(look_at_run);
 static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
 static NEWEST_GENERATION: LazyLock<String> = LazyLock::new(newest_generation);
 
@@ -46,10 +46,19 @@ pub(crate) fn newest_generation() -> String {
     )
 }
 
-pub(crate) fn open_steps() -> String {
+/// The newest generation of a run beside each of its open steps, or beside nothing. The key that steps
+/// are looked up by is null where there are none to find, so that they are not read through; `<>` because
+/// for a list SQLite builds a table every time.
+pub(crate) fn look_at_run() -> String {
+    let columns = |table: &str, of: &str| of.replace(", ", &format!(", {table}."));
+    let looked = format!("r.{}, s.{}", columns("r", RUN), columns("s", STEP));
     format!(
-        "SELECT {STEP} FROM steps \
-         WHERE run_key = ?1 AND status IN ('pending', 'running', 'waiting')"
+        "SELECT {looked} FROM runs r LEFT JOIN steps s \
+         ON s.run_key = CASE WHEN r.ended_at IS NULL AND r.next_ordinal <= ?4 THEN r.run_key END \
+         AND s.status <> 'completed' AND s.status <> 'errored' \
+         AND s.status <> 'skipped' AND s.status <> 'cancelled' \
+         WHERE r.namespace = ?1 AND r.workflow = ?2 AND r.id = ?3 AND r.generation = \
+         (SELECT max(generation) FROM runs WHERE namespace = ?1 AND workflow = ?2 AND id = ?3)"
     )
 }
 
@@ -58,6 +67,9 @@ fn snapshot<T>(
     conn: &Connection,
     read: impl FnOnce(&Connection) -> Result<T, Error>,
 ) -> Result<T, Error> {
+    if !conn.is_autocommit() {
+        return read(conn);
+    }
     let run = |text: &str| conn.prepare_cached(text)?.execute([]);
     run("BEGIN").map_err(sql)?;
     let read = catch_unwind(AssertUnwindSafe(|| read(conn)));
@@ -88,26 +100,33 @@ pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Lo
 }
 
 fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
-    let steps = steps(conn, &STEPS_OF_RUN, run.run_key)?;
+    let steps = steps(conn, run.run_key)?;
     let messages = messages(conn, run.run_key)?;
     Ok(Loaded { run, steps, messages })
 }
 
-/// The newest generation of a run and its open steps, read one after the other: a step that is
-/// settled in between is left out. None if there may be many to read through and `short` is wanted.
+/// The newest generation of a run and its open steps. None if there may be many to read through and
+/// `short` is wanted.
 pub(crate) fn look(
     conn: &Connection,
     name: &RunName,
     short: bool,
 ) -> Result<Option<Option<Looked>>, Error> {
-    let Some(run) = find(conn, name)? else { return Ok(Some(None)) };
-    if short && !run.status.is_ended() && run.head.next_ordinal > SHORT {
+    let events_max = if short { SHORT } else { u64::MAX };
+    let mut select = conn.prepare_cached(&LOOK).map_err(sql)?;
+    let (namespace, workflow, id) = name.texts();
+    let mut found =
+        select.query(params![namespace, workflow, id, rows::number(events_max)]).map_err(sql)?;
+    let Some(row) = found.next().map_err(sql)? else { return Ok(Some(None)) };
+    let run = rows::run(row)?;
+    if !run.status.is_ended() && run.head.next_ordinal > events_max {
         return Ok(None);
     }
-    let open_steps = match run.status.is_ended() {
-        true => Vec::new(),
-        false => steps(conn, &OPEN_STEPS, run.run_key)?,
-    };
+    let mut open_steps = Vec::from_iter(rows::step_beside_run(row)?);
+    while let Some(row) = found.next().map_err(sql)? {
+        open_steps.extend(rows::step_beside_run(row)?);
+    }
+    in_order(&mut open_steps);
     Ok(Some(Some(Looked { run, open_steps })))
 }
 
@@ -118,12 +137,16 @@ pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> 
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
-fn steps(conn: &Connection, select: &str, key: RunKey) -> Result<Vec<Step>, Error> {
-    let mut select = conn.prepare_cached(select).map_err(sql)?;
+fn steps(conn: &Connection, key: RunKey) -> Result<Vec<Step>, Error> {
+    let mut select = conn.prepare_cached(&STEPS_OF_RUN).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
     let mut steps = rows::collect(found, rows::step)?;
-    steps.sort_by(|a, b| (a.position, &a.step_key).cmp(&(b.position, &b.step_key)));
+    in_order(&mut steps);
     Ok(steps)
+}
+
+fn in_order(steps: &mut [Step]) {
+    steps.sort_by(|a, b| (a.position, &a.step_key).cmp(&(b.position, &b.step_key)));
 }
 
 fn messages(conn: &Connection, key: RunKey) -> Result<Vec<Message>, Error> {
@@ -140,19 +163,21 @@ pub(crate) struct RunName {
     pub(crate) id: RunId,
 }
 
+impl RunName {
+    fn texts(&self) -> (&str, &str, &str) {
+        (self.namespace.as_str(), self.workflow.as_str(), self.id.as_str())
+    }
+}
+
 /// The newest generation of a run.
 pub(crate) fn find(conn: &Connection, name: &RunName) -> Result<Option<Run>, Error> {
     let mut select = conn.prepare_cached(&NEWEST_GENERATION).map_err(sql)?;
-    let name = params![name.namespace.as_str(), name.workflow.as_str(), name.id.as_str()];
-    let found = select.query(name).map_err(sql)?;
+    let found = select.query(name.texts()).map_err(sql)?;
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
 /// So many events are read where they are asked for.
 const SHORT: u64 = 64;
-
-/// How many can read on their own threads at once.
-const NEAR: usize = 4;
 
 /// How long a reader waits for a lock, which it meets only when a log is recovered.
 const WAIT: Duration = Duration::from_secs(5);
@@ -165,7 +190,6 @@ type Reading = Box<dyn FnOnce(&Connection) + Send>;
 pub(crate) struct Readers {
     queue: Mutex<Option<Sender<Reading>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    near: [Mutex<Option<Connection>>; NEAR],
 }
 
 impl Readers {
@@ -185,23 +209,7 @@ impl Readers {
                 }
             })?);
         }
-        let near = [const { Mutex::new(None) }; NEAR];
-        for place in &near {
-            let conn = schema::open_reader(path, Duration::ZERO)?;
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn);
-        }
-        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads), near })
-    }
-
-    /// Runs a short read on the caller's thread: the way to another thread and back takes longer
-    /// than the read. None if no connection is free, if `work` finds that it would not be short, or
-    /// if it fails: then it is for [`Readers::read`] to give the answer.
-    pub(crate) fn read_near<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<Option<T>, Error>,
-    ) -> Option<T> {
-        let free = self.near.iter().find_map(|place| place.try_lock().ok())?;
-        work(free.as_ref()?).ok().flatten()
+        Ok(Self { queue: Mutex::new(Some(queue)), threads: Mutex::new(threads) })
     }
 
     /// Runs `work` on one of the connections.
@@ -225,9 +233,6 @@ impl Readers {
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             let _ = thread.join();
-        }
-        for place in &self.near {
-            place.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 }

@@ -118,22 +118,36 @@ impl<'r> Cols<'r> {
         Ok(self.get::<Option<Uuid>>()?.map(K::from_uuid))
     }
 
+    /// The next column, where it is.
+    fn borrowed(&mut self) -> Result<ValueRef<'r>, Error> {
+        let index = self.next;
+        self.next += 1;
+        self.row.get_ref(index).map_err(error::sql)
+    }
+
     /// A text.
     pub(crate) fn text(&mut self) -> Result<Arc<str>, Error> {
-        self.get()
+        self.text_opt()?.ok_or_else(|| Error::corrupt("a row has no text where it must have one"))
     }
 
     /// A text, if there is one.
     pub(crate) fn text_opt(&mut self) -> Result<Option<Arc<str>>, Error> {
-        self.get()
+        let text = self.borrowed()?.as_str_or_null();
+        Ok(text
+            .map_err(|source| Error::corrupt("a text does not read").with_source(source))?
+            .map(Arc::from))
     }
 
     /// A word of a closed list.
     pub(crate) fn word<T>(&mut self, parse: fn(&str) -> Result<T, Error>) -> Result<T, Error> {
-        let index = self.next;
-        self.next += 1;
-        match self.row.get_ref(index).map_err(error::sql)? {
-            ValueRef::Text(bytes) => parse(&String::from_utf8_lossy(bytes)),
+        self.word_opt(parse)?
+            .ok_or_else(|| Error::corrupt("a row has no word where it must have one"))
+    }
+
+    fn word_opt<T>(&mut self, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, Error> {
+        match self.borrowed()? {
+            ValueRef::Null => Ok(None),
+            ValueRef::Text(bytes) => parse(&String::from_utf8_lossy(bytes)).map(Some),
             _ => Err(Error::corrupt("a word of a closed list is not text")),
         }
     }
@@ -155,13 +169,11 @@ impl<'r> Cols<'r> {
 
     /// A body, if its encoding says that there is one.
     fn body_opt(&mut self) -> Result<Option<Body>, Error> {
-        let encoding = self.text_opt()?;
+        let encoding = self.word_opt(Encoding::parse)?;
         let bytes = self.get::<Option<Vec<u8>>>()?;
         match (encoding, bytes) {
             (None, None) => Ok(None),
-            (Some(encoding), Some(bytes)) => {
-                Ok(Some(Body { encoding: Encoding::parse(&encoding)?, bytes: bytes.into() }))
-            }
+            (Some(encoding), Some(bytes)) => Ok(Some(Body { encoding, bytes: bytes.into() })),
             _ => Err(Error::corrupt("a body and its encoding do not fit together")),
         }
     }
@@ -305,9 +317,21 @@ pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
     })
 }
 
+/// How many columns [`RUN`] has.
+const RUN_COLUMNS: usize = 44;
+
+/// Reads [`STEP`] after [`RUN`], if there is a step.
+pub(crate) fn step_beside_run(row: &Row<'_>) -> Result<Option<Step>, Error> {
+    let is_there = row.get_ref(RUN_COLUMNS).map_err(error::sql)? != ValueRef::Null;
+    is_there.then(|| step_at(&mut Cols { row, next: RUN_COLUMNS })).transpose()
+}
+
 /// Reads [`STEP`].
 pub(crate) fn step(row: &Row<'_>) -> Result<Step, Error> {
-    let c = &mut Cols::new(row);
+    step_at(&mut Cols::new(row))
+}
+
+fn step_at(c: &mut Cols<'_>) -> Result<Step, Error> {
     Ok(Step {
         run_key: c.key()?,
         step_key: StepKey::from_stored(c.text()?),

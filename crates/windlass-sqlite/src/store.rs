@@ -18,6 +18,7 @@ use crate::apply::Writer;
 use crate::committer::{Committer, StoreClock};
 use crate::error::{self, Fail};
 use crate::load::{Readers, RunName};
+use crate::near::Near;
 use crate::options::Options;
 use crate::wake::Bell;
 use crate::{census, health, holds, list, load, retention, schema, workers};
@@ -26,6 +27,7 @@ use crate::{census, health, holds, list, load, retention, schema, workers};
 pub struct SqliteStore {
     committer: Committer,
     readers: Readers,
+    near: Near,
     bell: Bell,
     clock: Arc<StoreClock>,
     limits: Limits,
@@ -40,19 +42,27 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, Error> {
         let opened = schema::open(path.as_ref(), &options)?;
         let readers = Readers::start(&opened.path, options.readers)?;
+        let near = Near::open(&opened.path)?;
         let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
         // The thread ends with the last bell, and has nothing to finish.
         let (bell, _) = Bell::start()?;
-        let (committer, writer) = Committer::start(opened, &options, clock.clone(), bell.clone())?;
+        let (committer, writer) =
+            Committer::start(opened, &options, clock.clone(), bell.clone(), near.clone())?;
         Ok(Arc::new(Self {
             committer,
             readers,
+            near,
             bell,
             clock,
             limits: options.limits,
             closed: AtomicBool::new(false),
             writer: Mutex::new(Some(writer)),
         }))
+    }
+
+    fn close_readers(&self) {
+        self.near.close();
+        self.readers.close();
     }
 
     fn join(&self) {
@@ -80,21 +90,17 @@ impl SqliteStore {
         self.readers.read(work).await
     }
 
-    fn read_near<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<Option<T>, Error>,
-    ) -> Option<T> {
-        if self.closed.load(Ordering::Acquire) || self.committer.is_closed() {
-            return None;
-        }
-        self.readers.read_near(work)
+    /// The connections for short reads, while the store is open.
+    fn near(&self) -> Option<&Near> {
+        let closed = self.closed.load(Ordering::Acquire) || self.committer.is_closed();
+        (!closed).then_some(&self.near)
     }
 }
 
 // The lock is free when the store is gone, whether or not somebody closed it.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        self.readers.close();
+        self.close_readers();
         let _ = self.committer.close();
         self.join();
     }
@@ -182,7 +188,8 @@ impl Store for SqliteStore {
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         Box::pin(async move {
             if let [run_key] = run_keys[..]
-                && let Some(loaded) = self.read_near(|conn| load::load_short(conn, run_key))
+                && let Some(near) = self.near()
+                && let Some(loaded) = near.read(|conn| load::load_short(conn, run_key))
             {
                 return Ok(loaded);
             }
@@ -198,7 +205,9 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
         let name = RunName { namespace, workflow, id };
         Box::pin(async move {
-            if let Some(found) = self.read_near(|conn| load::find(conn, &name).map(Some)) {
+            if let Some(near) = self.near()
+                && let Some(found) = near.read(|conn| load::find(conn, &name).map(Some))
+            {
                 return Ok(found);
             }
             self.read(move |conn| load::find(conn, &name)).await
@@ -213,7 +222,9 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
         let name = RunName { namespace, workflow, id };
         Box::pin(async move {
-            if let Some(looked) = self.read_near(|conn| load::look(conn, &name, true)) {
+            if let Some(near) = self.near()
+                && let Some(looked) = near.glance(|conn| load::look(conn, &name, true))
+            {
                 return Ok(looked);
             }
             Ok(self.read(move |conn| load::look(conn, &name, false)).await?.flatten())
@@ -330,7 +341,7 @@ impl Store for SqliteStore {
         self.closed.store(true, Ordering::Release);
         Box::pin(async move {
             // Readers first: only the last connection can tidy the log away, and a reader may not.
-            self.readers.close();
+            self.close_readers();
             let done = self.committer.close();
             if let Some(done) = done {
                 let _ = done.await;

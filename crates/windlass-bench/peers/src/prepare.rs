@@ -55,6 +55,9 @@ impl Workshop {
                 }
                 let mut cargo = cargo(&self.home.join(folder));
                 cargo.args(["build", "--release", "--locked", "--target-dir"]).arg(&self.target);
+                // As Windlass's own profile says it.
+                cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat");
+                cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
                 process::succeed(&mut cargo)?;
                 Ok(built(self.target.join("release").join(format!("peer-{folder}")), None))
             }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass::RunStatus;
@@ -11,6 +10,7 @@ use windlass::kernel::Run;
 use super::instances::find;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Incoming, MaybePayload};
+use crate::json::Json;
 use crate::view::InstanceStatus;
 
 /// A pause is read by whoever has the run's turn. Usually that is a moment; this is how long the

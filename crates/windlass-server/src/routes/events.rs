@@ -1,6 +1,5 @@
 //! Sending events to runs.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass::kernel::{Body, MessageId, MessageName};
@@ -8,6 +7,7 @@ use windlass::kernel::{Body, MessageId, MessageName};
 use super::instances::{check_depth, find};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Incoming, Payload};
+use crate::json::Json;
 use crate::view::{InstanceStatus, Raw};
 
 /// An event to be sent.

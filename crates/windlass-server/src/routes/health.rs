@@ -1,11 +1,11 @@
 //! Whether the process is up, and whether it can do its work.
 
-use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::json::Json;
 
 /// The process answers.
 pub(crate) async fn healthz() -> Json<Value> {

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
@@ -13,6 +12,7 @@ use super::instances::find;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, run_not_found};
+use crate::json::Json;
 use crate::paging::{Direction, page_size};
 use crate::view::{EventRecord, LogRecord, StepRecord};
 

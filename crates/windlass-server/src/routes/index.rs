@@ -1,6 +1,5 @@
 //! What is here: the first thing that a client may ask.
 
-use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::{ApiResult, Failure};
+use crate::json::Json;
 
 /// What this server is.
 #[derive(Serialize, ToSchema)]

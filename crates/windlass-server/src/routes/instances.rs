@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::Json;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -19,6 +18,7 @@ use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{
     AtRun, Call, InWorkflow, Incoming, Params, Payload, run_not_found, workflow_not_found,
 };
+use crate::json::Json;
 use crate::paging::{self, Filter, RunsParams, invalid_time};
 use crate::telemetry;
 use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step, parse_time, raw};

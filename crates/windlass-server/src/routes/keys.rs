@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass::kernel::Namespace;
@@ -11,6 +10,7 @@ use windlass::kernel::Namespace;
 use crate::auth::{ApiKey, Keys, NewKey, Scope};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Payload};
+use crate::json::Json;
 use crate::view::Time;
 
 const NAME_CHARS_MAX: usize = 100;

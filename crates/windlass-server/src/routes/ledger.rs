@@ -1,6 +1,5 @@
 //! The ledger of a run, or of everything that came of it, and its generations.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::Timestamp;
@@ -11,6 +10,7 @@ use super::instances::find;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params};
+use crate::json::Json;
 use crate::paging::page_size;
 use crate::view::{LedgerEvent, RunSummary};
 

@@ -1,6 +1,5 @@
 //! What waits, what is held, and who works.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{Capped, LimitKey, Query, QueueHealth, Worker, WorkerKey};
@@ -9,6 +8,7 @@ use crate::app::is_internal;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiResult, Failure};
 use crate::extract::{Call, Params};
+use crate::json::Json;
 use crate::paging::page_size;
 use crate::view::Time;
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
@@ -11,6 +10,7 @@ use windlass::kernel::{Run, RunId, WorkflowName};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, run_not_found};
+use crate::json::Json;
 use crate::view::InstanceStatus;
 
 /// How long to wait.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{Run, RunKey, WorkflowName};
@@ -13,6 +12,7 @@ use crate::app::is_internal;
 use crate::auth::{Scope, Target};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Params, Payload};
+use crate::json::Json;
 use crate::paging::{self, Direction, Filter, RunsParams};
 use crate::view::RunSummary;
 

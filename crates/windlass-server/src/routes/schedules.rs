@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -15,6 +14,7 @@ use crate::app::is_internal;
 use crate::auth::{Scope, Target};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Payload};
+use crate::json::Json;
 use crate::view::{Raw, Time};
 
 /// What becomes of slots that passed while nobody served the schedule.

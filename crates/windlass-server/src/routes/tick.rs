@@ -1,11 +1,11 @@
 //! Driving the engine from outside, for hosts that have no background.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, MaybePayload};
+use crate::json::Json;
 
 const RUNS: u32 = 100;
 

@@ -1,12 +1,12 @@
 //! Endpoints of webhooks that said that they are gone, and are left alone until somebody says otherwise.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass::webhooks::{WebhookOptions, Webhooks};
 
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Payload};
+use crate::json::Json;
 use crate::view::Time;
 
 /// How many endpoints are shown.

@@ -1,6 +1,5 @@
 //! Why a run is where it is.
 
-use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass_engine::{Child, Reason, Why};
@@ -8,6 +7,7 @@ use windlass_engine::{Child, Reason, Why};
 use super::instances::find;
 use crate::error::{ApiResult, Failure};
 use crate::extract::{AtRun, Call};
+use crate::json::Json;
 use crate::view::Time;
 
 /// One reason.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass::kernel::WorkflowName;
@@ -10,6 +9,7 @@ use windlass::kernel::WorkflowName;
 use crate::app::is_internal;
 use crate::error::{ApiResult, Failure};
 use crate::extract::Call;
+use crate::json::Json;
 
 /// A workflow.
 #[derive(Serialize, ToSchema)]

@@ -77,6 +77,7 @@ fn whole(text: &str) -> Vec<String> {
         "LOG",
         "BREAKER",
         "RATE",
+        "looked",
     ];
     let mut text = text.replace("SELECT {} FROM", "SELECT * FROM");
     for name in columns {

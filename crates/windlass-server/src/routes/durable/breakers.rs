@@ -1,6 +1,5 @@
 //! Circuit breakers: where they are, and closing one by hand.
 
-use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass::kernel::{Breaker, BreakerRow, LimitKey};
@@ -9,6 +8,7 @@ use super::PageParams;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Named, Params};
+use crate::json::Json;
 use crate::view::Time;
 
 /// A circuit breaker.

@@ -1,6 +1,5 @@
 //! Dead letters: tasks that were given up.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -16,6 +15,7 @@ use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Params, Payload};
+use crate::json::Json;
 use crate::paging::sized;
 use crate::view::{Raw, Time, parse_time, raw};
 

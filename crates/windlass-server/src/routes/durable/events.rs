@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::Json;
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Named, Params};
+use crate::json::Json;
 use crate::view::{Raw, Time, raw};
 
 /// Rows that are read from the store at a time.

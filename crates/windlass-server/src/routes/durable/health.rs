@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
@@ -17,6 +16,7 @@ use super::workflows::{counted, counted_new};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::Call;
+use crate::json::Json;
 use crate::routes::metrics;
 
 /// Load from which on a system is degraded.

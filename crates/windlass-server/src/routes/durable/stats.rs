@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass::kernel::Figures;
@@ -11,6 +10,7 @@ use super::bounded;
 use super::tasks::is_users;
 use crate::error::{ApiResult, Failure};
 use crate::extract::Call;
+use crate::json::Json;
 
 /// Figures of one activity type.
 #[derive(Default, Serialize, ToSchema)]

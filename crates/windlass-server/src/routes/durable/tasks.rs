@@ -1,6 +1,5 @@
 //! Tasks: activities and effects that wait or are being done.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +14,7 @@ use crate::app::is_internal;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Params};
+use crate::json::Json;
 use crate::paging::sized;
 use crate::view::{Raw, Time, raw};
 

@@ -1,6 +1,5 @@
 //! Workers: one life of one process each, of all namespaces.
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{Query, Timestamp, Worker, WorkerKey, WorkerStatus};
@@ -9,6 +8,7 @@ use crate::app::is_internal;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Named, Params};
+use crate::json::Json;
 use crate::paging::sized;
 use crate::view::Time;
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
@@ -18,6 +17,7 @@ use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, MaybePayload, Named, Params, Payload};
+use crate::json::Json;
 use crate::paging::sized;
 use crate::routes::control::check_reason;
 use crate::routes::instances::check_depth;
