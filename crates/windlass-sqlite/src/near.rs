@@ -1,6 +1,8 @@
 //! Short reads on the caller's own thread: the way to another thread and back takes longer than they
 //! do.
 
+#![allow(clippy::disallowed_methods, reason = "how old a snapshot is, is real time")]
+
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
