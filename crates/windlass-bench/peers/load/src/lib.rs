@@ -9,6 +9,10 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
+// The one that Windlass is measured with: no peer is to be slower for its allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Steps a run. Some peers have the number of steps in their types, so it is no option.
 pub const STEPS: u64 = 3;
 /// The longest that one run may take before the whole peer counts as stuck.
