@@ -21,7 +21,7 @@ pub(crate) use runs::{
     TerminateArgs, WaitArgs, WatchArgs,
 };
 pub(crate) use schedules::{PutArgs, SchedulesCommand};
-pub(crate) use store::{ExportArgs, ImportArgs, StoreArg, VerifyArgs};
+pub(crate) use store::{ExportArgs, ImportArgs, InspectArgs, OutputArg, StoreArg, VerifyArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,16 +95,28 @@ Examples:
     /// How the system is. Ends with 1 if it is unhealthy.
     Health(HealthArgs),
     /// Say what a store is and what is in it.
-    Info(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass info
+  windlass info --store postgres://db/app -o json")]
+    Info(InspectArgs),
     /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.
     ///
     /// Ends with 1 if something should be done. Opening a store brings its schema up to what this
     /// build needs, here as everywhere.
-    Doctor(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass doctor
+  windlass doctor --store postgres://db/app -o json")]
+    Doctor(InspectArgs),
     /// Recompute the hash chains of a store, and what events say of their rows.
     Verify(VerifyArgs),
     /// Bring the schema of a store up to what this build needs.
-    Migrate(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass migrate --store sqlite:app.db
+  windlass migrate --store postgres://db/app")]
+    Migrate(InspectArgs),
     /// Write runs as JSON Lines, to be imported into another store.
     Export(ExportArgs),
     /// Read runs that were exported. Runs that are there already are skipped.
@@ -347,7 +359,19 @@ pub(crate) struct ConfigArgs {
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
     /// What `windlass server` would use, and where each setting comes from.
-    Show(Box<ServerArgs>),
+    #[command(after_help = "\
+Examples:
+  windlass config show
+  windlass config show --config /etc/windlass.toml -o json")]
+    Show(Box<ShowArgs>),
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArg,
 }
 
 /// A duration as people write it: `90s`, `10 minutes`, `1h`.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use jiff::Timestamp;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
 use crate::args::Remote;
 use crate::exit::{Exit, Failure};
+use crate::output::now;
 
 /// How long a request may take that is not a long poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,6 +152,22 @@ impl Client {
     // What the server says, in its own words and code; and what the words do not say.
     async fn refused(&self, response: Response, path: Path<'_>) -> Failure {
         let status = response.status();
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let after = after.and_then(|text| retry_after(text, now()));
+        let failure = self.refusal(response, path).await;
+        // The server, or a proxy before it, has no room or cannot reach what it needs just now.
+        match status {
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => failure.transient().retry_after(after),
+            _ => failure,
+        }
+    }
+
+    async fn refusal(&self, response: Response, path: Path<'_>) -> Failure {
+        let status = response.status();
         let body: Value = match response.bytes().await {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
             Err(_) => Value::Null,
@@ -199,6 +217,16 @@ impl Client {
             None => failure,
         }
     }
+}
+
+/// When to ask again: seconds, or a time.
+fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
 
 /// What to say to somebody who wrote a name that is not among `known`.
@@ -255,5 +283,19 @@ mod tests {
         assert_eq!(hint("odrer", &known).unwrap(), "did you mean \"order\"?");
         assert_eq!(hint("billing", &known).unwrap(), "there are: hello, order, fan-out");
         assert_eq!(hint("billing", &[]), None);
+    }
+
+    #[test]
+    fn when_to_ask_again_is_a_number_or_a_time() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        for (text, expect) in [
+            ("3", Some(3)),
+            (" 0 ", Some(0)),
+            ("Sun, 01 Mar 2026 12:00:30 GMT", Some(30)),
+            ("Sun, 01 Mar 2026 11:00:00 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            assert_eq!(retry_after(text, now), expect.map(Duration::from_secs), "{text}");
+        }
     }
 }

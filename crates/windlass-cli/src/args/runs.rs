@@ -61,7 +61,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   windlass runs terminate order/order-42 --reason 'customer called'
-  windlass runs terminate --all --label batch=7 --dry-run")]
+  windlass runs terminate --all --label batch=7 --dry-run
+  windlass runs terminate --all --label batch=7 --reason 'batch 7 was wrong'")]
     Terminate(TerminateArgs),
     /// Ask a run to end: what it is doing is finished or given up first.
     #[command(after_help = "\
@@ -327,8 +328,15 @@ pub(crate) struct BulkArgs {
     /// Only count what would be done.
     #[arg(long, requires = "all", help_heading = "Many runs")]
     pub(crate) dry_run: bool,
-    /// At most so many in one call.
-    #[arg(short = 'n', long, value_name = "N", requires = "all", help_heading = "Many runs")]
+    /// At most so many in one call, 1 to 1000. [default: 1000]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        requires = "all",
+        value_parser = clap::value_parser!(u32).range(1..=1_000),
+        help_heading = "Many runs"
+    )]
     pub(crate) limit: Option<u32>,
 }
 
@@ -357,7 +365,7 @@ pub(crate) struct TerminateArgs {
     #[command(flatten)]
     pub(crate) bulk: BulkArgs,
     /// Why, for the record.
-    #[arg(long, value_name = "TEXT", conflicts_with = "all")]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
 

@@ -6,7 +6,10 @@ use super::Api;
 use super::runs::resolve;
 use crate::args::RunRef;
 use crate::exit::{Exit, Outcome};
-use crate::output::{ago, cell};
+use crate::output::{ago, cell, hanging, text};
+
+/// What lies deeper is not moved further to the right: a terminal has an edge.
+const DEPTH_SHOWN_MAX: u64 = 20;
 
 pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
     let run = resolve(&client, &run).await?;
@@ -22,23 +25,27 @@ pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
         _ => "it does not go on by itself",
     };
     out.line(&format!("{} is {}: {moving}", out.bold(&run.to_string()), out.status(&status)))?;
-    for (depth, reason) in found["reasons"].as_array().into_iter().flatten().enumerate() {
-        out.line(&format!("{}- {}", "  ".repeat(depth), reason_text(reason)))?;
+    for reason in found["reasons"].as_array().into_iter().flatten() {
+        // A run may wait for many things at once; only what a child waits for lies deeper.
+        let depth = reason["depth"].as_u64().unwrap_or(0).min(DEPTH_SHOWN_MAX);
+        let indent = "  ".repeat(usize::try_from(depth).unwrap_or(0));
+        let said = hanging(&reason_text(reason), indent.len() + 2);
+        out.line(&format!("{indent}- {said}"))?;
     }
     Ok(Exit::Ok)
 }
 
 fn reason_text(reason: &Value) -> String {
-    let mut text = match cell(reason, "text") {
-        text if text.is_empty() => cell(reason, "code"),
-        text => text,
+    let mut said = match text(reason, "text") {
+        said if said.is_empty() => cell(reason, "code"),
+        said => said,
     };
     if let Some(until) = reason["until"].as_str() {
-        text += &format!(" ({})", ago(until));
+        said += &format!(" ({})", ago(until));
     }
     let child = &reason["child"];
     if child.is_object() {
-        text += &format!(" [{}/{}]", cell(child, "workflow"), cell(child, "id"));
+        said += &format!(" [{}/{}]", cell(child, "workflow"), cell(child, "id"));
     }
-    text
+    said
 }

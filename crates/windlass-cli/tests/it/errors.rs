@@ -114,6 +114,50 @@ fn lists_are_read_page_by_page_until_the_limit() {
 }
 
 #[test]
+fn an_empty_page_is_not_the_end_of_a_list() {
+    let row = json!({ "workflowName": "w", "id": "a", "details": { "status": "errored" } });
+    let none = |cursor: &str| json!({ "runs": [], "cursor": cursor, "hasNextPage": true });
+    let at = "GET /api/runs?status=errored&pageSize=50&order=desc";
+    let server = Scripted::new(vec![
+        (
+            "GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c2",
+            200,
+            json!({ "runs": [row], "hasNextPage": false }),
+        ),
+        ("GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c1", 200, none("c2")),
+        (at, 200, none("c1")),
+    ]);
+    let said = server.say(&["runs", "list", "--status", "errored"]).expect(0);
+    assert!(said.out.contains("w/a") && !said.err.contains("no runs"), "{said:?}");
+    // A server that goes round in circles is not followed for ever.
+    let server = Scripted::new(vec![("GET /api/runs", 200, none("c1"))]);
+    server.say(&["runs", "list"]).expect(1);
+}
+
+#[test]
+fn a_bulk_action_that_leaves_runs_over_says_how_to_go_on() {
+    let answer = |dry: bool| {
+        json!({
+            "action": "terminate", "dryRun": dry, "matched": 1_000, "done": 1_000, "failed": [],
+            "more": true,
+        })
+    };
+    let server = Scripted::first_then(
+        vec![("POST ", 200, answer(false))],
+        vec![("POST ", 200, answer(true))],
+    );
+    let all = ["runs", "terminate", "--all", "--label", "batch=7", "--reason", "it was wrong"];
+    let said = server.say(&all).expect(0);
+    assert!(said.err.contains("say it again") && !said.err.contains("--limit"), "{said:?}");
+    assert_eq!(server.asked()[0].body["reason"], "it was wrong");
+    let said = server.say(&[&all[..], &["--dry-run"]].concat()).expect(0);
+    assert!(said.out.contains("at least 1000 runs match"), "{said:?}");
+    let said = server.say(&[&all[..], &["--limit", "10", "--dry-run"]].concat()).expect(0);
+    assert!(said.err.contains("raise --limit"), "{said:?}");
+    check(&[&all[..], &["--limit", "1001"]].concat(), 2, &["1..=1000"]);
+}
+
+#[test]
 fn a_bulk_action_says_what_it_takes() {
     let answer = json!({
         "action": "pause", "dryRun": false, "matched": 3, "done": 2, "more": false,
