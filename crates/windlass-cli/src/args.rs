@@ -134,6 +134,9 @@ Examples:
         shell: Shell,
     },
     /// Write man pages, one for each command.
+    #[command(after_help = "\
+Examples:
+  windlass man --out /usr/local/share/man/man1")]
     Man {
         /// The folder they are written to. It is made if it is missing.
         #[arg(long, value_name = "DIR")]
@@ -283,7 +286,13 @@ pub(crate) struct WorkflowsArgs {
 #[derive(Subcommand)]
 pub(crate) enum WorkflowsCommand {
     /// The workflows that the server knows, and how many runs of each are where.
-    #[command(visible_alias = "ls")]
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  windlass workflows list
+  windlass workflows list --url https://ops.example/api -H 'X-Team: billing' -o json"
+    )]
     List,
 }
 
@@ -332,9 +341,13 @@ Examples:
     Create {
         /// What the key is for.
         name: String,
-        /// What it may do: read, create, manage, send-event, tick or admin. Can be given more than
-        /// once.
-        #[arg(long = "scope", value_name = "SCOPE", required = true)]
+        /// What it may do. Can be given more than once.
+        #[arg(
+            long = "scope",
+            value_name = "SCOPE",
+            required = true,
+            value_parser = ["read", "create", "manage", "send-event", "tick", "admin"]
+        )]
         scopes: Vec<String>,
         /// The namespace that it speaks for.
         #[arg(long)]
@@ -344,6 +357,10 @@ Examples:
         expires: Option<Duration>,
     },
     /// Refuse a key from now on.
+    #[command(after_help = "\
+Examples:
+  windlass keys list
+  windlass keys revoke 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Revoke {
         /// The key's id, as `keys list` shows it.
         id: String,
@@ -377,6 +394,14 @@ pub(crate) struct ShowArgs {
 /// A duration as people write it: `90s`, `10 minutes`, `1h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     windlass::kernel::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// A time as RFC 3339 has it; the server reads it.
+pub(crate) fn time(text: &str) -> Result<String, String> {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("write a time such as 2026-03-01T12:00:00Z".to_owned()),
+    }
 }
 
 /// A label as `key=value`.

@@ -15,6 +15,9 @@ use crate::output::now;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+const WRONG_BASE: &str =
+    "is --url right? It is the base of the API and ends in /api unless it was moved";
+
 /// A server, as the command line names it.
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -87,7 +90,7 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(self.refused(response, path).await)
+        Err(self.refused(response, path, None).await)
     }
 
     async fn call(
@@ -105,7 +108,7 @@ impl Client {
         }
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
-            return Err(self.refused(response, path).await);
+            return Err(self.refused(response, path, body).await);
         }
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
@@ -150,11 +153,11 @@ impl Client {
     }
 
     // What the server says, in its own words and code; and what the words do not say.
-    async fn refused(&self, response: Response, path: Path<'_>) -> Failure {
+    async fn refused(&self, response: Response, path: Path<'_>, body: Option<&Value>) -> Failure {
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|text| retry_after(text, now()));
-        let failure = self.refusal(response, path).await;
+        let failure = self.refusal(response, path, body).await;
         // The server, or a proxy before it, has no room or cannot reach what it needs just now.
         match status {
             StatusCode::REQUEST_TIMEOUT
@@ -166,7 +169,7 @@ impl Client {
         }
     }
 
-    async fn refusal(&self, response: Response, path: Path<'_>) -> Failure {
+    async fn refusal(&self, response: Response, path: Path<'_>, asked: Option<&Value>) -> Failure {
         let status = response.status();
         let body: Value = match response.bytes().await {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
@@ -184,15 +187,20 @@ impl Client {
             let message = format!("the server at {shown} answered {status} to /{}", path.join("/"));
             let failure = Failure::new(exit, message);
             return match status {
-                StatusCode::NOT_FOUND => failure.with_hint(
-                    "is --url right? It is the base of the API and ends in /api unless it was moved",
-                ),
+                StatusCode::NOT_FOUND => failure.with_hint(WRONG_BASE),
                 _ => failure,
             };
         };
         let failure = Failure::new(exit, message).with_code(code);
         match (code, path) {
             ("WORKFLOW_NOT_FOUND", ["workflows", name, ..]) => self.nearest(failure, name).await,
+            ("WORKFLOW_NOT_FOUND", _) => match asked.and_then(|asked| asked["workflow"].as_str()) {
+                Some(name) => self.nearest(failure, name).await,
+                None => failure,
+            },
+            ("ROUTE_NOT_FOUND", _) => failure.with_hint(WRONG_BASE),
+            ("INSTANCE_NOT_FOUND", ["workflows", name, ..]) => failure
+                .with_hint(format!("see which there are: windlass runs list --workflow {name}")),
             ("UNAUTHENTICATED", _) => {
                 failure.with_hint("give a key with --key or WINDLASS_KEY, or a header with -H")
             }

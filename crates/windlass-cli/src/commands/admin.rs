@@ -226,6 +226,15 @@ async fn list(
     }
 }
 
+// What a list is of, as people call it.
+fn names(items: &str) -> &str {
+    match items {
+        "entries" => "dead letters",
+        "circuit_breakers" => "circuit breakers",
+        items => items,
+    }
+}
+
 fn table(
     out: Out,
     found: &Value,
@@ -241,7 +250,7 @@ fn table(
         table.row(row(out, item));
     }
     if table.is_empty() {
-        note("there is nothing");
+        note(&format!("no {}", names(items)));
         return Ok(());
     }
     table.print()?;

@@ -30,6 +30,27 @@ fn reasons_are_indented_by_how_deep_they_lie() {
     assert_eq!(lines, expect);
 }
 
+#[test]
+fn it_is_said_whether_the_run_goes_on_by_itself() {
+    for (status, moving, code, expect) in [
+        ("active", true, "held", "it is moving"),
+        ("active", true, "starts_later", "it goes on by itself"),
+        ("waiting", true, "sleeping", "it goes on by itself"),
+        ("waiting", true, "awaiting_event", "it waits to be sent an event"),
+        ("waiting", false, "blocked", "it does not go on by itself"),
+        ("complete", false, "ended", "it has ended"),
+        ("errored", false, "ended", "it has ended; `windlass runs retry` carries it on"),
+    ] {
+        let reasons = [json!({ "code": code, "text": "the reason", "depth": 0 })];
+        let answer = json!({ "status": status, "moving": moving, "reasons": reasons });
+        let server = Scripted::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
+        let said = server.say(&["why", "order/x"]).expect(0);
+        let first = said.out.lines().next().unwrap();
+        assert_eq!(first, format!("order/x is {status}: {expect}"));
+        assert_eq!(said.out.contains("the reason"), code != "ended", "{said:?}");
+    }
+}
+
 // What a build before wrote under the name of a sample, whose first step is called otherwise.
 async fn order_before(ctx: Ctx, _: Option<serde_json::Value>) -> Result<String> {
     ctx.step("reserve", async || Ok::<_, BoxError>(1)).await?;

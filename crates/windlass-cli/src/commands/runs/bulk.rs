@@ -40,12 +40,13 @@ pub(super) async fn run(
         return Ok(exit);
     }
     let (matched, more) = (cell(&answer, "matched"), answer["more"] == true);
+    let runs = if matched == "1" { "run matches" } else { "runs match" };
     match bulk.dry_run {
         true => {
             let least = if more { "at least " } else { "" };
-            let text = format!("{action}: {least}{matched} runs match, nothing was done");
-            api.out.line(&text)?;
+            api.out.line(&format!("{action}: {least}{matched} {runs}, nothing was done"))?;
         }
+        false if matched == "0" => api.out.line(&format!("{action}: no run matches"))?,
         false => {
             let done = cell(&answer, "done");
             api.out.line(&format!("{action}: {done} of {matched} runs that match"))?;

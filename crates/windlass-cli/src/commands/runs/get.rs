@@ -74,8 +74,10 @@ pub(super) fn step_text(step: &Value) -> String {
         let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
         text += &format!(", attempt {attempts}{max}");
     }
+    let settled = matches!(step["status"].as_str(), Some("completed" | "errored" | "cancelled"));
     if let Some(event) = step["waitEventType"].as_str() {
-        text += &format!(", waits for an event of type {event:?}");
+        let waits = if settled { "waited" } else { "waits" };
+        text += &format!(", {waits} for an event of type {event:?}");
     }
     for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
         if let Some(at) = step[key].as_str() {
@@ -110,7 +112,8 @@ fn full(out: Out, details: &Value, meta: &Value) -> Result<(), Failure> {
     ];
     for (key, value) in meta.as_object().into_iter().flatten() {
         if !shown.contains(&key.as_str()) && !value.is_null() {
-            out.line(&format!("{} {}", out.dim(&plain_line(key)), short_json(value, 400)))?;
+            let text = value.as_str().map_or_else(|| short_json(value, 400), plain_line);
+            out.line(&format!("{} {text}", out.dim(&format!("{:<10}", plain_line(key)))))?;
         }
     }
     Ok(())
