@@ -21,7 +21,7 @@ pub(crate) use runs::{
     TerminateArgs, WaitArgs, WatchArgs,
 };
 pub(crate) use schedules::{PutArgs, SchedulesCommand};
-pub(crate) use store::{ExportArgs, ImportArgs, StoreArg, VerifyArgs};
+pub(crate) use store::{ExportArgs, ImportArgs, InspectArgs, OutputArg, StoreArg, VerifyArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,16 +95,28 @@ Examples:
     /// How the system is. Ends with 1 if it is unhealthy.
     Health(HealthArgs),
     /// Say what a store is and what is in it.
-    Info(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass info
+  windlass info --store postgres://db/app -o json")]
+    Info(InspectArgs),
     /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.
     ///
     /// Ends with 1 if something should be done. Opening a store brings its schema up to what this
     /// build needs, here as everywhere.
-    Doctor(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass doctor
+  windlass doctor --store postgres://db/app -o json")]
+    Doctor(InspectArgs),
     /// Recompute the hash chains of a store, and what events say of their rows.
     Verify(VerifyArgs),
     /// Bring the schema of a store up to what this build needs.
-    Migrate(StoreArg),
+    #[command(after_help = "\
+Examples:
+  windlass migrate --store sqlite:app.db
+  windlass migrate --store postgres://db/app")]
+    Migrate(InspectArgs),
     /// Write runs as JSON Lines, to be imported into another store.
     Export(ExportArgs),
     /// Read runs that were exported. Runs that are there already are skipped.
@@ -122,6 +134,9 @@ Examples:
         shell: Shell,
     },
     /// Write man pages, one for each command.
+    #[command(after_help = "\
+Examples:
+  windlass man --out /usr/local/share/man/man1")]
     Man {
         /// The folder they are written to. It is made if it is missing.
         #[arg(long, value_name = "DIR")]
@@ -271,7 +286,13 @@ pub(crate) struct WorkflowsArgs {
 #[derive(Subcommand)]
 pub(crate) enum WorkflowsCommand {
     /// The workflows that the server knows, and how many runs of each are where.
-    #[command(visible_alias = "ls")]
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  windlass workflows list
+  windlass workflows list --url https://ops.example/api -H 'X-Team: billing' -o json"
+    )]
     List,
 }
 
@@ -320,9 +341,13 @@ Examples:
     Create {
         /// What the key is for.
         name: String,
-        /// What it may do: read, create, manage, send-event, tick or admin. Can be given more than
-        /// once.
-        #[arg(long = "scope", value_name = "SCOPE", required = true)]
+        /// What it may do. Can be given more than once.
+        #[arg(
+            long = "scope",
+            value_name = "SCOPE",
+            required = true,
+            value_parser = ["read", "create", "manage", "send-event", "tick", "admin"]
+        )]
         scopes: Vec<String>,
         /// The namespace that it speaks for.
         #[arg(long)]
@@ -332,6 +357,10 @@ Examples:
         expires: Option<Duration>,
     },
     /// Refuse a key from now on.
+    #[command(after_help = "\
+Examples:
+  windlass keys list
+  windlass keys revoke 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Revoke {
         /// The key's id, as `keys list` shows it.
         id: String,
@@ -347,12 +376,32 @@ pub(crate) struct ConfigArgs {
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
     /// What `windlass server` would use, and where each setting comes from.
-    Show(Box<ServerArgs>),
+    #[command(after_help = "\
+Examples:
+  windlass config show
+  windlass config show --config /etc/windlass.toml -o json")]
+    Show(Box<ShowArgs>),
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArg,
 }
 
 /// A duration as people write it: `90s`, `10 minutes`, `1h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     windlass::kernel::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// A time as RFC 3339 has it; the server reads it.
+pub(crate) fn time(text: &str) -> Result<String, String> {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("write a time such as 2026-03-01T12:00:00Z".to_owned()),
+    }
 }
 
 /// A label as `key=value`.

@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use jiff::Timestamp;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
 use crate::args::Remote;
 use crate::exit::{Exit, Failure};
+use crate::output::now;
 
 /// How long a request may take that is not a long poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+const WRONG_BASE: &str =
+    "is --url right? It is the base of the API and ends in /api unless it was moved";
 
 /// A server, as the command line names it.
 pub(crate) struct Client {
@@ -85,7 +90,7 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(self.refused(response, path).await)
+        Err(self.refused(response, path, None).await)
     }
 
     async fn call(
@@ -103,7 +108,7 @@ impl Client {
         }
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         if !response.status().is_success() {
-            return Err(self.refused(response, path).await);
+            return Err(self.refused(response, path, body).await);
         }
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
@@ -148,7 +153,23 @@ impl Client {
     }
 
     // What the server says, in its own words and code; and what the words do not say.
-    async fn refused(&self, response: Response, path: Path<'_>) -> Failure {
+    async fn refused(&self, response: Response, path: Path<'_>, body: Option<&Value>) -> Failure {
+        let status = response.status();
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let after = after.and_then(|text| retry_after(text, now()));
+        let failure = self.refusal(response, path, body).await;
+        // The server, or a proxy before it, has no room or cannot reach what it needs just now.
+        match status {
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => failure.transient().retry_after(after),
+            _ => failure,
+        }
+    }
+
+    async fn refusal(&self, response: Response, path: Path<'_>, asked: Option<&Value>) -> Failure {
         let status = response.status();
         let body: Value = match response.bytes().await {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
@@ -166,15 +187,20 @@ impl Client {
             let message = format!("the server at {shown} answered {status} to /{}", path.join("/"));
             let failure = Failure::new(exit, message);
             return match status {
-                StatusCode::NOT_FOUND => failure.with_hint(
-                    "is --url right? It is the base of the API and ends in /api unless it was moved",
-                ),
+                StatusCode::NOT_FOUND => failure.with_hint(WRONG_BASE),
                 _ => failure,
             };
         };
         let failure = Failure::new(exit, message).with_code(code);
         match (code, path) {
             ("WORKFLOW_NOT_FOUND", ["workflows", name, ..]) => self.nearest(failure, name).await,
+            ("WORKFLOW_NOT_FOUND", _) => match asked.and_then(|asked| asked["workflow"].as_str()) {
+                Some(name) => self.nearest(failure, name).await,
+                None => failure,
+            },
+            ("ROUTE_NOT_FOUND", _) => failure.with_hint(WRONG_BASE),
+            ("INSTANCE_NOT_FOUND", ["workflows", name, ..]) => failure
+                .with_hint(format!("see which there are: windlass runs list --workflow {name}")),
             ("UNAUTHENTICATED", _) => {
                 failure.with_hint("give a key with --key or WINDLASS_KEY, or a header with -H")
             }
@@ -199,6 +225,16 @@ impl Client {
             None => failure,
         }
     }
+}
+
+/// When to ask again: seconds, or a time.
+fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
 
 /// What to say to somebody who wrote a name that is not among `known`.
@@ -255,5 +291,19 @@ mod tests {
         assert_eq!(hint("odrer", &known).unwrap(), "did you mean \"order\"?");
         assert_eq!(hint("billing", &known).unwrap(), "there are: hello, order, fan-out");
         assert_eq!(hint("billing", &[]), None);
+    }
+
+    #[test]
+    fn when_to_ask_again_is_a_number_or_a_time() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        for (text, expect) in [
+            ("3", Some(3)),
+            (" 0 ", Some(0)),
+            ("Sun, 01 Mar 2026 12:00:30 GMT", Some(30)),
+            ("Sun, 01 Mar 2026 11:00:00 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            assert_eq!(retry_after(text, now), expect.map(Duration::from_secs), "{text}");
+        }
     }
 }

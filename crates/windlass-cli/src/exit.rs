@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use windlass::ErrorKind;
 
@@ -57,13 +58,22 @@ pub(crate) struct Failure {
     pub(crate) code: Option<String>,
     /// What to do about it.
     pub(crate) hint: Option<String>,
-    /// Whether the same call may succeed in a moment: the server was not there.
+    /// Whether the same call may succeed in a moment: the server was not there, or had no room.
     pub(crate) transient: bool,
+    /// When to ask again, if the server said so.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), code: None, hint: None, transient: false }
+        Self {
+            exit,
+            message: message.into(),
+            code: None,
+            hint: None,
+            transient: false,
+            retry_after: None,
+        }
     }
 
     /// Something failed.
@@ -83,6 +93,11 @@ impl Failure {
 
     pub(crate) fn transient(mut self) -> Self {
         self.transient = true;
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, after: Option<Duration>) -> Self {
+        self.retry_after = after;
         self
     }
 

@@ -8,6 +8,7 @@ mod client;
 mod commands;
 mod exit;
 mod output;
+mod patience;
 mod samples;
 mod settings;
 mod shown;

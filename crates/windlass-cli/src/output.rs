@@ -1,5 +1,6 @@
 //! What people and programs see: text that fits the terminal, or JSON.
 
+mod plain;
 mod progress;
 mod table;
 mod time;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::args::Format;
 use crate::exit::Failure;
 
+pub(crate) use plain::{hanging, plain, plain_line};
 pub(crate) use progress::Progress;
 pub(crate) use table::Table;
 pub(crate) use time::{ago, clock, now};
@@ -36,9 +38,14 @@ impl Out {
     pub(crate) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Text => Ok(()),
-            Format::Json => self.line(&serde_json::to_string_pretty(value).unwrap_or_default()),
-            Format::Jsonl => self.line(&value.to_string()),
+            Format::Json => self.line(&pretty(value)),
+            Format::Jsonl => self.record(value),
         }
+    }
+
+    /// Prints a document on one line, as one of many.
+    pub(crate) fn record(self, value: &Value) -> Result<(), Failure> {
+        self.line(&plain::plain_json(value.to_string()))
     }
 
     /// Prints a document that is a list: in JSON Lines each item by itself.
@@ -124,16 +131,26 @@ fn colours(terminal: bool) -> bool {
 pub(crate) fn error(failure: &Failure) {
     let colours = colours(std::io::stderr().is_terminal());
     let word = paint(colours, AnsiColor::Red.on_default().bold(), "error:");
-    eprintln!("{word} {failure}");
+    warn(&format!("{word} {}", hanging(&plain(&failure.to_string()), 7)));
     if let Some(hint) = &failure.hint {
         let word = paint(colours, AnsiColor::Cyan.on_default().bold(), "hint:");
-        eprintln!(" {word} {hint}");
+        warn(&format!(" {word} {}", plain(hint)));
     }
 }
 
 /// A note on standard error, which leaves standard output to the data.
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    warn(&plain(text));
+}
+
+fn warn(text: &str) {
+    // Nobody may be listening, and a note is nothing to fail for.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// JSON as people read it.
+pub(crate) fn pretty(value: &Value) -> String {
+    plain::plain_json(serde_json::to_string_pretty(value).unwrap_or_default())
 }
 
 /// JSON on one line, cut to a length that a table can hold.
@@ -141,7 +158,7 @@ pub(crate) fn short_json(value: &Value, chars_max: usize) -> String {
     let text = match value {
         Value::Null => return String::new(),
         Value::String(text) => format!("{text:?}"),
-        other => other.to_string(),
+        other => plain::plain_json(other.to_string()),
     };
     if text.chars().count() <= chars_max {
         return text;
@@ -155,9 +172,14 @@ pub(crate) fn short_json(value: &Value, chars_max: usize) -> String {
 pub(crate) fn cell(value: &Value, key: &str) -> String {
     match &value[key] {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => plain_line(text),
+        other => plain::plain_json(other.to_string()),
     }
+}
+
+/// A member that is a text and may have several lines; empty if it is not there.
+pub(crate) fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().map(plain).unwrap_or_default()
 }
 
 /// A member that is a time, relative to now.
@@ -167,12 +189,12 @@ pub(crate) fn cell_ago(value: &Value, key: &str) -> String {
 
 /// An error of the API as `Name: message`.
 pub(crate) fn error_text(error: &Value) -> String {
-    match (error["name"].as_str(), error["message"].as_str()) {
+    plain(&match (error["name"].as_str(), error["message"].as_str()) {
         (Some(name), Some(message)) if !name.is_empty() => format!("{name}: {message}"),
         (_, Some(message)) => message.to_owned(),
         (Some(name), None) => name.to_owned(),
         (None, None) => String::new(),
-    }
+    })
 }
 
 /// Labels as `key=value`, with spaces between.
@@ -182,5 +204,5 @@ pub(crate) fn labels_text(labels: &Value) -> String {
         Some(value) => format!("{key}={value}"),
         None => format!("{key}={value}"),
     };
-    labels.iter().map(pair).collect::<Vec<_>>().join(" ")
+    plain_line(&labels.iter().map(pair).collect::<Vec<_>>().join(" "))
 }

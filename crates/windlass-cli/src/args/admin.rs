@@ -17,8 +17,12 @@ pub(crate) enum WorkersCommand {
     /// The workers of the store, with what they hold and what they have done.
     #[command(visible_alias = "ls")]
     List {
-        /// Only workers in this status: active, draining, stopped or stale.
-        #[arg(long, value_name = "STATUS")]
+        /// Only workers in this status.
+        #[arg(
+            long,
+            value_name = "STATUS",
+            value_parser = ["active", "draining", "stopped", "stale"]
+        )]
         status: Option<String>,
         /// Only workers of this group.
         #[arg(long, value_name = "NAME")]
@@ -32,6 +36,10 @@ pub(crate) enum WorkersCommand {
         id: String,
     },
     /// Ask a worker to take nothing new, to finish what it holds and to stop.
+    #[command(after_help = "\
+Examples:
+  windlass workers list --status active
+  windlass workers drain 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Drain {
         /// The worker's id.
         id: String,
@@ -57,8 +65,12 @@ Examples:
   windlass tasks list --queue effects -o jsonl"
     )]
     List {
-        /// Only tasks in this state: pending or claimed; of the pending ones, ready or scheduled.
-        #[arg(long, value_name = "STATE")]
+        /// Only tasks in this state. The pending ones are ready or scheduled.
+        #[arg(
+            long,
+            value_name = "STATE",
+            value_parser = ["pending", "claimed", "ready", "scheduled"]
+        )]
         state: Option<String>,
         /// Only tasks of this activity type.
         #[arg(short = 't', long = "type", value_name = "TYPE")]
@@ -96,6 +108,10 @@ pub(crate) enum DlqCommand {
         page: PageArgs,
     },
     /// Try a dead letter again: an effect by itself, anything else by carrying its failed run on.
+    #[command(after_help = "\
+Examples:
+  windlass dlq list --type charge_card
+  windlass dlq requeue 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Requeue {
         /// The letter's id.
         id: String,
@@ -138,6 +154,10 @@ pub(crate) enum BreakersCommand {
         page: PageArgs,
     },
     /// Close a circuit breaker.
+    #[command(after_help = "\
+Examples:
+  windlass breakers list
+  windlass breakers reset activity:charge_card")]
     Reset {
         /// The breaker's key.
         key: String,
@@ -158,6 +178,9 @@ pub(crate) enum WebhooksCommand {
     #[command(visible_alias = "ls")]
     List,
     /// Send to an endpoint again.
+    #[command(after_help = "\
+Examples:
+  windlass webhooks enable https://shop.example/hooks")]
     Enable {
         /// Its URL, as the list shows it.
         #[arg(value_name = "ENDPOINT")]

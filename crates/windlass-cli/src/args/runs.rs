@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{duration, label};
+use super::{duration, label, time};
 
 #[derive(Subcommand)]
 pub(crate) enum RunsCommand {
@@ -38,6 +38,11 @@ Examples:
   windlass runs logs order/order-42 --log-level warn --log-category payments")]
     Logs(LogsArgs),
     /// The ledger of a run: what happened, in order, with causes and hashes.
+    #[command(after_help = "\
+Examples:
+  windlass runs events order/order-42
+  windlass runs events order/order-42 --root   with its parents and children
+  windlass runs events order/order-42 --full -o jsonl")]
     Events(EventsArgs),
     /// Start a run.
     #[command(after_help = "\
@@ -54,14 +59,23 @@ Examples:
   windlass runs pause --all --workflow order --status active --dry-run")]
     Pause(ControlArgs),
     /// Let a paused run go on.
+    #[command(after_help = "\
+Examples:
+  windlass runs resume order/order-42 --wait
+  windlass runs resume --all --workflow order")]
     Resume(ControlArgs),
     /// Begin a run again from the start, as a new generation with the same input.
+    #[command(after_help = "\
+Examples:
+  windlass runs restart order/order-42
+  windlass runs restart order/order-42 --wait --timeout 5m")]
     Restart(RestartArgs),
     /// End a run for good.
     #[command(after_help = "\
 Examples:
   windlass runs terminate order/order-42 --reason 'customer called'
-  windlass runs terminate --all --label batch=7 --dry-run")]
+  windlass runs terminate --all --label batch=7 --dry-run
+  windlass runs terminate --all --label batch=7 --reason 'batch 7 was wrong'")]
     Terminate(TerminateArgs),
     /// Ask a run to end: what it is doing is finished or given up first.
     #[command(after_help = "\
@@ -81,6 +95,12 @@ Examples:
   windlass runs send-event --workflow order --id order-42 --type approval --event-id once-1")]
     SendEvent(SendEventArgs),
     /// Follow a run live until it ends: status, steps, logs and events.
+    #[command(after_help = "\
+Examples:
+  windlass runs watch order/order-42
+  windlass runs watch order/order-42 --timeout 10m -o jsonl
+
+The exit code is 0 if the run completed and 4 if it did not. A server that is restarted is waited for.")]
     Watch(WatchArgs),
 }
 
@@ -191,10 +211,10 @@ pub(crate) struct FilterArgs {
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Only runs created at this time (RFC 3339) or later.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) created_from: Option<String>,
     /// Only runs created before this time (RFC 3339).
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) created_before: Option<String>,
 }
 
@@ -307,7 +327,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     pub(crate) delay: Option<Duration>,
     /// Begin at this time (RFC 3339).
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at: Option<String>,
     /// A text that every step and the terminal hook of a relay see. Can be given more than once.
     #[arg(long = "run-header", value_name = "KEY=VALUE", value_parser = label)]
@@ -327,8 +347,15 @@ pub(crate) struct BulkArgs {
     /// Only count what would be done.
     #[arg(long, requires = "all", help_heading = "Many runs")]
     pub(crate) dry_run: bool,
-    /// At most so many in one call.
-    #[arg(short = 'n', long, value_name = "N", requires = "all", help_heading = "Many runs")]
+    /// At most so many in one call, 1 to 1000. [default: 1000]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        requires = "all",
+        value_parser = clap::value_parser!(u32).range(1..=1_000),
+        help_heading = "Many runs"
+    )]
     pub(crate) limit: Option<u32>,
 }
 
@@ -357,7 +384,7 @@ pub(crate) struct TerminateArgs {
     #[command(flatten)]
     pub(crate) bulk: BulkArgs,
     /// Why, for the record.
-    #[arg(long, value_name = "TEXT", conflicts_with = "all")]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
 

@@ -62,10 +62,11 @@ pub(crate) struct PutArgs {
     /// A label of the runs. Can be given more than once.
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// What to do when the run before has not ended.
-    #[arg(long, value_name = "WORD")]
+    /// What to do when the run before has not ended: start beside it, or leave it out.
+    /// [default: allow]
+    #[arg(long, value_name = "WORD", value_parser = ["allow", "skip"])]
     pub(crate) overlap: Option<String>,
-    /// What to do with times that were missed.
-    #[arg(long, value_name = "WORD")]
+    /// Which of the times that were missed are made up for. [default: last]
+    #[arg(long, value_name = "WORD", value_parser = ["last", "all", "skip"])]
     pub(crate) missed: Option<String>,
 }

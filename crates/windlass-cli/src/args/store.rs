@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Format;
+
 /// The store that a command opens.
 #[derive(Args, Clone)]
 pub(crate) struct StoreArg {
@@ -16,6 +18,23 @@ pub(crate) struct StoreArg {
         default_value = "sqlite:.windlass/windlass.db"
     )]
     pub(crate) store: String,
+}
+
+/// How a command that asks no server prints.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct OutputArg {
+    /// How to print: text for people, json as one document, jsonl as one line an item.
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub(crate) output: Format,
+}
+
+/// A store, and how to print what it says.
+#[derive(Args, Clone)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    #[command(flatten)]
+    pub(crate) output: OutputArg,
 }
 
 /// Which namespace runs are looked up in by their names.
@@ -49,6 +68,8 @@ pub(crate) struct VerifyArgs {
     /// Save the heads of what was verified, to be kept where the store's owner cannot change them.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArg,
 }
 
 #[derive(Args)]
@@ -88,4 +109,6 @@ pub(crate) struct ImportArgs {
     /// The file to read. [default: standard input]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArg,
 }

@@ -6,7 +6,7 @@ use super::Api;
 use crate::args::{BreakersCommand, DlqCommand, PageArgs, TasksCommand, WorkersCommand};
 use crate::client::Params;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, cell_ago, note};
+use crate::output::{Out, cell, cell_ago, hanging, note, plain, plain_line, short_json};
 
 /// The most rows that one request asks for.
 const PAGE: usize = 100;
@@ -88,7 +88,7 @@ fn stats(out: Out, found: &Value) -> Result<(), Failure> {
     let mut table = out.table(&columns);
     for (name, row) in found["by_activity_type"].as_object().into_iter().flatten() {
         table.row([
-            out.bold(name),
+            out.bold(&plain_line(name)),
             cell(row, "pending"),
             cell(row, "claimed"),
             cell(row, "completed_last_hour"),
@@ -226,6 +226,15 @@ async fn list(
     }
 }
 
+// What a list is of, as people call it.
+fn names(items: &str) -> &str {
+    match items {
+        "entries" => "dead letters",
+        "circuit_breakers" => "circuit breakers",
+        items => items,
+    }
+}
+
 fn table(
     out: Out,
     found: &Value,
@@ -241,7 +250,7 @@ fn table(
         table.row(row(out, item));
     }
     if table.is_empty() {
-        note("there is nothing");
+        note(&format!("no {}", names(items)));
         return Ok(());
     }
     table.print()?;
@@ -258,11 +267,11 @@ fn one(out: Out, found: &Value) -> Result<(), Failure> {
     for (key, value) in found.as_object().into_iter().flatten() {
         let text = match value {
             Value::Null => continue,
-            Value::String(text) if key == "status" => out.status(text),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+            Value::String(text) if key == "status" => out.status(&plain_line(text)),
+            Value::String(text) => hanging(&plain(text), 23),
+            other => short_json(other, usize::MAX),
         };
-        out.line(&format!("{} {text}", out.dim(&format!("{key:<22}"))))?;
+        out.line(&format!("{} {text}", out.dim(&format!("{:<22}", plain_line(key)))))?;
     }
     Ok(())
 }

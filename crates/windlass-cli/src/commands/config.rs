@@ -1,23 +1,38 @@
 //! `windlass config show`: what the server would use, and where each setting comes from.
 
-use crate::args::{Format, ServerArgs};
+use serde_json::{Value, json};
+
+use crate::args::ShowArgs;
 use crate::exit::{Exit, Outcome};
 use crate::output::Out;
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings};
 use crate::shown::without_password;
 
-pub(super) fn show(args: &ServerArgs) -> Outcome {
-    let settings = Settings::read(args)?;
-    let out = Out::new(Format::Text);
+pub(super) fn show(args: &ShowArgs) -> Outcome {
+    let settings = Settings::read(&args.server)?;
+    let out = Out::new(args.output.output);
+    if !out.is_text() {
+        let row = |setting: &Setting| {
+            let (value, from) = (value_of(setting), setting.origin.to_string());
+            json!({ "name": setting.name, "value": value, "from": from })
+        };
+        let rows: Vec<Value> = settings.all.iter().map(row).collect();
+        out.list(&json!({ "settings": rows }), "settings")?;
+        return Ok(Exit::Ok);
+    }
     let mut table = out.table(&["SETTING", "VALUE", "FROM"]);
     for setting in &settings.all {
-        let value = match setting.name {
-            "admin_key" if !setting.value.is_empty() => "(set)".to_owned(),
-            "store" => without_password(&setting.value),
-            _ => setting.value.clone(),
-        };
-        table.row([out.bold(setting.name), value, setting.origin.to_string()]);
+        table.row([out.bold(setting.name), value_of(setting), setting.origin.to_string()]);
     }
     table.print()?;
     Ok(Exit::Ok)
+}
+
+// What may be shown of it.
+fn value_of(setting: &Setting) -> String {
+    match setting.name {
+        "admin_key" if !setting.value.is_empty() => "(set)".to_owned(),
+        "store" => without_password(&setting.value),
+        _ => setting.value.clone(),
+    }
 }

@@ -8,8 +8,9 @@ use std::path::Path;
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args::{Cli, Format};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Out;
 
 pub(super) fn completions(shell: Shell) -> Outcome {
     // Into memory first: the writer of completions panics when its reader is gone.
@@ -26,7 +27,8 @@ pub(super) fn man(folder: &Path) -> Outcome {
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
     let pages = std::fs::read_dir(folder).map_err(failed)?.count();
-    println!("{pages} pages in {shown}; read one with: man -l {shown}/windlass.1");
+    let text = format!("{pages} pages in {shown}; read one with: man -l {shown}/windlass.1");
+    Out::new(Format::Text).line(&text)?;
     Ok(Exit::Ok)
 }
 

@@ -15,6 +15,7 @@ use super::Api;
 use crate::args::{Named, RunRef, RunsCommand};
 use crate::client::Client;
 use crate::exit::{Failure, Outcome};
+use crate::output::plain_line;
 
 pub(super) async fn run(api: Api, command: RunsCommand) -> Outcome {
     match command {
@@ -53,7 +54,7 @@ impl RunName {
 
 impl std::fmt::Display for RunName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.workflow, self.id)
+        f.write_str(&plain_line(&format!("{}/{}", self.workflow, self.id)))
     }
 }
 

@@ -6,7 +6,7 @@ use windlass::kernel::format_duration;
 use super::{Api, labels_of, read_json};
 use crate::args::{PutArgs, SchedulesCommand};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, cell_ago, note, short_json};
+use crate::output::{Out, cell, cell_ago, note, plain_line, short_json};
 
 pub(super) async fn run(Api { client, out }: Api, command: SchedulesCommand) -> Outcome {
     let none = Vec::new();
@@ -89,7 +89,7 @@ fn one(out: Out, name: &str, found: &Value) -> Result<(), Failure> {
     for (key, value) in found.as_object().into_iter().flatten() {
         let told = ["name", "workflow", "cron", "everyMs", "timezone"].contains(&key.as_str());
         if !told && !value.is_null() {
-            let text = value.as_str().map_or_else(|| short_json(value, 200), ToOwned::to_owned);
+            let text = value.as_str().map_or_else(|| short_json(value, 200), plain_line);
             out.line(&format!("{} {text}", out.dim(&format!("{key:<10}"))))?;
         }
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::plain;
+
 /// A spinner; nothing at all where no terminal would show it.
 pub(crate) struct Progress(Option<ProgressBar>);
 
@@ -18,13 +20,13 @@ impl Progress {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
-        bar.set_message(text.to_owned());
+        bar.set_message(one_line(text));
         Self(Some(bar))
     }
 
-    pub(crate) fn say(&self, text: String) {
+    pub(crate) fn say(&self, text: &str) {
         if let Some(bar) = &self.0 {
-            bar.set_message(text);
+            bar.set_message(one_line(text));
         }
     }
 }
@@ -35,4 +37,8 @@ impl Drop for Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+fn one_line(text: &str) -> String {
+    plain(text).replace(['\n', '\t'], " ")
 }

@@ -20,7 +20,9 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let mut cells: Vec<String> = cells.into_iter().collect();
+        // A row is a line: what has several is told in full by other commands.
+        let one_line = |cell: String| cell.trim_end().replace(['\n', '\t'], " ");
+        let mut cells: Vec<String> = cells.into_iter().map(one_line).collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::plain_line;
+
 /// This machine's clock.
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
@@ -17,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Option<Timestamp> {
 pub(crate) fn ago(text: &str) -> String {
     match parse(text) {
         Some(time) => relative(time, now()),
-        None => text.to_owned(),
+        None => plain_line(text),
     }
 }
 
@@ -25,7 +27,7 @@ pub(crate) fn ago(text: &str) -> String {
 pub(crate) fn clock(text: &str) -> String {
     match parse(text) {
         Some(time) => time.to_zoned(TimeZone::system()).strftime("%H:%M:%S%.3f").to_string(),
-        None => text.to_owned(),
+        None => plain_line(text),
     }
 }
 

@@ -133,8 +133,8 @@ fn looked_after(store: &str) {
     );
     assert!(server.say(&["tasks", "list"]).expect(0).out.contains("nobody"));
     let said = server.say(&["tasks", "list", "--type", "other"]).expect(0);
-    assert!(said.out.is_empty() && said.err.contains("nothing"), "{said:?}");
-    server.say(&["tasks", "list", "--state", "dead"]).expect(1);
+    assert!(said.out.is_empty() && said.err.contains("no tasks"), "{said:?}");
+    server.say(&["tasks", "list", "--state", "dead"]).expect(2);
     let stats = json(&["tasks", "stats"]);
     assert_eq!(stats["by_activity_type"]["dial"]["failed_last_hour"], 1, "{stats}");
     let said = server.say(&["tasks", "stats"]).expect(0);

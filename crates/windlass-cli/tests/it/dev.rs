@@ -68,3 +68,25 @@ fn the_next_free_port_is_taken() {
     assert!(port > 7880, "{}", server.url);
     assert!(server.banner.iter().any(|line| line.contains(&format!("--url {}", server.url))));
 }
+
+#[test]
+fn the_state_is_kept_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", folder.path().join("try.db").display());
+    let dev = || {
+        let mut dev = windlass();
+        dev.current_dir(folder.path()).args(["dev", "--port", "0", "--store", &store]);
+        Server::spawn(dev)
+    };
+    let server = dev();
+    assert!(server.banner.iter().any(|line| line.contains("try.db")), "{:#?}", server.banner);
+    server.say(&["runs", "create", "fan-out/f-1", "--wait"]).expect(0);
+    assert_eq!(server.terminate(), Some(0));
+    let server = dev();
+    let said = server.say(&["runs", "get", "fan-out/f-1"]).expect(0);
+    assert!(said.out.contains("complete"), "{said:?}");
+    assert!(!folder.path().join(".windlass").exists());
+    let mut both = windlass();
+    both.args(["dev", "--ephemeral", "--store", &store]);
+    run(both).expect(2);
+}

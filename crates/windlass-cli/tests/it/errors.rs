@@ -34,6 +34,11 @@ fn a_command_line_that_is_wrong_ends_with_2() {
     check(&["runs", "list", "--url", "nonsense"], 2, &["is not the URL of a server"]);
     check(&["runs", "list", "-H", "no colon"], 2, &["is not \"Name: value\""]);
     check(&["runs", "list", "--label", "x"], 2, &["is not KEY=VALUE"]);
+    check(&["runs", "list", "--created-from", "yesterday"], 2, &["2026-03-01T12:00:00Z"]);
+    check(&["runs", "create", "hello", "--at", "noon"], 2, &["2026-03-01T12:00:00Z"]);
+    let put = ["schedules", "put", "s", "--workflow", "w", "--every", "1h", "--overlap", "perhaps"];
+    check(&put, 2, &["allow", "skip"]);
+    check(&["keys", "create", "ci", "--scope", "manag"], 2, &["a similar value exists: 'manage'"]);
     check(&["verify", "--store", "memory:"], 2, &["in memory is empty"]);
 }
 
@@ -52,6 +57,13 @@ fn what_the_server_refuses_is_told_with_its_code() {
             409,
             error("INSTANCE_TERMINAL", "it is complete"),
         ),
+        ("PUT /api/schedules/s", 404, error("WORKFLOW_NOT_FOUND", "there is no \"helo\"")),
+        (
+            "POST /api/workflows/order/instances",
+            409,
+            error("INSTANCE_ID_ALREADY_EXISTS", "it is there"),
+        ),
+        ("GET /api/durable", 404, error("ROUTE_NOT_FOUND", "there is no route")),
         ("GET /api/schedules", 401, error("UNAUTHENTICATED", "who are you")),
         ("GET /api/keys", 403, error("FORBIDDEN", "not you")),
         ("GET /api/workflows", 200, json!({ "workflows": [{ "name": "hello" }] })),
@@ -66,6 +78,15 @@ fn what_the_server_refuses_is_told_with_its_code() {
     let said = server.say(&["schedules", "list"]).expect(6);
     assert!(said.err.contains("WINDLASS_KEY"), "{said:?}");
     server.say(&["keys", "list"]).expect(6);
+    let said =
+        server.say(&["schedules", "put", "s", "--workflow", "helo", "--every", "1h"]).expect(3);
+    assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
+    let said = server.say(&["runs", "get", "order/x"]).expect(3);
+    assert!(said.err.contains("windlass runs list --workflow order"), "{said:?}");
+    let said = server.say(&["runs", "create", "order/x"]).expect(1);
+    assert!(said.err.contains("windlass runs restart order/x"), "{said:?}");
+    let said = server.say(&["breakers", "list"]).expect(3);
+    assert!(said.err.contains("is --url right?"), "{said:?}");
     // A base URL that is not one.
     let said = server.say(&["runs", "list"]).expect(3);
     assert!(said.err.contains("is --url right?"), "{said:?}");
@@ -111,6 +132,50 @@ fn lists_are_read_page_by_page_until_the_limit() {
     assert_eq!(ids, ["\"a\"", "\"b\""]);
     let said = server.say(&["runs", "list", "--limit", "2"]).expect(0);
     assert!(said.out.contains("w/a") && said.err.contains("there are more"), "{said:?}");
+}
+
+#[test]
+fn an_empty_page_is_not_the_end_of_a_list() {
+    let row = json!({ "workflowName": "w", "id": "a", "details": { "status": "errored" } });
+    let none = |cursor: &str| json!({ "runs": [], "cursor": cursor, "hasNextPage": true });
+    let at = "GET /api/runs?status=errored&pageSize=50&order=desc";
+    let server = Scripted::new(vec![
+        (
+            "GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c2",
+            200,
+            json!({ "runs": [row], "hasNextPage": false }),
+        ),
+        ("GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c1", 200, none("c2")),
+        (at, 200, none("c1")),
+    ]);
+    let said = server.say(&["runs", "list", "--status", "errored"]).expect(0);
+    assert!(said.out.contains("w/a") && !said.err.contains("no runs"), "{said:?}");
+    // A server that goes round in circles is not followed for ever.
+    let server = Scripted::new(vec![("GET /api/runs", 200, none("c1"))]);
+    server.say(&["runs", "list"]).expect(1);
+}
+
+#[test]
+fn a_bulk_action_that_leaves_runs_over_says_how_to_go_on() {
+    let answer = |dry: bool| {
+        json!({
+            "action": "terminate", "dryRun": dry, "matched": 1_000, "done": 1_000, "failed": [],
+            "more": true,
+        })
+    };
+    let server = Scripted::first_then(
+        vec![("POST ", 200, answer(false))],
+        vec![("POST ", 200, answer(true))],
+    );
+    let all = ["runs", "terminate", "--all", "--label", "batch=7", "--reason", "it was wrong"];
+    let said = server.say(&all).expect(0);
+    assert!(said.err.contains("say it again") && !said.err.contains("--limit"), "{said:?}");
+    assert_eq!(server.asked()[0].body["reason"], "it was wrong");
+    let said = server.say(&[&all[..], &["--dry-run"]].concat()).expect(0);
+    assert!(said.out.contains("at least 1000 runs match"), "{said:?}");
+    let said = server.say(&[&all[..], &["--limit", "10", "--dry-run"]].concat()).expect(0);
+    assert!(said.err.contains("raise --limit"), "{said:?}");
+    check(&[&all[..], &["--limit", "1001"]].concat(), 2, &["1..=1000"]);
 }
 
 #[test]

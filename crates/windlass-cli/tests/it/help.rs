@@ -44,3 +44,16 @@ fn there_is_a_man_page_for_each_command() {
         assert!(text.contains(".TH"), "{page}");
     }
 }
+
+#[test]
+fn every_page_that_does_something_has_an_example_or_needs_none() {
+    // What takes no more than the name of one thing, or nothing at all.
+    let plain = ["list", "get", "delete", "pause", "resume", "stats", "health"];
+    let said = say(&["docs"]).expect(0);
+    let pages = said.out.split("\n## ").skip(1).filter(|page| page.starts_with("windlass "));
+    for page in pages.filter(|page| !page.contains("\nCommands:\n")) {
+        let name = page.lines().next().unwrap();
+        let last = name.rsplit(' ').next().unwrap();
+        assert!(page.contains("\nExamples:\n") || plain.contains(&last), "{name} has no example");
+    }
+}

@@ -78,7 +78,7 @@ fn an_operator_pauses_resumes_restarts_and_ends_runs() {
 
     server.say(&["runs", "create", "order/o-2", "--label", "batch=7"]).expect(0);
     let count = ["runs", "terminate", "--all", "--label", "batch=7", "--dry-run"];
-    assert!(server.say(&count).expect(0).out.contains("1 runs match"), "it only counts");
+    assert!(server.say(&count).expect(0).out.contains("1 run matches"), "it only counts");
     assert_ne!(status(&server, "order/o-2"), "terminated");
     server.say(&["runs", "terminate", "--all", "--label", "batch=7"]).expect(0);
     until("it is terminated", || status(&server, "order/o-2") == "terminated");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -23,7 +24,13 @@ pub(crate) struct Asked {
 }
 
 type Answers = Vec<(&'static str, u16, Value)>;
-type Shared = (Arc<Answers>, Arc<Mutex<Vec<Asked>>>);
+type Shared = (Arc<Script>, Arc<Mutex<Vec<Asked>>>);
+
+/// What is answered once, and what is answered otherwise.
+struct Script {
+    first: Mutex<Answers>,
+    then: Answers,
+}
 
 /// A server with fixed answers: by the beginning of `METHOD /path?query`.
 pub(crate) struct Scripted {
@@ -34,9 +41,15 @@ pub(crate) struct Scripted {
 
 impl Scripted {
     pub(crate) fn new(answers: Answers) -> Self {
+        Self::first_then(Vec::new(), answers)
+    }
+
+    /// Gives each answer of `first` once, in that order, before those of `then`.
+    pub(crate) fn first_then(first: Answers, then: Answers) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let state: Shared = (Arc::new(answers), Arc::clone(&asked));
+        let script = Script { first: Mutex::new(first), then };
+        let state: Shared = (Arc::new(script), Arc::clone(&asked));
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().fallback(answer).with_state(state);
@@ -44,10 +57,15 @@ impl Scripted {
         Self { address, asked, _runtime: runtime }
     }
 
-    pub(crate) fn say(&self, args: &[&str]) -> Said {
+    /// A management command against this server.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = windlass();
         command.args(args).env("WINDLASS_URL", format!("http://{}/api", self.address));
-        run(command)
+        command
+    }
+
+    pub(crate) fn say(&self, args: &[&str]) -> Said {
+        run(self.command(args))
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -56,7 +74,7 @@ impl Scripted {
 }
 
 async fn answer(
-    State((answers, asked)): State<Shared>,
+    State((script, asked)): State<Shared>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -67,8 +85,19 @@ async fn answer(
     let headers = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     asked.lock().unwrap().push(Asked { line: line.clone(), headers, body });
-    let found = answers.iter().find(|(begins, ..)| line.starts_with(begins));
-    let (status, body) =
-        found.map_or((404, json!({})), |(_, status, body)| (*status, body.clone()));
-    (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
+    let (status, body) = {
+        let fits = |(begins, ..): &(&str, u16, Value)| line.starts_with(begins);
+        let mut first = script.first.lock().unwrap();
+        let found = match first.iter().position(fits) {
+            Some(at) => Some(first.remove(at)),
+            None => script.then.iter().find(|answer| fits(answer)).cloned(),
+        };
+        found.map_or((404, json!({})), |(_, status, body)| (status, body))
+    };
+    let mut response = (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
+    // As the real one says when to come again.
+    if matches!(status, 429 | 503) {
+        response.headers_mut().insert("retry-after", 1.into());
+    }
+    response
 }

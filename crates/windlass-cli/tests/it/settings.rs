@@ -22,6 +22,19 @@ fn settings_are_shown_with_where_they_come_from() {
     assert!(line("log ").contains("flag --log"), "{}", said.out);
     assert!(line("bind").contains("default"), "{}", said.out);
     assert!(!said.out.contains("secret"), "{}", said.out);
+    let mut command = windlass();
+    command.current_dir(folder.path()).env("WINDLASS_ADMIN_KEY", "0123456789abcdef");
+    command.args(["config", "show", "-o", "json"]);
+    let said = run(command).expect(0);
+    let told = said.json();
+    let of = |name: &str| {
+        let rows = told["settings"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(of("store")["value"], "postgres://app:…@db/app");
+    assert_eq!(of("store")["from"], "file windlass.toml");
+    assert_eq!(of("admin_key")["value"], "(set)");
+    assert!(!said.out.contains("secret") && !said.out.contains("0123456789"), "{}", said.out);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Server, postgres, say, sqlite_in, until};
+use crate::support::{Said, Server, execute, postgres, say, sqlite_in, until, windlass};
 
 /// A store with runs of every kind: ended, failed, sleeping, waiting for an event.
 fn filled(store: &str) {
@@ -157,4 +158,128 @@ fn chains_are_verified_and_compared_with_anchors() {
     std::fs::write(heads, forged).unwrap();
     let said = say(&["verify", "--store", &store, "--anchor", heads]).expect(1);
     assert!(said.out.contains("flawed:") || said.err.contains("anchor"), "{said:?}");
+}
+
+#[test]
+fn a_store_that_was_tampered_with_is_told_by_run_and_ordinal() {
+    let database = postgres();
+    let server = Server::start(&database.url);
+    server.say(&["runs", "create", "hello/h-1", "--wait"]).expect(0);
+    server.say(&["runs", "create", "hello/h-2", "--wait"]).expect(0);
+    let got = server.say(&["runs", "get", "hello/h-1", "-o", "json"]).expect(0).json();
+    let key = got["meta"]["runKey"].as_str().unwrap().to_owned();
+    assert_eq!(server.terminate(), Some(0));
+    say(&["verify", "--store", &database.url]).expect(0);
+    // As somebody who can do anything to the database, and gets past what refuses changes.
+    execute(
+        &database.url,
+        &format!(
+            "SET session_replication_role = replica; UPDATE windlass.events SET created_at = created_at + 1 \
+             WHERE run_key = '{key}' AND ordinal = 3"
+        ),
+    );
+    let said = say(&["verify", "--store", &database.url]).expect(1);
+    assert!(said.out.contains(&format!("flawed: run {key} at ordinal 3")), "{said:?}");
+    assert!(said.out.contains("[hello/h-1]") && said.out.contains(": 1 flaws"), "{said:?}");
+    let told = say(&["verify", "--store", &database.url, "-o", "json"]).expect(1).json();
+    assert_eq!((&told["clean"], &told["runs"]), (&Value::from(false), &Value::from(2)));
+    let flaw = &told["flaws"][0];
+    assert_eq!(flaw["runKey"], key.as_str());
+    assert_eq!((&flaw["ordinal"], &flaw["id"]), (&Value::from(3), &Value::from("h-1")));
+    // The other run is whole, and what is wrong does not become an anchor.
+    say(&["verify", "--store", &database.url, "hello/h-2"]).expect(0);
+    let folder = tempfile::tempdir().unwrap();
+    let heads = folder.path().join("heads.txt");
+    let save = ["verify", "--store", &database.url, "--save", heads.to_str().unwrap()];
+    assert!(say(&save).expect(1).out.contains("no anchors were saved"));
+    assert!(!heads.exists());
+}
+
+#[test]
+fn a_result_that_was_changed_in_the_file_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let store = sqlite_in(folder.path(), "app.db");
+    let server = Server::start(&store);
+    server.say(&["runs", "create", "hello/h-1", "--params", "\"Ann\"", "--wait"]).expect(0);
+    assert_eq!(server.terminate(), Some(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (old, new) = (b"HELLO, ANN!", b"HELLO, EVE!");
+    let found: Vec<usize> =
+        bytes.windows(old.len()).enumerate().filter(|(_, w)| w == old).map(|(at, _)| at).collect();
+    assert!(!found.is_empty());
+    for at in found {
+        bytes[at..at + new.len()].copy_from_slice(new);
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let said = say(&["verify", "--store", &store]).expect(1);
+    assert!(said.out.contains("at ordinal") && said.out.contains("[hello/h-1]"), "{said:?}");
+}
+
+#[test]
+fn what_stores_say_can_be_read_by_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_in(folder.path(), "app.db");
+    let json = |command: &str| say(&[command, "--store", &store, "-o", "json"]).expect(0).json();
+    assert!(json("migrate")["schema"].is_string());
+    let server = Server::start(&store);
+    server.say(&["runs", "create", "fan-out/f-1", "--wait"]).expect(0);
+    assert_eq!(server.terminate(), Some(0));
+    let info = json("info");
+    let rows = info["runs"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["workflow"] == "fan-out").unwrap();
+    assert_eq!((&row["status"], &row["count"]), (&"complete".into(), &1.into()), "{info}");
+    assert_eq!(info["turns"]["ready"]["count"], 0, "{info}");
+    let doctor = json("doctor");
+    assert_eq!(doctor["worries"], 0, "{doctor}");
+    let names: Vec<_> =
+        doctor["facts"].as_array().unwrap().iter().map(|fact| &fact["name"]).collect();
+    assert!(names.contains(&&Value::from("schema")), "{doctor}");
+    let lines = say(&["doctor", "--store", &store, "-o", "jsonl"]).expect(0).out;
+    assert_eq!(lines.lines().count(), names.len());
+    let verified = json("verify");
+    assert_eq!((&verified["clean"], &verified["flaws"]), (&true.into(), &Value::Array(vec![])));
+    let file = folder.path().join("runs.jsonl");
+    let count = export(&store, &file).lines().count();
+    let other = sqlite_in(folder.path(), "other.db");
+    let import = ["import", "--store", &other, file.to_str().unwrap(), "-o", "json"];
+    let told = say(&import).expect(0).json();
+    assert_eq!((&told["imported"], &told["failed"]), (&count.into(), &0.into()), "{told}");
+}
+
+#[test]
+fn a_reader_that_is_gone_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_in(folder.path(), "app.db");
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "").unwrap();
+    let man = folder.path().join("man");
+    for args in [
+        &["migrate", "--store", &store][..],
+        &["info", "--store", &store],
+        &["verify", "--store", &store],
+        &["doctor", "--store", &store],
+        &["import", "--store", &store, empty.to_str().unwrap()],
+        &["config", "show"],
+        &["completions", "bash"],
+        &["man", "--out", man.to_str().unwrap()],
+        &["docs"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = windlass();
+        command.args(args).current_dir(folder.path());
+        let said = into(command, writer);
+        assert_eq!(said.err, "", "{args:?}");
+        said.expect(0);
+    }
+}
+
+fn into(mut command: Command, out: std::io::PipeWriter) -> Said {
+    let output = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::piped()).output().unwrap();
+    Said {
+        code: output.status.code().unwrap_or(-1),
+        out: String::new(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
 }

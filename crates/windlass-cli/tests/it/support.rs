@@ -71,8 +71,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `windlass server` on a store with the samples, on a port of its own.
     pub(crate) fn start(store: &str) -> Self {
+        Self::start_at(store, "127.0.0.1:0")
+    }
+
+    /// As [`Self::start`], where one was before.
+    pub(crate) fn start_at(store: &str, bind: &str) -> Self {
         let mut command = windlass();
-        command.args(["server", "--samples", "--bind", "127.0.0.1:0", "--store", store]);
+        command.args(["server", "--samples", "--bind", bind, "--store", store]);
         command.args(["--log", "error"]);
         Self::spawn(command)
     }
@@ -108,11 +113,38 @@ impl Server {
         Self { child, url, banner }
     }
 
-    /// Runs a management command against this server.
-    pub(crate) fn say(&self, args: &[&str]) -> Said {
+    /// Where it listens.
+    pub(crate) fn bind(&self) -> String {
+        self.url.trim_start_matches("http://").trim_end_matches("/api").to_owned()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(sent.expect("kill starts").success());
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
+    }
+
+    /// Starts a management command against this server, and leaves it running.
+    pub(crate) fn begin(&self, args: &[&str]) -> Running {
+        Running::start(self.command(args))
+    }
+
+    /// A management command against this server.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = windlass();
         command.args(args).env("WINDLASS_URL", &self.url);
-        run(command)
+        command
+    }
+
+    /// Runs a management command against this server.
+    pub(crate) fn say(&self, args: &[&str]) -> Said {
+        run(self.command(args))
     }
 
     /// Ends it as the kernel would: without a word.
@@ -122,15 +154,64 @@ impl Server {
     }
 
     /// Asks it to stop, and waits until it has.
-    pub(crate) fn terminate(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill starts");
-        assert!(sent.success());
-        self.child.wait().expect("it ends").code()
+    pub(crate) fn terminate(self) -> Option<i32> {
+        self.signal("TERM");
+        self.ended()
     }
 }
 
 impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that runs beside the test. It is killed when the test ends, however it ends.
+pub(crate) struct Running {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let (to, lines) = std::sync::mpsc::channel();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let also = to.clone();
+        std::thread::spawn(move || forward(BufReader::new(stdout), &to));
+        std::thread::spawn(move || forward(BufReader::new(stderr), &also));
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    /// Waits until it prints a line with this text.
+    #[track_caller]
+    pub(crate) fn until(&mut self, text: &str) {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("{text:?} never came: {:#?}", self.seen));
+            let found = line.contains(text);
+            self.seen.push(line);
+            if found {
+                return;
+            }
+        }
+    }
+
+    /// Waits until it ends: its exit code, and every line that it printed.
+    pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>) {
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            self.seen.push(line);
+        }
+        let code = self.child.wait().expect("it ends").code();
+        (code, std::mem::take(&mut self.seen))
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -189,7 +270,7 @@ impl Drop for Database {
     }
 }
 
-fn execute(url: &str, sql: &str) {
+pub(crate) fn execute(url: &str, sql: &str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let (client, connection) =

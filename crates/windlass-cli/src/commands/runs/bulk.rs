@@ -7,7 +7,16 @@ use crate::commands::{Api, labels_of};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{cell, note};
 
-pub(super) async fn run(api: Api, action: &str, run: &RunRef, bulk: &BulkArgs) -> Outcome {
+/// The most runs that the server takes in one call, and what it takes if nothing is said.
+const TAKEN_MAX: u32 = 1_000;
+
+pub(super) async fn run(
+    api: Api,
+    action: &str,
+    run: &RunRef,
+    bulk: &BulkArgs,
+    reason: Option<&str>,
+) -> Outcome {
     let workflow = match run.named().map_err(Failure::usage)? {
         Named::Nothing => None,
         Named::Workflow(workflow) | Named::Word(workflow) => Some(workflow),
@@ -20,6 +29,9 @@ pub(super) async fn run(api: Api, action: &str, run: &RunRef, bulk: &BulkArgs) -
     if let Some(limit) = bulk.limit {
         body["limit"] = limit.into();
     }
+    if let Some(reason) = reason {
+        body["reason"] = reason.into();
+    }
     let answer = api.client.post(&["runs", "bulk"], &body).await?;
     let failed = answer["failed"].as_array().cloned().unwrap_or_default();
     let exit = if failed.is_empty() { Exit::Ok } else { Exit::Error };
@@ -27,9 +39,14 @@ pub(super) async fn run(api: Api, action: &str, run: &RunRef, bulk: &BulkArgs) -
         api.out.value(&answer)?;
         return Ok(exit);
     }
-    let matched = cell(&answer, "matched");
+    let (matched, more) = (cell(&answer, "matched"), answer["more"] == true);
+    let runs = if matched == "1" { "run matches" } else { "runs match" };
     match bulk.dry_run {
-        true => api.out.line(&format!("{action}: {matched} runs match, nothing was done"))?,
+        true => {
+            let least = if more { "at least " } else { "" };
+            api.out.line(&format!("{action}: {least}{matched} {runs}, nothing was done"))?;
+        }
+        false if matched == "0" => api.out.line(&format!("{action}: no run matches"))?,
         false => {
             let done = cell(&answer, "done");
             api.out.line(&format!("{action}: {done} of {matched} runs that match"))?;
@@ -39,8 +56,13 @@ pub(super) async fn run(api: Api, action: &str, run: &RunRef, bulk: &BulkArgs) -
         let (workflow, id) = (cell(row, "workflowName"), cell(row, "id"));
         note(&format!("{workflow}/{id}: {} [{}]", cell(row, "message"), cell(row, "code")));
     }
-    if answer["more"] == true {
-        note("more runs match than one call takes: say it again, or set --limit");
+    if more {
+        let taken = bulk.limit.unwrap_or(TAKEN_MAX);
+        let raise = if taken < TAKEN_MAX { ", or raise --limit" } else { "" };
+        note(&match bulk.dry_run {
+            true => format!("more than {taken} match; one call takes no more{raise}"),
+            false => format!("more match than the {taken} that were taken: say it again{raise}"),
+        });
     }
     Ok(exit)
 }

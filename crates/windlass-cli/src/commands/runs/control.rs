@@ -13,7 +13,7 @@ pub(super) async fn run(api: Api, action: &'static str, args: ControlArgs) -> Ou
         if args.wait.wait {
             return Err(Failure::usage("--wait is for one run, and --all for many"));
         }
-        return bulk::run(api, action, &args.run, &args.bulk).await;
+        return bulk::run(api, action, &args.run, &args.bulk, None).await;
     }
     bulk::refuse_filters(&args.bulk, action)?;
     let run = resolve(&api.client, &args.run).await?;
@@ -27,7 +27,8 @@ pub(super) async fn restart(api: Api, args: RestartArgs) -> Outcome {
 
 pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
     if args.bulk.all {
-        return bulk::run(api, "terminate", &args.run, &args.bulk).await;
+        let reason = args.reason.as_deref();
+        return bulk::run(api, "terminate", &args.run, &args.bulk, reason).await;
     }
     bulk::refuse_filters(&args.bulk, "terminate")?;
     let run = resolve(&api.client, &args.run).await?;

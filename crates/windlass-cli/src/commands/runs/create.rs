@@ -17,8 +17,16 @@ pub(super) async fn run(api: Api, args: CreateArgs) -> Outcome {
             return Err(Failure::usage("no workflow is named").with_hint(hint));
         }
     };
-    let body = body(&args, id)?;
-    let created = api.client.post(&["workflows", &workflow, "instances"], &body).await?;
+    let body = body(&args, id.clone())?;
+    let created = api.client.post(&["workflows", &workflow, "instances"], &body).await;
+    let created = created.map_err(|failure| match (&failure.code, id) {
+        (Some(code), Some(id)) if code == "INSTANCE_ID_ALREADY_EXISTS" => {
+            failure.with_hint(format!(
+                "choose another id, or begin it again with: windlass runs restart {workflow}/{id}"
+            ))
+        }
+        _ => failure,
+    })?;
     let run = RunName { workflow, id: cell(&created, "id") };
     if args.wait.wait {
         if api.out.is_text() {

@@ -6,7 +6,9 @@ use super::resolve;
 use crate::args::GetArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, ago, cell, error_text, labels_text, short_json};
+use crate::output::{
+    Out, ago, cell, error_text, hanging, labels_text, plain, plain_line, pretty, short_json,
+};
 
 pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
@@ -18,7 +20,7 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let (details, meta) = (&found["details"], &found["meta"]);
     let line = |name: &str, text: String| match text.is_empty() {
         true => Ok(()),
-        false => out.line(&format!("{} {text}", out.dim(&format!("{name:<10}")))),
+        false => out.line(&format!("{} {}", out.dim(&format!("{name:<10}")), hanging(&text, 11))),
     };
     line("run", out.bold(&run.to_string()))?;
     line("status", out.status(&cell(details, "status")))?;
@@ -46,12 +48,12 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
 }
 
 fn time(value: &Value) -> String {
-    value.as_str().map(|text| format!("{text} ({})", ago(text))).unwrap_or_default()
+    value.as_str().map(|text| format!("{} ({})", plain_line(text), ago(text))).unwrap_or_default()
 }
 
 fn blocked(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain(text),
         Value::Object(_) => error_text(value),
         _ => String::new(),
     }
@@ -61,7 +63,7 @@ fn current_step(out: Out, step: &Value) -> Result<(), Failure> {
     if step.is_null() {
         return Ok(());
     }
-    out.line(&format!("{} {}", out.dim("step      "), step_text(step)))
+    out.line(&format!("{} {}", out.dim("step      "), hanging(&step_text(step), 11)))
 }
 
 /// A step in one line: what it is, and what it waits for.
@@ -72,8 +74,10 @@ pub(super) fn step_text(step: &Value) -> String {
         let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
         text += &format!(", attempt {attempts}{max}");
     }
+    let settled = matches!(step["status"].as_str(), Some("completed" | "errored" | "cancelled"));
     if let Some(event) = step["waitEventType"].as_str() {
-        text += &format!(", waits for an event of type {event:?}");
+        let waits = if settled { "waited" } else { "waits" };
+        text += &format!(", {waits} for an event of type {event:?}");
     }
     for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
         if let Some(at) = step[key].as_str() {
@@ -91,7 +95,7 @@ fn full(out: Out, details: &Value, meta: &Value) -> Result<(), Failure> {
     for (name, value) in [("params", &meta["params"]), ("output", &details["output"])] {
         if !value.is_null() {
             out.line(&out.dim(name))?;
-            out.line(&serde_json::to_string_pretty(value).unwrap_or_default())?;
+            out.line(&pretty(value))?;
         }
     }
     let shown = [
@@ -108,7 +112,8 @@ fn full(out: Out, details: &Value, meta: &Value) -> Result<(), Failure> {
     ];
     for (key, value) in meta.as_object().into_iter().flatten() {
         if !shown.contains(&key.as_str()) && !value.is_null() {
-            out.line(&format!("{} {}", out.dim(key), short_json(value, 400)))?;
+            let text = value.as_str().map_or_else(|| short_json(value, 400), plain_line);
+            out.line(&format!("{} {text}", out.dim(&format!("{:<10}", plain_line(key)))))?;
         }
     }
     Ok(())

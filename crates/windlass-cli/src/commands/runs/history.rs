@@ -82,14 +82,19 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
         if result.is_empty() {
             result = short_json(&step["result"], if full { usize::MAX } else { 60 });
         }
-        let mut waits = cell(step, "waitEventType");
-        for (key, word) in [("nextRetryAt", "retry"), ("wakeAt", "wake")] {
-            if step["status"] != "completed" && step[key].is_string() {
-                waits += &format!(" {word} {}", cell_ago(step, key));
+        let mut waits = Vec::new();
+        if step["status"] != "completed" {
+            let event = cell(step, "waitEventType");
+            waits.extend((!event.is_empty()).then_some(event));
+            for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
+                let at = cell_ago(step, key);
+                waits.extend((!at.is_empty()).then(|| format!("{word} {at}")));
             }
         }
         let status = out.status(&cell(step, "status"));
-        let tries = cell(step, "attempts");
+        // Only code is tried; a sleep or a wait is not.
+        let tries = step["attempts"].as_u64().filter(|tries| *tries > 0);
+        let tries = tries.map(|tries| tries.to_string()).unwrap_or_default();
         let updated = cell_ago(step, "updatedAt");
         table.row([
             cell(step, "name"),
@@ -97,7 +102,7 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
             status,
             tries,
             updated,
-            waits.trim().to_owned(),
+            waits.join(", "),
             result,
         ]);
     }

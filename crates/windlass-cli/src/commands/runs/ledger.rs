@@ -7,7 +7,7 @@ use crate::args::EventsArgs;
 use crate::client::Params;
 use crate::commands::Api;
 use crate::exit::{Exit, Outcome};
-use crate::output::{cell, clock, note, short_json};
+use crate::output::{cell, clock, note, plain_line, short_json};
 
 /// The most pages that are read.
 const PAGES_MAX: usize = 1_000;
@@ -62,7 +62,7 @@ pub(super) fn summary(value: &Value, full: bool) -> String {
     let chars_max = if full { usize::MAX } else { 100 };
     let Some(members) = value.as_object().filter(|_| !full) else {
         return match value {
-            Value::String(text) => text.clone(),
+            Value::String(text) => plain_line(text),
             other => short_json(other, chars_max),
         };
     };
@@ -72,7 +72,7 @@ pub(super) fn summary(value: &Value, full: bool) -> String {
         other => format!("{key}={}", short_json(other, 60)),
     };
     let text = told.map(word).collect::<Vec<_>>().join(" ");
-    cut(&text, chars_max)
+    cut(&plain_line(&text), chars_max)
 }
 
 fn is_digest(value: &Value) -> bool {

@@ -6,7 +6,7 @@ use crate::args::{FilterArgs, ListArgs};
 use crate::client::Params;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{cell, cell_ago, error_text, labels_text, note};
+use crate::output::{Progress, cell, cell_ago, error_text, labels_text, note, plain_line};
 
 /// The most rows that one request asks for.
 const PAGE: usize = 100;
@@ -25,7 +25,7 @@ pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
     let mut table = out.table(&columns);
     for row in &rows {
         let workflow = match row["workflowName"].as_str() {
-            Some(name) => name.to_owned(),
+            Some(name) => plain_line(name),
             None => args.workflow.clone().unwrap_or_default(),
         };
         table.row([
@@ -55,20 +55,26 @@ async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, bool), Failure
     };
     let mut rows: Vec<Value> = Vec::new();
     let mut cursor: Option<String> = None;
+    let mut searching = None;
     loop {
         let mut params = filter_params(&args.filter);
         params.push(("pageSize", PAGE.min(args.limit - rows.len()).to_string()));
         params.push(("order", if args.oldest { "asc" } else { "desc" }.to_owned()));
-        params.extend(cursor.map(|cursor| ("cursor", cursor)));
+        params.extend(cursor.clone().map(|cursor| ("cursor", cursor)));
         let mut page = api.client.get(&path, &params).await?;
-        let found = page[items].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let none = found.is_empty();
-        rows.extend(found);
-        cursor = page["cursor"].as_str().map(ToOwned::to_owned);
-        let more = page["hasNextPage"].as_bool().unwrap_or(cursor.is_some());
-        if !more || none || cursor.is_none() || rows.len() >= args.limit {
+        rows.extend(page[items].as_array_mut().map(std::mem::take).unwrap_or_default());
+        let next = page["cursor"].as_str().map(ToOwned::to_owned);
+        let more = page["hasNextPage"].as_bool().unwrap_or(next.is_some());
+        if !more || next.is_none() || rows.len() >= args.limit {
             return Ok((rows, more));
         }
+        if next == cursor {
+            return Err(Failure::error("the server answers the same page for ever"));
+        }
+        // A page may be empty and not the last: the server looked at as many runs as it does for one
+        // request, and the filter took none of them.
+        cursor = next;
+        searching.get_or_insert_with(|| Progress::new("looking for runs"));
     }
 }
 

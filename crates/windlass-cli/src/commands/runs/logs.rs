@@ -10,7 +10,8 @@ use crate::args::{LogFilter, LogsArgs};
 use crate::client::{Client, Params};
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, clock, note, short_json};
+use crate::output::{Out, cell, clock, hanging, note, short_json, text};
+use crate::patience::Patience;
 
 /// How often new lines are asked for.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
@@ -32,41 +33,61 @@ pub(super) async fn run(Api { client, out }: Api, args: LogsArgs) -> Outcome {
     Ok(Exit::Ok)
 }
 
-// The last page has no cursor, so it is read again until it is full; its lines are known by their
-// ids.
 async fn follow(client: &Client, out: Out, run: &RunName, args: &LogsArgs) -> Outcome {
-    let mut cursor: Option<String> = None;
-    let mut seen: HashSet<String> = HashSet::new();
+    let mut follower = Follower { client, out, run, args, cursor: None, seen: HashSet::new() };
+    let mut patience = Patience::new(None);
     loop {
+        match follower.look().await {
+            Ok(true) => return Ok(Exit::Ok),
+            Ok(false) => {
+                patience.answered();
+                tokio::time::sleep(FOLLOW_EVERY).await;
+            }
+            Err(failure) => patience.bear_aloud(failure).await?,
+        }
+    }
+}
+
+/// How far the log has been read. The last page has no cursor, so it is read again until it is full;
+/// its lines are known by their ids.
+struct Follower<'a> {
+    client: &'a Client,
+    out: Out,
+    run: &'a RunName,
+    args: &'a LogsArgs,
+    cursor: Option<String>,
+    seen: HashSet<String>,
+}
+
+impl Follower<'_> {
+    // Prints what is new; whether there can be no more.
+    async fn look(&mut self) -> Result<bool, Failure> {
+        let filter = &self.args.filter;
         // Whether it has ended is asked before the lines are: none can come after.
-        let ended = wait::is_ended(client, run, args.filter.run_number).await?;
+        let ended = wait::is_ended(self.client, self.run, filter.run_number).await?;
         loop {
-            let mut params = log_params(&args.filter);
+            let mut params = log_params(filter);
             params.push(("pageSize", "100".to_owned()));
-            params.extend(args.filter.run_number.map(|number| ("runNumber", number.to_string())));
-            params.extend(cursor.clone().map(|cursor| ("logsCursor", cursor)));
-            let page = client.get(&run.path(&["history"]), &params).await?;
+            params.extend(filter.run_number.map(|number| ("runNumber", number.to_string())));
+            params.extend(self.cursor.clone().map(|cursor| ("logsCursor", cursor)));
+            let page = self.client.get(&self.run.path(&["history"]), &params).await?;
             for line in page["logs"].as_array().into_iter().flatten() {
-                if seen.insert(cell(line, "id")) {
-                    match out.is_text() {
-                        true => print(out, line, args.full)?,
-                        false => out.line(&line.to_string())?,
+                if self.seen.insert(cell(line, "id")) {
+                    match self.out.is_text() {
+                        true => print(self.out, line, self.args.full)?,
+                        false => self.out.record(line)?,
                     }
                 }
             }
             let next = page["logsCursor"].as_str().map(ToOwned::to_owned);
             match (next, page["logsHasNextPage"].as_bool()) {
                 (Some(next), Some(true)) => {
-                    seen.clear();
-                    cursor = Some(next);
+                    self.seen.clear();
+                    self.cursor = Some(next);
                 }
-                _ => break,
+                _ => return Ok(ended),
             }
         }
-        if ended {
-            return Ok(Exit::Ok);
-        }
-        tokio::time::sleep(FOLLOW_EVERY).await;
     }
 }
 
@@ -81,7 +102,9 @@ pub(super) fn log_params(filter: &LogFilter) -> Params {
 /// One line of the log.
 pub(super) fn print(out: Out, line: &Value, full: bool) -> Result<(), Failure> {
     let time = out.dim(&clock(&cell(line, "createdAt")));
-    let mut text = format!("{time} {} {}", out.level(&cell(line, "level")), cell(line, "message"));
+    // Further lines of a message stand under its first.
+    let message = hanging(&text(line, "message"), 19);
+    let mut text = format!("{time} {} {message}", out.level(&cell(line, "level")));
     let (category, step) = (cell(line, "category"), cell(line, "stepKey"));
     let mut about: Vec<String> = Vec::new();
     about.extend((!category.is_empty()).then_some(category));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use windlass::kernel::format_duration;
 
 use super::RunName;
 use super::get::step_text;
@@ -10,46 +11,58 @@ use crate::args::WaitArgs;
 use crate::client::Client;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{self, Out, Progress, cell, error_text};
+use crate::output::{self, Out, Progress, cell, error_text, pretty};
+use crate::patience::Patience;
 
 /// How long one poll waits; short, so that the line of progress is fresh.
 const POLL: Duration = Duration::from_secs(2);
-/// How long a server may be away before waiting is given up.
-const AWAY_MAX: Duration = Duration::from_secs(60);
+/// How much later than asked a server that does not answer at all is given up.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Waits until a run ends, prints how, and says so with the exit code.
-pub(super) async fn until_end(
-    Api { client, out }: &Api,
+pub(super) async fn until_end(api: &Api, run: &RunName, wait: &WaitArgs) -> Outcome {
+    let started = Instant::now();
+    let ended = poll(api, run, wait, started);
+    let answer = match wait.timeout {
+        None => ended.await?,
+        Some(max) => match tokio::time::timeout(max.saturating_add(GRACE), ended).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(too_long(run, started.elapsed(), None)),
+        },
+    };
+    end(api.out, run, &answer)
+}
+
+// The answer that says how the run ended.
+async fn poll(
+    Api { client, .. }: &Api,
     run: &RunName,
     wait: &WaitArgs,
-) -> Outcome {
-    let started = Instant::now();
-    let mut last_answer = started;
+    started: Instant,
+) -> Result<Value, Failure> {
+    let mut patience = Patience::new(wait.timeout);
     let progress = Progress::new(&format!("{run}: waiting"));
     loop {
         let left = wait.timeout.map_or(POLL, |max| max.saturating_sub(started.elapsed()));
         let poll = left.min(POLL);
         let params = vec![("waitMs", poll.as_millis().to_string())];
+        let mut trouble = None;
         match client.long_poll(&run.path(&["result"]), &params, poll).await {
-            Ok(answer) if answer["done"] == true => {
-                drop(progress);
-                return end(*out, run, &answer);
+            Ok(answer) if answer["done"] == true => return Ok(answer),
+            Ok(_) => patience.answered(),
+            Err(failure) => {
+                trouble = Some(failure.to_string());
+                progress.say(&format!("{run}: {failure}; trying again"));
+                patience.bear(failure).await?;
             }
-            Ok(_) => last_answer = Instant::now(),
-            // A server that is being restarted comes back, and the run with it.
-            Err(failure) if failure.transient && last_answer.elapsed() < AWAY_MAX => {
-                progress.say(format!("{run}: {failure}"));
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                continue;
-            }
-            Err(failure) => return Err(failure),
         }
         if wait.timeout.is_some_and(|max| started.elapsed() >= max) {
-            drop(progress);
-            return Err(too_long(run, started.elapsed()));
+            return Err(too_long(run, started.elapsed(), trouble));
         }
-        if let Ok(found) = client.get(&run.path(&[]), &Vec::new()).await {
-            progress.say(format!("{run}: {}", where_it_is(&found)));
+        if trouble.is_none()
+            && let Ok(found) = client.get(&run.path(&[]), &Vec::new()).await
+        {
+            progress.say(&format!("{run}: {}", where_it_is(&found)));
         }
     }
 }
@@ -73,10 +86,14 @@ pub(super) fn is_final(status: &str) -> bool {
     matches!(status, "complete" | "errored" | "terminated")
 }
 
-/// What a wait that was too long is told.
-pub(super) fn too_long(run: &RunName, waited: Duration) -> Failure {
-    let seconds = waited.as_secs();
-    Failure::new(Exit::Timeout, format!("{run} has not ended after {seconds} s"))
+/// What a wait that was too long is told, with what was in its way.
+pub(super) fn too_long(run: &RunName, waited: Duration, trouble: Option<String>) -> Failure {
+    let waited = format_duration(Duration::from_secs(waited.as_secs()));
+    let message = match trouble {
+        None => format!("{run} has not ended after {waited}"),
+        Some(trouble) => format!("{run} is not known to have ended after {waited}: {trouble}"),
+    };
+    Failure::new(Exit::Timeout, message)
         .with_hint(format!("it goes on by itself; `windlass why {run}` says what it waits for"))
 }
 
@@ -95,7 +112,7 @@ pub(super) fn end(out: Out, run: &RunName, answer: &Value) -> Outcome {
     out.value(answer)?;
     if status == "complete" {
         if out.is_text() {
-            out.line(&serde_json::to_string_pretty(&details["output"]).unwrap_or_default())?;
+            out.line(&pretty(&details["output"]))?;
         }
         return Ok(Exit::Ok);
     }

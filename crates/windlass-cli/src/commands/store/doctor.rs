@@ -5,13 +5,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use windlass::kernel::Fact;
 use windlass::{Address, Store};
 
 use super::{open, open_existing};
-use crate::args::{Format, StoreArg};
+use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, now};
+use crate::output::{Out, now, plain};
 use crate::shown::without_password;
 
 /// How far the clocks of the store and of this machine may be apart.
@@ -22,7 +23,7 @@ const FREE_BYTES_MIN: u64 = 1 << 30;
 const FSYNC_MAX: Duration = Duration::from_millis(20);
 const FSYNCS: u32 = 10;
 
-pub(crate) async fn doctor(arg: StoreArg) -> Outcome {
+pub(crate) async fn doctor(InspectArgs { store: arg, output }: InspectArgs) -> Outcome {
     let store = open_existing(&arg).await?;
     let mut facts = vec![Fact::new("store", without_password(&arg.store))];
     facts.extend(store.facts().await?);
@@ -43,25 +44,40 @@ pub(crate) async fn doctor(arg: StoreArg) -> Outcome {
     }
     facts.extend(queues(&*store).await?);
     store.close().await?;
-    print(&facts)
-}
-
-fn print(facts: &[Fact]) -> Outcome {
-    let out = Out::new(Format::Text);
-    for fact in facts {
-        let mark = out.mark(fact.worry.is_none());
-        out.line(&format!("{mark} {} {}", out.bold(&format!("{:<18}", fact.name)), fact.value))?;
-        if let Some(worry) = &fact.worry {
-            out.line(&format!("   {worry}"))?;
-        }
-    }
     let worries = facts.iter().filter(|fact| fact.worry.is_some()).count();
-    match worries {
-        0 => out.line("all is well")?,
-        1 => out.line("1 worry")?,
-        many => out.line(&format!("{many} worries"))?,
+    let out = Out::new(output.output);
+    match out.is_text() {
+        true => print(out, &facts, worries)?,
+        false => out.list(&document(&facts, worries), "facts")?,
     }
     Ok(if worries == 0 { Exit::Ok } else { Exit::Error })
+}
+
+fn print(out: Out, facts: &[Fact], worries: usize) -> Result<(), Failure> {
+    for fact in facts {
+        let mark = out.mark(fact.worry.is_none());
+        let name = out.bold(&format!("{:<18}", fact.name));
+        out.line(&format!("{mark} {name} {}", plain(&fact.value)))?;
+        if let Some(worry) = &fact.worry {
+            out.line(&format!("   {}", plain(worry)))?;
+        }
+    }
+    match worries {
+        0 => out.line("all is well"),
+        1 => out.line("1 worry"),
+        many => out.line(&format!("{many} worries")),
+    }
+}
+
+fn document(facts: &[Fact], worries: usize) -> Value {
+    let fact = |fact: &Fact| {
+        let mut row = json!({ "name": fact.name, "value": fact.value });
+        if let Some(worry) = &fact.worry {
+            row["worry"] = worry.as_str().into();
+        }
+        row
+    };
+    json!({ "facts": facts.iter().map(fact).collect::<Vec<_>>(), "worries": worries })
 }
 
 // Due times follow the store's clock; people read this machine's.
@@ -126,12 +142,16 @@ async fn queues(store: &dyn Store) -> Result<Vec<Fact>, Failure> {
 }
 
 /// Opening a store is what brings its schema up to date; this says so and nothing else.
-pub(crate) async fn migrate(arg: StoreArg) -> Outcome {
+pub(crate) async fn migrate(InspectArgs { store: arg, output }: InspectArgs) -> Outcome {
     let store = open(&arg).await?;
     let facts = store.facts().await?;
-    let version = facts.into_iter().find(|fact| fact.name == "schema").map(|fact| fact.value);
+    let schema = facts.into_iter().find(|fact| fact.name == "schema").map(|fact| fact.value);
+    let schema = schema.unwrap_or_default();
     store.close().await?;
-    let shown = without_password(&arg.store);
-    println!("{shown} has the schema of this build: {}", version.unwrap_or_default());
+    let (out, shown) = (Out::new(output.output), without_password(&arg.store));
+    match out.is_text() {
+        true => out.line(&format!("{shown} has the schema of this build: {schema}"))?,
+        false => out.value(&json!({ "store": shown, "schema": schema }))?,
+    }
     Ok(Exit::Ok)
 }

@@ -1,37 +1,77 @@
 //! `windlass info`: what a store is and what is in it.
 
-use windlass::kernel::{Health, QueueHealth};
+use serde_json::{Value, json};
+use windlass::kernel::{Capped, Health, QueueHealth, RunCount};
 
 use super::open_existing;
-use crate::args::StoreArg;
-use crate::exit::{Exit, Outcome};
+use crate::args::InspectArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Out, plain};
 use crate::shown::without_password;
 
-pub(crate) async fn info(arg: StoreArg) -> Outcome {
-    let store = open_existing(&arg).await?;
+pub(crate) async fn info(args: InspectArgs) -> Outcome {
+    let store = open_existing(&args.store).await?;
     let health = store.health().await?;
-    println!("windlass {}", env!("CARGO_PKG_VERSION"));
-    println!("store    {}", without_password(&arg.store));
-    println!("clock    {}", health.now);
-    print_health(&health);
     store.close().await?;
+    let (out, shown) = (Out::new(args.output.output), without_password(&args.store.store));
+    match out.is_text() {
+        true => print(out, &shown, &health)?,
+        false => out.value(&document(&shown, &health))?,
+    }
     Ok(Exit::Ok)
 }
 
-fn print_health(health: &Health) {
+fn print(out: Out, store: &str, health: &Health) -> Result<(), Failure> {
+    let line = |name: &str, text: String| {
+        out.line(&format!("{} {}", out.dim(&format!("{name:<8}")), plain(&text)))
+    };
+    out.line(&out.bold(&format!("windlass {}", env!("CARGO_PKG_VERSION"))))?;
+    line("store", store.to_owned())?;
+    line("clock", health.now.to_string())?;
     if health.runs.is_empty() {
-        println!("runs     none yet");
+        line("runs", "none yet".to_owned())?;
     }
     for row in &health.runs {
-        println!("runs     {} {}/{} {}", row.count, row.namespace, row.workflow, row.status);
+        let RunCount { namespace, workflow, status, count, .. } = row;
+        line("runs", format!("{count} {namespace}/{workflow} {status}"))?;
     }
-    print_queue("turns", &health.turns);
-    print_queue("tasks", &health.tasks);
-    println!("letters  {} dead", health.dead_letters);
-    println!("workers  {} live", health.workers_live);
+    for (name, queue) in [("turns", &health.turns), ("tasks", &health.tasks)] {
+        let QueueHealth { ready, held, scheduled, .. } = queue;
+        line(name, format!("{ready} ready, {held} held, {scheduled} scheduled"))?;
+    }
+    line("letters", format!("{} dead", health.dead_letters))?;
+    line("workers", format!("{} live", health.workers_live))
 }
 
-fn print_queue(what: &str, queue: &QueueHealth) {
-    let (ready, held, scheduled) = (queue.ready, queue.held, queue.scheduled);
-    println!("{what:<8} {ready} ready, {held} held, {scheduled} scheduled");
+// As the API tells counts that stop at a bound.
+fn count(capped: Capped) -> Value {
+    json!({ "count": capped.count, "more": capped.more })
+}
+
+fn document(store: &str, health: &Health) -> Value {
+    let queue = |queue: &QueueHealth| {
+        json!({
+            "ready": count(queue.ready),
+            "held": count(queue.held),
+            "scheduled": count(queue.scheduled),
+        })
+    };
+    let run = |row: &RunCount| {
+        json!({
+            "namespace": row.namespace.as_str(),
+            "workflow": row.workflow.as_str(),
+            "status": row.status.as_str(),
+            "count": row.count,
+        })
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": store,
+        "now": health.now.to_string(),
+        "runs": health.runs.iter().map(run).collect::<Vec<_>>(),
+        "turns": queue(&health.turns),
+        "tasks": queue(&health.tasks),
+        "deadLetters": count(health.dead_letters),
+        "workersLive": health.workers_live,
+    })
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 
 use futures::StreamExt as _;
+use serde_json::json;
 use windlass::kernel::{Query, RunKey};
 use windlass::transfer::{Imported, Importer, RunExport, export_run};
 use windlass::{Store, TokioEnv};
@@ -11,7 +12,7 @@ use windlass::{Store, TokioEnv};
 use super::{keys_of, open, open_existing};
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::note;
+use crate::output::{Out, note};
 
 /// How many runs are written at the same time, so that their commits share transactions.
 const AT_ONCE: usize = 32;
@@ -95,7 +96,18 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
     drop(imports);
     importer.finish().await?;
     store.close().await?;
-    println!("{written} runs imported, {skipped} were there already, {failed} failed");
+    let out = Out::new(args.output.output);
+    match out.is_text() {
+        true => {
+            let text =
+                format!("{written} runs imported, {skipped} were there already, {failed} failed");
+            out.line(&text)?;
+        }
+        false => {
+            let told = json!({ "imported": written, "skipped": skipped, "failed": failed });
+            out.value(&told)?;
+        }
+    }
     Ok(if failed == 0 { Exit::Ok } else { Exit::Error })
 }
 

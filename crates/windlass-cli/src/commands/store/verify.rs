@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
 use windlass::Store;
-use windlass::kernel::verify::{Anchor, Report, verify_one, verify_store};
+use windlass::kernel::verify::{Anchor, Flaw, Report, verify_one, verify_store};
 
 use super::{keys_of, open_existing};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Out, cell, plain};
 
 pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
     let anchors = match &args.anchors {
@@ -17,16 +19,85 @@ pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
     let store = open_existing(&args.store).await?;
     let damage = store.check().await?;
     let (report, compared) = report(&*store, &args, &anchors).await?;
-    for sentence in &damage {
-        println!("damaged: {sentence}");
-    }
-    print_report(&report, compared);
-    let clean = damage.is_empty() && report.is_clean();
-    if let Some(path) = &args.save {
-        save(path, &report, clean)?;
-    }
+    let flaws = named(&*store, &report.flaws).await;
     store.close().await?;
+    let clean = damage.is_empty() && report.is_clean();
+    let saved = match &args.save {
+        // What is wrong must not become what is right.
+        Some(path) if clean => Some(save(path, &report)?),
+        _ => None,
+    };
+    let out = Out::new(args.output.output);
+    if out.is_text() {
+        print(out, &args, &Found { damage, report, compared, flaws, saved })?;
+    } else {
+        let mut told = json!({
+            "clean": clean,
+            "runs": report.runs,
+            "events": report.events,
+            "anchors": compared,
+            "damage": damage,
+            "unreadable": report.unreadable,
+            "flaws": flaws,
+        });
+        if let Some(saved) = saved {
+            told["saved"] = saved.into();
+        }
+        out.value(&told)?;
+    }
     Ok(if clean { Exit::Ok } else { Exit::Error })
+}
+
+/// What was found, to be printed.
+struct Found {
+    damage: Vec<String>,
+    report: Report,
+    compared: usize,
+    flaws: Vec<Value>,
+    saved: Option<usize>,
+}
+
+// The flaws with the names of their runs, as far as those can still be read.
+async fn named(store: &dyn Store, flaws: &[Flaw]) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for Flaw { run_key, ordinal, what } in flaws {
+        let mut row = json!({ "runKey": run_key.to_string(), "ordinal": ordinal, "what": what });
+        let loaded = store.load(vec![*run_key]).await.ok();
+        if let Some(loaded) = loaded.and_then(|loaded| loaded.into_iter().next()) {
+            row["workflowName"] = loaded.run.workflow.as_str().into();
+            row["id"] = loaded.run.id.as_str().into();
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn print(out: Out, args: &VerifyArgs, found: &Found) -> Result<(), Failure> {
+    let Found { damage, report, compared, flaws, saved } = found;
+    for sentence in damage {
+        out.line(&plain(&format!("damaged: {sentence}")))?;
+    }
+    for sentence in &report.unreadable {
+        out.line(&plain(&format!("unreadable: {sentence}")))?;
+    }
+    for (flaw, row) in report.flaws.iter().zip(flaws) {
+        let name = match row["id"].as_str() {
+            Some(id) => format!(" [{}/{id}]", cell(row, "workflowName")),
+            None => String::new(),
+        };
+        out.line(&plain(&format!("flawed: {flaw}{name}")))?;
+    }
+    let (runs, events, flaws) = (report.runs, report.events, flaws.len());
+    out.line(&format!("{runs} runs, {events} events, {compared} anchors: {flaws} flaws"))?;
+    match (&args.save, saved) {
+        (Some(path), Some(saved)) => {
+            out.line(&format!("{saved} anchors saved to {}", path.display()))
+        }
+        (Some(_), None) => {
+            out.line("no anchors were saved: what is wrong must not become what is right")
+        }
+        (None, _) => Ok(()),
+    }
 }
 
 // Of named runs only their own anchors are compared.
@@ -53,17 +124,12 @@ async fn report(
     Ok((whole, compared))
 }
 
-fn save(path: &Path, report: &Report, clean: bool) -> Result<(), Failure> {
-    if !clean {
-        println!("no anchors were saved: what is wrong must not become what is right");
-        return Ok(());
-    }
+fn save(path: &Path, report: &Report) -> Result<usize, Failure> {
     let lines: Vec<String> = report.anchors.iter().map(Anchor::to_string).collect();
     std::fs::write(path, lines.join("\n") + "\n").map_err(|error| {
         Failure::error(format!("{} cannot be written: {error}", path.display()))
     })?;
-    println!("{} anchors saved to {}", lines.len(), path.display());
-    Ok(())
+    Ok(lines.len())
 }
 
 fn read_anchors(path: &Path) -> Result<Vec<Anchor>, Failure> {
@@ -76,15 +142,4 @@ fn read_anchors(path: &Path) -> Result<Vec<Anchor>, Failure> {
         parsed.map_err(|error| Failure::error(format!("{shown} line {}: {error}", n + 1)))
     };
     lines.map(parse).collect()
-}
-
-fn print_report(report: &Report, anchors: usize) {
-    for sentence in &report.unreadable {
-        println!("unreadable: {sentence}");
-    }
-    for flaw in &report.flaws {
-        println!("flawed: {flaw}");
-    }
-    let (runs, events, flaws) = (report.runs, report.events, report.flaws.len());
-    println!("{runs} runs, {events} events, {anchors} anchors: {flaws} flaws");
 }

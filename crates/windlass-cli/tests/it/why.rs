@@ -1,0 +1,89 @@
+//! `windlass why`: what it says of runs that cannot move, and how the reasons are laid out.
+
+use serde_json::json;
+use windlass::{BoxError, Ctx, Engine, Result};
+
+use crate::scripted::Scripted;
+use crate::support::{Server, sqlite_in, until};
+
+#[test]
+fn reasons_are_indented_by_how_deep_they_lie() {
+    let reason = |text: &str, depth: u32| json!({ "code": "x", "text": text, "depth": depth });
+    let answer = json!({
+        "id": "x", "status": "waiting", "moving": true,
+        "reasons": [
+            reason("step a sleeps", 0),
+            reason("step b waits for a child", 0),
+            reason("the child sleeps", 1),
+            reason("step c sleeps", 0),
+        ],
+    });
+    let server = Scripted::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
+    let said = server.say(&["why", "order/x"]).expect(0);
+    let lines: Vec<&str> = said.out.lines().skip(1).collect();
+    let expect = [
+        "- step a sleeps",
+        "- step b waits for a child",
+        "  - the child sleeps",
+        "- step c sleeps",
+    ];
+    assert_eq!(lines, expect);
+}
+
+#[test]
+fn it_is_said_whether_the_run_goes_on_by_itself() {
+    for (status, moving, code, expect) in [
+        ("active", true, "held", "it is moving"),
+        ("active", true, "starts_later", "it goes on by itself"),
+        ("waiting", true, "sleeping", "it goes on by itself"),
+        ("waiting", true, "awaiting_event", "it waits to be sent an event"),
+        ("waiting", false, "blocked", "it does not go on by itself"),
+        ("complete", false, "ended", "it has ended"),
+        ("errored", false, "ended", "it has ended; `windlass runs retry` carries it on"),
+    ] {
+        let reasons = [json!({ "code": code, "text": "the reason", "depth": 0 })];
+        let answer = json!({ "status": status, "moving": moving, "reasons": reasons });
+        let server = Scripted::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
+        let said = server.say(&["why", "order/x"]).expect(0);
+        let first = said.out.lines().next().unwrap();
+        assert_eq!(first, format!("order/x is {status}: {expect}"));
+        assert_eq!(said.out.contains("the reason"), code != "ended", "{said:?}");
+    }
+}
+
+// What a build before wrote under the name of a sample, whose first step is called otherwise.
+async fn order_before(ctx: Ctx, _: Option<serde_json::Value>) -> Result<String> {
+    ctx.step("reserve", async || Ok::<_, BoxError>(1)).await?;
+    let approval: serde_json::Value = ctx.event("approval", "approval").await?;
+    Ok(approval.to_string())
+}
+
+#[test]
+fn code_that_does_not_fit_the_record_is_told_with_both_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_in(folder.path(), "app.db");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let engine = Engine::open(&store).await.unwrap();
+        let orders = engine.workflow("order", order_before).unwrap();
+        let run = orders.start(None).id("o-1").await.unwrap();
+        while run.status().await.unwrap().status.as_str() != "waiting" {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        engine.stop(std::time::Duration::from_secs(10)).await.unwrap();
+    });
+    let server = Server::start(&store);
+    let event = ["runs", "send-event", "order/o-1", "--type", "approval", "--payload", "1"];
+    server.say(&event).expect(0);
+    until("it is blocked", || {
+        let said = server.say(&["why", "order/o-1"]).expect(0).out;
+        said.contains("cannot carry it on")
+    });
+    let said = server.say(&["why", "order/o-1"]).expect(0);
+    assert!(said.out.contains("does not go on by itself"), "{said:?}");
+    for name in ["charge", "reserve"] {
+        assert!(said.out.contains(name), "{name}: {said:?}");
+    }
+    let why = server.say(&["why", "order/o-1", "-o", "json"]).expect(0).json();
+    assert_eq!(why["reasons"][0]["code"], "blocked", "{why}");
+}
