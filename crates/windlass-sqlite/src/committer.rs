@@ -19,7 +19,7 @@ use windlass_kernel::{
 
 use crate::apply::{Buffers, Writer, found_again};
 use crate::error::{self, Fail};
-use crate::near::Near;
+use crate::load::Near;
 use crate::options::Options;
 use crate::schema::{self, Opened};
 use crate::user_sql::Fence;

@@ -27,7 +27,6 @@ mod health;
 mod holds;
 mod list;
 mod load;
-mod near;
 mod options;
 mod retention;
 mod rows;

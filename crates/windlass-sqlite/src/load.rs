@@ -1,5 +1,7 @@
 //! Reading: loading runs with what a turn needs, finding one by its name, and the readers' threads.
 
+mod near;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -16,6 +18,8 @@ use windlass_kernel::{
 use crate::error::{self, sql};
 use crate::rows::{self, Blob, MESSAGE, RUN, STEP};
 use crate::schema;
+
+pub(crate) use near::Near;
 
 // Written out once: a read by name takes about as long as putting its text together.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);

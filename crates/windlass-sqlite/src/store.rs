@@ -17,8 +17,7 @@ use windlass_kernel::{
 use crate::apply::Writer;
 use crate::committer::{Committer, StoreClock};
 use crate::error::{self, Fail};
-use crate::load::{Readers, RunName};
-use crate::near::Near;
+use crate::load::{Near, Readers, RunName};
 use crate::options::Options;
 use crate::wake::Bell;
 use crate::{census, health, holds, list, load, retention, schema, workers};
