@@ -63,6 +63,16 @@ impl Sticky {
         self.remove(run_key).filter(|parked| parked.run.head == head)
     }
 
+    /// A run as it was left, if it fits. Whether it has moved on since, a guard must say.
+    pub(crate) fn take_if(
+        &mut self,
+        run_key: RunKey,
+        fits: impl FnOnce(&Parked) -> bool,
+    ) -> Option<Parked> {
+        let (_, _, parked) = self.parked.get(&run_key)?;
+        fits(parked).then(|| self.remove(run_key)).flatten()
+    }
+
     /// Forgets all, and answers them: they are dropped outside the lock.
     pub(crate) fn clear(&mut self) -> Self {
         let empty = Self::new(self.bytes_max);
