@@ -154,12 +154,19 @@ impl Inner {
     // Takes a run out of memory and notes that its turn is being taken here. A run whose turn is being
     // taken already gets a message: results that come together are then read together.
     fn take_parked(&self, run_key: RunKey, step_key: &StepKey) -> Option<(Parked, Arc<Slot>)> {
+        let (workflow, limit) = {
+            let sticky = self.sticky.lock();
+            let run = sticky.row(run_key)?;
+            (run.workflow.clone(), run.turn.limit_key.clone())
+        };
+        if !self.takes_unclaimed(&workflow, limit.as_ref()) {
+            return None;
+        }
         let fits = |parked: &Parked| {
             let Parked { run, program, mailbox, .. } = parked;
             run.status != RunStatus::Paused
                 && !mailbox.values().any(|message| message.kind == MessageKind::Control)
                 && program.takes_result(step_key)
-                && self.takes_unclaimed(&run.workflow, run.turn.limit_key.as_ref())
         };
         let mut live = self.live.lock();
         if live.contains_key(&run_key) {

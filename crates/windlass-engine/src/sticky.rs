@@ -63,6 +63,11 @@ impl Sticky {
         self.remove(run_key).filter(|parked| parked.run.head == head)
     }
 
+    /// A run's row as it was left.
+    pub(crate) fn row(&self, run_key: RunKey) -> Option<&Run> {
+        self.parked.get(&run_key).map(|(_, _, parked)| &*parked.run)
+    }
+
     /// A run as it was left, if it fits. Whether it has moved on since, a guard must say.
     pub(crate) fn take_if(
         &mut self,

@@ -31,6 +31,7 @@ on_every_store!(
     a_callback_that_panics_loses_no_result,
     a_paused_run_is_told_when_it_goes_on,
     requests_that_come_with_a_result_are_heard,
+    a_process_that_drains_leaves_the_run_to_others,
 );
 
 // An activity that waits for its permit.
@@ -378,4 +379,24 @@ async fn requests_that_come_with_a_result_are_heard(h: Arc<Harness>) {
             left.forget();
         }
     }
+}
+
+async fn a_process_that_drains_leaves_the_run_to_others(h: Arc<Harness>) {
+    let (first, counts, gate) = served(&h).await;
+    let run = puppet(&first, &counts, "p").await;
+    let stopping = {
+        let (h, first) = (Arc::clone(&h), first.clone());
+        tokio::spawn(async move { h.stop(&first).await })
+    };
+    until("it drains", || async { first.is_stopping() }).await;
+    gate.add_permits(1);
+    stopping.await.unwrap();
+    assert_eq!(first.metrics().turns_at_hand.get(), 0);
+    let (second, _, _) = served(&h).await;
+    let puppets = second.remote_machine::<Puppet>().unwrap();
+    let run = puppets.get(run.id()).await.unwrap();
+    assert_eq!(messages(&second, &run).await.len(), 1);
+    until("it is told", || async { count_of(&run, "activity.completed").await == 1 }).await;
+    run.signal("end", &()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), ["start", "signal do", "a=1", "signal end"]);
 }
