@@ -152,7 +152,8 @@ impl Inner {
     }
 
     // Takes a run out of memory and notes that its turn is being taken here. A run whose turn is being
-    // taken already gets a message: results that come together are then read together.
+    // taken already, or will be because there is something to read, gets a message: results that come
+    // together are then read together, and nobody races the claimer for the turn.
     fn take_parked(&self, run_key: RunKey, step_key: &StepKey) -> Option<(Parked, Arc<Slot>)> {
         let (workflow, limit) = {
             let sticky = self.sticky.lock();
@@ -163,8 +164,9 @@ impl Inner {
             return None;
         }
         let fits = |parked: &Parked| {
-            let Parked { run, program, mailbox, .. } = parked;
+            let Parked { run, program, mailbox, unread, .. } = parked;
             run.status != RunStatus::Paused
+                && !unread
                 && !mailbox.values().any(|message| message.kind == MessageKind::Control)
                 && program.takes_result(step_key)
         };

@@ -270,8 +270,9 @@ impl Inner {
                 if live.get(&turn.run.run_key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
                     live.remove(&turn.run.run_key);
                 }
+                let unread = turn.has_unread();
                 let Turn { run, mailbox, read_to, .. } = turn;
-                let parked = Parked { run, program, mailbox, read_to };
+                let parked = Parked { run, program, mailbox, read_to, unread };
                 // Before anybody can find that the turn is over: a result that comes now is told at
                 // hand.
                 let gone = self.sticky.lock().put(parked);
@@ -343,13 +344,13 @@ impl Inner {
                 (opened, Turn::new(Arc::clone(self), run, hold, Arc::clone(slot)))
             }
             Start::Memory(parked, claimed) => {
-                let Parked { run, program, mailbox, read_to } = *parked;
+                let Parked { run, program, mailbox, read_to, .. } = *parked;
                 let mut turn = Turn::new(Arc::clone(self), run, claimed.hold, Arc::clone(slot));
                 (turn.mailbox, turn.read_to, turn.accepted) = (mailbox, read_to, claimed.accepted);
                 (Ok(program), turn)
             }
             Start::AtHand(parked, taking) => {
-                let Parked { run, program, mailbox, read_to } = *parked;
+                let Parked { run, program, mailbox, read_to, .. } = *parked;
                 // Its number is not known before the turn is taken.
                 let hold = Hold { worker: self.worker, claim_no: 0 };
                 let mut turn = Turn::new(Arc::clone(self), run, hold, Arc::clone(slot));

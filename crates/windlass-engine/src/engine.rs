@@ -538,11 +538,12 @@ impl Inner {
         for op in commit.ops {
             match op {
                 Op::PutMessage(message) => {
-                    if matches!(deliveries.next(), Some(Delivery::Accepted { .. })) {
+                    if let Some(Delivery::Accepted { seq }) = deliveries.next() {
                         self.poke(message.run_key);
                         // A claim passes over a row that a commit has locked, and a message for a
                         // turn that is ready already announces nothing: this looks again.
                         if !self.live.lock().contains_key(&message.run_key) {
+                            self.sticky.lock().is_sent(message.run_key, *seq);
                             self.signals.turns();
                         }
                     }
