@@ -11,6 +11,7 @@ use windlass_kernel::{
     RunStatus, Wake, WorkflowName,
 };
 
+use crate::at_hand::Taking;
 use crate::claim::Claimed;
 use crate::engine::{Engine, Inner, Registered};
 use crate::env::Lane;
@@ -23,10 +24,21 @@ use crate::telemetry;
 use crate::turn::Turn;
 
 /// What a run's turn is begun from.
-enum Start {
+pub(crate) enum Start {
     New(Box<Run>),
     Memory(Box<Parked>, ClaimedTurn),
     Store(Box<Loaded>, ClaimedTurn),
+    AtHand(Box<Parked>, Taking),
+}
+
+impl Start {
+    fn run(&self) -> &Run {
+        match self {
+            Start::New(run) => run,
+            Start::Memory(parked, _) | Start::AtHand(parked, _) => &parked.run,
+            Start::Store(loaded, _) => &loaded.run,
+        }
+    }
 }
 
 // A turn that is held counts until it is put away, however that comes about.
@@ -179,12 +191,13 @@ impl Inner {
         }
     }
 
-    fn spawn(self: &Arc<Self>, start: Start, slot: Arc<Slot>, steps: Option<Arc<AtomicI64>>) {
-        let workflow = match &start {
-            Start::New(run) => &run.workflow,
-            Start::Memory(_, claimed) | Start::Store(_, claimed) => &claimed.workflow,
-        };
-        let counted = Counted::new(self, workflow);
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        start: Start,
+        slot: Arc<Slot>,
+        steps: Option<Arc<AtomicI64>>,
+    ) {
+        let counted = Counted::new(self, &start.run().workflow);
         self.spawn_counted(start, slot, steps, counted);
     }
 
@@ -197,20 +210,14 @@ impl Inner {
     ) {
         let inner = Arc::clone(self);
         let take = async move {
-            let run_key = match &start {
-                Start::New(run) => run.run_key,
-                Start::Memory(_, claimed) | Start::Store(_, claimed) => claimed.run_key,
-            };
-            let limited = match &start {
-                Start::New(run) => run.turn.limit_key.is_some(),
-                Start::Memory(parked, _) => parked.run.turn.limit_key.is_some(),
-                Start::Store(loaded, _) => loaded.run.turn.limit_key.is_some(),
-            };
+            let run_key = start.run().run_key;
+            let limited = start.run().turn.limit_key.is_some();
             let turns = inner.take_turns(start, &slot, steps_left);
             let stopped = inner.stopped();
             // What is given back when the engine stops is not put away: it is forgotten.
             futures::future::select(std::pin::pin!(turns), std::pin::pin!(stopped)).await;
             inner.unhold(run_key, &slot);
+            slot.put_away();
             drop(counted);
             // A turn that was claimed while this one failed is not forgotten.
             if !inner.is_stopped()
@@ -239,6 +246,14 @@ impl Inner {
         loop {
             self.metrics.turns.add(1);
             let taken = self.take_turn(&mut *program, &mut turn).await;
+            if turn.taking.is_some() {
+                // Nothing was written, and the program was told of a result that is not its own yet.
+                // Whoever waits for the task's end hears of it when the turn goes, and then the run
+                // must be free to be taken.
+                drop(program);
+                self.unhold(turn.run.run_key, slot);
+                return;
+            }
             if let Err(error) = taken {
                 // Dropping a program must not look like something that the program did.
                 drop(program);
@@ -250,23 +265,22 @@ impl Inner {
                 self.metrics.time(Measure::Workflow, turn.run.workflow.as_str(), took);
                 return;
             }
-            let next = {
-                let mut live = self.live.lock();
-                let next = slot.take_next();
-                if next.is_none()
-                    && live.get(&turn.run.run_key).is_some_and(|s| Arc::ptr_eq(s, slot))
-                {
+            let mut live = self.live.lock();
+            let Some(claimed) = slot.take_next() else {
+                if live.get(&turn.run.run_key).is_some_and(|s| Arc::ptr_eq(s, slot)) {
                     live.remove(&turn.run.run_key);
                 }
-                next
-            };
-            let Some(claimed) = next else {
+                let unread = turn.has_unread();
                 let Turn { run, mailbox, read_to, .. } = turn;
-                let parked = Parked { run, program, mailbox, read_to };
+                let parked = Parked { run, program, mailbox, read_to, unread };
+                // Before anybody can find that the turn is over: a result that comes now is told at
+                // hand.
                 let gone = self.sticky.lock().put(parked);
+                drop(live);
                 self.metrics.evictions.add(gone.len() as u64);
                 return;
             };
+            drop(live);
             if claimed.head != turn.run.head {
                 // Somebody else had a turn in between: what is in memory is of no use.
                 drop(program);
@@ -330,9 +344,19 @@ impl Inner {
                 (opened, Turn::new(Arc::clone(self), run, hold, Arc::clone(slot)))
             }
             Start::Memory(parked, claimed) => {
-                let Parked { run, program, mailbox, read_to } = *parked;
+                let Parked { run, program, mailbox, read_to, .. } = *parked;
                 let mut turn = Turn::new(Arc::clone(self), run, claimed.hold, Arc::clone(slot));
                 (turn.mailbox, turn.read_to, turn.accepted) = (mailbox, read_to, claimed.accepted);
+                (Ok(program), turn)
+            }
+            Start::AtHand(parked, taking) => {
+                let Parked { run, program, mailbox, read_to, .. } = *parked;
+                // Its number is not known before the turn is taken.
+                let hold = Hold { worker: self.worker, claim_no: 0 };
+                let mut turn = Turn::new(Arc::clone(self), run, hold, Arc::clone(slot));
+                // What was accepted since is read after the first commit, which says how much it is.
+                (turn.mailbox, turn.read_to, turn.accepted) = (mailbox, read_to, read_to);
+                turn.taking = Some(Box::new(taking));
                 (Ok(program), turn)
             }
             Start::Store(loaded, claimed) => {

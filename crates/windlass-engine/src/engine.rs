@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use windlass_kernel::{
     Commit, Committed, Delivery, Error, ErrorKind, HeldItem, LimitKey, ModelName, Namespace, Op,
-    Route, RouteName, Run, RunKey, Store, Task, TaskId, Worker, WorkerInfo, WorkerKey,
+    Route, RouteName, Run, RunGuard, RunKey, Store, Task, TaskId, Worker, WorkerInfo, WorkerKey,
     WorkerStatus, WorkflowName,
 };
 
@@ -457,9 +457,18 @@ impl Inner {
     /// Whether a run that is being created can be held from the start: this process serves it, has
     /// room, is not behind with its queue, and neither a limit nor a number of slots applies.
     pub(crate) fn takes_eagerly(&self, workflow: &WorkflowName, limit: Option<&LimitKey>) -> bool {
+        !self.backlog.load(Ordering::Relaxed) && self.takes_unclaimed(workflow, limit)
+    }
+
+    /// Whether this process may hold a turn of a run without claiming it: it serves the run and has
+    /// room, and neither a limit nor a number of slots applies.
+    pub(crate) fn takes_unclaimed(
+        &self,
+        workflow: &WorkflowName,
+        limit: Option<&LimitKey>,
+    ) -> bool {
         limit.is_none()
             && self.options.background
-            && !self.backlog.load(Ordering::Relaxed)
             && !self.is_draining()
             && self.pressed().is_none()
             && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
@@ -471,8 +480,9 @@ impl Inner {
     }
 
     /// Room for a task that is being enqueued and can be held from the start: this process serves it
-    /// and is not behind with its queue, and nothing says that others come first.
-    pub(crate) fn takes_task_eagerly(&self, task: &Task) -> Option<Promised> {
+    /// and is not behind with its queue, and nothing says that others come first. So many of the tasks
+    /// that it holds are as good as gone.
+    pub(crate) fn takes_task_eagerly(&self, task: &Task, leaving: usize) -> Option<Promised> {
         let route = Route { queue: task.queue.clone(), name: task.name.clone() };
         let plain = task.limit_key.is_none() && task.priority == 0 && task.due_at.is_none();
         let ours = plain
@@ -481,7 +491,7 @@ impl Inner {
             && !self.is_draining()
             && self.pressed().is_none()
             && self.tasks.serves(&route);
-        ours.then(|| self.tasks.promise()).flatten()
+        ours.then(|| self.tasks.promise(leaving)).flatten()
     }
 
     pub(crate) fn worker_info(&self, status: WorkerStatus) -> WorkerInfo {
@@ -521,15 +531,19 @@ impl Inner {
     /// What follows from a commit that holds, outside the store.
     pub(crate) fn dispatch(self: &Arc<Self>, commit: Commit, committed: &Committed) {
         let guarded = commit.run_key();
+        if matches!(commit.run, Some(RunGuard::Free { .. })) && commit.task.is_some() {
+            self.metrics.turns_at_hand.add(1);
+        }
         let mut deliveries = committed.messages.iter();
         for op in commit.ops {
             match op {
                 Op::PutMessage(message) => {
-                    if matches!(deliveries.next(), Some(Delivery::Accepted { .. })) {
+                    if let Some(Delivery::Accepted { seq }) = deliveries.next() {
                         self.poke(message.run_key);
                         // A claim passes over a row that a commit has locked, and a message for a
                         // turn that is ready already announces nothing: this looks again.
                         if !self.live.lock().contains_key(&message.run_key) {
+                            self.sticky.lock().is_sent(message.run_key, *seq);
                             self.signals.turns();
                         }
                     }

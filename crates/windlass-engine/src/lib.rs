@@ -5,6 +5,7 @@
 //! tasks come from the [`Env`], so that a simulator can own them.
 
 mod admission;
+mod at_hand;
 mod beats;
 mod breakers;
 mod cancel;
@@ -37,6 +38,7 @@ mod why;
 mod workers;
 
 pub use admission::Admission;
+pub use at_hand::AtHand;
 pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;

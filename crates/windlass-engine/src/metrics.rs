@@ -57,6 +57,8 @@ metrics!(
     turns_lost = "windlass.turn.lost",
     /// Turns that this build could not carry on.
     turns_blocked = "windlass.turn.blocked",
+    /// Turns taken by the commit that settled an activity of their run.
+    turns_at_hand = "windlass.turn.at_hand",
     /// Runs opened from the store rather than from memory.
     replays = "windlass.turn.replayed",
     /// Waiting runs dropped from memory for want of room.

@@ -1,6 +1,6 @@
 //! How a model plugs in: given a turn, it advances a run.
 
-use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run};
+use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run, StepKey};
 
 use crate::start::StartRun;
 use crate::templates::Template;
@@ -82,6 +82,14 @@ pub trait Program: Send {
 
     /// About how many bytes it takes while it waits.
     fn bytes(&self) -> usize;
+
+    /// Whether it waits for the result of the activity that this step stands for, and takes it from
+    /// its turn ([`Turn::take_result`]) instead of a message. Such a turn is taken by its first
+    /// commit, so a program that says yes sends no second one before the first is answered.
+    fn takes_result(&self, step_key: &StepKey) -> bool {
+        let _ = step_key;
+        false
+    }
 }
 
 /// Why a turn stopped before it was given back.

@@ -31,6 +31,71 @@ pub(crate) struct Attempt<'a> {
     pub(crate) close_by: Option<Timestamp>,
 }
 
+/// What follows from an attempt.
+pub(crate) enum Settling {
+    /// The task comes back later.
+    Later(Commit),
+    /// The task is over, and somebody is to be told.
+    Over(Over),
+}
+
+/// A task that is over, before anybody knows.
+pub(crate) struct Over {
+    pub(crate) guard: TaskGuard,
+    pub(crate) attempt: u32,
+    pub(crate) began_at: Timestamp,
+    pub(crate) result: TaskResult,
+    /// What removes the task.
+    pub(crate) ops: Vec<Op>,
+    over_at: Timestamp,
+}
+
+impl Over {
+    /// The commit that leaves the result to the run as a message.
+    pub(crate) fn commit(&self, task: &Task) -> Result<Commit, Error> {
+        let mut ops = self.ops.clone();
+        ops.extend(self.message(task)?);
+        Ok(Commit::new(None, Some(self.guard), ops))
+    }
+
+    fn message(&self, task: &Task) -> Result<Option<Op>, Error> {
+        // Nobody waits for an effect.
+        let Some(run_key) = task.run_key.filter(|_| &*task.kind != EFFECT) else { return Ok(None) };
+        let mut head = json!({
+            "attempt": self.attempt, "worker": self.guard.hold.worker,
+            "started_at": self.began_at.to_string(),
+        });
+        match &self.result {
+            Ok(_) => head["status"] = "completed".into(),
+            Err(failure) => {
+                head["status"] = "failed".into();
+                head["error"] = json!({ "name": failure.name, "message": failure.message });
+            }
+        }
+        let mut text = head.to_string();
+        text.pop();
+        let step_key = json!(task.step_key).to_string();
+        text.push_str(&format!(",\"step_key\":{step_key},\"task_id\":\"{}\"", task.task_id));
+        if let Ok(output) = &self.result {
+            text.push_str(",\"result\":");
+            text.push_str(&String::from_utf8_lossy(&output.bytes));
+        }
+        text.push('}');
+        // The claim's number is in the id: a zombie must not find its successor's message.
+        let id = format!("activity:{}:{}", task.task_id, self.guard.hold.claim_no);
+        Ok(Some(Op::PutMessage(Box::new(NewMessage {
+            run_key,
+            message_id: MessageId::new(id)?,
+            kind: MessageKind::ActivityResult,
+            name: MessageName::new("activity")?,
+            body: Some(Body::json(text)),
+            caused_by: None,
+            sent_at: self.over_at,
+            required: false,
+        }))))
+    }
+}
+
 /// What becomes of a task whose time has run out.
 #[derive(Debug)]
 pub enum Overdue {
@@ -70,27 +135,22 @@ impl Turn {
 }
 
 impl Inner {
-    /// The commit that follows from an attempt.
+    /// What follows from an attempt.
     pub(crate) fn settling(
         &self,
         attempt: &Attempt<'_>,
         result: TaskResult,
         policy: &RetryPolicy,
-    ) -> Result<Commit, Error> {
-        let Attempt { task, guard, number, .. } = *attempt;
+    ) -> Result<Settling, Error> {
+        let Attempt { task, guard, number, began_at, .. } = *attempt;
         let now = self.clock.now();
         let settle = Op::Settle { task_id: task.task_id };
-        let mut head = json!({
-            "attempt": number, "worker": guard.hold.worker,
-            "started_at": attempt.began_at.to_string(),
-        });
+        let over =
+            |result, ops| Over { guard, attempt: number, began_at, result, ops, over_at: now };
         let failure = match result {
             Ok(output) => {
                 self.metrics.tasks_completed.add(1);
-                head["status"] = "completed".into();
-                let mut ops = vec![settle];
-                ops.extend(result_message(task, guard, head, Some(&output), now)?);
-                return Ok(Commit::new(None, Some(guard), ops));
+                return Ok(Settling::Over(over(Ok(output), vec![settle])));
             }
             Err(failure) => failure,
         };
@@ -123,18 +183,16 @@ impl Inner {
                     attempt: number,
                     errors: Some(errors),
                 };
-                Ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(again))]))
+                let ops = vec![Op::Reschedule(Box::new(again))];
+                Ok(Settling::Later(Commit::new(None, Some(guard), ops)))
             }
             Decision::GiveUp(_) => {
                 self.metrics.tasks_dead.add(1);
-                head["status"] = "failed".into();
-                head["error"] = json!({
-                    "name": failure.name, "message": cut(&failure.message, 16 * 1024),
-                });
                 let dead = dead_letter(task, number, errors, &failure, now);
-                let mut ops = vec![settle, Op::DeadLetter(Box::new(dead))];
-                ops.extend(result_message(task, guard, head, None, now)?);
-                Ok(Commit::new(None, Some(guard), ops))
+                let message = cut(&failure.message, 16 * 1024);
+                let failure = TaskFailure { message, ..failure };
+                let ops = vec![settle, Op::DeadLetter(Box::new(dead))];
+                Ok(Settling::Over(over(Err(failure), ops)))
             }
         }
     }
@@ -172,38 +230,6 @@ fn dead_letter(
         requeues: 0,
         requeued_at: None,
     }
-}
-
-fn result_message(
-    task: &Task,
-    guard: TaskGuard,
-    head: serde_json::Value,
-    output: Option<&Body>,
-    now: Timestamp,
-) -> Result<Option<Op>, Error> {
-    // Nobody waits for an effect.
-    let Some(run_key) = task.run_key.filter(|_| &*task.kind != EFFECT) else { return Ok(None) };
-    let mut text = head.to_string();
-    text.pop();
-    let step_key = json!(task.step_key).to_string();
-    text.push_str(&format!(",\"step_key\":{step_key},\"task_id\":\"{}\"", task.task_id));
-    if let Some(output) = output {
-        text.push_str(",\"result\":");
-        text.push_str(&String::from_utf8_lossy(&output.bytes));
-    }
-    text.push('}');
-    // The claim's number is in the id: a zombie must not find its successor's message.
-    let id = format!("activity:{}:{}", task.task_id, guard.hold.claim_no);
-    Ok(Some(Op::PutMessage(Box::new(NewMessage {
-        run_key,
-        message_id: MessageId::new(id)?,
-        kind: MessageKind::ActivityResult,
-        name: MessageName::new("activity")?,
-        body: Some(Body::json(text)),
-        caused_by: None,
-        sent_at: now,
-        required: false,
-    }))))
 }
 
 // A text for people. What PostgreSQL cannot hold in one is replaced.

@@ -1,11 +1,17 @@
 //! A run that this process holds: how the rest of the engine reaches its turn.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use windlass_kernel::ClaimedTurn;
+
+// Whether a result may wait for the run to be put away.
+const NO: u8 = 0;
+const MAY_WAIT: u8 = 1;
+const WAITS: u8 = 2;
 
 /// The wire to a turn that is being taken.
 #[derive(Default)]
@@ -16,6 +22,8 @@ pub(crate) struct Slot {
     waker: AtomicWaker,
     // The run's next turn, claimed before the task that gave back this one had put it away.
     next: Mutex<Option<ClaimedTurn>>,
+    result: AtomicU8,
+    away: Notify,
 }
 
 impl Slot {
@@ -60,8 +68,29 @@ impl Slot {
         let next = self.next.lock().take();
         if next.is_some() {
             self.released.store(false, Ordering::Release);
+            self.put_away();
         }
         next
+    }
+
+    /// The run is about to be put away, and takes a result from there.
+    pub(crate) fn expect_result(&self) {
+        self.result.store(MAY_WAIT, Ordering::Release);
+    }
+
+    /// Waits for the run to be put away, if it is about to be and no other result waits for that.
+    pub(crate) async fn until_away(&self) {
+        let order = Ordering::AcqRel;
+        if self.result.compare_exchange(MAY_WAIT, WAITS, order, Ordering::Acquire).is_ok() {
+            self.away.notified().await;
+        }
+    }
+
+    /// The run is put away, or will not be for now.
+    pub(crate) fn put_away(&self) {
+        if self.result.swap(NO, Ordering::AcqRel) == WAITS {
+            self.away.notify_one();
+        }
     }
 
     /// Ready once after each poke.

@@ -13,6 +13,8 @@ pub(crate) struct Parked {
     pub(crate) program: Box<dyn Program>,
     pub(crate) mailbox: BTreeMap<u64, Message>,
     pub(crate) read_to: u64,
+    /// It has messages that were not read, so a claim is about to come for it.
+    pub(crate) unread: bool,
 }
 
 pub(crate) struct Sticky {
@@ -61,6 +63,29 @@ impl Sticky {
     /// A run that is as it was left, at the given head. One that has moved on is of no use.
     pub(crate) fn take(&mut self, run_key: RunKey, head: Head) -> Option<Parked> {
         self.remove(run_key).filter(|parked| parked.run.head == head)
+    }
+
+    /// A run's row as it was left.
+    pub(crate) fn row(&self, run_key: RunKey) -> Option<&Run> {
+        self.parked.get(&run_key).map(|(_, _, parked)| &*parked.run)
+    }
+
+    /// Notes that a run was sent this message.
+    pub(crate) fn is_sent(&mut self, run_key: RunKey, seq: u64) {
+        if let Some((_, _, parked)) = self.parked.get_mut(&run_key) {
+            // Whoever tells may be late: the run may have read it, and waits again.
+            parked.unread |= seq > parked.read_to;
+        }
+    }
+
+    /// A run as it was left, if it fits. Whether it has moved on since, a guard must say.
+    pub(crate) fn take_if(
+        &mut self,
+        run_key: RunKey,
+        fits: impl FnOnce(&Parked) -> bool,
+    ) -> Option<Parked> {
+        let (_, _, parked) = self.parked.get(&run_key)?;
+        fits(parked).then(|| self.remove(run_key)).flatten()
     }
 
     /// Forgets all, and answers them: they are dropped outside the lock.

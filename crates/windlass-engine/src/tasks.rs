@@ -25,7 +25,7 @@ use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, FixedState, Inner};
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::settle::{Attempt, RATE_LIMITED, SCHEDULE_TO_CLOSE};
+use crate::settle::{Attempt, RATE_LIMITED, SCHEDULE_TO_CLOSE, Settling};
 use crate::telemetry;
 use crate::turn::refusal;
 
@@ -228,9 +228,10 @@ impl Tasks {
         routes
     }
 
-    /// Keeps room for one more task, if there is some.
-    pub(crate) fn promise(self: &Arc<Self>) -> Option<Promised> {
-        let held = self.held();
+    /// Keeps room for one more task, if there is some. So many of those that are held are as good as
+    /// gone.
+    pub(crate) fn promise(self: &Arc<Self>, leaving: usize) -> Option<Promised> {
+        let held = self.held().saturating_sub(leaving);
         let promised = self.promised.fetch_add(1, Ordering::AcqRel);
         // Made before it is asked whether there is room: dropping it gives the room back.
         let mine = Promised(Arc::clone(self));
@@ -366,11 +367,20 @@ impl Inner {
             let waited = now.since(telemetry::due(&task));
             self.metrics.time(Measure::ScheduleToStart, task.name.as_str(), waited);
             let span = telemetry::attempt(&task, hold.worker, now);
-            match self.attempt(&task, guard, running).instrument(span.clone()).await {
-                Ok(commit) => {
-                    complete = telemetry::complete(&span, &task);
-                    commit
+            let settling = self.attempt(&task, guard, running).instrument(span.clone()).await;
+            complete = telemetry::complete(&span, &task);
+            let commit = match settling {
+                Ok(Settling::Later(commit)) => Ok(commit),
+                Ok(Settling::Over(over)) => {
+                    if self.settle_at_hand(&task, &over).instrument(complete.clone()).await {
+                        return;
+                    }
+                    over.commit(&task)
                 }
+                Err(error) => Err(error),
+            };
+            match commit {
+                Ok(commit) => commit,
                 Err(error) => {
                     tracing::error!(task_id = %task.task_id, %error, "a task cannot be settled");
                     return;
@@ -399,7 +409,12 @@ impl Inner {
         let refused = Err(failure("ResultRefused", refusal(error).to_string(), false));
         let (number, began_at) = (task.attempt + 1, self.clock.now());
         let attempt = Attempt { task, guard, number, began_at, close_by: None };
-        let settled = match self.settling(&attempt, refused, &RetryPolicy::none()) {
+        let settling = self.settling(&attempt, refused, &RetryPolicy::none());
+        let commit = settling.and_then(|settling| match settling {
+            Settling::Later(commit) => Ok(commit),
+            Settling::Over(over) => over.commit(task),
+        });
+        let settled = match commit {
             Ok(commit) => Arc::clone(self).commit_until_known(commit).await.map(|_| ()),
             Err(error) => Err(CommitError::Invalid(Arc::new(error))),
         };
@@ -427,7 +442,7 @@ impl Inner {
         task: &Task,
         guard: TaskGuard,
         running: Arc<Running>,
-    ) -> Result<Commit, Error> {
+    ) -> Result<Settling, Error> {
         let route = Route { queue: task.queue.clone(), name: task.name.clone() };
         let handler = self.tasks.handlers.read().get(&route).cloned();
         let began_at = self.clock.now();
@@ -456,7 +471,7 @@ impl Inner {
                     said: task.beat.clone(),
                 };
                 if let Some(until) = self.rate(task).await {
-                    return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
+                    return Ok(postponed(task, guard, until));
                 }
                 let (policy, breaker) = (body.retry.clone(), body.breaker.clone());
                 let max = body.start_to_close_ms.map_or(ATTEMPT_MAX, Duration::from_millis);
@@ -466,7 +481,7 @@ impl Inner {
                 };
                 telemetry::permitted(&body, permit);
                 if let Permit::Wait(until) = permit {
-                    return Ok(Commit::new(None, Some(guard), vec![postponed(task, until)]));
+                    return Ok(postponed(task, guard, until));
                 }
                 let result = self.guarded(handler, context, body, &running).await;
                 telemetry::attempted(&result);
@@ -573,13 +588,14 @@ impl Inner {
 }
 
 // A task that comes back later without having had its attempt.
-fn postponed(task: &Task, until: Timestamp) -> Op {
-    Op::Reschedule(Box::new(Reschedule {
+fn postponed(task: &Task, guard: TaskGuard, until: Timestamp) -> Settling {
+    let later = Op::Reschedule(Box::new(Reschedule {
         task_id: task.task_id,
         wake: Wake::At(until),
         attempt: task.attempt,
         errors: None,
-    }))
+    }));
+    Settling::Later(Commit::new(None, Some(guard), vec![later]))
 }
 
 // A task of the engine's that is to be tried again.

@@ -15,6 +15,7 @@ use windlass_kernel::{
     Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey, WorkflowName,
 };
 
+use crate::at_hand::{AtHand, Taking};
 use crate::cancel::terminated_with;
 use crate::control::Control;
 use crate::engine::Inner;
@@ -55,6 +56,8 @@ pub struct Turn {
     pub(crate) loaded: bool,
     // Until the program is where it was.
     replay: Option<Span>,
+    // Until its first commit is answered, if that one takes the turn.
+    pub(crate) taking: Option<Box<Taking>>,
 }
 
 /// A commit on its way.
@@ -79,6 +82,7 @@ impl Turn {
             promised: Vec::new(),
             loaded: false,
             replay: None,
+            taking: None,
         }
     }
 
@@ -150,9 +154,29 @@ impl Turn {
     /// A commit in the making, under this turn.
     pub fn draft(&mut self) -> Draft {
         let at = self.now().max(self.last_at);
-        let mut draft = Draft::held(&self.run, self.hold, at);
+        let mut draft = match self.taking {
+            Some(_) => Draft::free(&self.run, self.hold.worker, at),
+            None => Draft::held(&self.run, self.hold, at),
+        };
         draft.set_limits(&self.inner.options.limits);
         draft
+    }
+
+    /// Whether the turn is at hand for a result, which [`Turn::take_result`] gives.
+    pub fn has_result(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| taking.result.is_some())
+    }
+
+    /// The result that the turn is taken with. The commit that records it must settle the activity
+    /// ([`AtHand::settle`]); if that commit does not hold, the result comes back as a message.
+    pub fn take_result(&mut self) -> Option<AtHand> {
+        self.taking.as_mut().and_then(|taking| taking.result.take())
+    }
+
+    /// Says that the next commit gives the turn back and that the run then waits for results. One that
+    /// is there sooner waits until the run is put away: a message would cost a commit more.
+    pub fn expect_result(&self) {
+        self.slot.expect_result();
     }
 
     /// Sends a commit. The run's row is taken to be as it will be if the commit holds; whoever
@@ -170,6 +194,9 @@ impl Turn {
                 self.released = true;
                 self.slot.released();
             }
+        }
+        if let Some(taking) = &mut self.taking {
+            taking.sent(commit.task);
         }
         self.inner.metrics.commits.add(1);
         let worker = Some(self.hold.worker);
@@ -206,10 +233,17 @@ impl Turn {
         &mut self,
         answer: Result<Committed, CommitError>,
     ) -> Result<Result<Committed, CommitError>, TurnError> {
+        if let (Err(error), Some(taking)) = (&answer, &mut self.taking) {
+            taking.refused(error);
+        }
         match answer {
             Ok(committed) => {
                 self.inner.clock.learn(committed.now);
                 self.accepted = self.accepted.max(committed.accepted);
+                if let Some(taking) = self.taking.take() {
+                    self.hold = committed.hold.unwrap_or(self.hold);
+                    taking.held();
+                }
                 if !self.released && committed.hold != Some(self.hold) {
                     return Err(TurnError::Lost);
                 }
@@ -446,7 +480,8 @@ impl Turn {
 
     /// A task as it is enqueued: held by this worker if it serves the task and has room for it.
     pub fn may_hold(&mut self, mut task: Task) -> Task {
-        if let Some(promised) = self.inner.takes_task_eagerly(&task) {
+        let leaving = usize::from(self.taking.is_some());
+        if let Some(promised) = self.inner.takes_task_eagerly(&task, leaving) {
             task.worker = Some(self.hold.worker);
             task.ready = false;
             task.claim_no = 1;
@@ -487,7 +522,10 @@ impl Turn {
     /// the engine's reaches its children.
     pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
         let ops = self.inner.reach_of(&self.run, self.now()).await;
-        ops.map_err(TurnError::Store)
+        let mut ops = ops.map_err(TurnError::Store)?;
+        // The task whose result is at hand is settled as such, once.
+        ops.retain(|op| !self.taking.as_ref().is_some_and(|taking| taking.is_of(op)));
+        Ok(ops)
     }
 
     /// Tells the host that the run has something to do at a later time.

@@ -3,6 +3,7 @@
 //! Each check gets a fresh [`World`](crate::world::World). What it holds a store to is written
 //! down in docs/store-contract.md.
 
+pub mod at_hand;
 pub mod batches;
 pub mod bodies;
 pub mod breakers;
@@ -34,6 +35,11 @@ pub mod workers;
 macro_rules! conformance {
     ($open:path) => {
         $crate::conformance_checks! { $open;
+            at_hand: [
+                one_failed_guard_writes_nothing,
+                a_lost_answer_is_found,
+                a_turn_that_stays_ready_is_told_of,
+            ],
             batches: [
                 applies_exactly_what_holds,
                 two_commits_of_one_run,

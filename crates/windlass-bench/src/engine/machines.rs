@@ -127,10 +127,13 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let engine = engine(&opened, Options::default()).await?;
     let (machines, waited) = serve(&engine)?;
     drive(&machines, args, 0, (args.runs / 10).clamp(1, 2_000)).await?;
-    let commits = engine.metrics().commits.get();
+    let (commits, at_hand) = counted(&engine);
     *waited.lock() = Times::default();
     let (runs_per_s, times) = drive(&machines, args, 1_000_000_000, args.runs).await?;
-    let commits = engine.metrics().commits.get() - commits;
+    let (commits, at_hand) = {
+        let (now, now_at_hand) = counted(&engine);
+        (now - commits, now_at_hand - at_hand)
+    };
     let (replays, rss) = (engine.metrics().replays.get(), rss_mb());
     engine.stop(std::time::Duration::from_secs(5)).await?;
     let after = bare("after").await?;
@@ -149,6 +152,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
         .put("schedule_to_start_p50_ms", waited.percentile_ms(0.5))
         .put("schedule_to_start_p99_ms", waited.percentile_ms(0.99))
         .put("turn_commits_per_run", commits as f64 / args.runs as f64)
+        .put("at_hand_per_run", at_hand as f64 / args.runs as f64)
         .put("replays", replays)
         .put("rss_mb", rss);
     if let (Some(before), Some(after)) = (before, after) {
@@ -193,4 +197,9 @@ pub(crate) async fn drive(
         times.extend(handle.await.context("a caller panicked")??);
     }
     Ok((runs as f64 / started.elapsed().as_secs_f64(), times))
+}
+
+// Commits of turns so far, and how many of them settled an activity.
+fn counted(engine: &Engine) -> (u64, u64) {
+    (engine.metrics().commits.get(), engine.metrics().turns_at_hand.get())
 }

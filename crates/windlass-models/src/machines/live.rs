@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use windlass_engine::{TaskBody, Turn};
+use windlass_engine::{AtHand, TaskBody, Turn};
 use windlass_kernel::{
     Body, Error, LogLevel, LogLine, Message, MessageKind, NewRun, Op, QueueName, Route, RouteName,
     RunKey, Stamp, Step, StepKey, StepStatus, Task, Timestamp, Turn as TurnRow, WorkerKey,
@@ -30,6 +30,14 @@ pub(crate) enum Fact {
         event: &'static str,
         payload: Value,
         started: Option<Value>,
+    },
+    /// A step is over because of a result that came without a message.
+    AtHand {
+        at_hand: AtHand,
+        row: Step,
+        event: &'static str,
+        payload: Value,
+        started: Value,
     },
     /// A step is over because of a time.
     Time {
@@ -113,37 +121,40 @@ impl MachineProgram {
         let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
             return pass_over(turn, work, &message, "its activity is over");
         };
-        row.attempt = done.attempt;
-        let mut payload = json!({ "key": key, "attempt": done.attempt });
+        let (worker, started_at) = (done.worker, done.started_at);
         let started = json!({
-            "key": key, "attempt": done.attempt, "worker": done.worker,
-            "started_at": done.started_at,
+            "key": key, "attempt": done.attempt, "worker": worker, "started_at": started_at,
         });
-        let event = match done.error {
-            None => {
-                let result = raw_body(done.result);
-                payload["result_bytes"] = result.len().into();
-                (row.status, row.result) = (StepStatus::Completed, Some(result));
-                "activity.completed"
-            }
-            Some(error) => {
-                let timeout = TimeoutType::named(&error.name);
-                payload["error"] = json!({ "name": error.name });
-                let error = ActivityError { timeout, ..error };
-                row.status = StepStatus::Errored;
-                row.error = Some(Body::of(&error)?);
-                match timeout {
-                    Some(timeout) => {
-                        payload["timeout_type"] = json!(timeout);
-                        "activity.timed_out"
-                    }
-                    None => "activity.failed",
-                }
-            }
-        };
+        let result = done.error.map_or_else(|| Ok(raw_body(done.result)), Err);
+        let (event, payload) = settle(&mut row, done.attempt, result)?;
         let input = input_of(&entry, &row);
         let started = Some(started);
         self.tell(turn, work, Some(Fact::Message { message, row, event, payload, started }), input)
+    }
+
+    /// An activity is over, and the turn was taken with its result.
+    pub(crate) fn result_at_hand(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        at_hand: AtHand,
+    ) -> Result<(), Error> {
+        let key = at_hand.step_key.clone();
+        let Some((entry, mut row)) = self.take_open(key.as_str(), Kind::Activity) else {
+            // It was open when the turn was taken. The commit does not settle it, so a message will.
+            return Ok(());
+        };
+        let started = json!({
+            "key": key, "attempt": at_hand.attempt, "worker": at_hand.worker,
+            "started_at": at_hand.began_at.to_string(),
+        });
+        let result = at_hand
+            .result
+            .clone()
+            .map_err(|failure| ActivityError::non_retryable(failure.message).named(failure.name));
+        let (event, payload) = settle(&mut row, at_hand.attempt, result)?;
+        let input = input_of(&entry, &row);
+        self.tell(turn, work, Some(Fact::AtHand { at_hand, row, event, payload, started }), input)
     }
 
     fn child_over(
@@ -344,6 +355,14 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
             row.updated_at = stamp.at;
             work.draft.consume_into_step(event, &payload, &message, row, stamp)?;
         }
+        Fact::AtHand { at_hand, mut row, event, payload, started } => {
+            let stamp = turn.stamp();
+            work.draft.event("activity.started", &started, stamp)?;
+            let stamp = turn.stamp();
+            row.updated_at = stamp.at;
+            work.draft.step(event, &payload, row, stamp)?;
+            at_hand.settle(&mut work.draft);
+        }
         Fact::Time { mut row, event, payload, ops } => {
             let stamp = turn.stamp();
             row.updated_at = stamp.at;
@@ -359,6 +378,38 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+// How an activity ended, into its row; the event that says so, and what it says.
+fn settle(
+    row: &mut Step,
+    attempt: u32,
+    result: Result<Body, ActivityError>,
+) -> Result<(&'static str, Value), Error> {
+    row.attempt = attempt;
+    let mut payload = json!({ "key": row.step_key, "attempt": attempt });
+    let event = match result {
+        Ok(result) => {
+            payload["result_bytes"] = result.len().into();
+            (row.status, row.result) = (StepStatus::Completed, Some(result));
+            "activity.completed"
+        }
+        Err(error) => {
+            let timeout = TimeoutType::named(&error.name);
+            payload["error"] = json!({ "name": error.name });
+            let error = ActivityError { timeout, ..error };
+            row.status = StepStatus::Errored;
+            row.error = Some(Body::of(&error)?);
+            match timeout {
+                Some(timeout) => {
+                    payload["timeout_type"] = json!(timeout);
+                    "activity.timed_out"
+                }
+                None => "activity.failed",
+            }
+        }
+    };
+    Ok((event, payload))
 }
 
 // A message that changes nothing is consumed all the same, and the ledger says why.

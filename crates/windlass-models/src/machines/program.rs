@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass_engine::{EnqueuedReason, Program, Turn, TurnError};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, RunStatus, Step, Timestamp, Wake,
+    Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, RunStatus, Step, StepKey,
+    Timestamp, Wake,
 };
 
 use super::book::{Book, Kind};
@@ -115,7 +116,11 @@ impl MachineProgram {
             }
             self.fetch_large(turn).await?;
             let mut work = Work { draft: turn.draft(), callbacks: 0, ending: None, torn: false };
-            self.look(turn, &mut work).await?;
+            // Looking may take a commit of its own, and the first one is that of the result. What is
+            // due stays so, and the turn comes back for it at once.
+            if !turn.has_result() {
+                self.look(turn, &mut work).await?;
+            }
             let advanced = self.advance(turn, &mut work);
             if self.kept_changed && !work.torn {
                 work.draft.state(Body::of(&self.kept).map_err(TurnError::Blocked)?);
@@ -144,6 +149,9 @@ impl MachineProgram {
             self.tell(turn, work, None, Input::Start)?;
             self.kept.started = true;
             self.kept_changed = true;
+        }
+        if let Some(at_hand) = turn.take_result() {
+            self.result_at_hand(turn, work, at_hand)?;
         }
         while work.ending.is_none() && work.callbacks < CALLBACKS_MAX {
             if let Some((entry, step)) = self.book.next_carried() {
@@ -209,6 +217,9 @@ impl MachineProgram {
         let wake = self.next_due().map_or(Wake::OnMessage, Wake::At);
         draft.status(RunStatus::Waiting);
         draft.release(wake, turn.read_to());
+        if self.book.open.values().any(|entry| entry.kind == Kind::Activity) {
+            turn.expect_result();
+        }
         turn.commit(draft).await?;
         if let Wake::At(_) = wake {
             turn.announce(EnqueuedReason::Wake);
@@ -282,6 +293,12 @@ fn next_message(turn: &mut Turn) -> Option<windlass_kernel::Message> {
 impl Program for MachineProgram {
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
         Box::pin(self.take(turn))
+    }
+
+    fn takes_result(&self, step_key: &StepKey) -> bool {
+        let entry = self.book.open.get(step_key.as_str());
+        self.loaded.is_none()
+            && entry.is_some_and(|entry| entry.kind == Kind::Activity && entry.row.is_some())
     }
 
     fn bytes(&self) -> usize {

@@ -2,6 +2,7 @@
 //! that die, stall and drain, clients that interfere; then healing, then the audit.
 
 pub(crate) mod client;
+pub(crate) mod mill;
 pub(crate) mod program;
 pub(crate) mod relay;
 
@@ -83,6 +84,7 @@ pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
         cast: Mutex::new(Cast::default()),
         intents: Mutex::default(),
         relays: Mutex::new(Rng::new(seed ^ 0xBA70_0000)),
+        mills: Mutex::new(Rng::new(seed ^ 0x3111_0000)),
         batons: Mutex::default(),
         hooked: Mutex::default(),
     });
@@ -159,8 +161,9 @@ struct Fleet {
     cast: Mutex<Cast>,
     // The attempts of intents that have begun since their probe was last asked.
     intents: Mutex<BTreeMap<(RunKey, String, u32), bool>>,
-    // Of its own, so that the rest of a world is what it is without relays.
+    // Of their own, so that the rest of a world is what it is without relays and machines.
     relays: Mutex<Rng>,
+    mills: Mutex<Rng>,
     // What clients know of runs of relays, and what hooks were told.
     batons: Mutex<Vec<Arc<Mutex<Order>>>>,
     hooked: Mutex<Hooked>,
@@ -299,6 +302,7 @@ impl Fleet {
             self.sim.spawn(node, client.see_through());
         }
         self.order_relays(&engine, node);
+        self.order_mills(&engine, node, &orders);
         if rng.chance(400) {
             let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
             self.sim.spawn(node, brief);
@@ -320,6 +324,19 @@ impl Fleet {
             locked(&self.batons).push(order.clone());
             let (sim, engine) = (self.sim.clone(), engine.clone());
             let client = relay::see_through(sim, node, engine, order, rng.fork());
+            self.sim.spawn(node, client);
+        }
+    }
+
+    fn order_mills(&self, engine: &Engine, node: NodeId, orders: &Orders) {
+        let mut rng = locked(&self.mills);
+        let count = if rng.chance(600) { rng.range(1, 4) } else { 0 };
+        for number in 0..count {
+            let (id, seed) = (format!("mill-{number}"), rng.next_u64());
+            let told = Arc::new(Mutex::new(Told { id, ..Told::default() }));
+            locked(orders).push(told.clone());
+            let (sim, engine) = (self.sim.clone(), engine.clone());
+            let client = mill::see_through(sim, node, engine, (told, seed), rng.fork());
             self.sim.spawn(node, client);
         }
     }
@@ -571,6 +588,7 @@ fn serve(engine: &Engine, yard: Arc<Yard>) {
         .backoff(Duration::from_millis(300), Duration::from_secs(2))
         .build()
         .expect("the relay is registered once");
+    mill::serve(engine);
     steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: Labour| {
         let yard = yard.clone();
         async move {

@@ -61,6 +61,8 @@ pub const POINTS: &[&str] = &[
 /// The points that the fleet of real engines must reach.
 pub const FLEET_POINTS: &[&str] = &[
     "a tree of runs was deleted",
+    "activity at hand had lost its run",
+    "activity was settled by the turn of its run",
     "client cancelled a run of a relay",
     "hook was told of an end",
     "stale effect ran again under its id",

@@ -12,6 +12,7 @@ mod harness;
 mod ledger_lines;
 mod limits;
 mod machines_activity_retry;
+mod machines_at_hand;
 mod machines_backpressure;
 mod machines_circuit_breaker;
 mod machines_fixtures;

@@ -348,7 +348,10 @@ impl Checker {
         let Some(change) = sent.run_change() else { return };
         let Some(run) = after.runs.get(&change.run_key).map(|row| &row.run) else { return };
         if let Some(RunGuard::Free { .. }) = sent.run {
-            self.sim.sometimes("client took a free turn in its commit");
+            self.sim.sometimes(match sent.task {
+                Some(_) => "activity was settled by the turn of its run",
+                None => "client took a free turn in its commit",
+            });
         }
         let free = matches!(sent.run, Some(RunGuard::Free { .. }));
         if free || run.status.is_ended() || change.turn != TurnChange::Keep {
@@ -388,6 +391,15 @@ impl Checker {
     }
 
     fn note_refusal(&self, sent: &Commit, error: &CommitError) {
+        let of_run = |conflict: &Conflict| {
+            matches!(conflict, Conflict::RunHold { .. } | Conflict::RunHead { .. })
+        };
+        if let (Some(RunGuard::Free { .. }), Some(_), CommitError::Conflict(conflict)) =
+            (&sent.run, &sent.task, error)
+            && of_run(conflict)
+        {
+            self.sim.sometimes("activity at hand had lost its run");
+        }
         match error {
             CommitError::Conflict(Conflict::RunHold { run_key, .. }) => {
                 if let Some(RunGuard::Held { hold, .. }) = &sent.run {

@@ -7,6 +7,7 @@ use windlass_kernel::{
 use futures::FutureExt as _;
 
 use super::super::fleet::client::Told;
+use super::super::fleet::mill::{self, MILL};
 use super::super::fleet::program::{Input, Program};
 use super::super::fleet::relay::{Order, RELAY};
 use super::super::store::short;
@@ -72,8 +73,11 @@ impl Checker {
         }
         for run in &runs {
             self.audit_children(store, run, &runs);
-            if !gave_up && run.workflow.as_str() != RELAY {
-                self.audit_output(run, &runs, told);
+            match run.workflow.as_str() {
+                RELAY => {}
+                _ if gave_up => {}
+                MILL => self.audit_mill(run, told),
+                _ => self.audit_output(run, &runs, told),
             }
         }
         let relays: Vec<&Run> = runs.iter().filter(|run| run.workflow.as_str() == RELAY).collect();
@@ -98,6 +102,26 @@ impl Checker {
             let payload = event.payload_json().unwrap_or_default();
             let detail = format!("r{:x} was blocked: {payload}", short(run.run_key.0));
             self.fail("7 replay asks for the same steps", detail);
+        }
+    }
+
+    fn audit_mill(&self, run: &Run, told: &[Told]) {
+        let expected = run.input.read::<u64>().ok().map(mill::expected);
+        let output = run.output.as_ref().and_then(|output| output.read::<u64>().ok());
+        let right = match run.status {
+            RunStatus::Complete => output.is_some() && output == expected,
+            RunStatus::Terminated => {
+                told.iter().any(|told| told.id == run.id.as_str() && told.terminated)
+            }
+            _ => false,
+        };
+        if !right {
+            let (name, error) = (short(run.run_key.0), &run.error);
+            let detail = format!(
+                "r{name:x} {} is {} with {output:?} {error:?}, expected {expected:?}",
+                run.id, run.status
+            );
+            self.fail("6 a run comes to what its program comes to", detail);
         }
     }
 

@@ -60,25 +60,33 @@ impl Client {
         if self.rng.chance(150) {
             let (sim, run, told) = (self.sim.clone(), run.clone(), self.told.clone());
             let wait_us = self.rng.range(1, 8_000_000);
-            self.sim.spawn(self.node, async move {
-                sim.sleep_us(wait_us).await;
-                locked(&told).terminated = true;
-                let done = until_answered(&sim, || run.terminate()).await;
-                let known = matches!(&done, Err(error) if error.code() == "RUN_TERMINAL");
-                if done.is_ok() {
-                    sim.sometimes("client terminated a run");
-                } else if !known {
-                    sim.trace(format_args!("terminate: {done:?}"));
-                }
-            });
+            self.sim.spawn(self.node, terminate_soon(sim, run, told, wait_us));
         }
         let ended = until_answered(&sim, || run.result()).await;
         locked(&self.told).ended = Some(ended.map_err(|error| error.code().to_owned()));
     }
 }
 
-// In order, each until it is known to have arrived, and some of them once more.
-async fn send_events(
+/// Ends a run after a while.
+pub(crate) async fn terminate_soon(
+    sim: Handle,
+    run: RunHandle<u64>,
+    told: Arc<Mutex<Told>>,
+    wait_us: u64,
+) {
+    sim.sleep_us(wait_us).await;
+    locked(&told).terminated = true;
+    let done = until_answered(&sim, || run.terminate()).await;
+    let known = matches!(&done, Err(error) if error.code() == "RUN_TERMINAL");
+    if done.is_ok() {
+        sim.sometimes("client terminated a run");
+    } else if !known {
+        sim.trace(format_args!("terminate: {done:?}"));
+    }
+}
+
+/// In order, each until it is known to have arrived, and some of them once more.
+pub(crate) async fn send_events(
     sim: Handle,
     run: RunHandle<u64>,
     events: Vec<(&'static str, u64)>,
@@ -97,7 +105,8 @@ async fn send_events(
     }
 }
 
-async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: Rng) {
+/// Lets a run rest.
+pub(crate) async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: Rng) {
     for _ in 0..rng.range(1, 2) {
         sim.sleep_us(rng.range(1, 4_000_000)).await;
         if until_answered(&sim, || run.pause()).await.is_err() {

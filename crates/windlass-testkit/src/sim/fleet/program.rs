@@ -19,7 +19,7 @@ pub(crate) const BRIEF: &str = "brief";
 /// The activity that some of them call.
 pub(crate) const ACTIVITY: &str = "labour";
 /// What a caught failure counts for.
-const CAUGHT: u64 = 7;
+pub(crate) const CAUGHT: u64 = 7;
 
 /// What a run is started with: enough to know its whole program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
