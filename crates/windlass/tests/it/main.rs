@@ -23,6 +23,7 @@ mod metrics;
 #[cfg(feature = "webhooks")]
 mod outbound;
 mod pair;
+mod panics;
 #[cfg(feature = "webhooks")]
 mod receiver;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
