@@ -414,7 +414,8 @@ impl RelayProgram {
             }
             // An attempt that is tried again leaves nothing.
             if !verdict.is_retry() {
-                record::effects(&mut draft, turn, &stored);
+                record::effects(&mut draft, turn, &stored, self.number)
+                    .map_err(TurnError::Blocked)?;
             }
             let after = record::write(self, turn, &mut draft, &verdict, step.attempt, self.json)
                 .map_err(TurnError::Blocked)?;
@@ -482,7 +483,7 @@ impl RelayProgram {
         let mut stored = step.effects.take();
         loop {
             let mut draft = turn.draft();
-            record::effects(&mut draft, turn, &stored);
+            record::effects(&mut draft, turn, &stored, self.number).map_err(TurnError::Blocked)?;
             let by = StepKey::from_stored("windlass");
             for message in &controls {
                 let stamp = turn.stamp();
