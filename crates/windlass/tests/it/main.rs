@@ -31,6 +31,7 @@ mod relay_http;
 mod relays;
 mod relays_cancel;
 mod relays_ends;
+mod relays_memos;
 mod relays_shared;
 mod replay;
 mod retention;

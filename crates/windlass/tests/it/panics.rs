@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use windlass::Options;
 use windlass::kernel::{Body, BoxFuture, End, Error, ModelName, WorkflowName};
 use windlass_engine::{Model, Opened, Program, StartRun, Turn, TurnError};
@@ -36,7 +37,7 @@ impl Program for Run {
         Box::pin(async move {
             assert!(self.0.hit("turns") > 1, "the program");
             let mut draft = turn.draft();
-            turn.end(&mut draft, "workflow.completed", &(), End::Complete(Body::json("1")))
+            turn.end(&mut draft, "workflow.completed", &json!({}), End::Complete(Body::json("1")))
                 .map_err(TurnError::Blocked)?;
             turn.commit(draft).await.map(|_| ())
         })
