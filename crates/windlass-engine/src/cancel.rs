@@ -1,13 +1,18 @@
 //! Cancelling: a run that nobody has ends at once, any other when what is being done is over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::{Either, select};
 use serde_json::json;
 use windlass_kernel::{Actor, Body, CommitError, Draft, Error, Loaded, RunKey, RunStatus};
 
 use crate::control::{ATTEMPTS_MAX, busy, with_actor};
 use crate::engine::{Engine, Inner};
 use crate::turn::refusal;
+
+/// How often somebody who waits for a cancelled run looks whether it is still being worked on.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Cancels a run. If nobody has its turn, it ends in this call's own commit; else whoever has it
@@ -37,10 +42,7 @@ impl Engine {
                 body["reason"] = shortened(reason).into();
             }
             match self.control(run_key, "cancel", body).await {
-                Ok(()) => {
-                    let ended = self.wait(run_key).await?;
-                    return Ok(ended.status == RunStatus::Terminated);
-                }
+                Ok(()) => return self.until_cancelled(run_key, reason, actor.as_ref()).await,
                 Err(error) if matches!(error.code(), "RUN_TERMINAL" | "RUN_NOT_FOUND") => {
                     return Ok(false);
                 }
@@ -48,6 +50,30 @@ impl Engine {
             }
         }
         Err(busy(&self.current(run_key).await?))
+    }
+
+    // Whoever was told may die before it has obeyed, and nobody else need serve the workflow: then the
+    // run is free, and ended from here.
+    async fn until_cancelled(
+        &self,
+        run_key: RunKey,
+        reason: Option<&str>,
+        actor: Option<&Actor>,
+    ) -> Result<bool, Error> {
+        let inner = &self.inner;
+        let mut ended = std::pin::pin!(self.wait(run_key));
+        loop {
+            let look = inner.env.sleep(LOOK_EVERY);
+            if let Either::Left((ended, _)) = select(ended.as_mut(), look).await {
+                return Ok(ended?.status == RunStatus::Terminated);
+            }
+            let loaded = inner.store.load(vec![run_key]).await?.into_iter().next();
+            let Some(loaded) = loaded else { return Ok(false) };
+            let free = !loaded.run.status.is_ended() && loaded.run.turn.worker.is_none();
+            if free && inner.cancel_free(loaded, reason, actor).await? {
+                return Ok(true);
+            }
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Taking turns: a run is opened from memory or from the store, advanced, and put away again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::Either;
 use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
@@ -20,6 +23,7 @@ use crate::model::{GivenUp, Model, Opened, Program, TurnError};
 use crate::room::Places;
 use crate::slot::Slot;
 use crate::sticky::Parked;
+use crate::tasks::panic_text;
 use crate::telemetry;
 use crate::turn::Turn;
 
@@ -212,10 +216,17 @@ impl Inner {
         let take = async move {
             let run_key = start.run().run_key;
             let limited = start.run().turn.limit_key.is_some();
-            let turns = inner.take_turns(start, &slot, steps_left);
+            let turns = AssertUnwindSafe(inner.take_turns(start, &slot, steps_left)).catch_unwind();
             let stopped = inner.stopped();
             // What is given back when the engine stops is not put away: it is forgotten.
-            futures::future::select(std::pin::pin!(turns), std::pin::pin!(stopped)).await;
+            let (turns, stopped) = (std::pin::pin!(turns), std::pin::pin!(stopped));
+            let panic = match futures::future::select(turns, stopped).await {
+                Either::Left((Err(panic), _)) => Some(panic_text(&*panic)),
+                _ => None,
+            };
+            if let Some(panic) = panic {
+                inner.panicked(run_key, &slot, panic).await;
+            }
             inner.unhold(run_key, &slot);
             slot.put_away();
             drop(counted);
@@ -231,6 +242,26 @@ impl Inner {
             }
         };
         self.env.spawn(Lane::User, Box::pin(take));
+    }
+
+    // Nobody would take a run from a worker that lives: what panicked is blocked like any other code
+    // that does not fit.
+    async fn panicked(self: &Arc<Self>, run_key: RunKey, slot: &Arc<Slot>, panic: String) {
+        let message = format!("the turn panicked: {panic}");
+        let error = Error::new(ErrorKind::Invalid, "WORKFLOW_PANICKED", message);
+        let loaded = match self.store.load(vec![run_key]).await {
+            Ok(loaded) => loaded.into_iter().next(),
+            Err(source) => {
+                tracing::error!(%run_key, %error, %source, "a run stays held");
+                None
+            }
+        };
+        let Some(Loaded { run, steps, .. }) = loaded else { return };
+        let Some(hold) = run.turn.hold().filter(|hold| hold.worker == self.worker) else { return };
+        let mut turn = Turn::new(Arc::clone(self), Box::new(run), hold, Arc::clone(slot));
+        let last = steps.iter().map(|step| step.updated_at).max();
+        turn.rise_above(last.unwrap_or(turn.run.updated_at));
+        self.failed(turn, TurnError::Blocked(error)).await;
     }
 
     // Takes a turn, and the next ones as long as they were claimed meanwhile.

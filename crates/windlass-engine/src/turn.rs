@@ -463,8 +463,10 @@ impl Turn {
                 StartRun::new(new.workflow.clone(), new.model.clone(), Body::json("null"));
             match registered.model.prepare(&mut start) {
                 Ok(()) => new.on_end = start.on_end,
+                // Its end is told all the same: whoever is told is asked once more.
                 Err(error) => {
-                    tracing::warn!(%error, workflow = %new.workflow, "a child's end tells nobody")
+                    tracing::warn!(%error, workflow = %new.workflow, "a child's hook cannot be asked");
+                    new.on_end = registered.model.template().and_then(|template| template.on_end);
                 }
             }
         } else if let Some(template) = self.inner.template_read(&new.workflow) {

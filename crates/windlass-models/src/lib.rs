@@ -1,5 +1,7 @@
 //! The models of Windlass: ways to write a workflow, each on the same kernel and engine.
 
+#[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
+mod effects;
 mod run;
 
 #[cfg(feature = "machines")]

@@ -211,9 +211,11 @@ impl Outbound {
             let plain = address.to_canonical();
             let allowed = self.policy.allow.iter().any(|range| range.contains(plain));
             if let Some(what) = address::special(plain).filter(|_| !allowed) {
-                // The address is not told: callers could map a network by asking for its names.
+                // Neither the address nor its kind is told: callers could map a network by asking for
+                // its names. Whoever runs the process finds the kind in its log.
+                tracing::warn!(host = target.place(), kind = what, "an address is refused");
                 let message = format!(
-                    "{} is refused: it has an address that is {what}; if it is meant, allow its range",
+                    "{} is refused: it has an address that is not public; if it is meant, allow its range",
                     target.place()
                 );
                 return Err(Error::new(ErrorKind::Invalid, "ADDRESS_REFUSED", message));

@@ -204,12 +204,14 @@ impl Webhooks {
         self.inner.secrets(name).map(drop)
     }
 
-    /// The endpoints of a tenant that nothing is sent to, because they answered 410.
+    /// The endpoints of a tenant that nothing is sent to, because they answered 410. Without a sender,
+    /// [`disabled_endpoints`] tells the same.
     pub async fn disabled(&self, of: &Namespace) -> Result<Vec<DisabledEndpoint>, Error> {
         self.inner.endpoints.list(of).await
     }
 
-    /// Sends to an endpoint again. False if it was not disabled.
+    /// Sends to an endpoint again: to one alone if the URL has a query, else to all that are shown as
+    /// this URL. False if none was disabled.
     pub async fn enable(&self, of: &Namespace, url: &str) -> Result<bool, Error> {
         self.inner.endpoints.enable(of, url).await
     }
@@ -242,7 +244,8 @@ impl Inner {
         let found = self.secrets.get(name).map(Vec::as_slice);
         found.ok_or_else(|| {
             let message = format!("no set {name:?} of webhook secrets is configured here");
-            Error::new(ErrorKind::Invalid, "WEBHOOK_SECRET_UNKNOWN", message)
+            // Another process may have it, or this one after its next start.
+            Error::new(ErrorKind::Unavailable, "WEBHOOK_SECRET_UNKNOWN", message)
         })
     }
 
@@ -259,10 +262,7 @@ impl Inner {
             let message = "the endpoint answered 410 and is disabled; enable it and requeue";
             return Err(failed("WEBHOOK_DISABLED", message, false));
         }
-        let secrets = self.secrets(webhook.secret.as_deref()).map_err(|error| {
-            // Another process may have it, or this one after its next start.
-            TaskFailure { retryable: true, ..failure(error) }
-        })?;
+        let secrets = self.secrets(webhook.secret.as_deref()).map_err(failure)?;
         let told = at.to_string();
         let timestamp = webhook.timestamp.as_deref().unwrap_or(&told);
         let posted =
@@ -305,6 +305,16 @@ impl TaskHandler for Webhooks {
             Ok(Body::json("null"))
         })
     }
+}
+
+/// The endpoints of an engine's tenant that nothing is sent to, because they answered 410.
+pub async fn disabled_endpoints(engine: &Engine) -> Result<Vec<DisabledEndpoint>, Error> {
+    Endpoints::new(Arc::clone(engine.store())).list(engine.namespace()).await
+}
+
+/// Sends to an endpoint again, as [`Webhooks::enable`] does, for whoever sends nothing itself.
+pub async fn enable_endpoint(engine: &Engine, url: &str) -> Result<bool, Error> {
+    Endpoints::new(Arc::clone(engine.store())).enable(engine.namespace(), url).await
 }
 
 /// Adds the headers of Standard Webhooks to a call whose body is complete.

@@ -32,7 +32,8 @@ fn serve(
         ..HttpRunnerOptions::new(&relay.url, relay.secrets.clone())
     })?;
     let hook = WebhookTerminalHook::new(webhooks.clone());
-    let mut builder = engine.relay(&relay.name, runner, hook);
+    let (delay, max_delay) = relay.backoff;
+    let mut builder = engine.relay(&relay.name, runner, hook).backoff(delay, max_delay);
     if let Some(attempts) = relay.max_attempts {
         builder = builder.max_attempts(attempts);
     }

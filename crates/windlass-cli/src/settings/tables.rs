@@ -17,6 +17,8 @@ pub(crate) struct RelaySettings {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) timeout: Duration,
     pub(crate) max_attempts: Option<u32>,
+    /// The delay before a second attempt, and the most to which doubling it may lead.
+    pub(crate) backoff: (Duration, Duration),
     pub(crate) concurrency: Option<usize>,
     pub(crate) policy: Policy,
 }
@@ -32,6 +34,7 @@ pub(crate) struct Tables {
 pub(super) const TABLES: [&str; 2] = ["relays", "webhooks"];
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(60);
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +44,8 @@ struct RelayTable {
     secret: Texts,
     timeout: Option<String>,
     max_attempts: Option<u32>,
+    backoff: Option<String>,
+    backoff_max: Option<String>,
     concurrency: Option<usize>,
     #[serde(default)]
     allow: Vec<String>,
@@ -109,13 +114,29 @@ fn relay(
     let policy = Policy { plain_http, allow: ranges(&table.allow, &wrong)?, ..Policy::default() };
     Ok(RelaySettings {
         secrets: secrets(table.secret, env, &wrong)?,
-        timeout: duration(table.timeout, RELAY_TIMEOUT, &wrong)?,
+        timeout: duration("timeout", table.timeout, RELAY_TIMEOUT, &wrong)?,
         max_attempts: table.max_attempts,
+        backoff: backoff(table.backoff, table.backoff_max, &wrong)?,
         concurrency: table.concurrency,
         policy,
         url: table.url,
         name,
     })
+}
+
+// The most is at least the first delay, also where the file says only one of them.
+fn backoff(
+    delay: Option<String>,
+    max: Option<String>,
+    wrong: Wrong<'_>,
+) -> Result<(Duration, Duration), Failure> {
+    let (given, (first, most)) = (max.is_some(), BACKOFF);
+    let delay = duration("backoff", delay, first, wrong)?;
+    let max = duration("backoff_max", max, most.max(delay), wrong)?;
+    match given && max < delay {
+        true => Err(wrong("backoff_max is less than backoff")),
+        false => Ok((delay, max)),
+    }
 }
 
 /// A relay of the command line, beside this process on the same machine.
@@ -135,6 +156,7 @@ pub(crate) fn local_relay(text: &str, secret: Option<&str>) -> Result<RelaySetti
         secrets: vec![secret.parse()?],
         timeout: RELAY_TIMEOUT,
         max_attempts: None,
+        backoff: BACKOFF,
         concurrency: None,
         policy: Policy { plain_http: true, allow, ..Policy::default() },
     })
@@ -164,7 +186,7 @@ fn webhooks(
             ..defaults.policy
         },
         secrets: known,
-        timeout: duration(table.timeout, defaults.timeout, &wrong)?,
+        timeout: duration("timeout", table.timeout, defaults.timeout, &wrong)?,
     })
 }
 
@@ -201,13 +223,14 @@ fn ranges(texts: &[String], wrong: Wrong<'_>) -> Result<Vec<Cidr>, Failure> {
 }
 
 fn duration(
+    what: &str,
     text: Option<String>,
     default: Duration,
     wrong: Wrong<'_>,
 ) -> Result<Duration, Failure> {
     let Some(text) = text else { return Ok(default) };
     let read = windlass::kernel::parse_duration(&text);
-    read.map_err(|error| wrong(&format!("timeout: {error}")))
+    read.map_err(|error| wrong(&format!("{what}: {error}")))
 }
 
 #[cfg(test)]
@@ -235,6 +258,7 @@ mod tests {
             secret = ["env:RELAY", "{SECRET}"]
             timeout = "5 seconds"
             max_attempts = 7
+            backoff = "2 minutes"
             concurrency = 4
             allow = ["127.0.0.1"]
             [[relays]]
@@ -255,7 +279,8 @@ mod tests {
         assert_eq!((greet.secrets.len(), greet.timeout), (2, Duration::from_secs(5)));
         assert_eq!((greet.max_attempts, greet.concurrency), (Some(7), Some(4)));
         assert!(greet.policy.plain_http && !plain.policy.plain_http);
-        assert_eq!(plain.timeout, RELAY_TIMEOUT);
+        assert_eq!((plain.timeout, plain.backoff), (RELAY_TIMEOUT, BACKOFF));
+        assert_eq!(greet.backoff, (Duration::from_secs(120), Duration::from_secs(120)));
         let webhooks = &tables.webhooks;
         assert_eq!(webhooks.secrets.keys().collect::<Vec<_>>(), ["billing", "default"]);
         assert_eq!(webhooks.timeout, Duration::from_secs(20));
@@ -276,6 +301,8 @@ mod tests {
             (relay("secret = \"env:RELAY\"\nretries = 3"), "retries"),
             (relay("secret = \"env:RELAY\"\nmax_attempts = 0"), "at least 1"),
             (relay("secret = \"env:RELAY\"\ntimeout = \"soon\""), "timeout"),
+            (relay("secret = \"env:RELAY\"\nbackoff = \"soon\""), "backoff: "),
+            (relay("secret = \"env:RELAY\"\nbackoff_max = \"1 ms\""), "less than backoff"),
             (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "two relays"),
             ("[webhooks]\nport = [1]".to_owned(), "port"),
         ] {

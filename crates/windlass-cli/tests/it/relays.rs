@@ -192,6 +192,14 @@ fn a_runner_that_knows_another_secret_refuses() {
     let message = ended["error"]["message"].as_str().unwrap();
     assert!(message.contains("401") && message.contains("signature is wrong"), "{message}");
     assert_eq!(runner.steps(), [1, 0, 0]);
+    // The step is where operators look, and carries its run on when it is requeued.
+    let letters = server.say(&["dlq", "list", "-o", "json"]).expect(0).json();
+    let letter = &letters["entries"][0];
+    assert!(letter.to_string().contains("greet"), "{letters}");
+    let said = server.say(&["dlq", "requeue", letter["id"].as_str().unwrap()]).expect(0);
+    assert!(said.out.contains("its run goes on as"), "{said:?}");
+    until("it has failed again", || runner.steps() == [2, 0, 0]);
+    until_status(&server, "r-1", "errored");
 }
 
 #[test]

@@ -66,6 +66,17 @@ pub enum WorkflowAction {
         /// The machine's name for it.
         activity_id: String,
     },
+    /// Have an effect delivered: an outside side effect whose handler, registered with
+    /// `Engine::serve_effects` under this name, gets it at least once. Nobody tells the machine of
+    /// it. It is enqueued once, also by a run that is read back or retried.
+    EnqueueEffect {
+        /// The handler's name.
+        name: String,
+        /// What it is given.
+        input: Value,
+        /// What to do about failed attempts.
+        retry_policy: RetryPolicy,
+    },
     /// Nothing.
     None,
 }
@@ -96,6 +107,11 @@ impl WorkflowAction {
     pub fn child(id: impl Into<String>, workflow_type: impl Into<String>, input: Value) -> Self {
         let (workflow_id, workflow_type) = (id.into(), workflow_type.into());
         Self::ScheduleChildWorkflow { workflow_id, workflow_type, input }
+    }
+
+    /// An effect.
+    pub fn effect(name: impl Into<String>, input: Value, retry_policy: RetryPolicy) -> Self {
+        Self::EnqueueEffect { name: name.into(), input, retry_policy }
     }
 
     /// The end, with a result.

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use windlass_kernel::{
-    Body, Error, ErrorKind, LimitKey, Limits, QueueName, RouteName, RunId, RunKey, Step,
-    StepStatus, TaskId, Timestamp, WorkflowName,
+    Body, Error, ErrorKind, LimitKey, Limits, QueueName, RetryPolicy, RouteName, RunId, RunKey,
+    Step, StepStatus, TaskId, Timestamp, WorkflowName,
 };
 
 use super::action::{ActivityOptions, WorkflowAction};
 use super::machine::Answer;
 use super::workflow::WorkflowError;
+use crate::effects::Effect;
 use crate::run::{check_body, invalid};
 
 const ID_CHARS_MAX: usize = 200;
@@ -25,6 +26,7 @@ pub(crate) enum Kind {
     Activity,
     Timer,
     Child,
+    Effect,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
             Self::Activity => "activity",
             Self::Timer => "timer",
             Self::Child => "child",
+            Self::Effect => "effect",
         }
     }
 
@@ -41,11 +44,13 @@ impl Kind {
             Self::Activity => "an activity",
             Self::Timer => "a timer",
             Self::Child => "a child",
+            Self::Effect => "an effect",
         }
     }
 
     fn parse(word: &str) -> Option<Self> {
-        [Self::Activity, Self::Timer, Self::Child].into_iter().find(|kind| kind.as_str() == word)
+        let kinds = [Self::Activity, Self::Timer, Self::Child, Self::Effect];
+        kinds.into_iter().find(|kind| kind.as_str() == word)
     }
 
     // Activities have the plain names: they are what people look for.
@@ -54,13 +59,15 @@ impl Kind {
             Self::Activity => "",
             Self::Timer => "timer/",
             Self::Child => "child/",
+            Self::Effect => "effect/",
         }
     }
 }
 
 /// The machine's own name for what a step's key stands for.
 pub(crate) fn id_of(step_key: &str) -> &str {
-    let id = ["timer/", "child/"].iter().find_map(|prefix| step_key.strip_prefix(prefix));
+    let id =
+        ["timer/", "child/", "effect/"].iter().find_map(|prefix| step_key.strip_prefix(prefix));
     let id = id.unwrap_or(step_key);
     id.split('#').next().unwrap_or(id)
 }
@@ -122,6 +129,15 @@ pub(crate) enum Planned {
     Cancel {
         key: Arc<str>,
         entry: Box<Entry>,
+    },
+    Effect {
+        key: Arc<str>,
+        spec: Spec,
+        effect: Effect,
+    },
+    /// An earlier generation has enqueued the effect.
+    EffectCarried {
+        key: Arc<str>,
     },
     /// Asked for after the run was told to shut down.
     HeldBack {
@@ -190,6 +206,15 @@ impl Book {
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         let Some(record) = self.record.take() else { return Ok(()) };
         for (key, step) in record {
+            if &*step.kind == Kind::Effect.as_str() {
+                let used = self.used.get(&(Kind::Effect, id_of(&key).to_owned()));
+                if used.copied().unwrap_or(0) < occurrence(&key) {
+                    return Err(nondeterminism(format!(
+                        "the record has effect {key:?}, which the code has not asked for"
+                    )));
+                }
+                continue;
+            }
             match (step.status.is_settled(), self.open.contains_key(&key)) {
                 (true, false) | (false, true) => {}
                 (true, true) => {
@@ -297,6 +322,9 @@ impl Book {
                 self.cancel(Kind::Activity, activity_id)
             }
             WorkflowAction::CancelTimer { timer_id } => self.cancel(Kind::Timer, timer_id),
+            WorkflowAction::EnqueueEffect { name, input, retry_policy } => {
+                self.effect(name, &input, retry_policy)
+            }
             WorkflowAction::CompleteWorkflow { result } => {
                 Ok(Some(Planned::End(Ok(Body::of(&result)?))))
             }
@@ -327,6 +355,56 @@ impl Book {
         }
         let asked = self.ask(Kind::Activity, id, Some(&spec))?;
         Ok(asked.map(|key| Planned::Activity { key, spec }))
+    }
+
+    // Nobody waits for an effect, so what is left of it is its row: a run that is read back, or is
+    // retried, finds it there and enqueues nothing.
+    fn effect(
+        &mut self,
+        name: String,
+        input: &Value,
+        retry: RetryPolicy,
+    ) -> Result<Option<Planned>, Error> {
+        let effect = Effect::new(&name, input, retry, self.limits.task_bytes_max)?;
+        let spec = self.spec("the effect's input", name.clone(), input, None)?;
+        let id = (Kind::Effect, name);
+        let mut number = self.used.get(&id).copied().unwrap_or(0) + 1;
+        // One of an earlier generation that has another input is another effect.
+        let key = loop {
+            let key = key_of(Kind::Effect, &id.1, number);
+            match self.carried.get(&key) {
+                Some(step) if same(&key, Kind::Effect, Some(&spec), step).is_err() => number += 1,
+                _ => break key,
+            }
+        };
+        self.count_step(Kind::Effect, &id.1)?;
+        self.used.insert(id, number);
+        if self.carried.remove(&key).is_some() {
+            return Ok(self.record.is_none().then_some(Planned::EffectCarried { key }));
+        }
+        let Some(record) = &self.record else {
+            return Ok(Some(Planned::Effect { key, spec, effect }));
+        };
+        match record.get(&key) {
+            Some(step) => same(&key, Kind::Effect, Some(&spec), step).map(|()| None),
+            None => Err(nondeterminism(format!(
+                "the code asks for effect {key:?}, which the record does not have"
+            ))),
+        }
+    }
+
+    fn count_step(&mut self, kind: Kind, id: &str) -> Result<(), Error> {
+        self.steps += 1;
+        let max = self.limits.steps_per_run_max;
+        match self.steps > max {
+            true => Err(misuse(&format!(
+                "the {} {id:?} would be number {}; a run has at most {max} activities, children and \
+                 effects",
+                kind.as_str(),
+                self.steps
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn spec(
@@ -369,16 +447,7 @@ impl Book {
         self.used.insert((kind, id.clone()), number);
         let key = key_of(kind, &id, number);
         if kind != Kind::Timer {
-            self.steps += 1;
-            let max = self.limits.steps_per_run_max;
-            if self.steps > max {
-                return Err(misuse(&format!(
-                    "the {} {id:?} would be number {}; a run has at most {max} activities and \
-                     children",
-                    kind.as_str(),
-                    self.steps
-                )));
-            }
+            self.count_step(kind, &id)?;
         }
         let options = spec.and_then(|spec| spec.options.clone());
         let mut entry = Entry { kind, id, row: None, options, look_at: None };
@@ -466,12 +535,13 @@ fn occurrence(step_key: &str) -> u32 {
 
 fn check_id(kind: Kind, id: &str) -> Result<(), Error> {
     let plain = !id.is_empty() && id.chars().count() <= ID_CHARS_MAX && !id.contains(['#', '\0']);
-    let taken = kind == Kind::Activity && (id.starts_with("timer/") || id.starts_with("child/"));
+    let prefixed = ["timer/", "child/", "effect/"].iter().any(|prefix| id.starts_with(prefix));
+    let taken = kind == Kind::Activity && prefixed;
     match plain && !taken {
         true => Ok(()),
         false => Err(misuse(&format!(
             "{id:?} cannot be the id of {}: use 1 to {ID_CHARS_MAX} characters without '#', and no \
-             \"timer/\" or \"child/\" in front",
+             \"timer/\", \"child/\" or \"effect/\" in front",
             kind.with_article()
         ))),
     }

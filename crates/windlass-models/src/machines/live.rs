@@ -285,6 +285,20 @@ impl MachineProgram {
                 self.begin_child(turn, work, &key, workflow, spec, stamp)?;
             }
             Planned::Cancel { key, entry } => call_off(work, &key, *entry, stamp)?,
+            Planned::Effect { key, mut spec, effect } => {
+                let task_id = turn.new_task_id();
+                spec.task_id = Some(task_id);
+                let mut row = new_row(turn, work, &key, Kind::Effect, stamp.at);
+                (row.status, row.input) = (StepStatus::Completed, Some(Body::of(&spec)?));
+                let mut payload = effect.summary(task_id);
+                payload["key"] = (*key).into();
+                work.draft.step("effect.enqueued", &payload, row, stamp)?;
+                work.draft.enqueue(effect.task(turn, task_id));
+            }
+            Planned::EffectCarried { key } => {
+                self.kept.told_of_carried.push((*key).to_owned());
+                self.kept_changed = true;
+            }
         }
         Ok(())
     }

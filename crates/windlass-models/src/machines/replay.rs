@@ -104,14 +104,16 @@ impl MachineProgram {
 }
 
 fn is_told(step: &Step) -> bool {
-    matches!(step.status, StepStatus::Completed | StepStatus::Errored)
+    let over = matches!(step.status, StepStatus::Completed | StepStatus::Errored);
+    over && &*step.kind != Kind::Effect.as_str()
 }
 
 /// What a machine is told of something that is over.
 pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
     let id = entry.id.clone();
     match (entry.kind, step.status) {
-        (Kind::Timer, _) => Input::TimerFired { id },
+        // Nobody is told of an effect.
+        (Kind::Timer | Kind::Effect, _) => Input::TimerFired { id },
         (Kind::Activity, StepStatus::Completed) => {
             Input::ActivityCompleted { id, result: result(step.result.as_ref()) }
         }

@@ -2,13 +2,9 @@
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use windlass_engine::TaskBody;
-use windlass_kernel::{
-    Body, Error, ErrorKind, Limits, RetryPolicy, RouteName, SqlValue, Statement,
-};
+use windlass_kernel::{Error, Limits, RetryPolicy, SqlValue, Statement};
 
-/// How many effects one step may enqueue.
-const EFFECTS_MAX: usize = 256;
+use crate::effects::{EFFECTS_MAX, Effect, too_much};
 
 /// What a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
 /// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
@@ -39,16 +35,9 @@ impl From<&Limits> for EffectLimits {
 /// What was stored.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
-    pub(crate) enqueued: Vec<Enqueued>,
+    pub(crate) enqueued: Vec<Effect>,
     pub(crate) sql: Vec<Statement>,
     sql_bytes: usize,
-}
-
-/// An effect that a step wants.
-#[derive(Debug)]
-pub(crate) struct Enqueued {
-    pub(crate) name: RouteName,
-    pub(crate) body: Body,
 }
 
 impl Effects {
@@ -65,36 +54,12 @@ impl Effects {
         input: &T,
         retry: RetryPolicy,
     ) -> Result<(), Error> {
-        let name = RouteName::new(name)?;
-        retry.validate().map_err(|source| {
-            let message = format!("the effect {name:?} has a policy that makes no sense: {source}");
-            Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
-        })?;
-        let input = serde_json::value::to_raw_value(input).map_err(|source| {
-            let message = "the input of an effect cannot be written as JSON";
-            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
-        })?;
-        let bytes = input.get().len();
-        let body = Body::of(&TaskBody {
-            input,
-            retry,
-            start_to_close_ms: Some(60_000),
-            heartbeat_ms: None,
-            close_by: None,
-            breaker: None,
-        })?;
-        if body.len() > self.limits.task_bytes {
-            return Err(too_much(format!(
-                "the effect {name:?} has {} bytes, {bytes} of them its input; at most {} are allowed",
-                body.len(),
-                self.limits.task_bytes
-            )));
-        }
+        let effect = Effect::new(name, input, retry, self.limits.task_bytes)?;
         let mut stored = self.stored.lock();
         if stored.enqueued.len() >= EFFECTS_MAX {
             return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
         }
-        stored.enqueued.push(Enqueued { name, body });
+        stored.enqueued.push(effect);
         Ok(())
     }
 
@@ -127,8 +92,4 @@ impl Effects {
     pub(crate) fn take(&self) -> Stored {
         std::mem::take(&mut *self.stored.lock())
     }
-}
-
-fn too_much(message: String) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_SIZE", message)
 }

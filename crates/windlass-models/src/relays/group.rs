@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use windlass_kernel::{Error, Order, Query, Run, RunKey, RunStatus, RunsQuery};
+use windlass_kernel::{Error, ErrorKind, Order, Query, Run, RunKey, RunStatus, RunsQuery};
 
 use super::runtime::{Finished, Submitted, WorkflowRuntime};
 use super::spec::RunSpec;
@@ -46,7 +46,8 @@ impl RunGroup {
         &self.name
     }
 
-    /// Submits runs to the group. Each is idempotent by its name; the answers are in order. If one is
+    /// Submits runs to the group. Each is idempotent by its name; the answers are in order. One that
+    /// was submitted before and is not in the group is refused (`RUN_NOT_IN_GROUP`). If one is
     /// refused, the others before it in the same hundred are submitted all the same.
     pub async fn submit(&self, specs: Vec<RunSpec>) -> Result<Vec<Submitted>, Error> {
         for spec in &specs {
@@ -57,10 +58,27 @@ impl RunGroup {
         while specs.peek().is_some() {
             let chunk = specs.by_ref().take(CHUNK).map(|mut spec| {
                 spec.labels.insert(GROUP_LABEL.to_owned(), self.name.clone());
-                self.runtime.submit_as(spec)
+                self.submit_one(spec)
             });
             for answer in futures::future::join_all(chunk).await {
                 submitted.push(answer?);
+            }
+        }
+        Ok(submitted)
+    }
+
+    async fn submit_one(&self, spec: RunSpec) -> Result<Submitted, Error> {
+        let submitted = self.runtime.submit_as(spec).await?;
+        if submitted.existed {
+            let run = self.runtime.engine.current(submitted.run_key).await?;
+            let found = run.labels.get(GROUP_LABEL);
+            if found != Some(&self.name) {
+                let message = format!(
+                    "run {:?} was submitted before and belongs to {}; give this one another name",
+                    submitted.run_id,
+                    found.map_or("no group".to_owned(), |group| format!("group {group:?}")),
+                );
+                return Err(Error::new(ErrorKind::Conflict, "RUN_NOT_IN_GROUP", message));
             }
         }
         Ok(submitted)
@@ -101,18 +119,24 @@ impl RunGroup {
 
     /// Waits until all of its runs have ended, those that are submitted meanwhile too.
     pub async fn wait_all(&self) -> Result<GroupCounts, Error> {
-        let mut after = None;
         loop {
-            let page = self.page(after).await?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.run_key);
-            let live = page.iter().filter(|run| !run.status.is_ended());
-            let waits = live.map(|run| self.runtime.engine.wait(run.run_key));
-            for ended in futures::future::join_all(waits).await {
-                ended?;
+            let mut after = None;
+            loop {
+                let page = self.page(after).await?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.run_key);
+                let live = page.iter().filter(|run| !run.status.is_ended());
+                let waits = live.map(|run| self.runtime.engine.wait(run.run_key));
+                for ended in futures::future::join_all(waits).await {
+                    ended?;
+                }
+            }
+            // Keys are made where runs are submitted, so one may have come behind the last page.
+            let counts = self.counts().await?;
+            if counts.live == 0 {
+                return Ok(counts);
             }
         }
-        self.counts().await
     }
 
     /// Waits until one of its runs has ended, and answers how; one that has ended already will do.
@@ -143,26 +167,36 @@ impl RunGroup {
     /// Cancels all of its runs, and returns when they have ended. Answers how many were cancelled.
     pub async fn cancel_all(&self) -> Result<u64, Error> {
         let reason = format!("group {:?} was cancelled", self.name);
-        let mut live = Vec::new();
-        let mut after = None;
+        let mut cancelled = 0;
+        loop {
+            // All are asked before any is waited for: one with a long step holds up no other.
+            let mut cancels: FuturesUnordered<_> = (self.live().await?.into_iter())
+                .map(|run_key| self.runtime.engine.cancel(run_key, Some(&reason), None))
+                .collect();
+            let mut failed = None;
+            while let Some(answer) = cancels.next().await {
+                match answer {
+                    Ok(ended) => cancelled += u64::from(ended),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            // Some may have been submitted, or retried, while the others were being cancelled.
+            if self.counts().await?.live == 0 {
+                return Ok(cancelled);
+            }
+        }
+    }
+
+    async fn live(&self) -> Result<Vec<RunKey>, Error> {
+        let (mut live, mut after) = (Vec::new(), None);
         loop {
             let page = self.page(after).await?;
-            let Some(last) = page.last() else { break };
+            let Some(last) = page.last() else { return Ok(live) };
             after = Some(last.run_key);
             live.extend(page.iter().filter(|run| !run.status.is_ended()).map(|run| run.run_key));
         }
-        // All are asked before any is waited for: one with a long step holds up no other.
-        let mut cancels: FuturesUnordered<_> = live
-            .into_iter()
-            .map(|run_key| self.runtime.engine.cancel(run_key, Some(&reason), None))
-            .collect();
-        let (mut cancelled, mut failed) = (0, None);
-        while let Some(answer) = cancels.next().await {
-            match answer {
-                Ok(ended) => cancelled += u64::from(ended),
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(cancelled), Err)
     }
 }

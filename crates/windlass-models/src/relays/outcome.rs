@@ -11,8 +11,9 @@ use super::step::Step;
 /// Runs the steps of a relay.
 ///
 /// A step runs at least once: it may run again if the process ends before its outcome is committed.
-/// So it must be idempotent for the same `(run_id, step_number)`; what it must not do twice goes into
-/// [`Step::memo`].
+/// So it must be idempotent for the same [`Step::run_key`] and [`Step::step_number`], which are what to
+/// give to services that deduplicate: a `run_id` is unique only within its tenant and its relay. What it
+/// must not do twice goes into [`Step::memo`].
 pub trait StepRunner: Send + Sync + 'static {
     /// Runs one step.
     fn run_step(&self, step: &Step) -> impl Future<Output = Result<StepOutcome, StepError>> + Send;

@@ -31,6 +31,8 @@ pub(crate) struct RelayProgram {
     relay: Arc<Relay>,
     run_id: String,
     run_key: RunKey,
+    generation: u32,
+    namespace: String,
     workflow: String,
     headers: BTreeMap<String, String>,
     // A run that came with JSON ends with JSON, if its result is some.
@@ -108,6 +110,8 @@ impl RelayProgram {
         Ok(Self {
             run_id: run.id.as_str().to_owned(),
             run_key: run.run_key,
+            generation: run.generation,
+            namespace: run.namespace.as_str().to_owned(),
             workflow: run.workflow.as_str().to_owned(),
             headers: headers_of(run)?,
             json: run.input.encoding == Encoding::Json,
@@ -231,6 +235,8 @@ impl RelayProgram {
         let (run_id, workflow) = (self.run_id.clone(), self.workflow.clone());
         let mut step = Step::new(run_id, workflow, self.number, self.payload.clone(), memos);
         step.run_key = Some(self.run_key);
+        step.generation = self.generation;
+        step.namespace.clone_from(&self.namespace);
         step.effects = Effects::new((&self.relay.engine.limits).into());
         step.headers.clone_from(&self.headers);
         step.headers.insert("workflow.run_id".into(), self.run_id.clone());
@@ -285,7 +291,9 @@ impl RelayProgram {
             if turn.is_lost() {
                 return Err(TurnError::Lost);
             }
-            if sent.is_none() && self.memos.has_wanted() && ran.is_none() {
+            // Also when the step has returned: an answer that is known is paid for, whoever asked for
+            // it has been dropped meanwhile or not.
+            if sent.is_none() && self.memos.has_wanted() {
                 sent = self.send_memos(turn)?;
             }
             if turn.has_unread() && sent.is_none() {
@@ -414,7 +422,8 @@ impl RelayProgram {
             }
             // An attempt that is tried again leaves nothing.
             if !verdict.is_retry() {
-                record::effects(&mut draft, turn, &stored);
+                record::effects(&mut draft, turn, &stored, self.number)
+                    .map_err(TurnError::Blocked)?;
             }
             let after = record::write(self, turn, &mut draft, &verdict, step.attempt, self.json)
                 .map_err(TurnError::Blocked)?;
@@ -482,7 +491,7 @@ impl RelayProgram {
         let mut stored = step.effects.take();
         loop {
             let mut draft = turn.draft();
-            record::effects(&mut draft, turn, &stored);
+            record::effects(&mut draft, turn, &stored, self.number).map_err(TurnError::Blocked)?;
             let by = StepKey::from_stored("windlass");
             for message in &controls {
                 let stamp = turn.stamp();

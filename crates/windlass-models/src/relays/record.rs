@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use windlass_engine::{EFFECTS_QUEUE, Metrics, Turn};
+use windlass_engine::{Metrics, Turn};
 use windlass_kernel::{
-    Body, DeadLetter, Draft, EFFECT, End, Error, Limits, MessageName, QueueName, Route, RouteName,
-    RunStatus, Step as StepRow, StepKey, StepStatus, Task, TaskId, Timestamp, Wake, derived,
+    Body, DeadLetter, Draft, End, Error, Limits, MessageName, QueueName, RouteName, RunStatus,
+    Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
 };
 
 use super::effects::Stored;
@@ -146,18 +146,19 @@ pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
 }
 
 /// Writes what a step stored beside its outcome.
-pub(crate) fn effects(draft: &mut Draft, turn: &Turn, stored: &Stored) {
+pub(crate) fn effects(
+    draft: &mut Draft,
+    turn: &mut Turn,
+    stored: &Stored,
+    number: u32,
+) -> Result<(), Error> {
     for effect in &stored.enqueued {
-        let (queue, name) = (QueueName::from_stored(EFFECTS_QUEUE), effect.name.clone());
-        let route = Route { queue, name };
-        let (id, namespace) = (turn.new_task_id(), turn.run.namespace.clone());
-        let mut task = Task::new(id, namespace, EFFECT, route, turn.now()).of_run(&turn.run);
-        task.body = Some(effect.body.clone());
-        draft.enqueue(task);
+        effect.enqueue(turn, draft, ("step", number.into()))?;
     }
     if !stored.sql.is_empty() {
         draft.user_sql(stored.sql.clone());
     }
+    Ok(())
 }
 
 /// Writes what came of a step into a commit.

@@ -59,8 +59,9 @@ impl Relay {
         let run = move |step: Arc<Step>| -> BoxFuture<'static, Ran> {
             let runner = Arc::clone(&runner);
             Box::pin(async move {
-                let work = AssertUnwindSafe(runner.run_step(&step)).catch_unwind();
-                work.await.unwrap_or_else(|panic| {
+                // The call inside as well: a runner may panic before it has made its future.
+                let work = AssertUnwindSafe(async { runner.run_step(&step).await });
+                work.catch_unwind().await.unwrap_or_else(|panic| {
                     Err(StepError::transient(format!("the step panicked: {}", panic_text(&*panic))))
                 })
             })

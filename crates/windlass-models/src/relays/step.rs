@@ -17,14 +17,22 @@ use windlass_kernel::{Body, Limits, RunKey};
 use super::effects::Effects;
 use super::outcome::StepError;
 
+/// How many memos one step may have: all of them are read with the run.
+const MEMOS_MAX: usize = 1_024;
+
 /// One step of a run, for one attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The run.
+    /// The tenant that the run belongs to; empty for a detached step.
+    pub namespace: String,
+    /// The run. Other tenants may have one of the same name.
     pub run_id: String,
-    /// The run's generation, which no other run of any tenant shares; none for a detached step.
+    /// The key of the run's generation, which no other run of any tenant shares; none for a detached
+    /// step. With the step's number it is the same for every attempt of a step, and for no other step.
     pub run_key: Option<RunKey>,
+    /// Which generation of the run that is, from 0: a retried run has a later one.
+    pub generation: u32,
     /// The relay that the run is of.
     pub workflow: String,
     /// The step's number, from 0.
@@ -74,8 +82,10 @@ impl Step {
         memos: Arc<Memos>,
     ) -> Self {
         Self {
+            namespace: String::new(),
             run_id,
             run_key: None,
+            generation: 0,
             workflow,
             step_number,
             payload,
@@ -98,12 +108,12 @@ impl Step {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, StepError>>,
     {
-        let _asked = match self.memos.ask(name).await? {
+        let mut asked = match self.memos.ask(name).await? {
             Asked::Known(known) => return read(name, &known),
             Asked::First(asked) => asked,
         };
         let body = Body::of(&work().await?).map_err(StepError::permanent)?;
-        read(name, &self.memos.record(name, body).await?)
+        read(name, &asked.record(body).await?)
     }
 
     /// As [`Step::memo`], for bytes.
@@ -112,12 +122,12 @@ impl Step {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Bytes, StepError>>,
     {
-        let _asked = match self.memos.ask(name).await? {
+        let mut asked = match self.memos.ask(name).await? {
             Asked::Known(known) => return Ok(known.bytes),
             Asked::First(asked) => asked,
         };
         let body = Body::bytes(work().await?);
-        Ok(self.memos.record(name, body).await?.bytes)
+        Ok(asked.record(body).await?.bytes)
     }
 }
 
@@ -155,10 +165,37 @@ enum Asked<'a> {
 struct Asking<'a> {
     memos: &'a Memos,
     name: String,
+    // The answer is on its way to the store, and is known to whoever asks once it is there.
+    queued: bool,
+}
+
+impl Asking<'_> {
+    async fn record(&mut self, body: Body) -> Result<Body, StepError> {
+        let (memos, name) = (self.memos, &self.name);
+        if body.len() > memos.bytes_max {
+            let (bytes, max) = (body.len(), memos.bytes_max);
+            return Err(StepError::permanent(format!(
+                "memo {name:?} has {bytes} bytes; at most {max} are allowed"
+            )));
+        }
+        if memos.recorded_here {
+            memos.state.lock().known.insert(name.clone(), body.clone());
+            return Ok(body);
+        }
+        let (answer, answered) = oneshot::channel();
+        memos.state.lock().wanted.push(Wanted { name: name.clone(), body, answer });
+        self.queued = true;
+        memos.waker.wake();
+        // The whole step is dropped when the turn is lost, and this with it.
+        answered.await.unwrap_or_else(|_| Err(StepError::transient("the step is no longer run")))
+    }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
+        if self.queued {
+            return;
+        }
         let waiting = self.memos.state.lock().asked.remove(&self.name);
         for waits in waiting.into_iter().flatten() {
             let _ = waits.send(());
@@ -211,35 +248,25 @@ impl Memos {
                 if let Some(known) = state.known.get(name) {
                     return Ok(Asked::Known(known.clone()));
                 }
+                if state.known.len() + state.asked.len() >= MEMOS_MAX
+                    && !state.asked.contains_key(name)
+                {
+                    return Err(StepError::permanent(format!(
+                        "memo {name:?} would be one too many: a step may have {MEMOS_MAX}"
+                    )));
+                }
                 match state.asked.get_mut(name) {
                     Some(waiting) => waiting.push(waits),
                     None => {
                         state.asked.insert(name.to_owned(), Vec::new());
-                        return Ok(Asked::First(Asking { memos: self, name: name.to_owned() }));
+                        let (name, queued) = (name.to_owned(), false);
+                        return Ok(Asked::First(Asking { memos: self, name, queued }));
                     }
                 }
             }
             // If it failed, or was dropped, the next one tries.
             let _ = over.await;
         }
-    }
-
-    async fn record(&self, name: &str, body: Body) -> Result<Body, StepError> {
-        if body.len() > self.bytes_max {
-            let (bytes, max) = (body.len(), self.bytes_max);
-            return Err(StepError::permanent(format!(
-                "memo {name:?} has {bytes} bytes; at most {max} are allowed"
-            )));
-        }
-        if self.recorded_here {
-            self.state.lock().known.insert(name.to_owned(), body.clone());
-            return Ok(body);
-        }
-        let (answer, answered) = oneshot::channel();
-        self.state.lock().wanted.push(Wanted { name: name.to_owned(), body, answer });
-        self.waker.wake();
-        // The whole step is dropped when the turn is lost, and this with it.
-        answered.await.unwrap_or_else(|_| Err(StepError::transient("the step is no longer run")))
     }
 
     /// Whether a memo waits to be recorded.
@@ -268,8 +295,12 @@ impl Memos {
     pub(crate) fn recorded(&self, wanted: Vec<Wanted>) {
         let mut state = self.state.lock();
         for Wanted { name, body, answer } in wanted {
+            let waiting = state.asked.remove(&name);
             state.known.insert(name, body.clone());
             let _ = answer.send(Ok(body));
+            for waits in waiting.into_iter().flatten() {
+                let _ = waits.send(());
+            }
         }
     }
 

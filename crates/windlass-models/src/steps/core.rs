@@ -189,6 +189,7 @@ pub(crate) struct Completion {
     /// It was cut off, or the probe failed: nobody knows what the body has done.
     pub(crate) unknown: bool,
     pub(crate) sql: Vec<windlass_kernel::Statement>,
+    pub(crate) effects: Vec<crate::effects::Effect>,
 }
 
 /// A durable log line that waits for the next commit.

@@ -15,6 +15,8 @@ use windlass_kernel::{
     Turn as TurnRow, Wake,
 };
 
+use crate::effects::Effect;
+
 use super::core::{Completion, Core, Key, Outcome, Plan, Started, State, nondeterminism};
 use super::ctx::Ctx;
 use super::error::Failure;
@@ -255,7 +257,7 @@ impl StepsProgram {
             self.sql = Some(completion);
             return Ok(());
         }
-        let Completion { key, attempt, outcome, .. } = completion;
+        let Completion { key, attempt, outcome, effects, .. } = completion;
         let metrics = turn.metrics();
         let (event, decided) = match &outcome {
             Ok(_) => {
@@ -297,7 +299,8 @@ impl StepsProgram {
             }
         }
         self.draft(turn).step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
-        self.records += 1;
+        self.enqueue(turn, &key, &effects)?;
+        self.records += 1 + effects.len();
         let mut core = self.core();
         match decided {
             Some(due) => {
@@ -318,6 +321,15 @@ impl StepsProgram {
                 drop(core);
                 self.must_poll = true;
             }
+        }
+        Ok(())
+    }
+
+    // What a step wants to have done outside is in the commit that records it.
+    fn enqueue(&mut self, turn: &mut Turn, key: &Key, effects: &[Effect]) -> Result<(), TurnError> {
+        for effect in effects {
+            let draft = self.draft(turn);
+            effect.enqueue(turn, draft, ("key", (**key).into())).map_err(TurnError::Blocked)?;
         }
         Ok(())
     }
@@ -504,6 +516,7 @@ impl StepsProgram {
         let mut row = self.row(turn, key, stamp.at);
         let completion = self.sql.as_mut().expect("there is a step with SQL");
         let statements = std::mem::take(&mut completion.sql);
+        let effects = std::mem::take(&mut completion.effects);
         let (attempt, outcome) = (completion.attempt, completion.outcome.clone());
         row.attempt = attempt;
         row.status = StepStatus::Completed;
@@ -512,6 +525,7 @@ impl StepsProgram {
         let draft = self.draft(turn);
         draft.user_sql(statements);
         draft.step("step.completed", &payload, row, stamp).map_err(TurnError::Blocked)?;
+        self.enqueue(turn, key, &effects)?;
         if let Some(entry) = self.core().entry_mut(key) {
             (entry.attempt, entry.recorded_at) = (attempt, stamp.at);
         }
@@ -547,8 +561,8 @@ impl StepsProgram {
                 let failure = Failure::new(name, message, !unique);
                 let outcome = Err(failure);
                 let Completion { key, attempt, .. } = completion;
-                let (unknown, sql) = (false, Vec::new());
-                let failed = Completion { key, attempt, outcome, unknown, sql };
+                let (unknown, sql, effects) = (false, Vec::new(), Vec::new());
+                let failed = Completion { key, attempt, outcome, unknown, sql, effects };
                 self.record_completion(turn, failed)
             }
             Err(refused) => Err(TurnError::Blocked(windlass_engine::refusal(&refused))),

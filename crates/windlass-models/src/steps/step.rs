@@ -12,8 +12,11 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::{
-    Backoff, Body, BoxFuture, IntoDuration, RetryLimit, RetryPolicy, SqlValue, Statement,
+    Backoff, Body, BoxFuture, Error, IntoDuration, Limits, RetryLimit, RetryPolicy, SqlValue,
+    Statement,
 };
+
+use crate::effects::{EFFECTS_MAX, Effect, too_much};
 
 use super::core::{Completion, Found, Kind, Outcome, Plan};
 use super::ctx::{Ctx, STEP_TIMEOUT, default_policy, invalid};
@@ -44,13 +47,57 @@ pub struct Attempt {
     pub(crate) tx: StepTx,
 }
 
-/// The statements that are to run with the record of a step.
-#[derive(Clone, Default)]
+impl Attempt {
+    /// Enqueues an effect if the step succeeds; see [`StepTx::enqueue`].
+    pub fn enqueue<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        self.tx.enqueue(name, input, retry)
+    }
+}
+
+/// What is to be done with the record of a step: statements that run in its transaction, and effects
+/// that are enqueued with it.
+#[derive(Clone)]
 pub struct StepTx {
     statements: Arc<Mutex<Vec<Statement>>>,
+    effects: Arc<Mutex<Vec<Effect>>>,
+    effect_bytes_max: usize,
+}
+
+impl Default for StepTx {
+    fn default() -> Self {
+        Self::new(&Limits::DEFAULT)
+    }
 }
 
 impl StepTx {
+    fn new(limits: &Limits) -> Self {
+        let (statements, effects) = Default::default();
+        Self { statements, effects, effect_bytes_max: limits.task_bytes_max }
+    }
+
+    /// Enqueues an effect: an outside side effect that a handler, registered with
+    /// `Engine::serve_effects` under this name, delivers at least once. It exists if and only if the
+    /// step's record does; an attempt that fails leaves none.
+    pub fn enqueue<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        let effect = Effect::new(name, input, retry, self.effect_bytes_max)?;
+        let mut effects = self.effects.lock();
+        if effects.len() >= EFFECTS_MAX {
+            return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
+        }
+        effects.push(effect);
+        Ok(())
+    }
+
     /// Adds a statement with the placeholders of its database (`?1` on SQLite, `$1` on PostgreSQL).
     pub fn execute(&self, sql: impl Into<Arc<str>>, params: impl IntoIterator<Item = SqlValue>) {
         let params = params.into_iter().collect();
@@ -116,6 +163,7 @@ impl<'a, T, E> Step<'a, T, E> {
     where
         E: Into<BoxError>,
     {
+        let tx = StepTx::new(&ctx.shared.limits);
         Self {
             operation: Operation::new(ctx, key),
             policy: default_policy(),
@@ -127,7 +175,7 @@ impl<'a, T, E> Step<'a, T, E> {
             work: None,
             timer: None,
             attempt: 0,
-            tx: StepTx::default(),
+            tx,
             wakers: None,
             result: PhantomData,
         }
@@ -212,7 +260,7 @@ impl<'a, T, E> Step<'a, T, E> {
 impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
     fn start(&mut self, number: u32, probe: bool) {
         self.attempt = number;
-        self.tx = StepTx::default();
+        self.tx = StepTx::new(&self.operation.ctx.shared.limits);
         if !self.make_work(probe) {
             return;
         }
@@ -359,18 +407,25 @@ impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
         // A body that came too late, or that somebody let go, ends here.
         (self.work, self.timer) = (None, None);
         let mut outcome = outcome;
-        let mut sql = match outcome {
-            Ok(_) => std::mem::take(&mut *self.tx.statements.lock()),
-            Err(_) => Vec::new(),
+        let (mut sql, mut effects) = match outcome {
+            Ok(_) => {
+                let tx = &self.tx;
+                (
+                    std::mem::take(&mut *tx.statements.lock()),
+                    std::mem::take(&mut *tx.effects.lock()),
+                )
+            }
+            Err(_) => (Vec::new(), Vec::new()),
         };
         let max = self.operation.ctx.shared.limits.user_sql_statements_max;
         if sql.len() > max {
             let found = std::mem::take(&mut sql).len();
             let message = format!("the step has {found} statements; at most {max} are allowed");
             outcome = Err(Failure::new("SqlTooLarge", message, false));
+            effects.clear();
         }
         let (key, attempt) = (self.operation.key().clone(), self.attempt);
-        let completion = Completion { key, attempt, outcome, unknown, sql };
+        let completion = Completion { key, attempt, outcome, unknown, sql, effects };
         self.operation.ctx.shared.core.lock().completed(completion);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use windlass::webhooks::{WebhookOptions, Webhooks};
+use windlass::webhooks::{disabled_endpoints, enable_endpoint};
 
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Payload};
@@ -33,16 +33,12 @@ pub(crate) struct DisabledEndpoints {
     pub total: usize,
 }
 
-fn webhooks(call: &Call) -> Result<Webhooks, ApiError> {
-    Ok(Webhooks::new(&call.engine, WebhookOptions::default())?)
-}
-
 /// Lists the endpoints that nothing is sent to, because they answered 410.
 #[utoipa::path(get, path = "/webhooks/disabled", tag = "server",
     operation_id = "listDisabledEndpoints",
     responses((status = 200, body = DisabledEndpoints), (status = "default", body = Failure)))]
 pub(crate) async fn disabled(call: Call) -> ApiResult<DisabledEndpoints> {
-    let found = webhooks(&call)?.disabled(call.engine.namespace()).await?;
+    let found = disabled_endpoints(&call.engine).await?;
     let total = found.len();
     let endpoints = found.into_iter().take(ENDPOINTS_MAX).map(|endpoint| DisabledEndpoint {
         url: endpoint.url,
@@ -56,7 +52,7 @@ pub(crate) async fn disabled(call: Call) -> ApiResult<DisabledEndpoints> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Enable {
-    /// Its URL, as the list shows it.
+    /// Its URL, as the list shows it: all endpoints that are shown so. With a query, that one alone.
     url: String,
 }
 
@@ -74,7 +70,7 @@ pub(crate) struct Enabled {
     request_body = Enable,
     responses((status = 200, body = Enabled), (status = "default", body = Failure)))]
 pub(crate) async fn enable(call: Call, Payload(body): Payload<Enable>) -> ApiResult<Enabled> {
-    match webhooks(&call)?.enable(call.engine.namespace(), &body.url).await? {
+    match enable_endpoint(&call.engine, &body.url).await? {
         true => Ok(Json(Enabled { enabled: true })),
         false => {
             let message = "no endpoint with this URL is disabled; the list shows those that are";

@@ -1,10 +1,6 @@
-"""A runner of an HTTP relay: takes a name through three steps. Standard library only.
-
-    RELAY_SECRET=whsec_... python3 relay_runner.py 9000
-"""
+# A runner of an HTTP relay, standard library only: RELAY_SECRET=whsec_... python3 relay_runner.py 9000
 import base64, hashlib, hmac, json, os, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 SECRET = base64.b64decode(os.environ["RELAY_SECRET"].removeprefix("whsec_"))
 
 def verified(headers, body):
@@ -15,25 +11,19 @@ def verified(headers, body):
     return fresh and any(hmac.compare_digest(mine, s) for s in headers.get("webhook-signature", "").split())
 
 def run_step(step):
-    name = step["payload"]["name"]
-    if step["step"] == 0:
-        return {"outcome": "continue", "payload": {"name": name.strip().title()}}
-    if step["step"] == 1:
-        return {"outcome": "continue_after", "delay_ms": 2000, "payload": {"name": name}}
+    name = step["payload"]["name"].strip().title()
+    if step["step"] < 2:
+        return {"outcome": "continue_after", "delay_ms": 2000 * step["step"], "payload": {"name": name}}
     return {"outcome": "succeed", "result": f"Hello, {name}!"}
 
 class Runner(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
         ok = verified(self.headers, body)
-        answer = json.dumps(run_step(json.loads(body)) if ok else "the signature is wrong").encode()
+        print(self.headers["webhook-id"], flush=True)
         self.send_response(200 if ok else 401)
-        self.send_header("content-length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, form, *args):
-        print(self.headers.get("webhook-id"), form % args, flush=True)
+        self.wfile.write(json.dumps(run_step(json.loads(body)) if ok else "the signature is wrong").encode())
 
 server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Runner)
 print(f"http://127.0.0.1:{server.server_port}/", flush=True)

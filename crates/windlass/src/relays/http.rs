@@ -66,7 +66,10 @@ impl HttpRunner {
             Some(Signal::TimedOut) | None => ("timed_out", None),
         };
         let asked = Asked {
+            namespace: &step.namespace,
             run_id: &step.run_id,
+            run_key: step.run_key.map(|key| key.to_string()),
+            generation: step.generation,
             workflow: &step.workflow,
             step: step.step_number,
             attempt: step.attempt,
@@ -113,7 +116,11 @@ impl StepRunner for HttpRunner {
 /// What a runner is asked.
 #[derive(Serialize)]
 struct Asked<'a> {
+    namespace: &'a str,
     run_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_key: Option<String>,
+    generation: u32,
     workflow: &'a str,
     step: u32,
     attempt: u32,

@@ -10,6 +10,8 @@ use windlass_kernel::{
 
 /// How many endpoints are listed at once.
 const ROWS: u32 = 500;
+/// How many a tenant may have; then the oldest is forgotten, and has to say again that it is gone.
+const ENDPOINTS_MAX: usize = 5_000;
 /// How many names can begin with all but the last digit of a digest.
 const NEAR: u32 = 16;
 
@@ -47,33 +49,52 @@ impl Endpoints {
     }
 
     pub(super) async fn disable(&self, of: &Namespace, url: &str, id: &str) -> Result<(), Error> {
-        let value = Body::of(&Value { url: plain(url), webhook_id: id.to_owned() })?;
+        let known = self.all(of).await?;
+        let oldest = known.iter().min_by_key(|setting| setting.updated_at);
+        if let Some(oldest) = oldest.filter(|_| known.len() >= ENDPOINTS_MAX) {
+            self.0.put_setting(oldest.name.clone(), None).await?;
+        }
+        let value = Body::of(&Value { url: shown(url), webhook_id: id.to_owned() })?;
         self.0.put_setting(SettingName::new(&kind(of), &name(url)), Some(value)).await
     }
 
+    /// Without a query, all that are shown as this URL.
     pub(super) async fn enable(&self, of: &Namespace, url: &str) -> Result<bool, Error> {
-        let was = self.is_disabled(of, url).await?;
-        self.0.put_setting(SettingName::new(&kind(of), &name(url)), None).await?;
+        let one = Url::parse(url).is_ok_and(|url| url.query().is_some());
+        let (name, shown) = (name(url), shown(url));
+        let mut was = false;
+        for setting in self.all(of).await? {
+            let meant = match one {
+                true => *setting.name.name == name,
+                false => setting.value.read::<Value>()?.url == shown,
+            };
+            if meant {
+                self.0.put_setting(setting.name, None).await?;
+                was = true;
+            }
+        }
         Ok(was)
     }
 
     pub(super) async fn list(&self, of: &Namespace) -> Result<Vec<DisabledEndpoint>, Error> {
-        let mut all = Vec::new();
-        let mut after = None;
+        let all = self.all(of).await?;
+        let endpoint = |setting: &Setting| {
+            let Value { url, webhook_id } = setting.value.read()?;
+            Ok(DisabledEndpoint { url, since: setting.updated_at, webhook_id })
+        };
+        all.iter().map(endpoint).collect()
+    }
+
+    async fn all(&self, of: &Namespace) -> Result<Vec<Setting>, Error> {
+        let mut all: Vec<Setting> = Vec::new();
         loop {
+            let after = all.last().map(|setting| Arc::clone(&setting.name.name));
             let page = self.page(of, after, ROWS).await?;
-            for setting in &page {
-                let value: Value = setting.value.read()?;
-                all.push(DisabledEndpoint {
-                    url: value.url,
-                    since: setting.updated_at,
-                    webhook_id: value.webhook_id,
-                });
-            }
-            if page.len() < ROWS as usize {
+            let last = page.len() < ROWS as usize;
+            all.extend(page);
+            if last {
                 return Ok(all);
             }
-            after = page.last().map(|setting| Arc::clone(&setting.name.name));
         }
     }
 
@@ -91,13 +112,18 @@ fn kind(namespace: &Namespace) -> String {
     format!("webhook_disabled:{namespace}")
 }
 
-// A URL may be longer than the name of a setting.
+// A URL may be longer than the name of a setting. Its query belongs to it: it may be all by which one
+// run's callback differs from another's.
 fn name(url: &str) -> String {
-    Sha256Digest::of(plain(url).as_bytes()).to_string()
+    let Ok(mut parsed) = Url::parse(url) else {
+        return Sha256Digest::of(url.as_bytes()).to_string();
+    };
+    parsed.set_fragment(None);
+    Sha256Digest::of(parsed.as_str().as_bytes()).to_string()
 }
 
-// An endpoint is where a URL leads, by whatever token one is let in there.
-fn plain(url: &str) -> String {
+// What is kept of a URL to be shown.
+fn shown(url: &str) -> String {
     let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
     parsed.set_query(None);
     parsed.set_fragment(None);

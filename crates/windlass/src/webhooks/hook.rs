@@ -38,6 +38,7 @@ impl WebhookTerminalHook {
 /// What is told of an end.
 #[derive(Serialize)]
 struct Ended<'a> {
+    namespace: &'a str,
     run_id: &'a str,
     run_key: String,
     generation: u32,
@@ -58,6 +59,7 @@ impl TerminalHook for WebhookTerminalHook {
         let namespace = Namespace::new(&outcome.namespace).map_err(HookError::permanent)?;
         let result = outcome.result.as_ref().map(Payload::of);
         let ended = Ended {
+            namespace: &outcome.namespace,
             run_id: &outcome.run_id,
             run_key: outcome.run_key.to_string(),
             generation: outcome.generation,

@@ -161,6 +161,14 @@ impl Harness {
         self.engines.lock().retain(|known| known.worker() != engine.worker());
     }
 
+    /// Loses an engine, as a machine that is switched off: it gives nothing back. Only where each
+    /// engine has a connection of its own.
+    pub(crate) async fn lose(&self, engine: &Engine) {
+        assert_eq!(self.kind, Kind::Postgres);
+        self.engines.lock().retain(|known| known.worker() != engine.worker());
+        engine.store().close().await.expect("it closes");
+    }
+
     /// Runs SQL beside the engine.
     pub(crate) async fn sql(&self, sql: &str) {
         match self.kind {

@@ -24,6 +24,7 @@ mod metrics;
 #[cfg(feature = "webhooks")]
 mod outbound;
 mod pair;
+mod panics;
 #[cfg(feature = "webhooks")]
 mod receiver;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
@@ -31,6 +32,7 @@ mod relay_http;
 mod relays;
 mod relays_cancel;
 mod relays_ends;
+mod relays_memos;
 mod relays_shared;
 mod replay;
 mod retention;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use windlass::Error;
 use windlass::kernel::BoxFuture;
@@ -161,6 +162,12 @@ async fn a_range_that_is_allowed_is_called_and_its_neighbours_are_not() {
         let outbound = guard(policy, &names, &Arc::default());
         let called = outbound.call(Call::post("https://inner.example/", "{}")).await;
         assert_eq!(called.is_ok(), passes, "{address}: {called:?}");
+        // Whoever names hosts is not told what kind of address they have inside.
+        if let Err(error) = called {
+            let text = error.to_string();
+            assert!(text.contains("not public"), "{text}");
+            assert!(!text.contains("private") && !text.contains("loopback"), "{text}");
+        }
     }
 }
 
@@ -183,6 +190,30 @@ async fn the_network_is_dialled_where_the_name_was_checked() {
     assert_eq!(request.header("content-type"), "application/json");
     let other = outbound.call(Call::post(server.url_of("rebind.example"), "{}")).await;
     assert_eq!(other.unwrap_err().code(), "ADDRESS_REFUSED");
+}
+
+#[tokio::test]
+async fn an_address_in_brackets_is_dialled_as_it_is_written() {
+    // A machine without IPv6 has nothing to show here.
+    let Ok(listener) = TcpListener::bind("[::1]:0").await else { return };
+    let url = format!("http://[::1]:{}/hook", listener.local_addr().unwrap().port());
+    let names = Names::new([vec![PUBLIC.parse().unwrap()]]);
+    let refused = Outbound::new(ours()).unwrap().with_resolver(names.clone());
+    let error = refused.call(Call::post(&url, "{}")).await.unwrap_err();
+    assert_eq!(error.code(), "ADDRESS_REFUSED");
+    let policy = Policy { allow: vec!["::1".parse().unwrap()], ..lax() };
+    let outbound = Outbound::new(policy).unwrap().with_resolver(names.clone());
+    let served = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 1024];
+        let read = stream.read(&mut bytes).await.unwrap();
+        stream.write_all(answer("200 OK", "", "").as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    };
+    let (called, request) = tokio::join!(outbound.call(Call::post(&url, "{}")), served);
+    assert_eq!(called.unwrap().status, 200);
+    assert!(request.contains("host: [::1]:"), "{request}");
+    assert!(names.asked.lock().is_empty(), "an address is not resolved");
 }
 
 #[tokio::test]

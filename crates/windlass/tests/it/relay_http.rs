@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 use windlass::Engine;
-use windlass::kernel::{Query, RetryPolicy};
+use windlass::kernel::{Query, RetryPolicy, TasksQuery};
 use windlass::outbound::Policy;
 use windlass::relays::{
     HttpRunner, HttpRunnerOptions, NoopTerminalHook, RunSpec, RunState, TerminalStatus,
@@ -28,6 +28,8 @@ on_every_store!(
     what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter,
     cancelling_closes_the_request,
     the_end_is_told_by_webhook,
+    a_callback_that_is_gone_is_told_again_under_its_id,
+    an_end_that_nobody_here_can_sign_is_tried_again,
 );
 
 fn secrets() -> Vec<Secret> {
@@ -77,8 +79,10 @@ async fn steps_run_behind_a_url(h: Arc<Harness>) {
     let asked: Vec<Value> = requests.iter().map(|request| request.json()).collect();
     let headers =
         |step: &str| json!({ "tenant": "acme", "workflow.run_id": "r-1", "workflow.step": step });
+    let info = relay.status("r-1").await.unwrap().unwrap();
     let common = |step: u32| {
-        json!({ "run_id": "r-1", "workflow": "r", "step": step, "attempt": 1,
+        json!({ "namespace": engine.namespace(), "run_id": "r-1", "run_key": info.run_key,
+                "generation": 0, "workflow": "r", "step": step, "attempt": 1,
                 "headers": headers(&step.to_string()) })
     };
     let with = |mut value: Value, field: &str, of: Value| {
@@ -88,7 +92,6 @@ async fn steps_run_behind_a_url(h: Arc<Harness>) {
     assert_eq!(asked[0], with(common(0), "payload", json!({ "a": 1.0 })));
     assert_eq!(asked[1], with(common(1), "payload", json!({ "seen": { "a": 1.0 } })));
     assert_eq!(asked[2], with(common(2), "payload_base64", json!("/wA=")));
-    let info = relay.status("r-1").await.unwrap().unwrap();
     for (step, request) in requests.iter().enumerate() {
         assert_eq!(request.header("webhook-id"), format!("{}-{step}", info.run_key));
         verify(&secrets(), &request.headers, &request.body).unwrap();
@@ -237,6 +240,7 @@ async fn the_end_is_told_by_webhook(h: Arc<Harness>) {
     assert_eq!(types, ["run.succeeded", "run.succeeded", "run.failed"]);
     let data = &posted[0]["data"];
     assert_eq!((&data["run_id"], &data["workflow"]), (&json!("json"), &json!("r")));
+    assert_eq!(data["namespace"], json!(engine.namespace()));
     assert_eq!((&data["status"], &data["result"]), (&json!("succeeded"), &json!({ "a": 1 })));
     assert_eq!(data["headers"]["callback_url"], told.url());
     assert_eq!(posted[1]["data"]["result_base64"], "/wA=");
@@ -255,4 +259,80 @@ async fn the_end_is_told_by_webhook(h: Arc<Harness>) {
     let refused = other.submit(callback(spec("bad", "x"))).await.unwrap_err();
     assert_eq!(refused.code(), "WEBHOOK_SECRET_UNKNOWN");
     assert_eq!(told.requests().len(), 3);
+}
+
+async fn a_callback_that_is_gone_is_told_again_under_its_id(h: Arc<Harness>) {
+    let steps = Receiver::start([outcome(&json!({ "outcome": "succeed", "result": 1 }))]).await;
+    let told = Receiver::answering(|_, request| match request.line.contains("run=a") {
+        true => answer("410 Gone", "", ""),
+        false => answer("200 OK", "", ""),
+    })
+    .await;
+    let engine = h.engine().await;
+    let options = WebhookOptions {
+        policy: ours(),
+        secrets: [("default".to_owned(), secrets())].into(),
+        ..WebhookOptions::default()
+    };
+    let webhooks = Webhooks::new(&engine, options).unwrap();
+    let hook = WebhookTerminalHook::new(webhooks.clone());
+    let relay = engine.relay("r", runner(steps.url()), hook).build().unwrap();
+    let submit = async |id: &str| {
+        let spec = RunSpec::new("1").id(id);
+        let spec = spec.header("callback_url", format!("{}?run={id}", told.url()));
+        relay.submit(spec).await.unwrap();
+    };
+    submit("a").await;
+    until("it is a dead letter", || async {
+        engine.dead_letters(None, None, 10).await.unwrap().len() == 1
+    })
+    .await;
+    let letter = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    assert!(letter.reason.contains("WEBHOOK_GONE"), "{letter:?}");
+    // One run's callback is gone; another's on the same path is not.
+    submit("b").await;
+    until("the other is told", || async { told.requests().len() == 2 }).await;
+    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap().len(), 1);
+    // Requeued while it is disabled, it dies again without being sent; enabled, it is sent.
+    engine.requeue(letter.task_id, None).await.unwrap();
+    until("it has died again", || async {
+        let letter = engine.dead_letter(letter.task_id).await.unwrap();
+        letter.requeues == 1 && letter.requeued_at.is_none()
+    })
+    .await;
+    assert_eq!(told.requests().len(), 2);
+    let namespace = engine.namespace();
+    assert_eq!(webhooks.disabled(namespace).await.unwrap()[0].url, told.url());
+    assert!(webhooks.enable(namespace, &told.url()).await.unwrap());
+    engine.requeue(letter.task_id, None).await.unwrap();
+    until("it is told again", || async { told.requests().len() == 3 }).await;
+    let requests = told.requests();
+    let id = |nth: usize| requests[nth].header("webhook-id").to_owned();
+    assert_eq!((id(0), id(2)), (letter.task_id.to_string(), letter.task_id.to_string()));
+}
+
+async fn an_end_that_nobody_here_can_sign_is_tried_again(h: Arc<Harness>) {
+    let steps = Receiver::start([outcome(&json!({ "outcome": "succeed", "result": 1 }))]).await;
+    let serve = |engine: &Engine| {
+        let options = WebhookOptions { policy: ours(), ..WebhookOptions::default() };
+        let hook = WebhookTerminalHook::new(Webhooks::new(engine, options).unwrap());
+        engine.relay("r", runner(steps.url()), hook).build().unwrap()
+    };
+    let engine = h.engine().await;
+    serve(&engine);
+    h.stop(&engine).await;
+    // Who starts the run cannot ask the hook, and who tells of its end has no secret.
+    let asks = h.engine().await;
+    let spec = RunSpec::new("1").id("r").header("callback_url", steps.url());
+    asks.remote_relay("r").unwrap().submit(spec).await.unwrap();
+    h.stop(&asks).await;
+    let engine = h.engine().await;
+    serve(&engine);
+    until("it is put off", || async {
+        let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
+        let tasks = engine.store().list(query).await.unwrap().tasks().unwrap();
+        tasks.iter().any(|task| task.attempt == 1)
+    })
+    .await;
+    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
 }

@@ -22,7 +22,6 @@ on_every_store!(
     a_pause_is_obeyed_though_the_step_ends_in_a_wait,
     a_child_tells_its_hook,
     a_verdict_leaves_no_dead_letter,
-    an_answer_is_not_paid_for_twice,
     signals_and_their_timeouts,
     the_end_is_told_whoever_ends_the_run,
     a_hook_that_fails_is_called_again_and_dies,
@@ -30,7 +29,10 @@ on_every_store!(
     payloads_of_a_type,
     limits_are_named,
     what_no_commit_takes_is_refused_where_it_is_stored,
-    memos_of_one_name_are_worked_out_once,
+    a_runner_that_panics_before_it_begins_is_tried_again,
+    a_callee_that_says_when_is_left_alone_until_then,
+    a_hook_that_cannot_be_asked_is_told_of_a_child,
+    a_scheduled_run_tells_its_hook,
     steps_of_one_process_are_bounded,
 );
 
@@ -211,59 +213,11 @@ async fn a_verdict_leaves_no_dead_letter(h: Arc<Harness>) {
     relay.wait("c").await.unwrap();
     assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
     // A failed run can be carried on; a cancelled one is over.
-    let again = relay.retry("f").await.unwrap();
-    assert_ne!(again, hook.of("f").await.run_key);
+    let before = relay.status("f").await.unwrap().unwrap().run_key;
+    assert_ne!(relay.retry("f").await.unwrap(), before);
     relay.wait("f").await.unwrap();
     assert_eq!(counts.get("f/0"), 2);
     assert_eq!(relay.retry("c").await.unwrap_err().code(), "RUN_NOT_ERRORED");
-}
-
-/// Asks a model twice in each attempt; fails until it has been tried three times.
-struct Asker(Arc<Counts>);
-
-impl StepRunner for Asker {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
-        let ask = |name: &'static str| {
-            step.memo(name, move || async move {
-                Ok(format!("{name} {}", self.0.hit(&format!("{name}/{}", step.step_number))))
-            })
-        };
-        let (one, two): (Result<String, _>, Result<String, _>) =
-            futures::join!(ask("one"), ask("two"));
-        let raw = step.memo_bytes("raw", || async { Ok(vec![0_u8, 255].into()) }).await?;
-        assert_eq!(raw.as_ref(), [0, 255]);
-        let error = step.memo("bad", || async { Err::<u32, _>(StepError::transient("no")) }).await;
-        assert_eq!(error.unwrap_err().message(), "no");
-        if step.attempt < 3 {
-            return Err(StepError::transient("again"));
-        }
-        let text = format!("{}, {}", one?, two?);
-        match step.step_number {
-            0 => Ok(StepOutcome::next(text)),
-            _ => Ok(StepOutcome::done(text)),
-        }
-    }
-}
-
-async fn an_answer_is_not_paid_for_twice(h: Arc<Harness>) {
-    let (engine, counts) = (h.engine().await, Counts::new());
-    let build = |engine: &Engine| {
-        let relay = engine.relay("asker", Asker(counts.clone()), NoopTerminalHook);
-        relay.backoff(Duration::from_millis(200), Duration::from_millis(200)).build().unwrap()
-    };
-    let relay = build(&engine);
-    relay.submit(RunSpec::new("").id("a")).await.unwrap();
-    // The second attempt is made by another process.
-    until("it was tried once", || async {
-        relay.status("a").await.unwrap().unwrap().failed_attempts >= 1
-    })
-    .await;
-    h.stop(&engine).await;
-    let engine = h.engine().await;
-    let relay = build(&engine);
-    let ended = relay.wait("a").await.unwrap();
-    assert_eq!(ended.result.as_deref(), Some(&b"one 1, two 1"[..]));
-    assert_eq!((counts.get("one/0"), counts.get("one/1"), counts.get("two/0")), (1, 1, 1));
 }
 
 struct Waiter;
@@ -533,7 +487,7 @@ impl StepRunner for Keeper {
     }
 }
 
-struct Mail(Arc<Counts>);
+pub(crate) struct Mail(pub(crate) Arc<Counts>);
 
 impl windlass::TaskHandler for Mail {
     fn run(
@@ -692,39 +646,98 @@ async fn what_no_commit_takes_is_refused_where_it_is_stored(h: Arc<Harness>) {
     assert!(refused[2].contains("at most 8388608 are allowed"), "{refused:?}");
 }
 
-/// Asks for one memo four times at once; the first two askers fail.
-struct AtOnce(Arc<Counts>);
+/// Panics where it is called, not where it is awaited.
+struct Early(Arc<Counts>);
 
-impl StepRunner for AtOnce {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
-        let ask = || {
-            step.memo("one", || async {
-                let asked = self.0.hit("asked");
-                let running = self.0.hit("running");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                self.0.reset("running");
-                match (running, asked) {
-                    (2.., _) => Err(StepError::permanent("two at once")),
-                    (_, ..=2) => Err(StepError::transient("busy")),
-                    _ => Ok(asked),
-                }
-            })
-        };
-        let (a, b, c, d) = futures::join!(ask(), ask(), ask(), ask());
-        let told: Vec<String> = [a, b, c, d]
-            .map(|one| one.map_or_else(|error| error.message().to_owned(), |n| n.to_string()))
-            .into();
-        Ok(StepOutcome::done(told.join(" ")))
+impl StepRunner for Early {
+    fn run_step(&self, _: &Step) -> impl Future<Output = Result<StepOutcome, StepError>> + Send {
+        assert!(self.0.hit("ran") > 1, "not the first time");
+        std::future::ready(Ok(StepOutcome::done("done")))
     }
 }
 
-async fn memos_of_one_name_are_worked_out_once(h: Arc<Harness>) {
+async fn a_runner_that_panics_before_it_begins_is_tried_again(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
-    let relay = engine.relay("at-once", AtOnce(counts.clone()), NoopTerminalHook).build().unwrap();
+    let relay = engine.relay("early", Early(counts.clone()), NoopTerminalHook);
+    let relay = relay.backoff(Duration::from_millis(5), Duration::from_millis(5)).build().unwrap();
     let run = relay.submit(RunSpec::new("")).await.unwrap();
-    let ended = relay.wait(&run.run_id).await.unwrap();
-    assert_eq!(ended.result.as_deref(), Some(&b"busy busy 3 3"[..]), "{:?}", ended.error);
-    assert_eq!(counts.get("asked"), 3);
+    assert_eq!(relay.wait(&run.run_id).await.unwrap().status, TerminalStatus::Succeeded);
+    assert_eq!(counts.get("ran"), 2);
+}
+
+/// Is told by its callee when to come again.
+struct Busy;
+
+impl StepRunner for Busy {
+    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
+        Err(StepError::transient("busy").retry_after(Duration::from_secs(3_600)))
+    }
+}
+
+async fn a_callee_that_says_when_is_left_alone_until_then(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let relay = engine.relay("busy", Busy, NoopTerminalHook);
+    let relay = relay.backoff(Duration::from_millis(1), Duration::from_millis(1)).build().unwrap();
+    let run = relay.submit(RunSpec::new("").id("busy")).await.unwrap();
+    until("it is put off", || async {
+        relay.status("busy").await.unwrap().unwrap().state == RunState::Scheduled
+    })
+    .await;
+    let row = engine.current(run.run_key).await.unwrap();
+    let wait = row.turn.due_at.unwrap().since(engine.clock().now());
+    assert!(wait > Duration::from_secs(3_500), "{wait:?}");
+    assert!(relay.cancel("busy").await.unwrap());
+}
+
+/// Cannot say what it wants where a run has no header.
+struct Unsure(Told);
+
+impl TerminalHook for Unsure {
+    async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
+        self.0.on_termination(outcome).await
+    }
+
+    fn wants(
+        &self,
+        headers: &std::collections::BTreeMap<String, String>,
+    ) -> windlass::Result<bool, windlass::Error> {
+        match headers.contains_key("for") {
+            true => Ok(true),
+            false => {
+                let message = "nobody is named";
+                Err(windlass::Error::new(windlass::ErrorKind::Invalid, "INVALID_HEADERS", message))
+            }
+        }
+    }
+}
+
+async fn a_hook_that_cannot_be_asked_is_told_of_a_child(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let hook = Unsure(Told::default());
+    engine.relay("unsure", Script(counts.clone()), hook).build().unwrap();
+    let parents = engine.workflow("parent", async |ctx: Ctx, (): ()| -> windlass::Result<String> {
+        Ok(ctx.child_named("c", "unsure", &"done").await?)
+    });
+    let run = parents.unwrap().start(()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), "done");
+    // It is asked again when it is told, and what it says then is where operators look.
+    until("it is a dead letter", || async {
+        let letters = engine.dead_letters(None, None, 10).await.unwrap();
+        letters.iter().any(|letter| letter.reason.contains("nobody is named"))
+    })
+    .await;
+}
+
+async fn a_scheduled_run_tells_its_hook(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    script(&engine, &counts, &hook);
+    let relay = engine.remote_workflow::<String, String>("script").unwrap();
+    relay.schedule("often", &"done".into()).every("1 second").await.unwrap();
+    until("it is told", || async { !hook.0.lock().is_empty() }).await;
+    let told = hook.0.lock()[0].clone();
+    assert_eq!((told.status, told.workflow.as_str()), (TerminalStatus::Succeeded, "script"));
+    assert_eq!(engine.current(told.run_key).await.unwrap().model.as_str(), "relays");
+    engine.delete_schedule("often").await.unwrap();
 }
 
 struct Crowd(Arc<Mutex<(u32, u32)>>);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::kernel::{Draft, NewRun, OnExisting, Stamp};
 use windlass::relays::{
     GroupCounts, NoopTerminalHook, RunSpec, RunState, Step, StepError, StepOutcome, StepRunner,
     TerminalStatus, WorkflowRuntime,
 };
 use windlass::transfer::{Importer, RunExport, export_run};
-use windlass::{Engine, Options};
+use windlass::{Engine, Options, RunKey};
 
 use crate::harness::{Counts, Harness, Kind, on_every_store, run, until};
 use crate::relays::{Told, event_types, script, submit};
@@ -18,7 +19,12 @@ on_every_store!(
     a_running_step_hears_its_token,
     a_step_that_ignores_its_token_is_discarded,
     a_cancelled_run_ends_though_its_process_died,
+    a_ready_run_that_nobody_serves_ends_in_the_call,
+    what_a_cancelled_step_stored_is_kept,
     groups_are_waited_for_counted_and_cancelled,
+    a_group_is_cancelled_while_its_steps_run,
+    a_group_takes_no_run_of_another,
+    a_group_waits_for_what_comes_behind_its_back,
     an_exported_run_takes_its_hook_along,
 );
 
@@ -146,6 +152,148 @@ async fn a_cancelled_run_ends_though_its_process_died(h: Arc<Harness>) {
     assert_eq!(hook.of("r").await.status, TerminalStatus::Cancelled);
 }
 
+async fn a_ready_run_that_nobody_serves_ends_in_the_call(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    script(&engine, &counts, &hook);
+    h.stop(&engine).await;
+    let asks = h.engine().await;
+    let remote = asks.remote_relay("script").unwrap();
+    submit(&remote, "r", "done").await;
+    assert_eq!(remote.status("r").await.unwrap().unwrap().state, RunState::Queued);
+    assert!(remote.cancel("r").await.unwrap());
+    let info = remote.status("r").await.unwrap().unwrap();
+    assert_eq!(info.state, RunState::Ended(TerminalStatus::Cancelled));
+    let types = event_types(&asks, &remote, "r").await;
+    assert_eq!(types, ["workflow.enqueued", "hook.enqueued", "workflow.terminated"]);
+    assert_eq!(counts.get("r/0"), 0);
+}
+
+/// Stores something, and returns when its token fires.
+struct Stores(Arc<Counts>, &'static str);
+
+impl StepRunner for Stores {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let none = windlass::RetryPolicy::none();
+        step.effects.enqueue("mail", "sent", none).map_err(StepError::permanent)?;
+        if !self.1.is_empty() {
+            step.effects.sql(self.1, vec![]).map_err(StepError::permanent)?;
+        }
+        self.0.hit("begun");
+        step.cancel_token.cancelled().await;
+        Err(StepError::transient("cut off"))
+    }
+}
+
+async fn what_a_cancelled_step_stored_is_kept(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    engine.serve_effects("mail", Arc::new(crate::relays::Mail(counts.clone()))).unwrap();
+    let insert = match h.kind {
+        Kind::Memory => "",
+        Kind::Sqlite | Kind::Postgres => {
+            h.sql("CREATE TABLE app_kept (word text)").await;
+            "INSERT INTO app_kept VALUES ('kept')"
+        }
+    };
+    let relay = engine.relay("stores", Stores(counts.clone(), insert), NoopTerminalHook);
+    let relay = relay.build().unwrap();
+    relay.submit(RunSpec::new("").id("r")).await.unwrap();
+    until("it runs", || async { counts.get("begun") == 1 }).await;
+    assert!(relay.cancel("r").await.unwrap());
+    let types = event_types(&engine, &relay, "r").await;
+    assert!(types.contains(&"effect.enqueued".to_owned()), "{types:?}");
+    until("the mail is sent", || async { counts.get("sent") == 1 }).await;
+    if h.kind != Kind::Memory {
+        assert_eq!(h.number("SELECT count(*) FROM app_kept").await, 1);
+    }
+}
+
+async fn a_group_is_cancelled_while_its_steps_run(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    let relay = long(&engine, &counts, &hook);
+    let group = relay.group("running");
+    let spec = |n: usize| RunSpec::new("").id(format!("r{n}"));
+    group.submit((0..4).map(spec).collect()).await.unwrap();
+    until("all run", || async { counts.get("begun") == 4 }).await;
+    // Nobody has ended: whoever waits for any of them waits.
+    let any = relay.group("running");
+    let any = tokio::spawn(async move { any.wait_any().await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!any.is_finished());
+    // Another handle, as another process has one, has the same group.
+    assert_eq!(
+        engine.remote_relay("long").unwrap().group("running").counts().await.unwrap().live,
+        4
+    );
+    assert_eq!(group.cancel_all().await.unwrap(), 4);
+    assert_eq!(group.counts().await.unwrap(), GroupCounts { cancelled: 4, ..Default::default() });
+    let first = any.await.unwrap().unwrap().unwrap();
+    assert_eq!(first.status, TerminalStatus::Cancelled);
+    assert_eq!(counts.get("fired"), 4);
+}
+
+async fn a_group_takes_no_run_of_another(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    let relay = script(&engine, &counts, &hook);
+    let spec = || RunSpec::new("done").id("taken");
+    submit(&relay, "plain", "done").await;
+    relay.group("one").submit(vec![spec()]).await.unwrap();
+    relay.group("one").submit(vec![spec()]).await.unwrap();
+    let refused = relay.group("two").submit(vec![spec()]).await.unwrap_err();
+    assert_eq!(refused.code(), "RUN_NOT_IN_GROUP");
+    assert!(refused.to_string().contains("\"one\""), "{refused}");
+    let refused = relay.group("two").submit(vec![RunSpec::new("done").id("plain")]).await;
+    assert_eq!(refused.unwrap_err().code(), "RUN_NOT_IN_GROUP");
+    assert_eq!(relay.group("two").counts().await.unwrap().total(), 0);
+    relay.group("one").wait_all().await.unwrap();
+    relay.wait("plain").await.unwrap();
+}
+
+async fn a_group_waits_for_what_comes_behind_its_back(h: Arc<Harness>) {
+    let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
+    let relay = long(&engine, &counts, &hook);
+    let group = relay.group("g");
+    let first = group.submit(vec![RunSpec::new("deaf").id("first")]).await.unwrap().remove(0);
+    until("it runs", || async { counts.get("begun") == 1 }).await;
+    let waits = relay.group("g");
+    let all = tokio::spawn(async move { waits.wait_all().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // A process whose clock lags submits one: its key comes before those that were looked at.
+    let row = engine.current(first.run_key).await.unwrap();
+    let early = uuid::Builder::from_unix_timestamp_millis(1_000, &[7; 10]).into_uuid();
+    let new = NewRun {
+        run_key: RunKey(early),
+        namespace: row.namespace.clone(),
+        workflow: row.workflow.clone(),
+        model: row.model.clone(),
+        id: "early".parse().unwrap(),
+        generation: 0,
+        input: row.input.clone(),
+        parent: None,
+        fork: None,
+        labels: row.labels.clone(),
+        trace: None,
+        headers: None,
+        on_end: None,
+        deadline_at: None,
+        turn: windlass::kernel::Turn::ready(),
+        caused_by: None,
+    };
+    let event_id =
+        windlass::kernel::EventId(uuid::Builder::from_u128(early.as_u128() + 1).into_uuid());
+    let stamp = Stamp { event_id, at: engine.clock().now() };
+    let commit = Draft::create(new, OnExisting::Refuse, stamp).unwrap().finish();
+    assert!(engine.store().commit(vec![commit]).await[0].is_ok());
+    until("both are there", || async { group.counts().await.unwrap().live == 2 }).await;
+    // The first ends alone: nobody may say that all have ended.
+    assert!(engine.terminate(first.run_key, None, None).await.is_ok());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!all.is_finished());
+    engine.terminate(RunKey(early), None, None).await.unwrap();
+    let all = all.await.unwrap().unwrap();
+    assert_eq!((all.live, all.cancelled), (0, 2));
+    counts.hit("stop");
+}
+
 async fn groups_are_waited_for_counted_and_cancelled(h: Arc<Harness>) {
     let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
     let relay = script(&engine, &counts, &hook);
@@ -235,6 +383,44 @@ async fn another_process_cancels_signals_and_waits() {
         noop.build().unwrap().submit(RunSpec::new("next done").id("n")).await.unwrap();
         let ended = asks.remote_relay("noop").unwrap().wait("n").await.unwrap();
         assert_eq!(ended.result.as_deref(), Some(&b"done"[..]));
+        // A group is the same in both: submitted in one, waited for in either.
+        let here = asks.remote_relay("noop").unwrap().group("both");
+        let spec = |n: usize| RunSpec::new("next done").id(format!("g{n}"));
+        here.submit((0..3).map(spec).collect()).await.unwrap();
+        let there = serves.remote_relay("noop").unwrap().group("both");
+        assert_eq!(there.wait_all().await.unwrap().succeeded, 3);
+        assert_eq!(here.wait_all().await.unwrap().succeeded, 3);
+        assert_eq!(here.cancel_all().await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_ends_though_nobody_is_left_who_serves_it() {
+    run(Kind::Postgres, |h: Arc<Harness>| async move {
+        let (counts, hook) = (Counts::new(), Told::default());
+        let short = |options| Options {
+            lease: Duration::from_secs(1),
+            renew_every: Duration::from_millis(200),
+            scan_every: Duration::from_millis(300),
+            ..options
+        };
+        let (serves, asks) = (h.engine_with(short).await, h.engine_with(short).await);
+        let relay = long(&serves, &counts, &hook);
+        relay.submit(RunSpec::new("deaf").id("r")).await.unwrap();
+        until("it runs", || async { counts.get("begun") == 1 }).await;
+        let remote = asks.remote_relay("long").unwrap();
+        let cancels = remote.clone();
+        let cancel = tokio::spawn(async move { cancels.cancel("r").await });
+        until("it shows", || async { remote.status("r").await.unwrap().unwrap().cancelling }).await;
+        // It holds the run and never gives it back.
+        h.lose(&serves).await;
+        assert!(cancel.await.unwrap().unwrap());
+        let info = remote.status("r").await.unwrap().unwrap();
+        assert_eq!(info.state, RunState::Ended(TerminalStatus::Cancelled));
+        let types = event_types(&asks, &remote, "r").await;
+        assert_eq!(types[types.len() - 2..], ["hook.enqueued", "workflow.terminated"]);
+        counts.hit("stop");
     })
     .await;
 }

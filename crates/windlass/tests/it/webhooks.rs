@@ -8,9 +8,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use windlass::kernel::{Commit, DeadLetter, Op, Query, RetryPolicy, Task, TasksQuery};
+use windlass::machines::{ActivityError, Workflow, WorkflowAction};
 use windlass::outbound::Policy;
+use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
 use windlass::webhooks::{Secret, WEBHOOK_EFFECT, Webhook, WebhookOptions, Webhooks, verify};
-use windlass::{Ctx, Engine, RunKey};
+use windlass::{Attempt, Ctx, Engine, RunKey};
 
 use crate::harness::{Harness, ok, on_every_store, until};
 use crate::receiver::{Receiver, answer};
@@ -25,6 +27,7 @@ on_every_store!(
     who_is_busy_is_left_alone_for_as_long_as_it_says,
     a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled,
     what_cannot_be_sent_dies_at_once,
+    runs_of_every_model_send_webhooks,
 );
 
 fn secrets(texts: &[&str]) -> Vec<Secret> {
@@ -202,7 +205,7 @@ async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
 async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: Arc<Harness>) {
     let (engine, webhooks, _) = sender(&h).await;
     let gone = Receiver::start([answer("410 Gone", "", ""), answer("200 OK", "", "")]).await;
-    // Whatever token the query has, it is the same endpoint, and the token is shown to nobody.
+    // What the query holds is shown to nobody.
     let url = |token: &str| format!("{}?token={token}", gone.url());
     let webhook = Webhook::new(url("hush"), "a", &1).unwrap();
     let task = quick(&engine, &webhook, 5);
@@ -217,19 +220,32 @@ async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: A
     let namespace = engine.namespace().clone();
     let disabled = webhooks.disabled(&namespace).await.unwrap();
     assert_eq!((disabled[0].url.as_str(), disabled[0].webhook_id.as_str()), (&*gone.url(), &*id));
-    let rotated = Webhook::new(url("new"), "a", &1).unwrap();
-    enqueue(&engine, quick(&engine, &rotated, 5)).await;
+    enqueue(&engine, quick(&engine, &webhook, 5)).await;
     let letters = dead(&engine).await;
     assert_eq!(letters.len(), 2);
     assert!(letters[1].reason.contains("disabled"), "{letters:?}");
     assert_eq!(gone.requests().len(), 1);
     let other = windlass::kernel::Namespace::new("other").unwrap();
     assert_eq!(webhooks.disabled(&other).await.unwrap(), []);
-    assert!(webhooks.enable(&namespace, &url("any")).await.unwrap());
-    assert!(!webhooks.enable(&namespace, &gone.url()).await.unwrap());
+    // One of another run differs by its query alone, and is another endpoint.
+    let other = Webhook::new(url("other"), "a", &1).unwrap();
+    enqueue(&engine, quick(&engine, &other, 5)).await;
+    assert_eq!((dead(&engine).await.len(), gone.requests().len()), (2, 2));
+    assert!(!webhooks.enable(&namespace, &url("other")).await.unwrap());
+    assert!(webhooks.enable(&namespace, &url("hush")).await.unwrap());
+    assert!(!webhooks.enable(&namespace, &url("hush")).await.unwrap());
     enqueue(&engine, quick(&engine, &webhook, 5)).await;
-    assert_eq!(dead(&engine).await.len(), 2);
-    assert_eq!(gone.requests().len(), 2);
+    assert_eq!((dead(&engine).await.len(), gone.requests().len()), (2, 3));
+    // The URL that is shown stands for all that are shown as it.
+    let all = Receiver::start([answer("410 Gone", "", "")]).await;
+    for token in ["a", "b"] {
+        let url = format!("{}?token={token}", all.url());
+        enqueue(&engine, quick(&engine, &Webhook::new(url, "a", &1).unwrap(), 5)).await;
+        dead(&engine).await;
+    }
+    assert_eq!(webhooks.disabled(&namespace).await.unwrap().len(), 2);
+    assert!(webhooks.enable(&namespace, &all.url()).await.unwrap());
+    assert_eq!(webhooks.disabled(&namespace).await.unwrap(), []);
 }
 
 async fn what_cannot_be_sent_dies_at_once(h: Arc<Harness>) {
@@ -262,4 +278,79 @@ async fn what_cannot_be_sent_dies_at_once(h: Arc<Harness>) {
     let letters = dead(&engine).await;
     let letter = letters.iter().find(|letter| letter.reason.contains("\"payments\"")).unwrap();
     assert_eq!(letter.attempt, 2);
+}
+
+fn paid(url: &str, by: &str) -> Webhook {
+    Webhook::new(url, "invoice.paid", &by).unwrap()
+}
+
+struct Pays(String);
+
+impl Workflow for Pays {
+    const TYPE: &'static str = "pays-machine";
+    type Input = String;
+    type Output = serde_json::Value;
+
+    fn new(url: String) -> Self {
+        Self(url)
+    }
+
+    fn on_start(&mut self) -> Vec<WorkflowAction> {
+        let webhook = json!(paid(&self.0, "machine"));
+        let effect = WorkflowAction::effect(WEBHOOK_EFFECT, webhook, RetryPolicy::webhooks());
+        vec![effect, WorkflowAction::complete(json!(null))]
+    }
+
+    fn on_activity_completed(&mut self, _: &str, _: serde_json::Value) -> Vec<WorkflowAction> {
+        vec![]
+    }
+
+    fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> {
+        vec![]
+    }
+}
+
+struct PaysStep;
+
+impl StepRunner for PaysStep {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let url = String::from_utf8(step.payload.to_vec()).unwrap();
+        let webhook = paid(&url, "relay");
+        let enqueued = step.effects.enqueue(WEBHOOK_EFFECT, &webhook, RetryPolicy::webhooks());
+        enqueued.map_err(StepError::permanent)?;
+        Ok(StepOutcome::done(""))
+    }
+}
+
+async fn runs_of_every_model_send_webhooks(h: Arc<Harness>) {
+    let (engine, ..) = sender(&h).await;
+    let receiver = Receiver::start([answer("204 No Content", "", "")]).await;
+    let flow = |ctx: Ctx, url: String| async move {
+        let tell = async |attempt: Attempt| {
+            attempt.enqueue(WEBHOOK_EFFECT, &paid(&url, "steps"), RetryPolicy::webhooks())
+        };
+        ok(ctx.step_with("tell", tell).await?)
+    };
+    let run = engine.workflow("pays", flow).unwrap().start(receiver.url()).await.unwrap();
+    run.result().await.unwrap();
+    let machine = engine.machine::<Pays>().unwrap().start(receiver.url()).await.unwrap();
+    machine.result().await.unwrap();
+    let relay = engine.relay("pays-relay", PaysStep, NoopTerminalHook).build().unwrap();
+    let submitted = relay.submit(RunSpec::new(receiver.url())).await.unwrap();
+    relay.wait_for(&submitted).await.unwrap();
+    assert_eq!(dead(&engine).await, []);
+    let requests = receiver.requests();
+    for (by, run_key) in
+        [("steps", run.run_key()), ("machine", machine.run_key()), ("relay", submitted.run_key)]
+    {
+        let request = requests.iter().find(|request| request.json()["data"] == by).unwrap();
+        verify(&secrets(&[NEW]), &request.headers, &request.body).unwrap();
+        let query = Query::Events { run_key, from: 0, limit: 100 };
+        let events = engine.store().list(query).await.unwrap().events().unwrap();
+        let told = events.iter().find(|event| event.event_type.as_str() == "effect.enqueued");
+        let summary = told.unwrap().payload_json().unwrap();
+        assert_eq!(summary["task_id"], request.header("webhook-id"), "{by}");
+        assert_eq!(summary["name"], WEBHOOK_EFFECT);
+    }
+    assert_eq!(requests.len(), 3);
 }

@@ -253,7 +253,7 @@ fn step_key(summary: &Value) -> Option<String> {
 
 // A machine's own name for what a step's key stands for.
 fn name_of(key: &str) -> &str {
-    let bare = ["timer/", "child/"].iter().find_map(|prefix| key.strip_prefix(prefix));
+    let bare = ["timer/", "child/", "effect/"].iter().find_map(|prefix| key.strip_prefix(prefix));
     let bare = bare.unwrap_or(key);
     bare.split('#').next().unwrap_or(bare)
 }

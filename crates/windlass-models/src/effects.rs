@@ -1,0 +1,93 @@
+//! Effects that the models enqueue: checked where they are asked for, written with the commit that they
+//! tell of.
+
+use serde::Serialize;
+use serde_json::json;
+use windlass_engine::{EFFECTS_QUEUE, TaskBody, Turn};
+use windlass_kernel::{
+    Body, Draft, EFFECT, Error, ErrorKind, QueueName, RetryPolicy, Route, RouteName, Task, TaskId,
+};
+
+/// How many effects one step may enqueue.
+pub(crate) const EFFECTS_MAX: usize = 256;
+
+/// An effect that is wanted. What could refuse it has been asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Effect {
+    name: RouteName,
+    body: Body,
+    input_bytes: usize,
+}
+
+impl Effect {
+    /// `bytes_max` is what a task may have.
+    pub(crate) fn new<T: Serialize + ?Sized>(
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+        bytes_max: usize,
+    ) -> Result<Self, Error> {
+        let name = RouteName::new(name)?;
+        retry.validate().map_err(|source| {
+            let message = format!("the effect {name:?} has a policy that makes no sense: {source}");
+            Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
+        })?;
+        let input = serde_json::value::to_raw_value(input).map_err(|source| {
+            let message = "the input of an effect cannot be written as JSON";
+            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
+        })?;
+        let input_bytes = input.get().len();
+        let body = Body::of(&TaskBody {
+            input,
+            retry,
+            start_to_close_ms: Some(60_000),
+            heartbeat_ms: None,
+            close_by: None,
+            breaker: None,
+        })?;
+        if body.len() > bytes_max {
+            return Err(too_much(format!(
+                "the effect {name:?} has {} bytes, {input_bytes} of them its input; at most \
+                 {bytes_max} are allowed",
+                body.len(),
+            )));
+        }
+        Ok(Self { name, body, input_bytes })
+    }
+
+    /// Puts it into a commit, with the event that says so. `of` says which part of the run wants it.
+    pub(crate) fn enqueue(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        of: (&str, serde_json::Value),
+    ) -> Result<(), Error> {
+        let task_id = turn.new_task_id();
+        let mut payload = self.summary(task_id);
+        payload[of.0] = of.1;
+        let stamp = turn.stamp();
+        draft.event("effect.enqueued", &payload, stamp)?;
+        draft.enqueue(self.task(turn, task_id));
+        Ok(())
+    }
+
+    /// What the ledger says of it.
+    pub(crate) fn summary(&self, task_id: TaskId) -> serde_json::Value {
+        json!({ "task_id": task_id, "name": self.name, "input_bytes": self.input_bytes })
+    }
+
+    /// Its task.
+    pub(crate) fn task(&self, turn: &Turn, task_id: TaskId) -> Task {
+        let queue = QueueName::from_stored(EFFECTS_QUEUE);
+        let route = Route { queue, name: self.name.clone() };
+        let namespace = turn.run.namespace.clone();
+        let mut task = Task::new(task_id, namespace, EFFECT, route, turn.now()).of_run(&turn.run);
+        task.body = Some(self.body.clone());
+        task
+    }
+}
+
+/// More than a commit can take.
+pub(crate) fn too_much(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, "INVALID_SIZE", message)
+}

@@ -1,0 +1,156 @@
+//! Memos of relays: an answer that is known is kept, and paid for once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass::Engine;
+use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
+
+use crate::harness::{Counts, Harness, on_every_store, until};
+
+on_every_store!(
+    an_answer_is_not_paid_for_twice,
+    memos_of_one_name_are_worked_out_once,
+    an_answer_is_kept_though_nobody_waits_for_it,
+    a_step_may_have_so_many_memos,
+);
+
+/// Asks a model twice in each attempt; fails until it has been tried three times.
+struct Asker(Arc<Counts>);
+
+impl StepRunner for Asker {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let ask = |name: &'static str| {
+            step.memo(name, move || async move {
+                Ok(format!("{name} {}", self.0.hit(&format!("{name}/{}", step.step_number))))
+            })
+        };
+        let (one, two): (Result<String, _>, Result<String, _>) =
+            futures::join!(ask("one"), ask("two"));
+        let raw = step.memo_bytes("raw", || async { Ok(vec![0_u8, 255].into()) }).await?;
+        assert_eq!(raw.as_ref(), [0, 255]);
+        let error = step.memo("bad", || async { Err::<u32, _>(StepError::transient("no")) }).await;
+        assert_eq!(error.unwrap_err().message(), "no");
+        if step.attempt < 3 {
+            return Err(StepError::transient("again"));
+        }
+        let text = format!("{}, {}", one?, two?);
+        match step.step_number {
+            0 => Ok(StepOutcome::next(text)),
+            _ => Ok(StepOutcome::done(text)),
+        }
+    }
+}
+
+async fn an_answer_is_not_paid_for_twice(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let build = |engine: &Engine| {
+        let relay = engine.relay("asker", Asker(counts.clone()), NoopTerminalHook);
+        relay.backoff(Duration::from_millis(200), Duration::from_millis(200)).build().unwrap()
+    };
+    let relay = build(&engine);
+    relay.submit(RunSpec::new("").id("a")).await.unwrap();
+    // The second attempt is made by another process.
+    until("it was tried once", || async {
+        relay.status("a").await.unwrap().unwrap().failed_attempts >= 1
+    })
+    .await;
+    h.stop(&engine).await;
+    let engine = h.engine().await;
+    let relay = build(&engine);
+    let ended = relay.wait("a").await.unwrap();
+    assert_eq!(ended.result.as_deref(), Some(&b"one 1, two 1"[..]));
+    assert_eq!((counts.get("one/0"), counts.get("one/1"), counts.get("two/0")), (1, 1, 1));
+}
+
+/// Asks for one memo four times at once; the first two askers fail.
+struct AtOnce(Arc<Counts>);
+
+impl StepRunner for AtOnce {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let ask = || {
+            step.memo("one", || async {
+                let asked = self.0.hit("asked");
+                let running = self.0.hit("running");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                self.0.reset("running");
+                match (running, asked) {
+                    (2.., _) => Err(StepError::permanent("two at once")),
+                    (_, ..=2) => Err(StepError::transient("busy")),
+                    _ => Ok(asked),
+                }
+            })
+        };
+        let (a, b, c, d) = futures::join!(ask(), ask(), ask(), ask());
+        let told: Vec<String> = [a, b, c, d]
+            .map(|one| one.map_or_else(|error| error.message().to_owned(), |n| n.to_string()))
+            .into();
+        Ok(StepOutcome::done(told.join(" ")))
+    }
+}
+
+async fn memos_of_one_name_are_worked_out_once(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let relay = engine.relay("at-once", AtOnce(counts.clone()), NoopTerminalHook).build().unwrap();
+    let run = relay.submit(RunSpec::new("")).await.unwrap();
+    let ended = relay.wait(&run.run_id).await.unwrap();
+    assert_eq!(ended.result.as_deref(), Some(&b"busy busy 3 3"[..]), "{:?}", ended.error);
+    assert_eq!(counts.get("asked"), 3);
+}
+
+/// Asks twice at once, and gives up on both when one fails; then asks and does not wait for the answer.
+struct Impatient(Arc<Counts>);
+
+impl StepRunner for Impatient {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let ask = |name: &'static str| {
+            step.memo(name, move || async move { Ok(self.0.hit(&format!("asked {name}"))) })
+        };
+        let fails = step.memo("fails", || async {
+            match step.attempt {
+                1 => Err(StepError::transient("not yet")),
+                _ => Ok(0),
+            }
+        });
+        let (one, _) = futures::try_join!(ask("one"), fails)?;
+        {
+            let dropped = std::pin::pin!(ask("two"));
+            assert!(futures::poll!(dropped).is_pending());
+        }
+        let two = ask("two").await?;
+        Ok(StepOutcome::done(format!("{one} {two} {}", step.attempt)))
+    }
+}
+
+async fn an_answer_is_kept_though_nobody_waits_for_it(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let relay = engine.relay("impatient", Impatient(counts.clone()), NoopTerminalHook);
+    let relay = relay.backoff(Duration::from_millis(5), Duration::from_millis(5)).build().unwrap();
+    let run = relay.submit(RunSpec::new("")).await.unwrap();
+    let ended = relay.wait(&run.run_id).await.unwrap();
+    assert_eq!(ended.result.as_deref(), Some(&b"1 1 2"[..]), "{:?}", ended.error);
+    assert_eq!((counts.get("asked one"), counts.get("asked two")), (1, 1));
+}
+
+/// Memoises more than is kept.
+struct Hoarder;
+
+impl StepRunner for Hoarder {
+    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        let all =
+            (0..1_024).map(|n| async move { step.memo(&n.to_string(), || async { Ok(n) }).await });
+        futures::future::try_join_all(all).await?;
+        let one: u32 = step.memo("7", || async { Err(StepError::permanent("known")) }).await?;
+        let more = step.memo("more", || async { Ok(0) }).await.unwrap_err();
+        Ok(StepOutcome::done(format!("{one}: {more}")))
+    }
+}
+
+async fn a_step_may_have_so_many_memos(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let relay = engine.relay("hoarder", Hoarder, NoopTerminalHook).build().unwrap();
+    let run = relay.submit(RunSpec::new("")).await.unwrap();
+    let ended = relay.wait(&run.run_id).await.unwrap();
+    let told = String::from_utf8(ended.result.unwrap().to_vec()).unwrap();
+    assert_eq!(told, "7: memo \"more\" would be one too many: a step may have 1024");
+}
