@@ -213,11 +213,17 @@ impl MachineProgram {
         Ok(())
     }
 
+    // Results of several activities may come together. Each would race the message of the other for the
+    // turn, and whoever loses such a race is read back; as messages they are read in one turn.
+    fn waits_for_one(&self) -> bool {
+        self.book.open.values().filter(|entry| entry.kind == Kind::Activity).count() == 1
+    }
+
     async fn park(&mut self, turn: &mut Turn, mut draft: Draft) -> Result<(), TurnError> {
         let wake = self.next_due().map_or(Wake::OnMessage, Wake::At);
         draft.status(RunStatus::Waiting);
         draft.release(wake, turn.read_to());
-        if self.book.open.values().any(|entry| entry.kind == Kind::Activity) {
+        if self.waits_for_one() {
             turn.expect_result();
         }
         turn.commit(draft).await?;
@@ -299,6 +305,7 @@ impl Program for MachineProgram {
         let entry = self.book.open.get(step_key.as_str());
         self.loaded.is_none()
             && entry.is_some_and(|entry| entry.kind == Kind::Activity && entry.row.is_some())
+            && self.waits_for_one()
     }
 
     fn bytes(&self) -> usize {

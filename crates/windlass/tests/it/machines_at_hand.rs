@@ -14,7 +14,7 @@ use windlass::machines::{ActivityError, MachineRun, Workflow, WorkflowAction};
 use windlass::{Engine, Options, RunStatus, TaskContext};
 
 use crate::harness::{
-    Counts, Harness, event_types, ok, on_every_store, until, until_blocked, until_status,
+    Counts, Harness, Kind, event_types, ok, on_every_store, until, until_blocked, until_status,
     until_waiting,
 };
 use crate::machines_fixtures::{Fan, Order, Puppet, serve};
@@ -134,7 +134,8 @@ async fn one_slot_for_tasks_is_enough(h: Arc<Harness>) {
     }
     assert_eq!(engine.metrics().turns_at_hand.get(), 6);
     let claimed = engine.metrics().tasks_claimed.get() - claimed;
-    assert_eq!(claimed, 0, "the next takes the place of the last");
+    // Where others may have left something, an engine looks from time to time, and may do so just now.
+    assert!(claimed == 0 || h.kind == Kind::Postgres, "the next takes the place of the last");
 }
 
 async fn fifty_results_at_once_come_once_each(h: Arc<Harness>) {
@@ -148,7 +149,9 @@ async fn fifty_results_at_once_come_once_each(h: Arc<Harness>) {
         assert_eq!(over.count(), 50);
         let sent = messages(&engine, &run).await;
         assert!(sent.iter().all(|message| message.consumed.is_some()));
+        assert!(sent.len() >= 49, "they are read together");
     }
+    assert_eq!(engine.metrics().replays.get(), 0, "no result costs what is in memory");
 }
 
 async fn a_run_that_is_not_in_memory_gets_a_message(h: Arc<Harness>) {
@@ -223,7 +226,7 @@ async fn a_result_that_nobody_wants_changes_nothing(h: Arc<Harness>) {
     assert_eq!(run.result().await.unwrap(), ["start", "signal do", "signal end"]);
 }
 
-/// Two activities; the first that is over ends the run.
+/// An activity beside a child that does not end by itself; the activity's result ends the run.
 struct Race;
 
 impl Workflow for Race {
@@ -237,7 +240,7 @@ impl Workflow for Race {
 
     fn on_start(&mut self) -> Vec<WorkflowAction> {
         vec![
-            WorkflowAction::activity("never", "endless", Value::Null),
+            WorkflowAction::child("never", "puppet", json!(false)),
             WorkflowAction::activity("wins", "wait", json!(7)),
         ]
     }
@@ -253,23 +256,19 @@ impl Workflow for Race {
 
 async fn an_end_calls_off_what_else_is_open(h: Arc<Harness>) {
     let (engine, counts, gate) = served(&h).await;
-    let ended = Arc::clone(&counts);
-    let endless = move |context: TaskContext, _: Value| {
-        let ended = Arc::clone(&ended);
-        async move {
-            context.cancelled().await;
-            ended.hit("cancelled");
-            ok(0)
-        }
-    };
-    engine.activity("endless", endless).unwrap();
     let run = engine.machine::<Race>().unwrap().start(()).id("r").await.unwrap();
     until("it has begun", || async { counts.get("begun") == 1 }).await;
     until_waiting(&engine, &run).await;
     gate.add_permits(1);
     assert_eq!(run.result().await.unwrap(), 7);
     assert_eq!(engine.metrics().turns_at_hand.get(), 1);
-    until("the other hears of it", || async { counts.get("cancelled") == 1 }).await;
+    let root = run.run_key();
+    until("the child is called off", || async {
+        let query = Query::Tree { root, after: None, limit: 10 };
+        let rows = engine.store().list(query).await.unwrap().runs().unwrap();
+        rows.len() == 2 && rows.iter().all(|row| row.status.is_ended())
+    })
+    .await;
     let row = run.run().await.unwrap();
     until("nothing is left", || async { task_items(&engine, &row).await.is_empty() }).await;
 }
