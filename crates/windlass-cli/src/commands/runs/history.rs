@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::get::words;
 use super::logs::{self, log_params};
 use super::{RunName, resolve};
 use crate::args::{HistoryArgs, LogFilter};
@@ -88,12 +89,13 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
                 waits += &format!(" {word} {}", cell_ago(step, key));
             }
         }
-        let status = out.status(&cell(step, "status"));
+        let (kind, state) = words(step);
+        let status = out.status(&state);
         let tries = cell(step, "attempts");
         let updated = cell_ago(step, "updatedAt");
         table.row([
             cell(step, "name"),
-            cell(step, "type"),
+            kind,
             status,
             tries,
             updated,
