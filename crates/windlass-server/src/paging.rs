@@ -278,7 +278,10 @@ pub(crate) async fn merged(
 ) -> Result<(Vec<Run>, bool), ApiError> {
     let mut rows: Vec<Run> = Vec::new();
     let mut ends: Vec<RunKey> = Vec::new();
-    for status in statuses {
+    // Runs go from status to status meanwhile. One that went back to the first when that was listed already
+    // would be missed, so it is listed again; one that is found twice counts once.
+    let again = statuses.first().filter(|_| statuses.len() > 1);
+    for status in statuses.iter().chain(again) {
         let query = RunsQuery { status: *status, ..query.clone() };
         let limit = query.limit as usize;
         let part = store.list(Query::Runs(query)).await?.runs()?;
@@ -300,6 +303,7 @@ pub(crate) async fn merged(
             rows.sort_unstable_by_key(|run| std::cmp::Reverse(run.run_key));
         }
     }
+    rows.dedup_by_key(|run| run.run_key);
     Ok((rows, ends.is_empty()))
 }
 

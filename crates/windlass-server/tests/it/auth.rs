@@ -374,7 +374,7 @@ async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> Str
 
     struct Broken;
     impl Workflow for Broken {
-        const TYPE: &'static str = "secret-machine";
+        const TYPE: &'static str = "broken-machine";
         type Input = Value;
         type Output = Value;
 
@@ -405,7 +405,7 @@ async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> Str
         Err::<Value, windlass::BoxError>("it is broken".into())
     };
     server.engine.activity("secret-breaker", fail).unwrap();
-    let name = windlass::kernel::WorkflowName::new("secret-machine").unwrap();
+    let name = windlass::kernel::WorkflowName::new("broken-machine").unwrap();
     let model = engine.model_known(&name).await.unwrap().unwrap();
     let input = windlass::kernel::Body::json("{}");
     engine.start_run(windlass_engine::StartRun::new(name, model, input)).await.unwrap();
