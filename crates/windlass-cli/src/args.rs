@@ -208,8 +208,7 @@ pub(crate) struct ServerArgs {
     /// Serve the sample workflows too.
     #[arg(long)]
     pub(crate) samples: bool,
-    /// How long requests and steps together may take to finish when the server is stopped. [default: 30
-    /// seconds]
+    /// How long requests and steps may take to finish when the server is stopped. [default: 30 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) drain: Option<String>,
     /// What is logged to standard error, as a `tracing` filter. [default: info]

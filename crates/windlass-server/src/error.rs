@@ -27,7 +27,7 @@ pub struct ApiError {
     status: StatusCode,
     failure: Failure,
     retry_after_s: Option<u32>,
-    allow: Option<HeaderValue>,
+    allow: Option<Box<str>>,
 }
 
 impl ApiError {
@@ -65,7 +65,7 @@ impl ApiError {
 
     /// The methods that the path takes.
     pub(crate) fn allow(mut self, methods: &[&str]) -> Self {
-        self.allow = HeaderValue::try_from(methods.join(", ")).ok();
+        self.allow = Some(methods.join(", ").into());
         self
     }
 
@@ -142,7 +142,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(methods) = self.allow {
+        if let Some(methods) = self.allow.and_then(|text| HeaderValue::try_from(&*text).ok()) {
             headers.insert(header::ALLOW, methods);
         }
         if let Some(seconds) = self.retry_after_s {

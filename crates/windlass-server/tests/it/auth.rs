@@ -251,6 +251,7 @@ async fn keys_over_http(kind: Kind) {
     for (body, code) in [
         (json!({ "name": "", "scopes": ["read"] }), "INVALID_NAME"),
         (json!({ "name": "x", "scopes": [] }), "INVALID_SCOPE"),
+        (json!({ "name": "x", "scopes": ["read"], "expiresInMs": i64::MAX }), "INVALID_DURATION"),
         (json!({ "name": "x", "scopes": ["root"] }), "INVALID_BODY"),
         (json!({ "name": "x", "scopes": ["read"], "namespace": "a b" }), "INVALID_NAME"),
     ] {
