@@ -1,6 +1,7 @@
 //! The command line: every command, option and example, as clap reads and documents it.
 
 mod admin;
+mod http;
 mod runs;
 mod schedules;
 mod store;
@@ -15,6 +16,7 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
+pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
     ListArgs, LogFilter, LogsArgs, Named, RestartArgs, RunRef, RunsCommand, SendEventArgs,
@@ -215,10 +217,13 @@ pub(crate) struct ServerArgs {
     /// JWT: the algorithm that tokens must use. [default: RS256]
     #[arg(long, value_name = "NAME")]
     pub(crate) jwt_algorithm: Option<String>,
+    /// JWT: the claim that says which namespace a token speaks for. [default: namespace]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) jwt_namespace_claim: Option<String>,
     /// Serve the sample workflows too.
     #[arg(long)]
     pub(crate) samples: bool,
-    /// How long steps may take to finish when the server is stopped. [default: 30 seconds]
+    /// How long requests and steps may take to finish when the server is stopped. [default: 30 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) drain: Option<String>,
     /// What is logged to standard error, as a `tracing` filter. [default: info]
@@ -227,6 +232,8 @@ pub(crate) struct ServerArgs {
     /// How log lines look: `text` or `json`. [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
 }
 
 /// How to reach a server, and how to print what it says.

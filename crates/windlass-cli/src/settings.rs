@@ -1,6 +1,7 @@
 //! The settings of `windlass server`: a flag over the environment over the config file over the
 //! default, each with where it came from.
 
+mod http;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use toml::Value;
 
+pub(crate) use http::HttpSettings;
 pub(crate) use tables::{RelaySettings, Tables, local_relay};
 
 use crate::args::ServerArgs;
@@ -65,6 +67,7 @@ pub(crate) struct Settings {
     pub(crate) auth: AuthMode,
     pub(crate) admin_key: Option<String>,
     pub(crate) jwt: JwtSettings,
+    pub(crate) http: HttpSettings,
     pub(crate) samples: bool,
     pub(crate) drain: Duration,
     pub(crate) log: String,
@@ -79,10 +82,11 @@ pub(crate) struct JwtSettings {
     pub(crate) audience: Option<String>,
     pub(crate) key_file: Option<PathBuf>,
     pub(crate) algorithm: String,
+    pub(crate) namespace_claim: String,
 }
 
 /// Every setting with its default; the flag is `--name` with dashes, the variable `WINDLASS_NAME`.
-const KNOWN: [(&str, &str); 11] = [
+const KNOWN: [(&str, &str); 13] = [
     ("store", "sqlite:.windlass/windlass.db"),
     ("bind", "127.0.0.1:7878"),
     ("auth", ""),
@@ -91,11 +95,16 @@ const KNOWN: [(&str, &str); 11] = [
     ("jwt_audience", ""),
     ("jwt_key", ""),
     ("jwt_algorithm", "RS256"),
+    ("jwt_namespace_claim", "namespace"),
     ("samples", "false"),
     ("drain", "30 seconds"),
     ("log", "info"),
+    ("log_format", "text"),
 ];
-const LOG_FORMAT: (&str, &str) = ("log_format", "text");
+
+fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KNOWN.into_iter().chain(http::KNOWN)
+}
 
 impl Settings {
     /// Reads the flags, this process's environment and the config file.
@@ -121,7 +130,7 @@ impl Settings {
     ) -> Result<Self, Failure> {
         let flags = flags(args);
         let mut all = Vec::new();
-        for (name, default) in KNOWN.into_iter().chain([LOG_FORMAT]) {
+        for (name, default) in known() {
             let variable = format!("WINDLASS_{}", name.to_ascii_uppercase());
             let flag = flags.iter().find(|(flag, _)| *flag == name);
             let flag = flag.and_then(|(_, value)| value.clone());
@@ -154,6 +163,8 @@ impl Settings {
             audience: text("jwt_audience"),
             key_file: text("jwt_key").map(PathBuf::from),
             algorithm: of("jwt_algorithm").value.clone(),
+            namespace_claim: text("jwt_namespace_claim")
+                .ok_or_else(|| wrong(of("jwt_namespace_claim"), "name a claim"))?,
         };
         if auth == AuthMode::Jwt && jwt.key_file.is_none() {
             let message = "auth is jwt and no jwt_key says which signatures are believed";
@@ -169,6 +180,7 @@ impl Settings {
             auth,
             admin_key: text("admin_key"),
             jwt,
+            http: HttpSettings::read(of)?,
             samples,
             drain,
             log: of("log").value.clone(),
@@ -180,7 +192,7 @@ impl Settings {
 }
 
 fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
-    vec![
+    let mut flags = vec![
         ("store", args.store.clone()),
         ("bind", args.bind.clone()),
         ("auth", args.auth.clone()),
@@ -189,11 +201,14 @@ fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
         ("jwt_audience", args.jwt_audience.clone()),
         ("jwt_key", args.jwt_key.clone()),
         ("jwt_algorithm", args.jwt_algorithm.clone()),
+        ("jwt_namespace_claim", args.jwt_namespace_claim.clone()),
         ("samples", args.samples.then(|| "true".to_owned())),
         ("drain", args.drain.clone()),
         ("log", args.log.clone()),
         ("log_format", args.log_format.clone()),
-    ]
+    ];
+    flags.extend(args.http.flags());
+    flags
 }
 
 fn environment(name: &str) -> Option<String> {
@@ -247,7 +262,7 @@ fn parse_file(path: &Path, text: &str) -> Result<File, Failure> {
     let table: toml::Table = text
         .parse()
         .map_err(|error| Failure::usage(format!("the config file {shown} is not TOML: {error}")))?;
-    let known: Vec<&str> = KNOWN.iter().chain([&LOG_FORMAT]).map(|(name, _)| *name).collect();
+    let known: Vec<&str> = known().map(|(name, _)| name).collect();
     let mut file = File::default();
     for (key, value) in table {
         if TABLES.contains(&key.as_str()) {

@@ -20,7 +20,7 @@ use crate::claim::{self, Signals};
 use crate::clock::Clock;
 use crate::env::{Env, Lane, new_uuid};
 use crate::metrics::Metrics;
-use crate::model::Model;
+use crate::model::{Manners, Model};
 use crate::options::{EnqueuedReason, Options};
 use crate::pressure::{self, Pressure};
 use crate::rates::Rates;
@@ -268,6 +268,11 @@ impl Engine {
     /// The model of a workflow that this process serves.
     pub fn model_of(&self, workflow: &WorkflowName) -> Option<ModelName> {
         self.inner.registered(workflow).map(|registered| registered.model.name())
+    }
+
+    /// How runs of a workflow are asked to end, if this process serves it.
+    pub fn manners_of(&self, workflow: &WorkflowName) -> Option<Manners> {
+        self.inner.registered(workflow).map(|registered| registered.model.manners())
     }
 
     /// The same engine, speaking for another tenant: the runs that it starts and finds by name, the

@@ -38,8 +38,24 @@ pub trait Model: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// How runs of this model are asked to end.
+    fn manners(&self) -> Manners {
+        Manners::default()
+    }
+
     /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
     fn has_reach(&self, step_kind: &str) -> bool;
+}
+
+/// How runs of a model are asked to end. The default is that of models that have no word in it: the
+/// engine ends their runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manners {
+    /// The message that asks a run to end in its own time, with `{reason}` as its body.
+    pub cancel: Option<&'static str>,
+    /// The names of messages that end runs, or keep them from going on. Whoever sends one manages the run,
+    /// and must be allowed to.
+    pub controls: &'static [&'static str],
 }
 
 /// A run that is not tried again.

@@ -41,7 +41,8 @@ pub enum Auth {
     /// [`Authorize::request`] alone says who asks.
     Hooks,
     /// Everybody on this machine may do everything. Requests must be addressed to a loopback name,
-    /// so that a page in somebody's browser cannot reach in under a name of its own.
+    /// so that a page in somebody's browser cannot reach in under a name of its own, and must not say
+    /// that a proxy handed them on, because then they are of anybody.
     Loopback,
 }
 
@@ -82,6 +83,7 @@ impl Guard {
         }
         if self.open {
             addressed_to_loopback(parts)?;
+            not_handed_on(&parts.headers)?;
             return Ok(Arc::new(Caller::everything(self.namespace.clone())));
         }
         let token = bearer(&parts.headers)?;
@@ -155,6 +157,19 @@ fn addressed_to_loopback(parts: &Parts) -> Result<(), ApiError> {
     Err(ApiError::forbidden(message))
 }
 
+/// A proxy on this machine makes everybody's requests come from this machine.
+fn not_handed_on(headers: &HeaderMap) -> Result<(), ApiError> {
+    let told = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    let Some(name) = told.into_iter().find(|name| headers.contains_key(*name)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the header `{name}` says that a proxy handed this request on, and without authentication this \
+         server answers to its own machine only; behind a proxy, serve with API keys or tokens"
+    );
+    Err(ApiError::forbidden(message))
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::Request;
@@ -198,6 +213,15 @@ mod tests {
             assert_eq!(addressed_to_loopback(&parts(&[("host", host)])).is_ok(), fine, "{host}");
         }
         assert!(addressed_to_loopback(&parts(&[])).is_err());
+    }
+
+    #[test]
+    fn an_open_server_does_not_answer_to_a_proxy() {
+        assert!(not_handed_on(&parts(&[("host", "localhost")]).headers).is_ok());
+        for name in ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via"] {
+            let refused = not_handed_on(&parts(&[(name, "192.0.2.1")]).headers).unwrap_err();
+            assert!(refused.message().contains("API keys"), "{name}");
+        }
     }
 
     #[test]

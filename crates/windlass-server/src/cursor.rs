@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 
 use crate::error::ApiError;
 
-/// Longer texts are no cursors of ours, and are not looked at.
-const CHARS_MAX: usize = 1_024;
+/// Longer texts are no cursors of ours, and are not looked at. The longest of ours has a step's key of 256
+/// characters of four bytes.
+const CHARS_MAX: usize = 4_096;
 const CHECK_BYTES: usize = 4;
 
 /// A cursor of a listing. `kind` names the listing, so that a cursor of another one is refused.
@@ -61,6 +62,12 @@ fn check(text: &str) -> [u8; CHECK_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cursor_of_the_longest_key_reads() {
+        let key = format!("{} {}", u64::MAX, "\u{1f600}".repeat(256));
+        assert_eq!(decode("steps", &encode("steps", &key)).unwrap(), key);
+    }
 
     #[test]
     fn only_a_cursor_of_the_same_listing_reads() {

@@ -27,13 +27,14 @@ pub struct ApiError {
     status: StatusCode,
     failure: Failure,
     retry_after_s: Option<u32>,
+    allow: Option<Box<str>>,
 }
 
 impl ApiError {
     /// A failure.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let failure = Failure { code, message: message.into(), details: None };
-        Self { status, failure, retry_after_s: None }
+        Self { status, failure, retry_after_s: None, allow: None }
     }
 
     /// The request is wrong and stays wrong.
@@ -59,6 +60,12 @@ impl ApiError {
     /// The same request may be answered in so many seconds.
     pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The methods that the path takes.
+    pub(crate) fn allow(mut self, methods: &[&str]) -> Self {
+        self.allow = Some(methods.join(", ").into());
         self
     }
 
@@ -134,6 +141,9 @@ impl IntoResponse for ApiError {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(methods) = self.allow.and_then(|text| HeaderValue::try_from(&*text).ok()) {
+            headers.insert(header::ALLOW, methods);
         }
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, seconds.into());

@@ -13,11 +13,12 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
-use windlass::kernel::{RunId, WorkflowName};
+use windlass::Manners;
+use windlass::kernel::{MessageName, Run, RunId, WorkflowName};
 use windlass_engine::Engine;
 
 use crate::app::{App, is_internal};
-use crate::auth::Caller;
+use crate::auth::{Caller, Scope, Target};
 use crate::depth::is_deeper_than;
 use crate::error::ApiError;
 use crate::serve::Stopping;
@@ -41,6 +42,32 @@ impl Call {
                 None => std::future::pending().await,
             }
         }
+    }
+}
+
+impl Call {
+    /// Whether what is of all namespaces may be shown.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.caller.is_operator(&self.app.engine.options().namespace)
+    }
+
+    /// How a run is asked to end, as its model says.
+    pub(crate) fn manners(&self, run: &Run) -> Manners {
+        let known = || windlass::manners(&run.model);
+        self.engine.manners_of(&run.workflow).unwrap_or_else(known)
+    }
+
+    /// Whether the caller may send a run a message of this name. One that ends the run takes more than the
+    /// right to send events.
+    pub(crate) async fn may_send(&self, run: &Run, name: &MessageName) -> Result<(), ApiError> {
+        let name = name.as_str();
+        if !self.manners(run).controls.contains(&name) {
+            return Ok(());
+        }
+        self.caller.must(Scope::Manage)?;
+        let (workflow, id) = (Some(run.workflow.as_str()), Some(run.id.as_str()));
+        let target = Target { workflow, id, action: Some(name) };
+        self.app.guard.ask(&self.caller, Scope::Manage, &target).await
     }
 }
 

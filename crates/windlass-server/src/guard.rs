@@ -60,8 +60,9 @@ async fn admitted(
     next: Next,
 ) -> Result<Response, ApiError> {
     let entry = app.table.find(request.method(), path);
-    let waits = entry.is_some_and(|entry| entry.pace == Pace::Waits) && asks_to_wait(&request);
-    let _room = app.admit(waits)?;
+    let pace = entry.map_or(Pace::Usual, |entry| entry.pace);
+    let waits = pace == Pace::Waits && asks_to_wait(&request);
+    let _room = if pace == Pace::Always { None } else { Some(app.admit(waits)?) };
     let timeout = match waits {
         true => app.options.wait_max + WAIT_SLACK + app.options.request_timeout,
         false => app.options.request_timeout,
@@ -73,7 +74,8 @@ async fn admitted(
             Some(Access::Operator) => {
                 let request = let_in(app, request, Some(Scope::Admin)).await?;
                 let caller = request.extensions().get::<Arc<Caller>>();
-                if caller.is_none_or(|caller| caller.namespace != app.engine.options().namespace) {
+                let own = &app.engine.options().namespace;
+                if caller.is_none_or(|caller| !caller.is_operator(own)) {
                     let message = "this shows all namespaces; it is for admins of the server's own";
                     return Err(ApiError::forbidden(message));
                 }
@@ -121,14 +123,21 @@ fn unlisted(app: &App, path: &str, request: &Request) -> ApiError {
         let shown: String = request.uri().path().chars().take(200).collect();
         return ApiError::not_found("ROUTE_NOT_FOUND", format!("there is no route {shown:?}"));
     }
-    let allowed: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    let mut allowed: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    if allowed.contains(&"GET") {
+        allowed.push("HEAD");
+    }
     let message = format!("{} is not for this route; use {}", request.method(), allowed.join(", "));
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message).allow(&allowed)
 }
 
+// Read as the handler reads it: a name may be escaped.
 fn asks_to_wait(request: &Request) -> bool {
-    request.method() != Method::HEAD
-        && request.uri().query().is_some_and(|query| query.contains("waitMs"))
+    let asks = |query: &str| {
+        let pairs: Result<Vec<(String, String)>, _> = serde_html_form::from_str(query);
+        pairs.is_ok_and(|pairs| pairs.iter().any(|(name, _)| name == "waitMs"))
+    };
+    request.method() != Method::HEAD && request.uri().query().is_some_and(asks)
 }
 
 /// The client's own id if it sent one that can be shown, else a new one.
@@ -142,4 +151,26 @@ fn request_id(app: &App, request: &Request) -> HeaderValue {
             windlass_engine::new_uuid(&**app.engine.env(), app.engine.clock().now()).to_string();
         HeaderValue::try_from(id).expect("a UUID is a header's value")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_a_wait_however_its_name_is_escaped() {
+        for (query, waits) in [
+            ("waitMs=1", true),
+            ("wait%4Ds=1", true),
+            ("a=b&%77aitMs=1", true),
+            ("waitMs", true),
+            ("a=waitMs", false),
+            ("waitMsx=1", false),
+            ("", false),
+        ] {
+            let uri = format!("/api/x?{query}");
+            let request = Request::builder().uri(&uri).body(axum::body::Body::empty()).unwrap();
+            assert_eq!(asks_to_wait(&request), waits, "{query}");
+        }
+    }
 }

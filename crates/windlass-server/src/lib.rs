@@ -18,6 +18,8 @@ mod json;
 mod metrics;
 mod options;
 mod paging;
+mod patient;
+mod reference;
 mod router;
 mod routes;
 mod serve;
@@ -27,6 +29,7 @@ mod view;
 
 pub use error::{ApiError, Failure};
 pub use options::Options;
+pub use reference::reference;
 pub use router::{openapi, route_list, router};
 pub use serve::{ServeOptions, serve, serve_with};
 pub use table::{Access, Entry};

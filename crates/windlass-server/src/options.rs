@@ -38,6 +38,9 @@ pub struct Options {
     pub request_timeout: Duration,
     /// How long a request may wait for a run's end. Default 60 s.
     pub wait_max: Duration,
+    /// How often the credential of a live stream is looked at again: so long a stream may outlive it.
+    /// Default 60 s.
+    pub recheck_every: Duration,
 }
 
 impl Default for Options {
@@ -56,6 +59,7 @@ impl Default for Options {
             streams_max: 256,
             request_timeout: Duration::from_secs(30),
             wait_max: Duration::from_secs(60),
+            recheck_every: Duration::from_secs(60),
         }
     }
 }
@@ -87,6 +91,9 @@ impl Options {
         if self.request_timeout.is_zero() {
             return refuse("request_timeout is nothing; no request would be answered".into());
         }
+        if self.recheck_every.is_zero() {
+            return refuse("recheck_every is nothing; a stream would do nothing else".into());
+        }
         Ok(())
     }
 }
@@ -110,6 +117,7 @@ mod tests {
             (|options| options.base = "/{x}".into(), "base"),
             (|options| options.requests_max = 0, "requests_max"),
             (|options| options.request_timeout = Duration::ZERO, "request_timeout"),
+            (|options| options.recheck_every = Duration::ZERO, "recheck_every"),
         ] {
             assert!(with(change).unwrap_err().contains(expect), "{expect}");
         }

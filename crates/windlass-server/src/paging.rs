@@ -3,12 +3,16 @@
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Namespace, Order, Query, Run, RunKey, RunStatus, RunsQuery, WorkflowName};
-use windlass_engine::Engine;
+use windlass::Timestamp;
+use windlass::kernel::{
+    Body, Namespace, Order, Query, Run, RunKey, RunStatus, RunsQuery, Store, WorkflowName,
+};
 
 use crate::app::is_internal;
+use crate::auth::{Scope, Target};
 use crate::cursor;
 use crate::error::ApiError;
+use crate::extract::Call;
 use crate::view::parse_time;
 
 /// Rows of a page, if nobody says how many.
@@ -18,6 +22,28 @@ const PAGE_ROWS_MAX: u32 = 100;
 /// How many pages of the store are looked through for one page of an answer. What is not found by
 /// then is on the next page.
 const STORE_PAGES_MAX: usize = 20;
+
+/// About how many bytes of bodies a page has at most; it has one row at least. What does not fit is on the
+/// next page.
+pub(crate) const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Cuts rows off where the bodies of those before fill a page; `true` if it did.
+pub(crate) fn cut_to_bytes<T>(rows: &mut Vec<T>, bytes_of: impl Fn(&T) -> usize) -> bool {
+    let mut bytes = 0_usize;
+    let fits = rows.iter().take_while(|row| {
+        bytes = bytes.saturating_add(bytes_of(row));
+        bytes <= PAGE_BYTES_MAX
+    });
+    let keep = fits.count().max(1);
+    let cut = keep < rows.len();
+    rows.truncate(keep);
+    cut
+}
+
+/// The bytes of bodies that a row may or may not have.
+pub(crate) fn bytes_of<const N: usize>(bodies: [Option<&Body>; N]) -> usize {
+    bodies.into_iter().flatten().map(Body::len).sum()
+}
 
 /// How many rows are asked for.
 pub(crate) fn page_size(asked: Option<u32>) -> Result<u32, ApiError> {
@@ -62,13 +88,22 @@ pub(crate) fn invalid_time(name: &str, text: &str) -> ApiError {
     ApiError::invalid("INVALID_TIME", message)
 }
 
-/// Reads `key:value`.
+/// Reads `key:value`. The key ends at the first colon.
 fn parse_label(text: &str) -> Result<(String, String), ApiError> {
     let label = text.split_once(':').filter(|(key, _)| !key.is_empty());
     let label = label.map(|(key, value)| (key.to_owned(), value.to_owned()));
     label.ok_or_else(|| {
         ApiError::invalid("INVALID_LABEL", format!("{text:?} is no label; use `label=key:value`"))
     })
+}
+
+/// No run has such a label, and not every store can be asked for one.
+fn check_label((key, value): &(String, String)) -> Result<(), ApiError> {
+    if key.contains('\0') || value.contains('\0') {
+        let message = format!("the label {key:?} contains NUL; no label does");
+        return Err(ApiError::invalid("INVALID_LABEL", message));
+    }
+    Ok(())
 }
 
 /// Which runs to list.
@@ -120,13 +155,29 @@ impl Filter {
         if params.order == Some(Direction::Asc) {
             query.order = Order::Ascending;
         }
-        let labels: Result<Vec<_>, _> =
-            params.label.iter().map(|label| parse_label(label)).collect();
-        let labels = labels?;
-        query.label = labels.first().cloned();
         query.after =
             cursor::decode_as("runs", params.cursor.as_deref(), |key| key.parse::<RunKey>().ok())?;
-        Ok(Self { query, labels, statuses: None })
+        let labels: Result<Vec<_>, _> =
+            params.label.iter().map(|label| parse_label(label)).collect();
+        Self { query, labels: Vec::new(), statuses: None }.labelled(labels?)
+    }
+
+    /// The filter for runs that have all of these labels too.
+    pub(crate) fn labelled(
+        mut self,
+        labels: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ApiError> {
+        self.labels.extend(labels);
+        self.labels.iter().try_for_each(check_label)?;
+        self.query.label = self.labels.first().cloned();
+        Ok(self)
+    }
+
+    /// The filter for runs that were created before a time, whatever it allowed before.
+    pub(crate) fn created_before(mut self, time: Timestamp) -> Self {
+        let before = self.query.created_before;
+        self.query.created_before = Some(before.map_or(time, |before| before.min(time)));
+        self
     }
 
     /// The filter for runs in one of several statuses.
@@ -143,9 +194,18 @@ impl Filter {
 
     fn takes(&self, run: &Run) -> bool {
         let labelled = |(key, value): &(String, String)| run.labels.get(key) == Some(value);
-        !is_internal(run.workflow.as_str())
-            && self.labels.iter().all(labelled)
-            && self.statuses.as_ref().is_none_or(|statuses| statuses.contains(&run.status))
+        !is_internal(run.workflow.as_str()) && self.labels.iter().all(labelled)
+    }
+
+    /// One listing for each of these: a store has its runs in order of status.
+    fn listings(&self) -> Vec<Option<RunStatus>> {
+        match (&self.statuses, self.query.status) {
+            (None, status) => vec![status],
+            (Some(statuses), None) => statuses.iter().copied().map(Some).collect(),
+            (Some(statuses), Some(asked)) => {
+                statuses.iter().copied().filter(|status| *status == asked).map(Some).collect()
+            }
+        }
     }
 }
 
@@ -161,23 +221,26 @@ impl Page {
     }
 }
 
-/// One page of runs. Only a run's newest generation is listed.
-pub(crate) async fn list(engine: &Engine, filter: &Filter) -> Result<Page, ApiError> {
+/// One page of runs that the caller may look at. Only a run's newest generation is listed.
+pub(crate) async fn list(call: &Call, filter: &Filter) -> Result<Page, ApiError> {
+    let engine = &call.engine;
+    let statuses = filter.listings();
     let mut query = filter.query.clone();
     let wanted = query.limit as usize - 1;
     let mut runs: Vec<Run> = Vec::new();
     for _ in 0..STORE_PAGES_MAX {
-        let rows = engine.store().list(Query::Runs(query.clone())).await?.runs()?;
-        let is_last = rows.len() < query.limit as usize;
-        query.after = rows.last().map(|run| run.run_key);
+        let (rows, is_last) = merged(&**engine.store(), &query, &statuses).await?;
+        query.after = rows.last().map(|run| run.run_key).or(query.after);
         let taken = rows.into_iter().filter(|run| filter.takes(run));
         let newest = try_join_all(taken.map(|run| async move {
-            let newest = engine.is_newest(&run).await?;
-            Ok::<_, windlass::Error>(newest.then_some(run))
+            let fits = engine.is_newest(&run).await? && may_read(call, &run).await?;
+            Ok::<_, ApiError>(fits.then_some(run))
         }));
         runs.extend(newest.await?.into_iter().flatten());
-        if runs.len() > wanted {
-            runs.truncate(wanted);
+        let full = runs.len() > wanted;
+        runs.truncate(wanted);
+        let cut = cut_to_bytes(&mut runs, summary_bytes);
+        if full || cut {
             let next = runs.last().map(|run| run.run_key);
             return Ok(Page { runs, next });
         }
@@ -186,4 +249,79 @@ pub(crate) async fn list(engine: &Engine, filter: &Filter) -> Result<Page, ApiEr
         }
     }
     Ok(Page { runs, next: query.after })
+}
+
+fn summary_bytes(run: &Run) -> usize {
+    bytes_of([run.output.as_ref(), run.error.as_ref()])
+}
+
+/// Whether the embedding program lets the caller look at a run of a listing, whose path names none.
+pub(crate) async fn may_read(call: &Call, run: &Run) -> Result<bool, ApiError> {
+    let target = Target {
+        workflow: Some(run.workflow.as_str()),
+        id: Some(run.id.as_str()),
+        action: Some("list"),
+    };
+    match call.app.guard.ask(&call.caller, Scope::Read, &target).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.status().is_client_error() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The next rows of a query over several statuses, in its order, and whether they are the last. Each status
+/// is a listing of its own, which an index answers; `query.status` does not count.
+pub(crate) async fn merged(
+    store: &dyn Store,
+    query: &RunsQuery,
+    statuses: &[Option<RunStatus>],
+) -> Result<(Vec<Run>, bool), ApiError> {
+    let mut rows: Vec<Run> = Vec::new();
+    let mut ends: Vec<RunKey> = Vec::new();
+    // Runs go from status to status meanwhile. One that went back to the first when that was listed already
+    // would be missed, so it is listed again; one that is found twice counts once.
+    let again = statuses.first().filter(|_| statuses.len() > 1);
+    for status in statuses.iter().chain(again) {
+        let query = RunsQuery { status: *status, ..query.clone() };
+        let limit = query.limit as usize;
+        let part = store.list(Query::Runs(query)).await?.runs()?;
+        if part.len() >= limit {
+            // Beyond the last of a full part there may be some that were not listed.
+            ends.extend(part.last().map(|run| run.run_key));
+        }
+        rows.extend(part);
+    }
+    match query.order {
+        Order::Ascending => {
+            let end = ends.iter().min();
+            rows.retain(|run| end.is_none_or(|end| run.run_key <= *end));
+            rows.sort_unstable_by_key(|run| run.run_key);
+        }
+        Order::Descending => {
+            let end = ends.iter().max();
+            rows.retain(|run| end.is_none_or(|end| run.run_key >= *end));
+            rows.sort_unstable_by_key(|run| std::cmp::Reverse(run.run_key));
+        }
+    }
+    rows.dedup_by_key(|run| run.run_key);
+    Ok((rows, ends.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_where_its_bodies_fill_it() {
+        let rows = |sizes: &[usize]| {
+            let mut rows = sizes.to_vec();
+            let cut = cut_to_bytes(&mut rows, |size| *size);
+            (rows.len(), cut)
+        };
+        assert_eq!(rows(&[]), (0, false));
+        assert_eq!(rows(&[1, 2, 3]), (3, false));
+        assert_eq!(rows(&[PAGE_BYTES_MAX, 0, 1]), (2, true));
+        assert_eq!(rows(&[PAGE_BYTES_MAX + 1, 1]), (1, true), "one row at least");
+        assert_eq!(rows(&[PAGE_BYTES_MAX + 1]), (1, false));
+    }
 }

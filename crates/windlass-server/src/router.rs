@@ -85,9 +85,9 @@ fn all_routes(options: &Options) -> Routes {
     let scrape = if options.metrics_open { Access::Public } else { Access::Operator };
     let base = &options.base;
     let routes = Routes::new(base)
-        .add_outside(Access::Public, "/healthz", get(health::healthz))
-        .add_outside(Access::Public, "/readyz", get(health::readyz))
-        .add_outside(scrape, "/metrics", get(metrics::metrics))
+        .add_probe(Access::Public, "/healthz", get(health::healthz))
+        .add_probe(Access::Public, "/readyz", get(health::readyz))
+        .add_probe(scrape, "/metrics", get(metrics::metrics))
         .add_outside(Access::Public, &format!("{base}/openapi.json"), get(docs::openapi))
         .add_outside(Access::Public, &format!("{base}/docs"), get(docs::to_page))
         .add_outside(Access::Public, &format!("{base}/docs/"), get(docs::page))
@@ -120,7 +120,7 @@ fn all_routes(options: &Options) -> Routes {
         .add(manage, routes!(schedules::pause))
         .add(manage, routes!(schedules::resume))
         .add(read, routes!(queues::queues))
-        .add(read, routes!(queues::workers))
+        .add(Access::Operator, routes!(queues::workers))
         .add(Access::Operator, routes!(durable::workers::list))
         .add(Access::Operator, routes!(durable::workers::get))
         .add(Access::Operator, routes!(durable::workers::drain))

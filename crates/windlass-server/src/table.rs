@@ -31,6 +31,8 @@ pub(crate) enum Pace {
     Usual,
     /// It may wait for a run's end besides.
     Waits,
+    /// It is answered however busy the server is: whoever asks wants to know just that.
+    Always,
 }
 
 /// A route, as the guard knows it.
@@ -103,14 +105,34 @@ impl Routes {
 
     /// Adds a route outside the base and outside the OpenAPI document.
     pub(crate) fn add_outside(
+        self,
+        access: Access,
+        path: &str,
+        handler: axum::routing::MethodRouter<App>,
+    ) -> Self {
+        self.add_outside_paced(access, Pace::Usual, path, handler)
+    }
+
+    /// As [`Routes::add_outside`], for what says how the server is.
+    pub(crate) fn add_probe(
+        self,
+        access: Access,
+        path: &str,
+        handler: axum::routing::MethodRouter<App>,
+    ) -> Self {
+        self.add_outside_paced(access, Pace::Always, path, handler)
+    }
+
+    fn add_outside_paced(
         mut self,
         access: Access,
+        pace: Pace,
         path: &str,
         handler: axum::routing::MethodRouter<App>,
     ) -> Self {
         let (method, path) = (Method::GET, path.to_owned());
         self.router = self.router.route(&path, handler);
-        self.entries.push(Entry { method, path, access, pace: Pace::Usual });
+        self.entries.push(Entry { method, path, access, pace });
         self
     }
 

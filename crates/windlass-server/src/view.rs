@@ -183,11 +183,21 @@ pub(crate) struct StepView {
     pub step_key: String,
     /// What people call it.
     pub name: String,
-    /// `do`, `sleep`, `waitForEvent`, `child` or `activity`.
+    /// `do`, `sleep` or `waitForEvent`: the words that clients of this API know.
     #[serde(rename = "type")]
-    pub kind: String,
-    /// Where it is.
+    #[schema(example = "do")]
+    pub step_type: &'static str,
+    /// `pending`, `waiting`, `completed` or `errored`.
+    #[schema(example = "waiting")]
     pub status: &'static str,
+    /// The engine's own word for what it is, which tells more than `type`: also `event`, `child`,
+    /// `activity`, `timer`, `relay`, `memo`.
+    #[schema(example = "activity")]
+    pub kind: String,
+    /// The engine's own word for where it is, which tells more than `status`: also `running`,
+    /// `skipped`, `cancelled`.
+    #[schema(example = "running")]
+    pub state: &'static str,
     /// How often it was tried.
     pub attempts: u32,
     /// How often it may be tried; none if there is no bound.
@@ -207,18 +217,21 @@ pub(crate) struct StepView {
 
 impl StepView {
     pub(crate) fn of(step: &Step) -> Self {
+        let step_type = type_word(&step.kind);
         let open_until = step.due_at.filter(|_| !step.status.is_settled()).map(Time);
-        let (retry, wake) = match &*step.kind {
-            "do" | "activity" => (open_until, None),
+        let (retry, wake) = match step_type {
+            "do" => (open_until, None),
             // What a settled sleep or wait was due at is worth knowing.
             _ => (None, step.due_at.map(Time)),
         };
-        let waits_for_event = &*step.kind == "event";
+        let waits_for_event = step_type == "waitForEvent";
         Self {
             step_key: step.step_key.to_string(),
             name: step.name.to_string(),
-            kind: if waits_for_event { "waitForEvent".into() } else { step.kind.to_string() },
-            status: step.status.as_str(),
+            step_type,
+            status: status_word(step.status),
+            kind: step.kind.to_string(),
+            state: step.status.as_str(),
             attempts: step.attempt,
             max_attempts: step.attempts_max,
             timeout_ms: step.timeout.and_then(|span| u64::try_from(span.as_millis()).ok()),
@@ -231,6 +244,26 @@ impl StepView {
                 .map(|to| to.to_string()),
             error: step.error.as_ref().map(ErrorView::of),
         }
+    }
+}
+
+/// The word for a step's kind among the three that clients of this API know.
+fn type_word(kind: &str) -> &'static str {
+    match kind {
+        "sleep" | "timer" => "sleep",
+        "event" => "waitForEvent",
+        // Whatever else there is does something.
+        _ => "do",
+    }
+}
+
+/// The word for a step's status among the four that clients of this API know.
+fn status_word(status: StepStatus) -> &'static str {
+    match status {
+        StepStatus::Pending | StepStatus::Running => "pending",
+        StepStatus::Waiting => "waiting",
+        StepStatus::Completed => "completed",
+        StepStatus::Errored | StepStatus::Skipped | StepStatus::Cancelled => "errored",
     }
 }
 
@@ -408,6 +441,28 @@ impl LedgerEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_have_the_words_that_clients_know() {
+        for (kind, word) in [
+            ("do", "do"),
+            ("sleep", "sleep"),
+            ("event", "waitForEvent"),
+            ("child", "do"),
+            ("activity", "do"),
+            ("timer", "sleep"),
+            ("relay", "do"),
+            ("memo", "do"),
+        ] {
+            assert_eq!(type_word(kind), word, "{kind}");
+        }
+        let words = StepStatus::ALL.iter().map(|status| (status.as_str(), status_word(*status)));
+        for (state, status) in words {
+            let known = ["pending", "waiting", "completed", "errored"];
+            assert!(known.contains(&status), "{state}");
+            assert!(!known.contains(&state) || state == status, "{state} is told as {status}");
+        }
+    }
 
     #[test]
     fn times_are_written_as_they_are_shown() {

@@ -20,8 +20,8 @@ pub use address::Address;
 pub use archive::FileArchive;
 pub use engine::{Builder, Engine};
 pub use windlass_engine::{
-    Admission, Archive, BackpressureConfig, EnqueuedReason, Env, Explanation, Lane, Missed,
-    Options, Overlap, Reason, Retention, ScheduleState, Swept, TaskContext, TaskFailure,
+    Admission, Archive, BackpressureConfig, EnqueuedReason, Env, Explanation, Lane, Manners,
+    Missed, Options, Overlap, Reason, Retention, ScheduleState, Swept, TaskContext, TaskFailure,
     TaskHandler, TaskResult, TokioEnv, Usage, Why,
 };
 pub use windlass_kernel as kernel;
@@ -35,7 +35,7 @@ pub use windlass_models::steps;
 pub use windlass_models::steps::{
     Attempt, BoxError, Ctx, NonRetryable, Retries, StepError, StepTx, WorkflowRef,
 };
-pub use windlass_models::{RunHandle, Status};
+pub use windlass_models::{RunHandle, Status, manners};
 
 /// What a workflow returns; `?` takes any error.
 pub type Result<T, E = BoxError> = std::result::Result<T, E>;

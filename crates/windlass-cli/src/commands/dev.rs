@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use windlass::Engine;
-use windlass_server::Options;
 use windlass_server::auth::Auth;
+use windlass_server::{Options, ServeOptions};
 
 use super::{relays, serve};
 use crate::args::{DevArgs, Format};
@@ -42,7 +42,8 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
     relays::register(&engine, &tables)?;
     let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
     banner(address, &store)?;
-    let outcome = serve::until_stopped(&engine, options, listener, DRAIN).await;
+    let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
+    let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
     outcome
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jsonwebtoken::DecodingKey;
 use tokio::net::TcpListener;
 use windlass::Engine;
 use windlass::kernel::BoxFuture;
@@ -40,7 +39,8 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
     let shown = without_password(&settings.store);
     note(&format!("windlass {} serves {shown}", env!("CARGO_PKG_VERSION")));
     note(&format!("listening on http://{address}/api, {}", auth_text(&settings)));
-    let outcome = serve::until_stopped(&engine, options, listener, settings.drain).await;
+    let serving = settings.http.serving(settings.drain);
+    let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
     outcome
 }
@@ -62,7 +62,7 @@ fn options(settings: &Settings, engine: &Engine) -> Result<Options, Failure> {
         AuthMode::Keys => Auth::Keys,
         AuthMode::Jwt => Auth::Credentials { keys: None, jwt: Some(jwt(&settings.jwt)?) },
     };
-    let mut options = Options { auth, ..Options::default() };
+    let mut options = Options { auth, ..settings.http.options() };
     if let Some(key) = &settings.admin_key {
         if settings.auth != AuthMode::Keys {
             let message = "admin_key is set and auth is not keys: it would be ignored";
@@ -89,15 +89,15 @@ fn jwt(settings: &JwtSettings) -> Result<Jwt, Failure> {
         name.parse().map_err(|_| Failure::usage(format!("{name:?} is no algorithm of tokens")))?;
     let key = match algorithm {
         Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => {
-            Ok(DecodingKey::from_secret(bytes.trim_ascii()))
+            JwtKey::from_secret(algorithm, bytes.trim_ascii())
         }
-        Algorithm::ES256 | Algorithm::ES384 => DecodingKey::from_ec_pem(&bytes),
-        Algorithm::EdDSA => DecodingKey::from_ed_pem(&bytes),
-        _ => DecodingKey::from_rsa_pem(&bytes),
+        _ => JwtKey::from_pem(algorithm, &bytes),
     };
-    let key =
-        key.map_err(|error| Failure::error(format!("{shown} is not a key for {name}: {error}")))?;
-    Ok(Jwt::new(issuer, audience).key(None, JwtKey { algorithm, key }))
+    let key = key.map_err(|error| {
+        Failure::usage(format!("{shown} is not a key for {name}: {}", error.message()))
+    })?;
+    let jwt = Jwt::new(issuer, audience).key(None, key);
+    Ok(jwt.namespace_claim(&settings.namespace_claim))
 }
 
 /// The key with which the first keys are made.

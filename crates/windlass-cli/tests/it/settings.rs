@@ -1,6 +1,8 @@
 //! `windlass config show`, and what a server refuses to start with.
 
-use crate::support::{run, windlass};
+use std::time::{Duration, Instant};
+
+use crate::support::{Server, run, windlass};
 
 #[test]
 fn settings_are_shown_with_where_they_come_from() {
@@ -9,7 +11,7 @@ fn settings_are_shown_with_where_they_come_from() {
     std::fs::write(folder.path().join("windlass.toml"), file).unwrap();
     let mut command = windlass();
     command.current_dir(folder.path()).env("WINDLASS_DRAIN", "5 seconds");
-    command.args(["config", "show", "--log", "debug"]);
+    command.args(["config", "show", "--log", "debug", "--tick"]);
     let said = run(command).expect(0);
     let line = |name: &str| {
         let found = said.out.lines().find(|line| line.starts_with(name));
@@ -21,6 +23,8 @@ fn settings_are_shown_with_where_they_come_from() {
     assert!(line("drain").contains("environment WINDLASS_DRAIN"), "{}", said.out);
     assert!(line("log ").contains("flag --log"), "{}", said.out);
     assert!(line("bind").contains("default"), "{}", said.out);
+    assert!(line("tick").contains("flag --tick"), "{}", said.out);
+    assert!(line("requests_max").contains("1024"), "{}", said.out);
     assert!(!said.out.contains("secret"), "{}", said.out);
     let mut command = windlass();
     command.current_dir(folder.path()).env("WINDLASS_ADMIN_KEY", "0123456789abcdef");
@@ -47,4 +51,51 @@ fn a_server_open_to_others_needs_credentials() {
     command.args(["server", "--bind", "0.0.0.0:0", "--admin-key", "short", "--store", "memory:"]);
     let said = run(command).expect(2);
     assert!(said.err.contains("less than 32 characters"), "{said:?}");
+}
+
+/// The status of a request, and whether it was answered at all.
+fn status(request: reqwest::RequestBuilder) -> Option<u16> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async { Some(request.send().await.ok()?.status().as_u16()) })
+}
+
+#[test]
+fn what_the_server_answers_is_a_setting() {
+    let client = reqwest::Client::new();
+    for on in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = windlass();
+        command.args(["server", "--bind", "127.0.0.1:0", "--store", "memory:", "--log", "error"]);
+        command.args(["--auth", "keys", "--admin-key", &"k".repeat(32)]);
+        command.current_dir(folder.path());
+        if on {
+            command.arg("--tick").env("WINDLASS_METRICS_OPEN", "true");
+            let file = "body_bytes_max = 100\nready_grace = \"1 second\"\n";
+            std::fs::write(folder.path().join("windlass.toml"), file).unwrap();
+        }
+        let server = Server::spawn(command);
+        let base = server.url.trim_end_matches("/api").to_owned();
+        let post = |path: &str, body: String| {
+            let request = client.post(format!("{}{path}", server.url)).bearer_auth("k".repeat(32));
+            status(request.header("content-type", "application/json").body(body))
+        };
+        assert_eq!(post("/_runner/tick", "{}".into()), Some(if on { 200 } else { 404 }));
+        let large = format!("{{\"name\":\"x\",\"scopes\":[\"read\"]{}}}", " ".repeat(200));
+        assert_eq!(post("/keys", large), Some(if on { 413 } else { 200 }));
+        let metrics = status(client.get(format!("{base}/metrics")));
+        assert_eq!(metrics, Some(if on { 200 } else { 401 }));
+        assert_eq!(status(client.get(format!("{base}/readyz"))), Some(200));
+        if !on {
+            continue;
+        }
+        let stopping = std::thread::spawn(move || server.terminate());
+        let began = Instant::now();
+        let ready = || status(client.get(format!("{base}/readyz")));
+        let mut seen = Vec::new();
+        while began.elapsed() < Duration::from_secs(20) && seen.last() != Some(&None) {
+            seen.push(ready());
+        }
+        assert!(seen.contains(&Some(503)), "it says that it is not ready first: {seen:?}");
+        assert_eq!(stopping.join().unwrap(), Some(0));
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
-use windlass_engine::{Engine, EngineParts, Model, Opened, Program, StartRun};
+use windlass_engine::{Engine, EngineParts, Manners, Model, Opened, Program, StartRun};
 use windlass_kernel::{
     Body, Error, ErrorKind, IntoDuration, MessageId, MessageKind, MessageName, ModelName,
     OnExisting, RunId, WorkflowName,
@@ -26,6 +26,12 @@ pub(crate) fn model_name() -> ModelName {
     ModelName::from_stored("machines")
 }
 
+/// A machine is told that it is to end, and ends by itself.
+pub(crate) const MANNERS: Manners = Manners {
+    cancel: Some(signal_types::CANCEL),
+    controls: &[signal_types::CANCEL, signal_types::SHUTDOWN],
+};
+
 struct Machines {
     maker: Arc<dyn Maker>,
     engine: EngineParts,
@@ -34,6 +40,10 @@ struct Machines {
 impl Model for Machines {
     fn name(&self) -> ModelName {
         model_name()
+    }
+
+    fn manners(&self) -> Manners {
+        MANNERS
     }
 
     fn has_reach(&self, step_kind: &str) -> bool {

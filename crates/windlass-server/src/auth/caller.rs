@@ -87,6 +87,11 @@ impl Caller {
         Self { namespace, scopes: [Scope::Admin].into_iter().collect(), actor: None }
     }
 
+    /// Whether they may see and do what is of all namespaces: an admin in the server's own.
+    pub(crate) fn is_operator(&self, own: &Namespace) -> bool {
+        self.namespace == *own && self.scopes.allow(Scope::Admin)
+    }
+
     /// Refuses those who lack a scope.
     pub(crate) fn must(&self, scope: Scope) -> Result<(), ApiError> {
         if self.scopes.allow(scope) {

@@ -15,9 +15,8 @@ use crate::error::ApiError;
 #[derive(Clone)]
 pub struct JwtKey {
     /// The only algorithm that it is used with: a token does not choose.
-    pub algorithm: Algorithm,
-    /// The key.
-    pub key: DecodingKey,
+    algorithm: Algorithm,
+    key: DecodingKey,
 }
 
 /// A shared secret is as good as its length.
@@ -80,7 +79,8 @@ impl Jwt {
         }
     }
 
-    /// Adds a key. One without a `kid` is for tokens without one.
+    /// Adds a key. One without a `kid` is for tokens without one; as long as it is the only key, it is
+    /// for all tokens, because most issuers name their key even if there is but one.
     pub fn key(mut self, kid: Option<String>, key: JwtKey) -> Self {
         Arc::make_mut(&mut self.keys).insert(kid, key);
         self
@@ -92,6 +92,11 @@ impl Jwt {
         self
     }
 
+    fn key_for(&self, kid: &Option<String>) -> Option<&JwtKey> {
+        let only = || self.keys.get(&None).filter(|_| self.keys.len() == 1);
+        self.keys.get(kid).or_else(only)
+    }
+
     /// Who a token speaks for.
     pub(super) fn caller(&self, token: &str) -> Result<Caller, ApiError> {
         let refused = |why: String| {
@@ -101,7 +106,7 @@ impl Jwt {
         };
         let header =
             jsonwebtoken::decode_header(token).map_err(|error| refused(error.to_string()))?;
-        let key = self.keys.get(&header.kid).ok_or_else(|| refused("unknown key".into()))?;
+        let key = self.key_for(&header.kid).ok_or_else(|| refused("unknown key".into()))?;
         if header.alg != key.algorithm {
             return Err(refused(format!("algorithm {:?}", header.alg)));
         }
@@ -188,6 +193,25 @@ mod tests {
         });
         let caller = jwt().caller(&token(Algorithm::HS256, SECRET, &listed)).unwrap();
         assert_eq!(caller.scopes.list(), [Scope::Manage]);
+    }
+
+    #[test]
+    fn a_key_without_a_name_serves_tokens_of_any_as_long_as_it_is_alone() {
+        let named = |kid: &str| {
+            let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::HS256) };
+            encode(&header, &claims(|_| ()), &EncodingKey::from_secret(SECRET)).unwrap()
+        };
+        let bare = token(Algorithm::HS256, SECRET, &claims(|_| ()));
+        assert!(jwt().caller(&named("2026-01")).is_ok());
+        assert!(jwt().caller(&bare).is_ok());
+        let key = JwtKey::from_secret(Algorithm::HS256, SECRET).unwrap();
+        let two = jwt().key(Some("2026-01".into()), key.clone());
+        for (token, fine) in [(named("2026-01"), true), (named("2025-12"), false), (bare, true)] {
+            assert_eq!(two.caller(&token).is_ok(), fine);
+        }
+        let only = Jwt::new("https://issuer.example", "windlass").key(Some("a".into()), key);
+        assert!(only.caller(&named("a")).is_ok());
+        assert!(only.caller(&named("b")).is_err(), "a key with a name is for that name");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const ID_BYTES: usize = 8;
 const BELIEVED_FOR: Duration = Duration::from_secs(5);
 /// Ids that were looked up lately, known or not.
 const REMEMBERED_MAX: usize = 10_000;
-/// Keys of a store.
+/// Keys of a namespace: what one tenant makes takes no room from another.
 const KEYS_MAX: usize = 1_000;
 
 /// An API key as it is kept: never the key itself.
@@ -143,10 +143,10 @@ impl Keys {
         Self { store, now, remembered: Mutex::default() }
     }
 
-    /// Makes a key. There is a bound on keys: before it is reached, those that are no longer taken
-    /// are forgotten.
+    /// Makes a key. There is a bound on the keys of a namespace: before it is reached, those that are
+    /// no longer taken are forgotten.
     pub async fn make(&self, new: NewKey) -> Result<Shown, Error> {
-        self.make_room().await?;
+        self.make_room(&new.namespace).await?;
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         getrandom::fill(&mut random).map_err(|source| {
             let message = "this machine gives no random bytes for a key";
@@ -172,8 +172,9 @@ impl Keys {
         Ok(Shown { key, kept })
     }
 
-    async fn make_room(&self) -> Result<(), Error> {
-        let all = self.store.list().await?;
+    async fn make_room(&self, namespace: &Namespace) -> Result<(), Error> {
+        let mut all = self.store.list().await?;
+        all.retain(|key| key.namespace == *namespace);
         if all.len() < KEYS_MAX {
             return Ok(());
         }
@@ -186,7 +187,9 @@ impl Keys {
         if room {
             return Ok(());
         }
-        let message = format!("there are {KEYS_MAX} keys, which is as many as may be; revoke some");
+        let message = format!(
+            "namespace {namespace:?} has {KEYS_MAX} keys, which is as many as may be; revoke some"
+        );
         Err(Error::new(ErrorKind::Refused, "KEYS_LIMIT", message))
     }
 
@@ -298,5 +301,27 @@ mod tests {
         assert!(keys.caller(&shown.key).await.is_ok());
         keys.revoke(shown.kept).await.unwrap();
         assert!(keys.caller(&shown.key).await.is_err(), "it was revoked");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_many_keys_takes_no_room_from_another() {
+        let keys = Keys::new(
+            Arc::new(MemoryKeys::default()),
+            Arc::new(|| Timestamp::from_micros(1_000_000)),
+        );
+        let new = |namespace: &str| NewKey {
+            name: "many".into(),
+            namespace: Namespace::new(namespace).unwrap(),
+            scopes: vec![Scope::Read],
+            expires_in: None,
+        };
+        let mut last = None;
+        for _ in 0..KEYS_MAX {
+            last = Some(keys.make(new("loud")).await.unwrap());
+        }
+        assert_eq!(keys.make(new("loud")).await.unwrap_err().code(), "KEYS_LIMIT");
+        keys.make(new("quiet")).await.unwrap();
+        keys.revoke(last.unwrap().kept).await.unwrap();
+        keys.make(new("loud")).await.expect("the revoked one is forgotten");
     }
 }

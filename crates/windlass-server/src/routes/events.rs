@@ -15,7 +15,7 @@ use crate::view::{InstanceStatus, Raw};
 pub(crate) struct SendEvent {
     /// Its type, which a wait asks for.
     #[serde(rename = "type")]
-    #[schema(max_length = 100)]
+    #[schema(max_length = 100, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9-_]*$")]
     event_type: String,
     /// What it carries.
     #[schema(value_type = Option<Value>)]
@@ -34,6 +34,21 @@ pub(crate) struct EventSent {
     pub status: InstanceStatus,
 }
 
+/// Reads the type of an event. The engine gives messages of its own wider names, with `.` and `:`; clients
+/// are held to the pattern of ids, as the specification of this route has it.
+fn event_type(text: &str, limits: &windlass::Limits) -> Result<MessageName, ApiError> {
+    let name = MessageName::with_limits(text, limits)
+        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if text.starts_with('-') || !text.chars().all(plain) {
+        let message = format!(
+            "the event type {text:?} has other characters than letters, digits, `_` and `-`, or begins with `-`"
+        );
+        return Err(ApiError::invalid("INVALID_EVENT_TYPE", message));
+    }
+    Ok(name)
+}
+
 /// Sends an event to a run. It waits there until the run asks for its type.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/events",
     tag = "instances", operation_id = "sendEvent",
@@ -47,13 +62,13 @@ pub(crate) async fn send(
     Payload(event): Payload<SendEvent>,
 ) -> ApiResult<EventSent> {
     let limits = &call.engine.options().limits;
-    let name = MessageName::with_limits(&event.event_type, limits)
-        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))?;
+    let name = event_type(&event.event_type, limits)?;
     let id = event.id.map(|id| MessageId::with_limits(id, limits)).transpose();
     let id = id.map_err(|error| ApiError::from(error).coded("INVALID_EVENT_ID"))?;
     let payload = event.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
     check_depth("payload", &payload, limits.json_depth_max)?;
     let run = find(&call, &at).await?;
+    call.may_send(&run, &name).await?;
     call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
     let run = find(&call, &at).await?;
     Ok(Json(EventSent { status: InstanceStatus::of(&run) }))

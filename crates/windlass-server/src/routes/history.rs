@@ -13,7 +13,7 @@ use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, run_not_found};
 use crate::json::Json;
-use crate::paging::{Direction, page_size};
+use crate::paging::{Direction, bytes_of, cut_to_bytes, page_size};
 use crate::view::{EventRecord, LogRecord, StepRecord};
 
 /// Rows that are read from the store at a time.
@@ -191,15 +191,30 @@ impl<T> Tail<T> {
         }
     }
 
-    fn finish(self) -> (Vec<T>, bool) {
-        (self.kept.into_iter().rev().collect(), self.more)
+    fn finish(self, bytes_of: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
+        let mut rows: Vec<T> = self.kept.into_iter().rev().collect();
+        let cut = cut_to_bytes(&mut rows, bytes_of);
+        (rows, cut || self.more)
     }
 }
 
-fn cut<T>(mut rows: Vec<T>, wanted: Wanted) -> (Vec<T>, bool) {
+fn cut<T>(mut rows: Vec<T>, wanted: Wanted, bytes_of: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
     let more = rows.len() > wanted.size;
     rows.truncate(wanted.size);
-    (rows, more)
+    let cut = cut_to_bytes(&mut rows, bytes_of);
+    (rows, cut || more)
+}
+
+fn step_bytes(step: &Step) -> usize {
+    bytes_of([step.result.as_ref(), step.error.as_ref()])
+}
+
+fn event_bytes(event: &Message) -> usize {
+    bytes_of([event.body.as_ref()])
+}
+
+fn line_bytes(line: &LogLine) -> usize {
+    line.message.len() + bytes_of([line.data.as_ref()])
 }
 
 async fn steps(
@@ -214,7 +229,7 @@ async fn steps(
         call.engine.store().list(query).await?.steps()
     };
     if !wanted.newest_first {
-        return Ok(cut(list(cursor).await?, wanted));
+        return Ok(cut(list(cursor).await?, wanted, step_bytes));
     }
     let mut tail = Tail::new(wanted);
     let mut after = None;
@@ -225,12 +240,12 @@ async fn steps(
         for step in page {
             let key = (step.position, step.step_key.clone());
             if cursor.as_ref().is_some_and(|before| key >= *before) {
-                return Ok(tail.finish());
+                return Ok(tail.finish(step_bytes));
             }
             tail.push(step);
         }
         if is_last {
-            return Ok(tail.finish());
+            return Ok(tail.finish(step_bytes));
         }
     }
 }
@@ -258,7 +273,7 @@ async fn events(
             found.extend(older.rev().filter(is_event));
             before = after + 1;
         }
-        return Ok(cut(found, wanted));
+        return Ok(cut(found, wanted, event_bytes));
     }
     let mut after = cursor.unwrap_or(0);
     loop {
@@ -267,7 +282,7 @@ async fn events(
         after = page.last().map_or(after, |message| message.seq);
         found.extend(page.into_iter().filter(is_event));
         if is_last || found.len() > wanted.size {
-            return Ok(cut(found, wanted));
+            return Ok(cut(found, wanted, event_bytes));
         }
     }
 }
@@ -286,7 +301,7 @@ async fn logs(
         call.engine.store().list(query).await?.logs()
     };
     if !wanted.newest_first {
-        return Ok(cut(list(cursor).await?, wanted));
+        return Ok(cut(list(cursor).await?, wanted, line_bytes));
     }
     let mut tail = Tail::new(wanted);
     let mut after = None;
@@ -296,12 +311,12 @@ async fn logs(
         after = page.last().map(|line| line.log_id);
         for line in page {
             if cursor.is_some_and(|before| line.log_id >= before) {
-                return Ok(tail.finish());
+                return Ok(tail.finish(line_bytes));
             }
             tail.push(line);
         }
         if is_last {
-            return Ok(tail.finish());
+            return Ok(tail.finish(line_bytes));
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn list(
 ) -> ApiResult<Instances> {
     let namespace = call.engine.namespace().clone();
     let filter = Filter::new(namespace, Some(workflow.clone()), &params)?;
-    let page = paging::list(&call.engine, &filter).await?;
+    let page = paging::list(&call, &filter).await?;
     if page.runs.is_empty() && params.cursor.is_none() {
         known(&call, &workflow).await?;
     }
@@ -161,7 +161,16 @@ impl CreateInstance {
                 }
                 Some(call.engine.clock().now().plus(Duration::from_millis(delay)))
             }
-            (None, Some(at)) => Some(parse_time(&at).ok_or_else(|| invalid_time("startAt", &at))?),
+            (None, Some(at)) => {
+                let time = parse_time(&at).ok_or_else(|| invalid_time("startAt", &at))?;
+                let days = u64::from(limits.sleep_days_max);
+                let latest = call.engine.clock().now().plus(Duration::from_secs(days * 86_400));
+                if time > latest {
+                    let message = format!("startAt is {at}; at most {days} days ahead are allowed");
+                    return Err(ApiError::invalid("INVALID_TIME", message));
+                }
+                Some(time)
+            }
             (Some(_), Some(_)) => {
                 let message = "delayMs and startAt contradict each other; send one of them";
                 return Err(ApiError::invalid("INVALID_BODY", message));

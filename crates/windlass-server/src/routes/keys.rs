@@ -14,6 +14,8 @@ use crate::json::Json;
 use crate::view::Time;
 
 const NAME_CHARS_MAX: usize = 100;
+/// As long as any duration may be: beyond it, an expiry is no time that people could read.
+const EXPIRES_IN_MAX: Duration = Duration::from_secs(3_650 * 24 * 60 * 60);
 
 /// A key to be made.
 #[derive(Deserialize, ToSchema)]
@@ -26,7 +28,7 @@ pub(crate) struct CreateKey {
     /// The namespace that it acts in; the caller's if there is none. Only admins of the server's own
     /// namespace make keys for others.
     namespace: Option<String>,
-    /// How long it is taken; for ever if there is none.
+    /// How long it is taken, at most 3,650 days; for ever if there is none.
     expires_in_ms: Option<u64>,
 }
 
@@ -121,6 +123,12 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
         let message = "a key without scopes may do nothing; give it some";
         return Err(ApiError::invalid("INVALID_SCOPE", message));
     }
+    let expires_in = new.expires_in_ms.map(Duration::from_millis);
+    if let Some(span) = expires_in.filter(|span| *span > EXPIRES_IN_MAX) {
+        let (asked, max) = (span.as_millis(), EXPIRES_IN_MAX.as_millis());
+        let message = format!("expiresInMs is {asked}; at most {max} are allowed");
+        return Err(ApiError::invalid("INVALID_DURATION", message));
+    }
     let namespace = match &new.namespace {
         Some(name) => Namespace::with_limits(name, &call.engine.options().limits)?,
         None => call.caller.namespace.clone(),
@@ -129,12 +137,8 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
         let message = format!("keys of namespace {namespace:?} are not yours to make");
         return Err(ApiError::forbidden(message));
     }
-    let made = keys(&call)?.make(NewKey {
-        name: new.name,
-        namespace,
-        scopes: new.scopes,
-        expires_in: new.expires_in_ms.map(Duration::from_millis),
-    });
+    let made =
+        keys(&call)?.make(NewKey { name: new.name, namespace, scopes: new.scopes, expires_in });
     let made = made.await?;
     Ok(Json(CreatedKey { key: made.key, known: made.kept.into() }))
 }

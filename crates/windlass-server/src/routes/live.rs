@@ -2,19 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Sse;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::sse::{Event as SseEvent, KeepAlive};
+use axum::response::{IntoResponse, Response, Sse};
 use futures::Stream;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use windlass::kernel::{Event, LogId, Query, Run, RunKey, StepKey};
 
 use super::history::generation;
 use super::instances::find;
+use crate::app::App;
+use crate::auth::{Caller, Scope, Target};
 use crate::cursor;
 use crate::error::{ApiError, Failure};
 use crate::extract::{AtRun, Call};
@@ -35,50 +40,65 @@ struct Place {
     ordinal: u64,
     /// The last log line.
     log: Option<LogId>,
+    /// Whether the client was told the end.
+    ended: bool,
 }
 
 impl Place {
     fn encode(self) -> String {
         let log = self.log.map(|id| id.to_string()).unwrap_or_default();
-        cursor::encode("live", &format!("{} {} {log}", self.run_number, self.ordinal))
+        let ended = if self.ended { "end" } else { "" };
+        cursor::encode("live", &format!("{} {} {log} {ended}", self.run_number, self.ordinal))
     }
 
     fn decode(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
+        let mut parts = text.splitn(4, ' ');
         let run_number = parts.next()?.parse().ok()?;
         let ordinal = parts.next()?.parse().ok()?;
         let log = match parts.next()? {
             "" => None,
             id => Some(id.parse().ok()?),
         };
-        Some(Self { run_number, ordinal, log })
+        let ended = match parts.next() {
+            None | Some("") => false,
+            Some("end") => true,
+            Some(_) => return None,
+        };
+        Some(Self { run_number, ordinal, log, ended })
+    }
+
+    fn beginning(run_number: u32) -> Self {
+        Self { run_number, ordinal: 0, log: None, ended: false }
     }
 }
 
 /// Streams what a run does: `event` (its ledger), `step`, `log`, `status`, and `end` when it has
-/// ended. Without `Last-Event-ID` it begins at the beginning of the newest generation.
+/// ended. Without `Last-Event-ID` it begins at the beginning of the newest generation; with the id of
+/// an `end` after which nothing happened the answer is 204, which tells a browser not to come back.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/live",
     tag = "instances", operation_id = "live",
     params(("workflowName" = String, Path, description = "The workflow"),
         ("instanceId" = String, Path, description = "The run's id"),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was read")),
     responses((status = 200, content_type = "text/event-stream", body = String),
+        (status = 204, description = "The run has ended, and all of it was told"),
         (status = "default", body = Failure)))]
-pub(crate) async fn live(
-    call: Call,
-    at: AtRun,
-    headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, ApiError> {
-    let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response, ApiError> {
+    let last = parts.headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
     let place = cursor::decode_as("live", last, Place::decode)?;
     let run = generation(&call, &at, place.map(|place| place.run_number)).await?;
-    let place = place.unwrap_or(Place { run_number: run.generation, ordinal: 0, log: None });
+    if place.is_some_and(|place| place.ended) && is_over(&call, &at, &run).await? {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let mut place = place.unwrap_or_else(|| Place::beginning(run.generation));
+    place.ended = false;
     let room = call.app.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "as many live streams are open as may be; close some, or ask again";
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_STREAMS", message).retry_after(5)
     })?;
     let (sender, receiver) = channel(BUFFERED);
     let stopped = call.stopped();
+    let refused = refused(call.app.clone(), Arc::clone(&call.caller), parts, &at);
     let stream = Follower { call, at, sender, place, told: None };
     tokio::spawn(async move {
         let gone = stream.sender.clone();
@@ -86,6 +106,7 @@ pub(crate) async fn live(
             biased;
             () = stopped => {}
             () = gone.closed() => {}
+            () = refused => tracing::info!("a live stream ends: its credential is no longer taken"),
             result = stream.follow(run) => if let Err(error) = result {
                 tracing::warn!(code = error.code(), message = error.message(), "a live stream ends");
             }
@@ -93,7 +114,44 @@ pub(crate) async fn live(
         drop(room);
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Ok(Sse::new(received(receiver)).keep_alive(keep_alive))
+    Ok(Sse::new(received(receiver)).keep_alive(keep_alive).into_response())
+}
+
+/// Whether a generation is the last and has ended: nothing can follow what was told of its end.
+async fn is_over(call: &Call, at: &AtRun, run: &Run) -> Result<bool, ApiError> {
+    Ok(run.status.is_ended() && find(call, at).await?.generation == run.generation)
+}
+
+/// Ends when whoever opened a stream could not open it any more.
+fn refused(
+    app: App,
+    opened_by: Arc<Caller>,
+    parts: Parts,
+    at: &AtRun,
+) -> impl Future<Output = ()> + Send + 'static {
+    let (workflow, id) = (at.workflow.clone(), at.id.clone());
+    async move {
+        loop {
+            tokio::time::sleep(app.options.recheck_every).await;
+            let caller = match app.guard.caller(&parts).await {
+                Ok(caller) => caller,
+                // A store that does not answer says nothing about the credential.
+                Err(error) if error.status().is_server_error() => continue,
+                Err(_) => return,
+            };
+            let target = Target {
+                workflow: Some(workflow.as_str()),
+                id: Some(id.as_str()),
+                action: Some("live"),
+            };
+            let may = caller.namespace == opened_by.namespace
+                && caller.must(Scope::Read).is_ok()
+                && app.guard.ask(&caller, Scope::Read, &target).await.is_ok();
+            if !may {
+                return;
+            }
+        }
+    }
 }
 
 fn received(receiver: Receiver<SseEvent>) -> impl Stream<Item = Result<SseEvent, Infallible>> {
@@ -125,12 +183,13 @@ impl Follower {
             if run.status.is_ended() && read_all {
                 let newest = find(&self.call, &self.at).await?;
                 if newest.generation <= run.generation {
+                    self.place.ended = true;
                     self.send("end", &status_of(&run)).await?;
                     return Ok(());
                 }
                 let next = run.generation + 1;
                 run = generation(&self.call, &self.at, Some(next)).await?;
-                self.place = Place { run_number: next, ordinal: 0, log: None };
+                self.place = Place::beginning(next);
                 continue;
             }
             if read_all {
@@ -219,7 +278,15 @@ fn status_of(run: &Run) -> serde_json::Value {
 
 fn step_of(event: &Event) -> Option<StepKey> {
     let payload = event.payload_json().ok()?;
-    payload["key"].as_str().map(StepKey::from_stored)
+    match (&payload["key"], &payload["step"], &payload["memo"]) {
+        (Value::String(key), ..) => Some(StepKey::from_stored(key.as_str())),
+        // A relay's steps are numbered, and the number is the key.
+        (_, Value::Number(step), Value::String(memo)) => {
+            Some(StepKey::from_stored(format!("{step}/{memo}")))
+        }
+        (_, Value::Number(step), _) => Some(StepKey::from_stored(step.to_string())),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -230,13 +297,14 @@ mod tests {
     fn a_place_reads_back() {
         let log = "01912345-6789-7abc-8def-0123456789ab".parse().ok();
         for place in [
-            Place { run_number: 0, ordinal: 0, log: None },
-            Place { run_number: 7, ordinal: 1_000_000, log },
+            Place::beginning(0),
+            Place { run_number: 7, ordinal: 1_000_000, log, ended: false },
+            Place { run_number: 7, ordinal: 3, log: None, ended: true },
         ] {
             let text = cursor::decode("live", &place.encode()).unwrap();
             assert_eq!(Place::decode(&text), Some(place));
         }
-        for wrong in ["", "1", "1 2", "x 2 ", "1 2 no-uuid"] {
+        for wrong in ["", "1", "1 2", "x 2 ", "1 2 no-uuid", "1 2  over"] {
             assert_eq!(Place::decode(wrong), None, "{wrong}");
         }
     }

@@ -1,10 +1,11 @@
 //! Runs of all workflows: search, look at one by its key, act on many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Run, RunKey, WorkflowName};
+use windlass::kernel::{Run, RunId, RunKey, WorkflowName};
 
 use super::control::Action;
 use super::instances::InstanceView;
@@ -84,7 +85,7 @@ pub(crate) async fn search(
         cursor: params.cursor,
     };
     let filter = Filter::new(call.engine.namespace().clone(), workflow, &filter)?;
-    let page = paging::list(&call.engine, &filter).await?;
+    let page = paging::list(&call, &filter).await?;
     let next = page.cursor();
     Ok(Json(RunsPage {
         runs: page.runs.iter().map(RunSummary::of).collect(),
@@ -110,6 +111,7 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
     let loaded = loaded.filter(|loaded| visible(&loaded.run)).ok_or_else(not_found)?;
+    ask(&call, Scope::Read, &loaded.run, "runs").await?;
     Ok(Json(InstanceView::of(&loaded.run, &loaded.steps)))
 }
 
@@ -141,7 +143,7 @@ pub(crate) struct BulkRequest {
     /// Only counts.
     #[serde(default)]
     dry_run: bool,
-    /// How many runs at most: 1 to 1,000. Default 1,000.
+    /// How many runs at most: 1 to 1,000. Default 1,000. A count has no limit unless one is given.
     limit: Option<u32>,
     /// Why, for runs that are terminated.
     reason: Option<String>,
@@ -150,6 +152,8 @@ pub(crate) struct BulkRequest {
 impl Incoming for BulkRequest {}
 
 const BULK_MAX: u32 = 1_000;
+/// How long a request goes on to the next run: what is left is for the next request.
+const BULK_FOR_MAX: Duration = Duration::from_secs(10);
 
 /// A run that could not be acted on.
 #[derive(Serialize, ToSchema)]
@@ -173,13 +177,14 @@ pub(crate) struct BulkResult {
     pub action: Action,
     /// Whether it was only counted.
     pub dry_run: bool,
-    /// How many runs fit the filter, up to the limit.
+    /// How many runs fit the filter, up to the limit; at least, if there are more.
     pub matched: u64,
     /// To how many it was done.
     pub done: u64,
     /// Those to which it could not be done.
     pub failed: Vec<BulkFailure>,
-    /// Whether more runs fit the filter than the limit allows: ask again.
+    /// Whether there may be more runs that fit the filter than the limit allows, or than there was time
+    /// for: ask again.
     pub more: bool,
 }
 
@@ -201,7 +206,7 @@ pub(crate) async fn bulk(
     let workflow = workflow.as_deref().map(|name| workflow_name(&call, name)).transpose()?;
     let params = RunsParams {
         status,
-        label: labels.iter().map(|(key, value)| format!("{key}:{value}")).collect(),
+        label: Vec::new(),
         created_from,
         created_before,
         order: Some(Direction::Asc),
@@ -209,7 +214,14 @@ pub(crate) async fn bulk(
         cursor: None,
     };
     let filter = Filter::new(call.engine.namespace().clone(), workflow, &params)?;
-    let mut filter = filter.in_statuses(request.action.takes());
+    let filter = filter.labelled(labels)?.in_statuses(request.action.takes());
+    // A retry makes a run with a later key, which may fail again before the walk gets there. Keys are made
+    // by the millisecond, so those of this one count.
+    let began = call.engine.clock().now().plus(Duration::from_millis(1));
+    let mut filter = filter.created_before(began);
+    let until = Instant::now() + BULK_FOR_MAX.min(call.app.options.request_timeout / 2);
+    let limit = if request.dry_run { request.limit.map(u64::from) } else { Some(limit.into()) };
+    let mut seen: HashSet<(WorkflowName, RunId)> = HashSet::new();
     let mut result = BulkResult {
         action: request.action,
         dry_run: request.dry_run,
@@ -219,16 +231,20 @@ pub(crate) async fn bulk(
         more: false,
     };
     loop {
-        let page = paging::list(&call.engine, &filter).await?;
+        let page = paging::list(&call, &filter).await?;
         for run in &page.runs {
-            if result.matched == u64::from(limit) {
+            if limit == Some(result.matched) || Instant::now() > until {
                 result.more = true;
                 return Ok(Json(result));
             }
-            result.matched += 1;
             if request.dry_run {
+                result.matched += 1;
                 continue;
             }
+            if !seen.insert((run.workflow.clone(), run.id.clone())) {
+                continue;
+            }
+            result.matched += 1;
             match act(&call, request.action, run, reason).await {
                 Ok(()) => result.done += 1,
                 Err(error) => result.failed.push(BulkFailure {
@@ -240,8 +256,11 @@ pub(crate) async fn bulk(
             }
         }
         match page.next {
-            Some(next) => filter = filter.after(Some(next)),
-            None => return Ok(Json(result)),
+            Some(next) if Instant::now() < until => filter = filter.after(Some(next)),
+            next => {
+                result.more = next.is_some();
+                return Ok(Json(result));
+            }
         }
     }
 }
@@ -254,11 +273,16 @@ async fn act(call: &Call, action: Action, run: &Run, reason: Option<&str>) -> Re
         Action::Terminate => "terminate",
         Action::Retry => "retry",
     };
+    ask(call, Scope::Manage, run, word).await?;
+    action.act(call, run, reason).await
+}
+
+/// Asks the embedding program about a run that the path does not name.
+async fn ask(call: &Call, scope: Scope, run: &Run, word: &str) -> Result<(), ApiError> {
     let target = Target {
         workflow: Some(run.workflow.as_str()),
         id: Some(run.id.as_str()),
         action: Some(word),
     };
-    call.app.guard.ask(&call.caller, Scope::Manage, &target).await?;
-    action.act(call, run, reason).await
+    call.app.guard.ask(&call.caller, scope, &target).await
 }

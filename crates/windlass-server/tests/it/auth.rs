@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use reqwest::Method;
 use serde_json::{Value, json};
-use windlass::kernel::{BoxFuture, Namespace};
+use windlass::kernel::{Actor, BoxFuture, Namespace};
 use windlass_server::auth::{
     Algorithm, Auth, Authorize, Caller, Denied, Jwt, JwtKey, KeyStore, Keys, MemoryKeys, NewKey,
     Scope, StoredKeys, Target,
@@ -20,6 +20,11 @@ on_both_stores!(
     no_namespace_sees_another,
     keys_over_http,
     hooks_of_an_embedding_program,
+    hooks_decide_about_each_run_of_a_list,
+    hooks_are_asked_by_what_is_done,
+    a_key_is_refused_once_it_has_expired,
+    messages_that_end_a_run_take_more_than_sending,
+    queues_show_others_to_the_operator_alone,
 );
 
 /// Keys in memory, and the options of a server that takes them.
@@ -158,14 +163,23 @@ async fn no_namespace_sees_another(kind: Kind) {
     assert_eq!(read(put).await.0, 200);
     let (_, run) = get(&format!("{create}/secret-run"), &ours).await;
     let run_key = run["meta"]["runKey"].as_str().unwrap().to_owned();
+    // A dead letter, a breaker and a key of theirs to name.
+    let parcels = server.engine.in_namespace(Namespace::new("ours").unwrap());
+    let letter = secret_letter(&server, &parcels).await;
+    let named = json!({ "name": "secret-key", "scopes": ["read"] });
+    let (_, key) = post("/keys", &ours, named).await;
+    let key_id = key["id"].as_str().unwrap();
     // Every route that can name a run, a schedule or a key of somebody else's.
     for entry in &routes {
         let path = entry.path.replace("{workflowName}", "approve");
         let path = path.replace("{instanceId}", "secret-run").replace("{runKey}", &run_key);
-        let path = path.replace("{name}", "secret-plan");
-        if path.contains('{') || entry.access == Access::Public {
+        let path = path.replace("{name}", "secret-plan").replace("{key}", "secret-breaker");
+        let id = if path.contains("/keys/") { key_id } else { &letter };
+        let path = path.replace("{id}", id);
+        if entry.access == Access::Public {
             continue;
         }
+        assert!(!path.contains('{'), "a template that the test does not know: {path}");
         // As an event, a reason, a filter and a schedule at once.
         let body = json!({ "type": "approval" });
         let request =
@@ -173,7 +187,10 @@ async fn no_namespace_sees_another(kind: Kind) {
         let request = if entry.method == Method::GET { request } else { request.json(&body) };
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
-        if path.contains("secret") || path.contains(&run_key) {
+        let names_theirs = [run_key.as_str(), "secret", key_id, &letter];
+        if entry.access == Access::Operator {
+            assert_eq!(status, 403, "{} {path}", entry.method);
+        } else if names_theirs.iter().any(|name| path.contains(name)) {
             assert!(matches!(status, 400 | 404), "{} {path}: {status}", entry.method);
         }
         let text = response.text().await.unwrap_or_default();
@@ -234,6 +251,7 @@ async fn keys_over_http(kind: Kind) {
     for (body, code) in [
         (json!({ "name": "", "scopes": ["read"] }), "INVALID_NAME"),
         (json!({ "name": "x", "scopes": [] }), "INVALID_SCOPE"),
+        (json!({ "name": "x", "scopes": ["read"], "expiresInMs": i64::MAX }), "INVALID_DURATION"),
         (json!({ "name": "x", "scopes": ["root"] }), "INVALID_BODY"),
         (json!({ "name": "x", "scopes": ["read"], "namespace": "a b" }), "INVALID_NAME"),
     ] {
@@ -321,7 +339,9 @@ async fn tokens_of_an_issuer() {
             "iss": "https://issuer.example", "aud": audience, "namespace": "shop", "scope": scope,
             "exp": get_current_timestamp() + 60,
         });
-        encode(&Header::default(), &claims, &EncodingKey::from_secret(secret)).unwrap()
+        // Issuers name their key, even if there is but one.
+        let header = Header { kid: Some("2026-01".into()), ..Header::default() };
+        encode(&header, &claims, &EncodingKey::from_secret(secret)).unwrap()
     };
     let get = |token: String| read(server.request(Method::GET, "/runs").bearer_auth(token));
     assert_eq!(get(token("read", "windlass")).await.0, 200);
@@ -339,8 +359,284 @@ async fn pages_of_other_sites_and_other_names_are_refused() {
     };
     refused(with("origin", "https://evil.example").await, (403, "FORBIDDEN"));
     refused(with("host", "evil.example").await, (403, "FORBIDDEN"));
+    refused(with("x-forwarded-for", "192.0.2.1").await, (403, "FORBIDDEN"));
     let own = format!("http://{}", server.address);
     assert_eq!(with("origin", &own).await.0, 200);
     tokio::time::sleep(Duration::from_millis(10)).await;
+    server.stop().await;
+}
+
+/// Leaves a dead letter and an open breaker in a namespace, and gives the letter's id.
+async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> String {
+    use windlass::machines::{
+        ActivityError, ActivityOptions, CircuitBreakerConfig, Workflow, WorkflowAction,
+        WorkflowError,
+    };
+
+    struct Broken;
+    impl Workflow for Broken {
+        const TYPE: &'static str = "broken-machine";
+        type Input = Value;
+        type Output = Value;
+
+        fn new(_: Value) -> Self {
+            Self
+        }
+
+        fn on_start(&mut self) -> Vec<WorkflowAction> {
+            let breaker =
+                CircuitBreakerConfig { failure_threshold: 1, ..CircuitBreakerConfig::default() };
+            let options = ActivityOptions {
+                circuit_breaker: Some(breaker),
+                ..ActivityOptions::retrying(windlass::RetryPolicy::none())
+            };
+            vec![WorkflowAction::activity_with("a", "secret-breaker", json!({}), options)]
+        }
+
+        fn on_activity_completed(&mut self, _: &str, _: Value) -> Vec<WorkflowAction> {
+            vec![]
+        }
+
+        fn on_activity_failed(&mut self, _: &str, error: &ActivityError) -> Vec<WorkflowAction> {
+            vec![WorkflowAction::fail(WorkflowError::from(error))]
+        }
+    }
+    server.engine.machine::<Broken>().unwrap();
+    let fail = async |_: windlass::TaskContext, _: Value| {
+        Err::<Value, windlass::BoxError>("it is broken".into())
+    };
+    server.engine.activity("secret-breaker", fail).unwrap();
+    let name = windlass::kernel::WorkflowName::new("broken-machine").unwrap();
+    let model = engine.model_known(&name).await.unwrap().unwrap();
+    let input = windlass::kernel::Body::json("{}");
+    engine.start_run(windlass_engine::StartRun::new(name, model, input)).await.unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(letter) = engine.dead_letters(None, None, 1).await.unwrap().first() {
+            return letter.task_id.to_string();
+        }
+        assert!(std::time::Instant::now() < deadline, "there is no dead letter");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Lets everybody in to everything but what the header `x-deny` names: a hook, or `id:` and an id.
+struct Picky;
+
+impl Picky {
+    fn verdict<'a>(
+        caller: &'a Caller,
+        hook: &str,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        let denies = |what: &str| caller.actor == Some(Actor::new("test", what));
+        let hit = denies(hook) || target.id.is_some_and(|id| denies(&format!("id:{id}")));
+        let answer = if hit { Err(Denied::forbidden(format!("no {hook}"))) } else { Ok(()) };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+impl Authorize for Picky {
+    fn request<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
+        let denied = parts.headers.get("x-deny").and_then(|denied| denied.to_str().ok());
+        let caller = Caller {
+            namespace: Namespace::default_namespace(),
+            scopes: Scope::ALL.into_iter().collect(),
+            actor: denied.map(|denied| Actor::new("test", denied)),
+        };
+        Box::pin(std::future::ready(Ok(Some(caller))))
+    }
+
+    fn create<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "create", target)
+    }
+
+    fn read<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "read", target)
+    }
+
+    fn send_event<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "send-event", target)
+    }
+
+    fn tick<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "tick", &Target { workflow: None, id: None, action: None })
+    }
+}
+
+async fn picky(kind: Kind) -> Server {
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::new(Picky));
+    let options = Options { auth: Auth::Hooks, authorize, tick: true, ..Options::default() };
+    let server = Server::start_with(kind, options).await;
+    for id in ["seen", "hidden"] {
+        server.run("approve", id, json!({}), "waiting").await;
+    }
+    server
+}
+
+async fn hooks_decide_about_each_run_of_a_list(kind: Kind) {
+    let server = picky(kind).await;
+    let get = |path: &str| read(server.request(Method::GET, path).header("x-deny", "id:hidden"));
+    for path in ["/runs", "/workflows/approve/instances", "/durable/workflows"] {
+        let text = get(path).await.1.to_string();
+        assert!(text.contains("seen") && !text.contains("hidden"), "{path}: {text}");
+        let text = server.ok(path).await.to_string();
+        assert!(text.contains("hidden"), "{path}: {text}");
+    }
+    let run = server.ok("/workflows/approve/instances/hidden").await;
+    let key = run["meta"]["runKey"].as_str().unwrap();
+    assert_eq!(server.get(&format!("/runs/{key}")).await.0, 200);
+    for path in [
+        "/workflows/approve/instances/hidden".to_owned(),
+        "/workflows/approve/instances/hidden/history".to_owned(),
+        "/workflows/approve/instances/hidden/live".to_owned(),
+        format!("/runs/{key}"),
+        format!("/durable/workflows/{key}"),
+        format!("/durable/workflows/{key}/events"),
+    ] {
+        refused(get(&path).await, (403, "FORBIDDEN"));
+    }
+    server.stop().await;
+}
+
+async fn hooks_are_asked_by_what_is_done(kind: Kind) {
+    let server = picky(kind).await;
+    for (hook, method, path, body) in [
+        ("create", Method::POST, "/workflows/greet/instances", json!({})),
+        ("create", Method::POST, "/workflows/greet/instances/batch", json!({ "instances": [] })),
+        ("read", Method::GET, "/workflows", Value::Null),
+        ("read", Method::GET, "/workflows/approve/instances/seen/why", Value::Null),
+        (
+            "send-event",
+            Method::POST,
+            "/workflows/approve/instances/seen/events",
+            json!({ "type": "other" }),
+        ),
+        ("tick", Method::POST, "/_runner/tick", json!({})),
+    ] {
+        let ask = |denied: &str| {
+            let request = server.request(method.clone(), path).header("x-deny", denied);
+            read(if body.is_null() { request } else { request.json(&body) })
+        };
+        let (status, answer) = ask(hook).await;
+        assert_eq!((status, &answer["message"]), (403, &json!(format!("no {hook}"))), "{path}");
+        assert_eq!(ask("nothing").await.0, 200, "{path}");
+    }
+    server.stop().await;
+}
+
+async fn a_key_is_refused_once_it_has_expired(kind: Kind) {
+    let server = Server::start_with(kind, Options::default()).await;
+    let store: Arc<dyn KeyStore> = Arc::new(StoredKeys::new(Arc::clone(server.engine.store())));
+    let operator = Maker::new(&store, &server).key("default", &[Scope::Admin]).await;
+    let body = json!({ "name": "short", "scopes": ["read"], "expiresInMs": 1_500 });
+    let made = read(server.request(Method::POST, "/keys").bearer_auth(&operator).json(&body));
+    let (_, made) = made.await;
+    let key = made["key"].as_str().unwrap();
+    let ask = || read(server.request(Method::GET, "/workflows").bearer_auth(key));
+    assert_eq!(ask().await.0, 200);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = ask().await;
+        if answer.0 != 200 {
+            refused(answer, (401, "UNAUTHENTICATED"));
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "it is still taken");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.stop().await;
+}
+
+async fn messages_that_end_a_run_take_more_than_sending(kind: Kind) {
+    use windlass::machines::{ActivityError, Workflow, WorkflowAction};
+
+    struct Patient;
+    impl Workflow for Patient {
+        const TYPE: &'static str = "patient";
+        type Input = Value;
+        type Output = Value;
+
+        fn new(_: Value) -> Self {
+            Self
+        }
+
+        fn on_start(&mut self) -> Vec<WorkflowAction> {
+            vec![WorkflowAction::timer("rest", Duration::from_secs(3_600))]
+        }
+
+        fn on_activity_completed(&mut self, _: &str, _: Value) -> Vec<WorkflowAction> {
+            vec![]
+        }
+
+        fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> {
+            vec![]
+        }
+    }
+    let (store, options) = keyed();
+    let server = Server::start_with(kind, options).await;
+    server.engine.machine::<Patient>().unwrap();
+    let maker = Maker::new(&store, &server);
+    let sender = maker.key("default", &[Scope::SendEvent]).await;
+    let manager = maker.key("default", &[Scope::SendEvent, Scope::Manage]).await;
+    let admin = maker.key("default", &[Scope::Admin]).await;
+    let send = |path: &str, key: &str, body: Value| {
+        read(server.request(Method::POST, path).bearer_auth(key).json(&body))
+    };
+    for workflow in ["patient", "nap"] {
+        let path = format!("/workflows/{workflow}/instances");
+        assert_eq!(send(&path, &admin, json!({ "id": "x", "params": {} })).await.0, 200);
+    }
+    let at = "/workflows/patient/instances/x";
+    let (_, run) = read(server.request(Method::GET, at).bearer_auth(&admin)).await;
+    let signal = format!("/durable/workflows/{}/signal", run["meta"]["runKey"].as_str().unwrap());
+    for name in ["cancel", "shutdown"] {
+        let (status, body) = send(&format!("{at}/events"), &sender, json!({ "type": name })).await;
+        assert_eq!((status, &body["details"]["scope"]), (403, &json!("manage")), "{name}: {body}");
+        refused(send(&signal, &sender, json!({ "signal_type": name })).await, (403, "FORBIDDEN"));
+        // To a workflow of another model these are events like any other.
+        let events = "/workflows/nap/instances/x/events";
+        assert_eq!(send(events, &sender, json!({ "type": name })).await.0, 200);
+    }
+    let events = format!("{at}/events");
+    assert_eq!(send(&events, &sender, json!({ "type": "hello" })).await.0, 200);
+    assert_eq!(send(&events, &manager, json!({ "type": "shutdown" })).await.0, 200);
+    server.stop().await;
+}
+
+async fn queues_show_others_to_the_operator_alone(kind: Kind) {
+    let (store, options) = keyed();
+    let server = Server::start_with(kind, options).await;
+    let maker = Maker::new(&store, &server);
+    server.engine.set_limit("printer", Some(2)).await.unwrap();
+    let get = async |path: &str, namespace: &str, scope: Scope| {
+        let key = maker.key(namespace, &[scope]).await;
+        read(server.request(Method::GET, path).bearer_auth(key)).await
+    };
+    let (_, all) = get("/queues", "default", Scope::Admin).await;
+    assert!(all["turns"].is_object() && all["workersLive"].is_number(), "{all}");
+    for (namespace, scope, limits) in
+        [("default", Scope::Read, 1), ("other", Scope::Read, 0), ("other", Scope::Admin, 0)]
+    {
+        let (status, own) = get("/queues", namespace, scope).await;
+        assert_eq!((status, own["limits"].as_array().unwrap().len()), (200, limits), "{own}");
+        for of_all in ["turns", "tasks", "deadLetters", "workersLive"] {
+            assert!(own.get(of_all).is_none(), "{namespace} sees {of_all}: {own}");
+        }
+        refused(get("/workers", namespace, scope).await, (403, "FORBIDDEN"));
+    }
+    assert_eq!(get("/workers", "default", Scope::Admin).await.0, 200);
     server.stop().await;
 }

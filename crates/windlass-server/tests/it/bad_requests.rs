@@ -63,7 +63,13 @@ async fn routes_that_are_not_there(kind: Kind) {
     refused(server.get("/workflows/greet/instances/here/nothing").await, (404, "ROUTE_NOT_FOUND"));
     refused(server.post("/_runner/tick", json!({})).await, (404, "ROUTE_NOT_FOUND"));
     refused(read(server.request(Method::DELETE, CREATE)).await, (405, "METHOD_NOT_ALLOWED"));
-    refused(read(server.request(Method::PATCH, "/workflows")).await, (405, "METHOD_NOT_ALLOWED"));
+    let patched = server.request(Method::PATCH, "/workflows").send().await.unwrap();
+    assert_eq!(patched.headers()["allow"], "GET, HEAD");
+    refused(crate::harness::read_response(patched).await, (405, "METHOD_NOT_ALLOWED"));
+    for path in ["/runs?label=a:%00", "/runs?label=%00:a", "/workflows/greet/instances?label=%00:"]
+    {
+        refused(server.get(path).await, (400, "INVALID_LABEL"));
+    }
     let response = server.request(Method::HEAD, "/workflows").send().await.unwrap();
     assert_eq!(response.status(), 200);
     let request = server.request(Method::GET, "/workflows").header("x-request-id", "my-id.1");

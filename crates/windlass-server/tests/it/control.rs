@@ -10,6 +10,9 @@ on_both_stores!(
     retrying,
     events_are_sent_once,
     acting_on_many,
+    labels_with_colons_are_not_taken_for_others,
+    a_bulk_retry_takes_each_run_once,
+    a_count_goes_on_where_an_action_stops,
 );
 
 async fn pausing_and_resuming(kind: Kind) {
@@ -88,6 +91,9 @@ async fn events_are_sent_once(kind: Kind) {
         (json!({}), (400, "INVALID_BODY")),
         (json!({ "type": "" }), (400, "INVALID_EVENT_TYPE")),
         (json!({ "type": "a b" }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "a.b" }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "a:b" }), (400, "INVALID_EVENT_TYPE")),
+        (json!({ "type": "-a" }), (400, "INVALID_EVENT_TYPE")),
         (json!({ "type": "x".repeat(101) }), (400, "INVALID_EVENT_TYPE")),
         (json!({ "type": "approval", "id": "" }), (400, "INVALID_EVENT_ID")),
         (json!({ "type": "approval", "payload": "x".repeat(1024 * 1024) }), (400, "INVALID_SIZE")),
@@ -149,5 +155,52 @@ async fn acting_on_many(kind: Kind) {
     ] {
         refused(server.post("/runs/bulk", body).await, (400, code));
     }
+    server.stop().await;
+}
+
+async fn labels_with_colons_are_not_taken_for_others(kind: Kind) {
+    let server = Server::start(kind).await;
+    for (id, key, value) in [("outer", "a", "b:c"), ("inner", "a:b", "c")] {
+        let body = json!({ "id": id, "params": {}, "labels": { key: value } });
+        server.posted("/workflows/nap/instances", body).await;
+    }
+    let body = json!({ "action": "terminate", "filter": { "labels": { "a:b": "c" } } });
+    assert_eq!(server.posted("/runs/bulk", body).await["done"], 1);
+    server.until("nap", "inner", "terminated").await;
+    let outer = server.until("nap", "outer", "waiting").await;
+    assert_eq!(outer["meta"]["labels"], json!({ "a": "b:c" }));
+    server.stop().await;
+}
+
+async fn a_bulk_retry_takes_each_run_once(kind: Kind) {
+    let server = Server::start(kind).await;
+    for n in 0..3 {
+        server.run("charge", &format!("r-{n}"), json!(0), "errored").await;
+    }
+    let body = json!({ "action": "retry", "filter": {} });
+    let retried = server.posted("/runs/bulk", body).await;
+    assert_eq!((&retried["matched"], &retried["done"]), (&json!(3), &json!(3)), "{retried}");
+    assert_eq!(retried["more"], false);
+    for n in 0..3 {
+        let run = server.until("charge", &format!("r-{n}"), "errored").await;
+        assert_eq!(run["meta"]["runNumber"], 1, "{run}");
+    }
+    server.stop().await;
+}
+
+async fn a_count_goes_on_where_an_action_stops(kind: Kind) {
+    let server = Server::start(kind).await;
+    for page in 0..11 {
+        let batch: Vec<Value> = (0..100)
+            .map(|n| json!({ "id": format!("c-{page}-{n}"), "delayMs": 3_600_000 }))
+            .collect();
+        server.posted("/workflows/nap/instances/batch", json!({ "instances": batch })).await;
+    }
+    let bulk = async |body: Value| server.posted("/runs/bulk", body).await;
+    let all = bulk(json!({ "action": "terminate", "filter": {}, "dryRun": true })).await;
+    assert_eq!((&all["matched"], &all["more"]), (&json!(1_100), &json!(false)), "{all}");
+    let body = json!({ "action": "terminate", "filter": {}, "dryRun": true, "limit": 7 });
+    let some = bulk(body).await;
+    assert_eq!((&some["matched"], &some["more"]), (&json!(7), &json!(true)), "{some}");
     server.stop().await;
 }

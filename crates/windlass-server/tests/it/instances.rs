@@ -1,6 +1,7 @@
 //! Workflows and runs: list, create, create many, look, history, ledger.
 
 use serde_json::{Value, json};
+use windlass::{BoxError, Ctx};
 
 use crate::harness::{Kind, Server, on_both_stores, refused};
 
@@ -10,7 +11,9 @@ on_both_stores!(
     a_batch_leaves_out_what_exists,
     pages_of_runs,
     history_of_a_run,
+    log_lines_of_a_run,
     the_ledger_of_a_run,
+    the_ledger_of_a_tree,
     slashes_at_the_end,
 );
 
@@ -77,6 +80,7 @@ async fn what_cannot_be_created(kind: Kind) {
         (json!([]), (400, "INVALID_BODY")),
         (json!({ "delayMs": 1, "startAt": "2030-01-01T00:00:00Z" }), (400, "INVALID_BODY")),
         (json!({ "startAt": "tomorrow" }), (400, "INVALID_TIME")),
+        (json!({ "startAt": "9999-01-01T00:00:00Z" }), (400, "INVALID_TIME")),
         (
             json!({ "headers": { "callback_url": "https://example.com/" } }),
             (400, "INVALID_HEADERS"),
@@ -311,5 +315,79 @@ async fn slashes_at_the_end(kind: Kind) {
         (&index["name"], &index["links"]["docs"]),
         (&json!("windlass"), &json!("/api/docs"))
     );
+    server.stop().await;
+}
+
+async fn log_lines_of_a_run(kind: Kind) {
+    let server = Server::start(kind).await;
+    let chatty = async |ctx: Ctx, _: Value| -> windlass::Result<()> {
+        for n in 0..4 {
+            let category = if n % 2 == 0 { "even" } else { "odd" };
+            ctx.log().category(category).info(format!("line {n}"))?;
+        }
+        // Tried again, so that what is before it is replayed.
+        let flaky = ctx.step("flaky", async || Err::<(), BoxError>("not yet".into()));
+        let _ = flaky.retries(1).delay("1 millisecond").await;
+        let _: Value = ctx.event("wait", "go").await?;
+        Ok(())
+    };
+    server.engine.workflow("chatty", chatty).unwrap();
+    server.run("chatty", "c", json!({}), "waiting").await;
+    let path = "/workflows/chatty/instances/c/history?includeLogs=true&logCategory=odd";
+    let lines = server.ok(path).await["logs"].as_array().unwrap().clone();
+    assert!(lines.len() >= 2 && lines.iter().all(|line| line["category"] == "odd"), "{lines:?}");
+    let first: Vec<&Value> = lines.iter().filter(|line| line["isReplay"] == false).collect();
+    let texts: Vec<&str> = first.iter().map(|line| line["message"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["line 1", "line 3"], "each is written once that is no replay: {lines:?}");
+    assert!(server.ok(&format!("{path}x")).await["logs"].as_array().unwrap().is_empty());
+    for order in ["asc", "desc"] {
+        let path = format!("{path}&pageSize=1&order={order}");
+        let (mut query, mut read) = (path.clone(), Vec::new());
+        loop {
+            let page = server.ok(&query).await;
+            let rows = page["logs"].as_array().unwrap();
+            assert!(rows.len() <= 1);
+            read.extend(rows.iter().map(|line| line["id"].clone()));
+            assert_eq!(page["logsHasNextPage"], page["logsCursor"].is_string());
+            match page["logsCursor"].as_str() {
+                Some(next) => query = format!("{path}&logsCursor={next}"),
+                None => break,
+            }
+        }
+        let mut expect: Vec<Value> = lines.iter().map(|line| line["id"].clone()).collect();
+        if order == "desc" {
+            expect.reverse();
+        }
+        assert_eq!(read, expect, "{order}");
+    }
+    server.stop().await;
+}
+
+async fn the_ledger_of_a_tree(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("family", "f", json!({}), "waiting").await;
+    let child = server.until("nap", "f:kid", "waiting").await;
+    let parent = server.ok("/workflows/family/instances/f").await;
+    let keys = [&parent["meta"]["runKey"], &child["meta"]["runKey"]];
+    assert_eq!(child["meta"]["root"], *keys[0]);
+    let mut trees = Vec::new();
+    for path in ["/workflows/family/instances/f", "/workflows/nap/instances/f:kid"] {
+        let own = server.ok(&format!("{path}/ledger?scope=run&pageSize=100")).await;
+        let own = own["events"].as_array().unwrap().clone();
+        let key = &own[0]["runKey"];
+        assert!(own.iter().all(|event| event["runKey"] == *key));
+        let tree = server.ok(&format!("{path}/ledger?scope=root&pageSize=100")).await;
+        let tree = tree["events"].as_array().unwrap().clone();
+        let of = |key: &Value| {
+            let mine = tree.iter().filter(|event| event["runKey"] == *key);
+            mine.map(|event| event["hash"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(key), own.iter().map(|event| event["hash"].clone()).collect::<Vec<_>>());
+        assert!(keys.iter().all(|key| !of(key).is_empty()), "both are in it: {tree:?}");
+        let times: Vec<&str> = tree.iter().map(|event| event["at"].as_str().unwrap()).collect();
+        assert!(times.is_sorted(), "{times:?}");
+        trees.push(tree);
+    }
+    assert_eq!(trees[0], trees[1], "whoever of the tree is asked, it is the same tree");
     server.stop().await;
 }

@@ -10,8 +10,10 @@ mod harness;
 mod instances;
 mod live;
 mod operations;
+mod room;
 mod server;
 mod why;
+mod words;
 
 #[path = "../../../windlass-postgres/tests/it/support.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of the store itself")]

@@ -7,6 +7,7 @@ use axum::routing::get;
 use reqwest::Method;
 use serde_json::json;
 use tokio::net::TcpListener;
+use windlass_server::ServeOptions;
 
 use crate::harness::{Kind, Server, open};
 
@@ -50,6 +51,47 @@ async fn a_stop_lets_requests_end_and_cuts_streams() {
     assert_eq!(response.status(), 200);
     let text = stream.text().await.unwrap_or_default();
     assert!(text.contains("event: status"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_says_so_before_it_refuses() {
+    let serve = ServeOptions { ready_grace: Duration::from_secs(2), ..ServeOptions::default() };
+    let engine = windlass::Options::default();
+    let server = Server::start_as(Kind::Sqlite, open(), engine, serve).await;
+    let url = |path: &str| server.url(path);
+    let (ready, work) = (url("//readyz"), url("/workflows"));
+    assert_eq!(reqwest::get(&ready).await.unwrap().status(), 200);
+    let stopping = tokio::spawn(server.stop());
+    let deadline = std::time::Instant::now() + Duration::from_secs(1);
+    loop {
+        let status = reqwest::get(&ready).await.unwrap().status();
+        if status == 503 {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "it says {status}");
+    }
+    assert_eq!(reqwest::get(&work).await.unwrap().status(), 200, "it still answers");
+    stopping.await.unwrap();
+    assert!(reqwest::get(&ready).await.is_err(), "it has stopped");
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http-reference.md");
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    let options = windlass_server::Options { tick: true, ..open() };
+    let said = windlass_server::reference(&options);
+    let again = "docs/http-reference.md is not what the handlers say; write it again with: cargo run -p \
+                 windlass-server --features webhooks --example reference > docs/http-reference.md";
+    if cfg!(feature = "webhooks") {
+        assert!(written == said, "{again}");
+    }
+    // Without the feature, the page has more than the handlers of this build.
+    let mut lines = written.lines();
+    for line in said.lines() {
+        assert!(lines.any(|written| written == line), "{line:?} is not there: {again}");
+    }
 }
 
 #[tokio::test]

@@ -66,10 +66,19 @@ fn current_step(out: Out, step: &Value) -> Result<(), Failure> {
     out.line(&format!("{} {}", out.dim("step      "), hanging(&step_text(step), 11)))
 }
 
+/// What a step is and where: the engine's own words, which tell more than those that every client knows.
+pub(super) fn words(step: &Value) -> (String, String) {
+    let word = |own: &str, known: &str| match step[own].is_string() {
+        true => cell(step, own),
+        false => cell(step, known),
+    };
+    (word("kind", "type"), word("state", "status"))
+}
+
 /// A step in one line: what it is, and what it waits for.
 pub(super) fn step_text(step: &Value) -> String {
-    let mut text =
-        format!("{:?} ({}, {})", cell(step, "name"), cell(step, "type"), cell(step, "status"));
+    let (kind, state) = words(step);
+    let mut text = format!("{:?} ({kind}, {state})", cell(step, "name"));
     if let Some(attempts) = step["attempts"].as_u64().filter(|attempts| *attempts > 0) {
         let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
         text += &format!(", attempt {attempts}{max}");

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::get::words;
 use super::logs::{self, log_params};
 use super::{RunName, resolve};
 use crate::args::{HistoryArgs, LogFilter};
@@ -91,14 +92,15 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
                 waits.extend((!at.is_empty()).then(|| format!("{word} {at}")));
             }
         }
-        let status = out.status(&cell(step, "status"));
+        let (kind, state) = words(step);
+        let status = out.status(&state);
         // Only code is tried; a sleep or a wait is not.
         let tries = step["attempts"].as_u64().filter(|tries| *tries > 0);
         let tries = tries.map(|tries| tries.to_string()).unwrap_or_default();
         let updated = cell_ago(step, "updatedAt");
         table.row([
             cell(step, "name"),
-            cell(step, "type"),
+            kind,
             status,
             tries,
             updated,

@@ -16,7 +16,7 @@ use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Params, Payload};
 use crate::json::Json;
-use crate::paging::sized;
+use crate::paging::{bytes_of, cut_to_bytes, sized};
 use crate::view::{Raw, Time, parse_time, raw};
 
 /// How many pages of the store are looked through for one page of an answer.
@@ -142,7 +142,12 @@ pub(crate) async fn list(
             letters.truncate(size);
             next = letters.last().map(|letter| letter.task_id);
         }
-        if is_last || letters.len() == size {
+        let bytes = |letter: &DeadLetter| bytes_of([letter.body.as_ref(), letter.errors.as_ref()]);
+        let cut = cut_to_bytes(&mut letters, bytes);
+        if cut {
+            next = letters.last().map(|letter| letter.task_id);
+        }
+        if cut || is_last || letters.len() == size {
             break;
         }
     }

@@ -15,6 +15,7 @@ use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Named, Params};
 use crate::json::Json;
+use crate::paging::cut_to_bytes;
 use crate::view::{Raw, Time, raw};
 
 /// Rows that are read from the store at a time.
@@ -69,11 +70,13 @@ pub(crate) async fn events(
     let query = Query::Events { run_key: run.run_key, from, limit: size };
     let events = call.engine.store().list(query).await?.events()?;
     let bodies = Bodies::of(&call, &run, &events).await?;
+    let events: Result<Vec<_>, _> = events.iter().map(|event| bodies.render(event)).collect();
+    let mut events = events?;
+    cut_to_bytes(&mut events, |event| event.data.get().len());
     let next = from + events.len() as u64;
     let more = next < run.head.next_ordinal;
     let cursor = more.then(|| cursor::encode("durable-events", &next.to_string()));
-    let rendered: Result<Vec<_>, _> = events.iter().map(|event| bodies.render(event)).collect();
-    Ok(Json(DurableEvents { events: rendered?, total: run.head.next_ordinal, cursor }))
+    Ok(Json(DurableEvents { events, total: run.head.next_ordinal, cursor }))
 }
 
 /// What the summaries of a page leave out.

@@ -15,7 +15,7 @@ use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Params};
 use crate::json::Json;
-use crate::paging::sized;
+use crate::paging::{bytes_of, cut_to_bytes, sized};
 use crate::view::{Raw, Time, raw};
 
 /// A task.
@@ -185,8 +185,10 @@ pub(crate) async fn list(
         tasks.extend(call.engine.store().list(Query::Tasks(query)).await?.tasks()?);
     }
     tasks.sort_unstable_by_key(|task| task.task_id);
-    let more = tasks.len() > size as usize;
+    let full = tasks.len() > size as usize;
     tasks.truncate(size as usize);
+    let cut = cut_to_bytes(&mut tasks, |task| bytes_of([task.body.as_ref()]));
+    let more = full || cut;
     let cursor = tasks.last().filter(|_| more).map(|task| task.task_id);
     let total = match run_key {
         // A run has few tasks at a time.

@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
-    Body, Census, MessageId, MessageName, Order, Query, Run, RunKey, RunStatus, RunsQuery,
-    WorkflowName,
+    Body, Census, MessageId, MessageName, Order, Run, RunKey, RunStatus, RunsQuery, WorkflowName,
 };
 
 use super::{find, status_word};
@@ -18,7 +17,7 @@ use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, MaybePayload, Named, Params, Payload};
 use crate::json::Json;
-use crate::paging::sized;
+use crate::paging::{bytes_of, cut_to_bytes, may_read, merged, sized};
 use crate::routes::control::check_reason;
 use crate::routes::instances::check_depth;
 use crate::view::{Raw, Time, raw};
@@ -243,42 +242,32 @@ async fn page(
         None => vec![None],
         Some(word) => word.statuses().iter().copied().map(Some).collect(),
     };
+    let mut query = RunsQuery { order: Order::Descending, limit: size + 1, ..query };
     let mut found: Vec<Run> = Vec::new();
-    let mut after = query.after;
     for _ in 0..STORE_PAGES_MAX {
-        let mut rows: Vec<Run> = Vec::new();
-        let mut ends_at: Option<RunKey> = None;
-        for status in &statuses {
-            let query = RunsQuery {
-                status: *status,
-                order: Order::Descending,
-                after,
-                limit: size + 1,
-                ..query.clone()
-            };
-            let part = call.engine.store().list(Query::Runs(query)).await?.runs()?;
-            if part.len() > size as usize {
-                // Beyond the last of a full part, there may be some that were not listed.
-                ends_at = ends_at.max(part.last().map(|run| run.run_key));
+        let (rows, is_last) = merged(&**call.engine.store(), &query, &statuses).await?;
+        query.after = rows.last().map(|run| run.run_key).or(query.after);
+        for run in rows {
+            let fits =
+                !is_internal(run.workflow.as_str()) && word.is_none_or(|word| word.takes(&run));
+            if fits && may_read(call, &run).await? {
+                found.push(run);
             }
-            rows.extend(part);
         }
-        rows.retain(|run| ends_at.is_none_or(|end| run.run_key >= end));
-        rows.sort_unstable_by_key(|run| std::cmp::Reverse(run.run_key));
-        after = rows.last().map(|run| run.run_key);
-        found.extend(rows.into_iter().filter(|run| {
-            !is_internal(run.workflow.as_str()) && word.is_none_or(|word| word.takes(run))
-        }));
-        if found.len() > size as usize {
-            found.truncate(size as usize);
+        let full = found.len() > size as usize;
+        found.truncate(size as usize);
+        let cut = cut_to_bytes(&mut found, |run| {
+            bytes_of([Some(&run.input), run.output.as_ref(), run.error.as_ref()])
+        });
+        if full || cut {
             let next = found.last().map(|run| run.run_key);
             return Ok((found, next));
         }
-        if ends_at.is_none() {
+        if is_last {
             return Ok((found, None));
         }
     }
-    Ok((found, after))
+    Ok((found, query.after))
 }
 
 /// Looks at a generation of a run.
@@ -328,6 +317,7 @@ pub(crate) async fn signal(
     let payload = signal.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
     check_depth("payload", &payload, limits.json_depth_max)?;
     let run = find(&call, &key, Scope::SendEvent, "signal").await?.run;
+    call.may_send(&run, &name).await?;
     call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
     Ok(Json(DurableWorkflow::of(&call.engine.current(run.run_key).await?)))
 }
@@ -342,7 +332,7 @@ pub(crate) struct Cancel {
 
 impl Incoming for Cancel {}
 
-/// Asks a run to end. A state machine is told and has its grace period; any other ends as soon as what
+/// Asks a run to end. One whose model has a message for it, such as a state machine, is told and has its grace period; any other ends as soon as what
 /// it is doing is over. The answer comes when it has ended, or after two seconds.
 #[utoipa::path(post, path = "/durable/workflows/{runKey}/cancel", tag = "durable",
     operation_id = "durableCancel",
@@ -362,8 +352,8 @@ pub(crate) async fn cancel(
         return Err(ApiError::new(status, "INSTANCE_TERMINAL", message));
     }
     let (engine, run_key) = (call.engine.clone(), run.run_key);
-    if run.model.as_str() == "machines" {
-        let name = MessageName::new("cancel")?;
+    if let Some(name) = call.manners(&run).cancel {
+        let name = MessageName::new(name)?;
         let body = Body::of(&json!({ "reason": reason.unwrap_or("cancelled") }))?;
         engine.send_event(run_key, name, Some(body), None).await?;
         let _ = tokio::time::timeout(CANCEL_SEEN_WITHIN, engine.wait(run_key)).await;

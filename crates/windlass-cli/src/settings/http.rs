@@ -1,0 +1,189 @@
+//! The settings of the HTTP server: what it answers, and its limits.
+
+use std::time::Duration;
+
+use windlass_server::{Options, ServeOptions};
+
+use super::{Setting, word, wrong};
+use crate::exit::Failure;
+
+/// Every setting of the HTTP server with its default. All but the grace are those of the library.
+pub(super) const KNOWN: [(&str, &str); 16] = [
+    ("tick", "false"),
+    ("metrics_open", "false"),
+    ("body_bytes_max", "2097152"),
+    ("batch_bytes_max", "8388608"),
+    ("batch_runs_max", "100"),
+    ("head_bytes_max", "65536"),
+    ("connections_max", "4096"),
+    ("requests_max", "1024"),
+    ("waits_max", "4096"),
+    ("streams_max", "256"),
+    ("request_timeout", "30 seconds"),
+    ("wait_max", "60 seconds"),
+    ("idle_timeout", "75 seconds"),
+    ("write_timeout", "30 seconds"),
+    ("recheck_every", "60 seconds"),
+    ("ready_grace", "2 seconds"),
+];
+
+/// What the HTTP server answers, and its limits.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpSettings {
+    tick: bool,
+    metrics_open: bool,
+    body_bytes_max: usize,
+    batch_bytes_max: usize,
+    batch_runs_max: usize,
+    head_bytes_max: usize,
+    connections_max: usize,
+    requests_max: usize,
+    waits_max: usize,
+    streams_max: usize,
+    request_timeout: Duration,
+    wait_max: Duration,
+    idle_timeout: Duration,
+    write_timeout: Duration,
+    recheck_every: Duration,
+    ready_grace: Duration,
+}
+
+impl HttpSettings {
+    pub(super) fn read<'a>(of: impl Fn(&str) -> &'a Setting) -> Result<Self, Failure> {
+        let is = |name: &str| word(of(name), &[("false", false), ("true", true)]);
+        let count = |name: &str| {
+            let setting = of(name);
+            let count = setting.value.replace('_', "").parse::<usize>().ok();
+            count.filter(|count| *count > 0).ok_or_else(|| wrong(setting, "write a number above 0"))
+        };
+        let time = |name: &str| {
+            let setting = of(name);
+            windlass::kernel::parse_duration(&setting.value)
+                .map_err(|error| wrong(setting, &error.to_string()))
+        };
+        let some_time = |name: &str| match time(name)? {
+            Duration::ZERO => Err(wrong(of(name), "nothing could be done in no time")),
+            time => Ok(time),
+        };
+        Ok(Self {
+            tick: is("tick")?,
+            metrics_open: is("metrics_open")?,
+            body_bytes_max: count("body_bytes_max")?,
+            batch_bytes_max: count("batch_bytes_max")?,
+            batch_runs_max: count("batch_runs_max")?,
+            head_bytes_max: count("head_bytes_max")?,
+            connections_max: count("connections_max")?,
+            requests_max: count("requests_max")?,
+            waits_max: count("waits_max")?,
+            streams_max: count("streams_max")?,
+            request_timeout: some_time("request_timeout")?,
+            wait_max: some_time("wait_max")?,
+            idle_timeout: some_time("idle_timeout")?,
+            write_timeout: some_time("write_timeout")?,
+            recheck_every: some_time("recheck_every")?,
+            ready_grace: time("ready_grace")?,
+        })
+    }
+
+    /// How the API behaves. Who may call is not said here.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            tick: self.tick,
+            metrics_open: self.metrics_open,
+            body_bytes_max: self.body_bytes_max,
+            batch_bytes_max: self.batch_bytes_max,
+            batch_runs_max: self.batch_runs_max,
+            requests_max: self.requests_max,
+            waits_max: self.waits_max,
+            streams_max: self.streams_max,
+            request_timeout: self.request_timeout,
+            wait_max: self.wait_max,
+            recheck_every: self.recheck_every,
+            ..Options::default()
+        }
+    }
+
+    /// How connections are treated, and how long requests may take to end.
+    pub(crate) fn serving(&self, drain: Duration) -> ServeOptions {
+        ServeOptions {
+            connections_max: self.connections_max,
+            idle_timeout: self.idle_timeout,
+            head_bytes_max: self.head_bytes_max,
+            write_timeout: self.write_timeout,
+            ready_grace: self.ready_grace,
+            shutdown_timeout: drain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Origin;
+    use super::*;
+
+    fn read(change: &[(&'static str, &str)]) -> Result<HttpSettings, Failure> {
+        let all: Vec<Setting> = KNOWN
+            .iter()
+            .map(|(name, default)| {
+                let changed = change.iter().find(|(changed, _)| changed == name);
+                let value = changed.map_or(*default, |(_, value)| value).to_owned();
+                Setting { name, value, origin: Origin::Default }
+            })
+            .collect();
+        HttpSettings::read(|name| all.iter().find(|setting| setting.name == name).unwrap())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let settings = read(&[]).unwrap();
+        let (options, library) = (settings.options(), Options::default());
+        assert_eq!((options.tick, options.metrics_open), (library.tick, library.metrics_open));
+        let sizes = |options: &Options| {
+            [
+                options.body_bytes_max,
+                options.batch_bytes_max,
+                options.batch_runs_max,
+                options.requests_max,
+                options.waits_max,
+                options.streams_max,
+            ]
+        };
+        assert_eq!(sizes(&options), sizes(&library));
+        let times =
+            |options: &Options| [options.request_timeout, options.wait_max, options.recheck_every];
+        assert_eq!(times(&options), times(&library));
+        let (serving, library) =
+            (settings.serving(Duration::from_secs(10)), ServeOptions::default());
+        let same = ServeOptions { ready_grace: library.ready_grace, ..serving };
+        assert_eq!(format!("{same:?}"), format!("{library:?}"));
+    }
+
+    #[test]
+    fn every_setting_reaches_the_server() {
+        let changed: Vec<(&'static str, &str)> = KNOWN
+            .iter()
+            .map(|(name, default)| match *default {
+                "false" => (*name, "true"),
+                text if text.ends_with("seconds") => (*name, "7 seconds"),
+                _ => (*name, "1_007"),
+            })
+            .collect();
+        let settings = read(&changed).unwrap();
+        let options = settings.options();
+        assert!(options.tick && options.metrics_open);
+        assert_eq!(options.body_bytes_max, 1_007);
+        assert_eq!((options.batch_bytes_max, options.batch_runs_max), (1_007, 1_007));
+        assert_eq!((options.requests_max, options.waits_max), (1_007, 1_007));
+        assert_eq!(options.streams_max, 1_007);
+        let seven = Duration::from_secs(7);
+        assert_eq!((options.request_timeout, options.wait_max), (seven, seven));
+        assert_eq!(options.recheck_every, seven);
+        let serving = settings.serving(seven);
+        assert_eq!((serving.connections_max, serving.head_bytes_max), (1_007, 1_007));
+        assert_eq!((serving.idle_timeout, serving.write_timeout), (seven, seven));
+        assert_eq!((serving.ready_grace, serving.shutdown_timeout), (seven, seven));
+        for (name, value) in [("requests_max", "0"), ("wait_max", "soon"), ("tick", "maybe")] {
+            assert!(read(&[(name, value)]).unwrap_err().message.contains(name), "{name}");
+        }
+    }
+}
