@@ -62,6 +62,9 @@ enum Workload {
     Workers1000(engine::workers_1000::Args),
     /// How long activities wait before they are begun.
     ClaimLatency(engine::claim_latency::Args),
+    /// The process of `claim-latency` that serves only the activities.
+    #[command(hide = true)]
+    ClaimLatencyWorker(engine::claim_latency::WorkerArgs),
     /// One run at a time.
     Sequential(engine::sequential::Args),
     /// One run with many waits.
@@ -111,6 +114,9 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         }
         Workload::Workers1000(args) => engine::workers_1000::run(&args).await,
         Workload::ClaimLatency(args) => engine::claim_latency::run(&args).await,
+        Workload::ClaimLatencyWorker(args) => {
+            engine::claim_latency::process(&args).await.map(|()| Report::default())
+        }
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,

@@ -118,6 +118,25 @@ BEGIN
     ORDER BY c.idx, c.op, r.run_key <> c.run_key);
 END $$;
 
+-- Commits that settle the task that they guard and do nothing else, in the order of the tasks: each row
+-- is found once, and goes if it is held as its commit says, which is decided from the row as it is when
+-- it is locked. If one is not, nothing is written, and `commit_batch` tells who is to blame.
+CREATE FUNCTION @schema@.settle_batch(p_tasks uuid[], p_workers uuid[], p_claims int8[])
+    RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_n int8;
+BEGIN
+    DELETE FROM @schema@.tasks t USING unnest(p_tasks, p_workers, p_claims) x (task_id, worker, claim_no)
+    WHERE t.task_id = x.task_id AND t.worker = x.worker AND t.claim_no = x.claim_no;
+    GET DIAGNOSTICS v_n = ROW_COUNT;
+    IF v_n <> cardinality(p_tasks) THEN
+        RAISE EXCEPTION 'a task is not held' USING ERRCODE = 'WL001';
+    END IF;
+    RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, @schema@.clock_us(), NULL, NULL, NULL, NULL, NULL, NULL)
+        ::@schema@.batch_result;
+END $$;
+
 -- p_mode 0: write, and raise WL001, or break a key, where only the careful way can tell who is to
 -- blame; 3: the same, but expect runs that exist; 1: look before writing; 2: decide only. p_status:
 -- some change of a run names a status. p_steps are steps that are new as far as their writer knows,
@@ -143,6 +162,7 @@ DECLARE
     v_now     int8;
     v_ok      bool[];          -- by commit; NULL while all hold
     v_good    bool;
+    v_tasks_good bool;
     v_ended   bool := false;
     v_n       int8;
     v_probed  bool := false;
@@ -172,7 +192,11 @@ BEGIN
             ORDER BY r.run_key FOR NO KEY UPDATE OF r) locked;
     END IF;
     IF p_tasks IS NOT NULL THEN
-        PERFORM FROM (SELECT FROM unnest(p_tasks) g JOIN @schema@.tasks t ON t.task_id = g.task_id
+        SELECT count(*) = cardinality(p_tasks) AND coalesce(bool_and(good), true)
+        INTO v_tasks_good FROM (
+            SELECT g.kind = 0 OR t.worker IS NOT DISTINCT FROM g.worker
+                AND t.claim_no = g.claim_no AS good
+            FROM unnest(p_tasks) g JOIN @schema@.tasks t ON t.task_id = g.task_id
             ORDER BY t.task_id FOR UPDATE OF t) locked;
     END IF;
     v_now := @schema@.clock_us();
@@ -211,7 +235,7 @@ BEGIN
             RETURN QUERY SELECT * FROM unnest(v_failed);
         END IF;
     END IF;
-    IF p_tasks IS NOT NULL THEN
+    IF p_tasks IS NOT NULL AND v_tasks_good IS DISTINCT FROM true THEN
         v_failed := ARRAY(SELECT ROW(CASE WHEN t.task_id IS NULL THEN 14 ELSE 15 END, g.idx, NULL,
                 g.task_id, t.worker, t.claim_no, NULL, NULL, NULL, NULL, NULL, NULL)
                 ::@schema@.batch_result

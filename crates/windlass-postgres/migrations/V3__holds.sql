@@ -357,6 +357,9 @@ CREATE FUNCTION @schema@.claim_tasks(
 #variable_conflict use_column
 DECLARE
     v_now      int8 := @schema@.clock_us();
+    v_busy     int8;
+    v_queue    text;
+    v_name     text;
     v_places   tid[];
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
@@ -367,13 +370,29 @@ DECLARE
     v_keys     uuid[];
     v_taken    @schema@.tasks[];
 BEGIN
-    IF cardinality(p_queues) = 1 AND NOT p_oldest
-            AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
+    -- A worker asks for all routes that it serves, the engine's own among them, and mostly one of
+    -- them has something. The oldest of one route are its first if all have the same priority.
+    IF NOT EXISTS (SELECT FROM @schema@.limits) THEN
+        IF p_oldest THEN
+            SELECT count(*), min(s.queue), min(s.name) INTO v_busy, v_queue, v_name
+            FROM @schema@.task_segments(p_queues, p_names) s;
+        ELSE
+            SELECT count(*), min(s.queue), min(s.name) INTO v_busy, v_queue, v_name
+            FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+                SELECT FROM @schema@.tasks t
+                WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                ORDER BY t.priority DESC LIMIT 1) ready;
+        END IF;
+        IF v_busy = 0 THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF v_busy = 1 THEN
         -- The usual case: one walk along the index that locks what it takes and steps over what
         -- others have locked. A locked row stays where it is, so the update finds it by its place;
         -- it is a statement of its own, whose snapshot is not older than the lock.
         v_places := ARRAY(SELECT t.ctid FROM @schema@.tasks t
-            WHERE t.ready AND t.queue = p_queues[1] AND t.name = p_names[1]
+            WHERE t.ready AND t.queue = v_queue AND t.name = v_name
             ORDER BY t.priority DESC, t.due_at, t.task_id
             LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
         RETURN QUERY UPDATE @schema@.tasks t SET ready = false, worker = p_worker,

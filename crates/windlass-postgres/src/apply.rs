@@ -21,6 +21,47 @@ pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, qu
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
     $15, $16, $17, $18, $19, $20, $21)";
 
+/// The call for a batch of [`Settles`].
+pub(crate) const SETTLE: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
+    due FROM @schema@.settle_batch($1, $2, $3)";
+
+/// Commits that settle the task that they guard and do nothing else, in the order of the tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Settles {
+    tasks: Vec<uuid::Uuid>,
+    workers: Vec<uuid::Uuid>,
+    claims: Vec<i64>,
+}
+
+impl Settles {
+    /// None if there is any other among the commits.
+    pub(crate) fn of(commits: &[&Commit]) -> Option<Self> {
+        let mut rows = Vec::with_capacity(commits.len());
+        for commit in commits {
+            match (&commit.run, &commit.task, commit.ops.as_slice()) {
+                (None, Some(guard), [Op::Settle { task_id }]) if *task_id == guard.task_id => {
+                    let claim_no = i64::try_from(guard.hold.claim_no).ok()?;
+                    rows.push((guard.task_id.0, guard.hold.worker.0, claim_no));
+                }
+                _ => return None,
+            }
+        }
+        rows.sort_unstable();
+        let mut settles = Self::default();
+        for (task, worker, claim_no) in rows {
+            settles.tasks.push(task);
+            settles.workers.push(worker);
+            settles.claims.push(claim_no);
+        }
+        Some(settles)
+    }
+
+    /// The parameters of [`SETTLE`].
+    pub(crate) fn params(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.tasks, &self.workers, &self.claims]
+    }
+}
+
 /// What the function does with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -32,6 +73,8 @@ pub(crate) enum Mode {
     Decide = 2,
     /// As quick, but expect runs that exist.
     Wary = 3,
+    /// Settle the guarded tasks, which is all that is asked for: the call is [`SETTLE`].
+    Settle = 4,
 }
 
 /// Commits that do not depend on each other, as arrays of rows.

@@ -43,7 +43,7 @@ pub struct Options {
     pub user_sql_timeout: Duration,
     /// Whether other processes are told of wake-ups (NOTIFY). Default yes.
     pub notify: bool,
-    /// The least time between two NOTIFYs. Default 5 milliseconds.
+    /// The least time between two NOTIFYs when there is much to tell. Default 5 milliseconds.
     pub notify_every: Duration,
     /// How many months ahead partitions are attached. Default 3.
     pub partition_months: u32,

@@ -287,6 +287,7 @@ fn internal(message: &str) -> Error {
 fn statements() -> Vec<(String, String)> {
     let fixed = [
         ("commit", crate::apply::CALL),
+        ("settle", crate::apply::SETTLE),
         ("resolve", crate::committer::RESOLVE),
         ("same_name", crate::committer::SAME_NAME),
         ("notify", crate::wake::NOTIFY),

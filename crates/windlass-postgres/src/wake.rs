@@ -1,9 +1,11 @@
 //! Wake-ups: listeners of this process are called at once, others hear through NOTIFY.
 //!
 //! NOTIFY takes a lock of the whole server when it commits, so it never rides in a commit of
-//! work: one task sends what has gathered, at most every few milliseconds, in one payload.
+//! work: one task sends what has gathered in one payload, and the more there was the longer it waits
+//! for more, up to a few milliseconds.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,11 +21,17 @@ use crate::store::Shared;
 /// PostgreSQL takes less than 8,000 bytes.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
 
+/// The rest after a payload, for each wake-up that came into it. A single wake-up now and then never waits;
+/// where more than one comes in each millisecond, they gather.
+const REST_EACH: Duration = Duration::from_millis(1);
+
 /// Where wake-ups go.
 pub(crate) struct Waker {
     sinks: Mutex<Vec<WakeSink>>,
     // What others have not been told yet, in the form of a payload's lines.
     pending: Mutex<BTreeSet<String>>,
+    // How many came since the last payload, the same ones too.
+    gathered: AtomicU32,
     due: Mutex<Option<Timestamp>>,
     rung: Notify,
     notify: bool,
@@ -37,6 +45,7 @@ impl Waker {
         Self {
             sinks: Mutex::default(),
             pending: Mutex::default(),
+            gathered: AtomicU32::new(0),
             due: Mutex::default(),
             rung: Notify::new(),
             notify,
@@ -89,6 +98,7 @@ impl Waker {
             }
         }
         drop(pending);
+        self.gathered.fetch_add(u32::try_from(wakeups.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.rung.notify_one();
     }
 
@@ -179,12 +189,17 @@ pub(crate) async fn notify_loop(shared: Arc<Shared>) {
     loop {
         shared.waker.rung.notified().await;
         let Some(payload) = shared.waker.payload() else { continue };
+        let count = shared.waker.gathered.swap(0, Ordering::Relaxed);
         // A hint that is lost is found by the next safety scan; commits must not wait for it.
         if let Err(error) = shared.query(NOTIFY, &[&channel, &payload]).await {
             tracing::debug!(%error, "a wake-up was not sent");
         }
-        tokio::time::sleep(shared.options.notify_every).await;
+        tokio::time::sleep(rest(count, shared.options.notify_every)).await;
     }
+}
+
+fn rest(gathered: u32, max: Duration) -> Duration {
+    REST_EACH.saturating_mul(gathered).min(max)
 }
 
 /// Listens, and listens again when the connection is lost, until it is aborted.
@@ -247,6 +262,14 @@ mod tests {
         assert_eq!(parse(""), None);
         assert_eq!(parse("x"), None);
         assert_eq!(parse("dnever"), None);
+    }
+
+    #[test]
+    fn one_wakeup_does_not_wait_and_many_gather() {
+        let max = Duration::from_millis(5);
+        for (gathered, expect_ms) in [(0, 0), (1, 1), (3, 3), (5, 5), (1_000, 5), (u32::MAX, 5)] {
+            assert_eq!(rest(gathered, max), Duration::from_millis(expect_ms));
+        }
     }
 
     #[test]

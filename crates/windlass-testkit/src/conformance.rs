@@ -52,6 +52,7 @@ macro_rules! conformance {
                 two_creates_of_one_name,
                 many_messages_to_one_run,
                 a_thousand_commits_with_planted_conflicts,
+                settled_tasks_with_planted_conflicts,
             ],
             bodies: [
                 come_back_byte_for_byte,
@@ -68,6 +69,7 @@ macro_rules! conformance {
                 never_a_future_task,
                 never_one_task_twice,
                 tasks_by_priority_and_age,
+                several_routes_in_one_order,
                 too_many_at_once_are_refused,
                 nothing_of_a_paused_run,
                 a_turn_is_left_to_its_last_worker_for_a_while,

@@ -1,11 +1,16 @@
 //! `claim_latency`: how long an activity waits from being asked for to being begun.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use windlass::Options;
+use windlass::machines::MachineRef;
 
-use super::engine;
-use super::machines::{self, drive, serve};
+use super::machines::{self, Few, One, drive, serve};
+use super::{Elsewhere, engine};
 use crate::backend::{Place, Target};
 use crate::load;
 use crate::report::{Report, Times};
@@ -21,6 +26,13 @@ pub(crate) struct Args {
     /// How many runs of three activities under load.
     #[arg(long, default_value_t = 3_000)]
     loaded: u64,
+}
+
+/// Options of the process that serves only the activities.
+#[derive(clap::Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    place: Elsewhere,
 }
 
 /// One caller, then many.
@@ -41,13 +53,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let mut idle = 0.0;
     let cases = [("idle", args.idle, 1), ("loaded", args.loaded, 500)];
     for (n, (name, runs, in_flight)) in cases.into_iter().enumerate() {
-        let with = machines::Args {
-            target: args.target.clone(),
-            runs,
-            activities: 3,
-            in_flight,
-            uncalibrated: true,
-        };
+        let with = runs_of(args, runs, in_flight);
         let first = 1_000_000_000 * (n as u64 + 1);
         drive(&few, &with, first, (runs / 10).max(1)).await?;
         *waited.lock() = Times::default();
@@ -63,9 +69,76 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
             .put(&format!("{name}_run_p50_ms"), times.percentile_ms(0.5));
     }
     engine.stop(Duration::from_secs(5)).await?;
+    let across = match opened.is_shared() {
+        true => Some(across(args, place).await?),
+        false => None,
+    };
     let commit_ms = f64::midpoint(before, commit_ms(place, "after").await?);
     report.put("commit_ms", commit_ms).put("idle_schedule_to_start_in_commits", idle / commit_ms);
+    if let Some([p50_ms, p99_ms]) = across {
+        report
+            .put("across_schedule_to_start_p50_ms", p50_ms)
+            .put("across_schedule_to_start_p99_ms", p99_ms)
+            .put("across_schedule_to_start_in_commits", p50_ms / commit_ms);
+    }
     Ok(report)
+}
+
+fn runs_of(args: &Args, runs: u64, in_flight: usize) -> machines::Args {
+    machines::Args {
+        target: args.target.clone(),
+        runs,
+        activities: 3,
+        in_flight,
+        uncalibrated: true,
+    }
+}
+
+/// One caller; this process serves the machine and another one its activities, so each of them has to
+/// tell the other. Answers the median and the last hundredth from being asked for here to being begun
+/// there.
+async fn across(args: &Args, place: &Place) -> anyhow::Result<[f64; 2]> {
+    let name = "across";
+    let opened = place.open(name).await?;
+    let engine = engine(&opened, Options::default()).await?;
+    let few: MachineRef<Few> = engine.machine::<Few>()?;
+    let mut command = place.elsewhere("claim-latency-worker", name)?;
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.context("the other process does not start")?;
+    let mut told = child.stdin.take().context("it has no input")?;
+    let mut lines = BufReader::new(child.stdout.take().context("it has no output")?).lines();
+    lines.next().context("the other process ended early")??;
+    drive(&few, &runs_of(args, args.idle, 1), 3_000_000_000, (args.idle / 10).max(1)).await?;
+    told.write_all(b"anew\n")?;
+    drive(&few, &runs_of(args, args.idle, 1), 4_000_000_000, args.idle).await?;
+    drop(told);
+    let said = lines.next().context("the other process ended early")??;
+    child.wait()?;
+    engine.stop(Duration::from_secs(5)).await?;
+    let figures: (u64, f64, f64) = serde_json::from_str(&said)?;
+    let asked = args.idle * 3;
+    // The last of the runs before may be told of late.
+    anyhow::ensure!(figures.0 >= asked, "{asked} activities were begun {} times", figures.0);
+    Ok([figures.1, figures.2])
+}
+
+/// The process that serves only the activities: forgets its times when it is told to, and says them in the
+/// end.
+pub(crate) async fn process(args: &WorkerArgs) -> anyhow::Result<()> {
+    let opened = args.place.open().await?;
+    let engine = engine(&opened, Options::default()).await?;
+    let waited = Arc::new(parking_lot::Mutex::new(Times::default()));
+    engine.register_activity(One(Arc::clone(&waited)))?;
+    println!("here");
+    let (mut lines, mut line) = (std::io::stdin().lock(), String::new());
+    lines.read_line(&mut line)?;
+    *waited.lock() = Times::default();
+    lines.read_line(&mut line)?;
+    engine.stop(Duration::from_secs(5)).await?;
+    let waited = waited.lock();
+    let figures = (waited.len(), waited.percentile_ms(0.5), waited.percentile_ms(0.99));
+    println!("{}", serde_json::to_string(&figures)?);
+    Ok(())
 }
 
 /// What one commit takes when there is one at a time.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Row, Statement};
 use windlass_kernel::{Commit, CommitError, Error};
 
-use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
+use crate::apply::{Answers, Batch, CALL, Mode, SETTLE, Settles, read_answers, unavailable};
 use crate::error::{Failure, classify, is_unique, of_call, said, unknown};
 use crate::store::Shared;
 
@@ -32,10 +32,39 @@ const WARY_BATCHES: u32 = 100;
 /// A connection that comes back when it is lost.
 pub(crate) struct Session {
     shared: Arc<Shared>,
-    live: Option<(Client, Statement)>,
+    live: Option<Live>,
     wary: u32,
     // The last batch, for its memory.
     batch: Batch,
+}
+
+struct Live {
+    client: Client,
+    commit: Statement,
+    settle: Statement,
+}
+
+impl Live {
+    // `Err(None)`: no answer came in time, so the connection cannot be trusted any more.
+    async fn call(
+        &self,
+        batch: &Batch,
+        settles: Option<&Settles>,
+        mode: Mode,
+        patience: Duration,
+    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
+        let number = mode as i16;
+        let rows = async {
+            match settles.filter(|_| mode == Mode::Settle) {
+                Some(settles) => self.client.query(&self.settle, &settles.params()).await,
+                None => self.client.query(&self.commit, &batch.params(&number)).await,
+            }
+        };
+        match tokio::time::timeout(patience, rows).await {
+            Ok(result) => result.map_err(Some),
+            Err(_) => Err(None),
+        }
+    }
 }
 
 impl Session {
@@ -51,8 +80,7 @@ impl Session {
         sent_before: bool,
     ) -> Result<(Answers, bool), Refused> {
         let mut batch = std::mem::take(&mut self.batch);
-        batch.fill(commits);
-        let sent = self.send_batch(commits, &batch, sent_before).await;
+        let sent = self.send_batch(commits, &mut batch, sent_before).await;
         self.batch = batch;
         sent
     }
@@ -60,12 +88,17 @@ impl Session {
     async fn send_batch(
         &mut self,
         commits: &[&Commit],
-        batch: &Batch,
+        batch: &mut Batch,
         sent_before: bool,
     ) -> Result<(Answers, bool), Refused> {
-        let mut mode = match sent_before {
-            true => Mode::Careful,
-            false => batch.mode(self.wary > 0),
+        let settles = if sent_before { None } else { Settles::of(commits) };
+        if settles.is_none() {
+            batch.fill(commits);
+        }
+        let mut mode = match (&settles, sent_before) {
+            (Some(_), _) => Mode::Settle,
+            (None, true) => Mode::Careful,
+            (None, false) => batch.mode(self.wary > 0),
         };
         self.wary = self.wary.saturating_sub(1);
         let mut sent_before = sent_before;
@@ -76,8 +109,8 @@ impl Session {
         let mut deadline = Instant::now() + until;
         let patience = self.shared.options.statement_timeout + Duration::from_secs(10);
         loop {
-            let client = match self.client(deadline).await {
-                Ok(client) => client,
+            let live = match self.live(deadline).await {
+                Ok(live) => live,
                 Err(error) => {
                     let error = match sent_before {
                         true => unknown(&error.to_string()),
@@ -86,7 +119,8 @@ impl Session {
                     return Ok((all_failed(commits, &error), sent_before));
                 }
             };
-            match call(client, batch, mode, patience).await {
+            let was = mode;
+            match live.call(batch, settles.as_ref(), mode, patience).await {
                 Ok(rows) => return Ok((answers(commits, &rows), sent_before)),
                 Err(error) if error.as_ref().is_none_or(is_lost) => {
                     let error = error.as_ref().map(said);
@@ -117,11 +151,14 @@ impl Session {
                     _ => return Err(Refused { error: Some(error), sent_before }),
                 },
             }
+            if was == Mode::Settle && mode != was {
+                batch.fill(commits);
+            }
         }
     }
 
-    async fn client(&mut self, deadline: Instant) -> Result<&(Client, Statement), Error> {
-        if self.live.as_ref().is_some_and(|(client, _)| client.is_closed()) {
+    async fn live(&mut self, deadline: Instant) -> Result<&Live, Error> {
+        if self.live.as_ref().is_some_and(|live| live.client.is_closed()) {
             self.live = None;
         }
         let mut pause = Duration::from_millis(20);
@@ -140,25 +177,11 @@ impl Session {
     }
 }
 
-async fn connect(shared: &Shared) -> Result<(Client, Statement), Error> {
+async fn connect(shared: &Shared) -> Result<Live, Error> {
     let client = shared.connector.client().await?;
-    let statement = client.prepare(&shared.sql(CALL)).await.map_err(of_call)?;
-    Ok((client, statement))
-}
-
-// `Err(None)`: no answer came in time, so the connection cannot be trusted any more.
-async fn call(
-    (client, statement): &(Client, Statement),
-    batch: &Batch,
-    mode: Mode,
-    patience: Duration,
-) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-    let mode = mode as i16;
-    let params = batch.params(&mode);
-    match tokio::time::timeout(patience, client.query(statement, &params)).await {
-        Ok(result) => result.map_err(Some),
-        Err(_) => Err(None),
-    }
+    let commit = client.prepare(&shared.sql(CALL)).await.map_err(of_call)?;
+    let settle = client.prepare(&shared.sql(SETTLE)).await.map_err(of_call)?;
+    Ok(Live { client, commit, settle })
 }
 
 /// Decides a commit by itself over a connection of the pool, under locks, and writes nothing.

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use windlass_kernel::{
-    Commit, Delivery, Draft, Hold, OnExisting, Op, Run, RunStatus, StepStatus, Turn, Wake,
+    Commit, Delivery, Draft, Hold, OnExisting, Op, Run, RunStatus, StepStatus, Task, TaskGuard, Turn,
+    Wake,
 };
 
 use crate::world::World;
@@ -236,6 +237,36 @@ pub async fn a_thousand_commits_with_planted_conflicts(world: World) {
         assert_eq!(loaded.steps.len(), usize::from(n % 3 != 0));
         assert_eq!(loaded.run.head.next_ordinal, if n % 3 == 0 { 1 } else { 2 });
     }
+}
+
+/// Many commits that settle a task and do nothing else, some of which hold it no more or never did, in one
+/// call: each holds or fails alone, and a second sending finds nothing.
+pub async fn settled_tasks_with_planted_conflicts(world: World) {
+    world.enqueue((0..300).map(|_| world.task(None)).collect()).await;
+    let worker = world.worker();
+    let tasks = world.claim_tasks(worker, 300).await;
+    assert_eq!(tasks.len(), 300);
+    let commits = |stale: bool| -> Vec<Commit> {
+        let commit = |(n, task): (usize, &Task)| {
+            let hold = match n % 10 {
+                3 if stale => Hold { worker, claim_no: 7 },
+                5 if stale => Hold { worker: world.worker(), claim_no: 1 },
+                _ => task.hold().unwrap(),
+            };
+            let guard = TaskGuard { task_id: task.task_id, hold };
+            Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }])
+        };
+        tasks.iter().enumerate().map(commit).collect()
+    };
+    for (n, code) in codes(&world, commits(true)).await.into_iter().enumerate() {
+        let expect = if matches!(n % 10, 3 | 5) { "TASK_HOLD_CONFLICT" } else { "ok" };
+        assert_eq!(code, expect, "commit {n}");
+    }
+    for (n, code) in codes(&world, commits(false)).await.into_iter().enumerate() {
+        let expect = if matches!(n % 10, 3 | 5) { "ok" } else { "TASK_NOT_FOUND" };
+        assert_eq!(code, expect, "commit {n}");
+    }
+    assert_eq!(world.store.health().await.unwrap().tasks.held.count, 0);
 }
 
 /// Used by other checks: a run that is created and released again.

@@ -243,6 +243,37 @@ pub async fn tasks_by_priority_and_age(world: World) {
     assert_eq!(found, expect);
 }
 
+/// A claim of several routes takes from whichever have something, in one order.
+pub async fn several_routes_in_one_order(world: World) {
+    let routes = [route("q", "idle"), route("q", "t"), route("q", "u"), route("other", "t")];
+    for order in [ClaimOrder::Priority, ClaimOrder::Oldest] {
+        assert!(world.claim_tasks_of(world.worker(), &routes, 5, order).await.is_empty());
+    }
+    // (name, priority) as they are enqueued, the order, and what is claimed.
+    let cases: [(&[(&str, i16)], ClaimOrder, &[usize]); 4] = [
+        (&[("t", 0), ("t", 0), ("t", 0)], ClaimOrder::Oldest, &[0, 1, 2]),
+        (&[("t", 0), ("t", 5), ("t", 0)], ClaimOrder::Priority, &[1, 0, 2]),
+        (&[("t", 0), ("u", 5), ("t", 0), ("u", 0)], ClaimOrder::Priority, &[1, 0, 2, 3]),
+        (&[("t", 0), ("u", 5), ("t", 7), ("u", 0)], ClaimOrder::Oldest, &[0, 1, 2, 3]),
+    ];
+    for (enqueued, order, expect) in cases {
+        let mut ids = Vec::new();
+        for (name, priority) in enqueued {
+            let mut task = prioritised(&world, *priority);
+            task.name = RouteName::from_stored(*name);
+            ids.push(task.task_id);
+            world.enqueue(vec![task]).await;
+            world.advance_ms(5).await;
+        }
+        let mut found = Vec::new();
+        for max in [2, 10] {
+            let tasks = world.claim_tasks_of(world.worker(), &routes, max, order).await;
+            found.extend(tasks.into_iter().map(|task| task.task_id));
+        }
+        assert_eq!(found, expect.iter().map(|n| ids[*n]).collect::<Vec<_>>(), "{enqueued:?}");
+    }
+}
+
 /// A claim has a limit, and the error names it.
 pub async fn too_many_at_once_are_refused(world: World) {
     let request = ClaimRequest {
