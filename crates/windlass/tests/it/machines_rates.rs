@@ -23,7 +23,6 @@ on_every_store!(
     what_workers_died_of_is_given_up_whatever_holds_it_up,
     a_rate_of_a_users_key_holds_up_no_other,
     a_callee_that_asks_to_wait_closes_the_users_key,
-    called_off_tasks_hold_up_nobody,
 );
 
 /// Two processes where the store allows it.
@@ -262,20 +261,4 @@ async fn a_callee_that_asks_to_wait_closes_the_users_key(h: Arc<Harness>) {
     asks_under(&engine, "other", "other", 0..1).await;
     until("another key is open", || async { callee.begun.lock().len() >= 2 }).await;
     until("both are called", || async { callee.begun.lock().len() == 3 }).await;
-}
-
-async fn called_off_tasks_hold_up_nobody(h: Arc<Harness>) {
-    let engine = h.engine().await;
-    serve(&engine, &Counts::new());
-    let callee = Calls::default();
-    engine.register_activity(callee.clone()).unwrap();
-    engine.set_rate("k", Some(Rate::per(2, Duration::from_secs(1)))).await.unwrap();
-    let gone = asks_under(&engine, "gone", "k", 0..300).await;
-    until("one has begun", || async { !callee.begun.lock().is_empty() }).await;
-    gone.terminate().await.unwrap();
-    let before = callee.begun.lock().len();
-    let next = asks_under(&engine, "next", "k", 0..1).await;
-    // The others would have taken two and a half minutes, which nobody waits here.
-    until("the next one has begun", || async { callee.begun.lock().len() > before }).await;
-    next.terminate().await.unwrap();
 }
