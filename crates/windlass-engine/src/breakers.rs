@@ -112,13 +112,24 @@ impl Inner {
                 let fail = |state: &mut Breaker, now| state.failed(policy, permit, now);
                 self.decide(&task.namespace, &breaker.key, fail).await
             }
-            _ if permit == Permit::Probe => {
+            _ if matches!(permit, Permit::Probe(_)) => {
                 let succeed = |state: &mut Breaker, _| state.succeeded(policy, permit);
                 self.decide(&task.namespace, &breaker.key, succeed).await
             }
             _ => Ok(()),
         };
         if let Err(error) = reported {
+            tracing::warn!(key = %breaker.key, %error, "a breaker was not told of a call");
+        }
+    }
+
+    /// Tells a breaker that a call which it let through is not made.
+    pub(crate) async fn not_called(&self, task: &Task, breaker: &TaskBreaker, permit: Permit) {
+        if !matches!(permit, Permit::Probe(_)) {
+            return;
+        }
+        let leave = |state: &mut Breaker, _| state.not_called(permit);
+        if let Err(error) = self.decide(&task.namespace, &breaker.key, leave).await {
             tracing::warn!(key = %breaker.key, %error, "a breaker was not told of a call");
         }
     }

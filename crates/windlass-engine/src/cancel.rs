@@ -4,11 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use windlass_kernel::{Actor, Body, CommitError, Draft, Error, Loaded, RunKey, RunStatus};
+use windlass_kernel::{
+    Actor, Body, CommitError, Draft, Error, Loaded, MessageKind, NewMessage, Op, Run, RunKey,
+    RunStatus,
+};
 
 use crate::control::{ATTEMPTS_MAX, busy, with_actor};
 use crate::engine::{Engine, Inner};
+use crate::model::Manners;
+use crate::tasks::CANCEL_LATE;
 use crate::turn::refusal;
 
 /// How often somebody who waits for a cancelled run looks whether it is still being worked on.
@@ -77,7 +83,78 @@ impl Engine {
     }
 }
 
+/// What ends a run that was told to end and has not done so when its time is over.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Late {
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    actor: Option<Actor>,
+}
+
+/// What a run's ledger calls the request.
+const CANCEL: &str = "cancel";
+
 impl Inner {
+    /// How a run is asked to end.
+    pub(crate) fn manners(&self, run: &Run) -> Manners {
+        let of_model = || {
+            let known = self.options.manners.iter().find(|(model, _)| *model == run.model.as_str());
+            known.map_or_else(Manners::default, |(_, manners)| *manners)
+        };
+        let served = self.registered(&run.workflow);
+        served.map_or_else(of_model, |registered| registered.model.manners())
+    }
+
+    // Whether a message of this name asks runs of some model to end. Few are called so, and for the
+    // others no run need be read.
+    fn may_ask_to_end(&self, name: &str) -> bool {
+        self.options.manners.iter().any(|(_, manners)| manners.cancel == Some(name))
+            || self.models.read().values().any(|served| served.model.manners().cancel == Some(name))
+    }
+
+    /// What has to be enqueued with a message: if it tells a run to end, a task that ends it when its
+    /// time is over. The run may be paused, blocked or served by nobody, so it cannot see to that itself.
+    pub(crate) async fn beside_message(&self, message: &NewMessage) -> Result<Option<Op>, Error> {
+        let told = matches!(message.kind, MessageKind::Signal | MessageKind::Event);
+        if !told || !self.may_ask_to_end(message.name.as_str()) {
+            return Ok(None);
+        }
+        let loaded = self.store.load(vec![message.run_key]).await?.into_iter().next();
+        let ends =
+            |loaded: &Loaded| self.manners(&loaded.run).cancel == Some(message.name.as_str());
+        let Some(Loaded { run, .. }) = loaded.filter(ends) else { return Ok(None) };
+        // The first request counts: the machine hears of no other either.
+        let tasks = self.tasks_of(&run).await?;
+        if tasks.iter().any(|task| task.name.as_str() == CANCEL_LATE) {
+            return Ok(None);
+        }
+        let said: serde_json::Value =
+            message.body.as_ref().and_then(|body| body.read().ok()).unwrap_or_default();
+        let late = Late {
+            reason: said["reason"].as_str().map(shortened),
+            actor: serde_json::from_value(said["actor"].clone()).ok(),
+        };
+        let mut task = self.internal_task(CANCEL_LATE, &run, message.sent_at)?;
+        task.due_at = Some(message.sent_at.plus(self.options.cancel_grace));
+        task.body = Some(Body::of(&late)?);
+        Ok(Some(Op::Enqueue(Box::new(task))))
+    }
+
+    /// Ends a run that was told to end, if it has not done so.
+    pub(crate) async fn cancel_late(
+        self: &Arc<Self>,
+        run_key: RunKey,
+        late: &Late,
+    ) -> Result<(), Error> {
+        let order = Order {
+            reason: Some(late.reason.as_deref().unwrap_or("it was cancelled")),
+            actor: late.actor.as_ref(),
+            request: CANCEL,
+            error_name: "Cancelled",
+        };
+        self.terminate_as(run_key, order).await
+    }
+
     // Ends a run whose turn nobody has; `false` if somebody has it by now, or it has moved on.
     async fn cancel_free(
         self: &Arc<Self>,
@@ -87,7 +164,8 @@ impl Inner {
     ) -> Result<bool, Error> {
         let stamp = self.stamp_after(loaded.run.updated_at);
         let draft = Draft::free(&loaded.run, self.worker, stamp.at);
-        let (draft, _) = self.draft_end_of(loaded, draft, stamp, (reason, actor, "cancel")).await?;
+        let order = Order::new(CANCEL, reason, actor);
+        let (draft, _) = self.draft_end_of(loaded, draft, stamp, order).await?;
         match Arc::clone(self).commit_until_known(draft.finish()).await {
             Ok(_) => Ok(true),
             Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
@@ -101,8 +179,33 @@ pub(crate) fn shortened(reason: &str) -> String {
     reason.chars().take(1_000).collect()
 }
 
+/// What somebody who ends a run says of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) request: &'static str,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) actor: Option<&'a Actor>,
+    /// The name of the error that the run has then.
+    pub(crate) error_name: &'static str,
+}
+
+impl<'a> Order<'a> {
+    pub(crate) const fn new(
+        request: &'static str,
+        reason: Option<&'a str>,
+        actor: Option<&'a Actor>,
+    ) -> Self {
+        Self { request, reason, actor, error_name: "Terminated" }
+    }
+
+    pub(crate) fn error(&self) -> Result<Option<Body>, Error> {
+        let name = self.error_name;
+        let error = |reason: &str| Body::of(&json!({ "name": name, "message": reason }));
+        self.reason.map(error).transpose()
+    }
+}
+
 /// What a run that somebody ends has as its error.
 pub(crate) fn terminated_with(reason: Option<&str>) -> Result<Option<Body>, Error> {
-    let error = |reason: &str| Body::of(&json!({ "name": "Terminated", "message": reason }));
-    reason.map(error).transpose()
+    Order::new(CANCEL, reason, None).error()
 }

@@ -18,6 +18,7 @@ use crate::env::Lane;
 use crate::metrics::Measure;
 use crate::options::Options;
 use crate::room::{Places, Room};
+use crate::tasks::internal_queue;
 use crate::telemetry;
 
 /// How many rows a promotion readies at once.
@@ -33,6 +34,8 @@ const ERROR_DELAY_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Signals {
     turns: AtomicBool,
     tasks: AtomicBool,
+    // Of the engine's own tasks, for which there is room when there is none for others.
+    own: AtomicBool,
     // When the next scheduled turn or task is due, as far as is known.
     due_us: AtomicI64,
     claims: AtomicU32,
@@ -52,6 +55,7 @@ impl Default for Signals {
         Self {
             turns: AtomicBool::new(true),
             tasks: AtomicBool::new(true),
+            own: AtomicBool::new(true),
             due_us: AtomicI64::new(i64::MIN),
             claims: AtomicU32::new(0),
             slots_first: AtomicBool::new(false),
@@ -76,6 +80,12 @@ impl Signals {
         }
     }
 
+    fn own(&self) {
+        self.own.store(true, Ordering::Release);
+        self.tasks.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
     pub(crate) fn due(&self, at: Timestamp) {
         if self.due_us.fetch_min(at.as_micros(), Ordering::AcqRel) > at.as_micros() {
             self.notify.notify_one();
@@ -85,6 +95,7 @@ impl Signals {
     pub(crate) fn everything(&self) {
         self.turns.store(true, Ordering::Release);
         self.tasks.store(true, Ordering::Release);
+        self.own.store(true, Ordering::Release);
         self.due_us.store(i64::MIN, Ordering::Release);
         self.notify.notify_one();
     }
@@ -178,12 +189,10 @@ impl Inner {
         if !turns && !tasks {
             return Ok(more);
         }
-        if self.pressed().is_some() {
-            // What is ready stays so; when the pressure is gone, everything is looked at.
-            self.signals.turns.fetch_or(turns, Ordering::AcqRel);
-            self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
-            return Ok(more);
-        }
+        let pressed = self.pressed();
+        // What is ready stays so; when the pressure is gone, everything is looked at.
+        self.signals.turns.fetch_or(turns && pressed.turns, Ordering::AcqRel);
+        let turns = turns && !pressed.turns;
         let _claiming = self.claiming.lock().await;
         if self.is_draining() {
             return Ok(false);
@@ -199,6 +208,9 @@ impl Inner {
                 }
                 if !claims.tasks.is_empty() {
                     self.signals.tasks.store(true, Ordering::Release);
+                }
+                if claims.tasks.iter().any(|task| task.queue == internal_queue()) {
+                    self.signals.own.store(true, Ordering::Release);
                 }
                 more |= full_turns || !claims.tasks.is_empty();
                 if self.is_draining() {
@@ -245,6 +257,7 @@ impl Inner {
         }
         if promoted.tasks > 0 {
             self.signals.tasks.store(true, Ordering::Release);
+            self.signals.own.store(true, Ordering::Release);
         }
         Ok(promoted.next_due.is_some_and(|next| next <= promoted.now))
     }
@@ -281,10 +294,19 @@ impl Inner {
         if tasks {
             let room = self.up_to_watermark(self.options.tasks_max);
             let room = room.saturating_sub(self.tasks.taken());
+            let room = if self.pressed().tasks { 0 } else { room };
             (rest.tasks.routes, rest.tasks.max) = self.tasks.wanted(bound(room));
+            let own = self.signals.own.swap(false, Ordering::AcqRel);
             if rest.tasks.max == 0 && !rest.tasks.routes.is_empty() {
                 self.task_backlog.store(true, Ordering::Relaxed);
                 self.signals.tasks.store(true, Ordering::Release);
+                rest.tasks.routes.clear();
+                if own {
+                    let (routes, room) = self.tasks.own_wanted();
+                    (rest.tasks.routes, rest.tasks.max) = (routes, bound(room));
+                    // Those that there is no room for are looked for again.
+                    self.signals.own.fetch_or(rest.tasks.max == 0, Ordering::AcqRel);
+                }
             }
         }
         let first = match self.signals.slots_first.load(Ordering::Acquire) {
@@ -373,6 +395,8 @@ impl Inner {
             },
         };
         self.metrics.claims.add(1);
+        let own = |route: &Route| route.queue == internal_queue();
+        let others = !request.tasks.routes.iter().all(own);
         let tasks_max = request.tasks.max as usize;
         let Options { worker_group, tasks_max: slots, .. } = &self.options;
         let span = telemetry::claim(self.worker, worker_group, self.tasks.held(), *slots);
@@ -382,7 +406,9 @@ impl Inner {
         self.clock.learn(claims.now);
         if tasks_max > 0 {
             let full = claims.tasks.len() >= tasks_max;
-            self.task_backlog.store(full, Ordering::Relaxed);
+            if others {
+                self.task_backlog.store(full, Ordering::Relaxed);
+            }
             self.metrics.tasks_claimed.add(claims.tasks.len() as u64);
             self.metrics.time(Measure::Claim, "", self.env.elapsed() - asked);
         }
@@ -437,6 +463,7 @@ impl Inner {
                     self.signals.turns();
                 }
             }
+            Wakeup::Task(route) if route.queue == internal_queue() => self.signals.own(),
             Wakeup::Task(route) => {
                 if self.tasks.serves(route) {
                     self.signals.tasks();

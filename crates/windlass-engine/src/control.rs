@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, Draft, EFFECT,
-    End, Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind, MessageName, NewMessage,
-    NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard, RunKey, RunStatus, Stamp, Step,
-    StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow, Wake,
+    Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, DeadLetter,
+    Draft, EFFECT, End, Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind,
+    MessageName, NewMessage, NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard,
+    RunKey, RunStatus, Stamp, Step, StepKey, StepStatus, Task, TasksQuery, Timestamp,
+    Turn as TurnRow, Wake,
 };
 
-use crate::cancel::{shortened, terminated_with};
+use crate::cancel::{Order, shortened};
 use crate::drive::held;
 use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
@@ -104,7 +105,7 @@ impl Engine {
             let run = self.current(run_key).await?;
             refuse_ended(&run, "terminated")?;
             let Some((draft, run)) =
-                inner.terminating(run_key, reason, actor.as_ref(), "terminate").await?
+                inner.terminating(run_key, Order::new("terminate", reason, actor.as_ref())).await?
             else {
                 continue;
             };
@@ -130,9 +131,8 @@ impl Engine {
                 let stamp = inner.clock.stamp(inner.clock.now());
                 Draft::create(new, OnExisting::Refuse, stamp)?.finish()
             } else {
-                let reason = Some("restarted");
-                let terminating =
-                    inner.terminating(run.run_key, reason, actor.as_ref(), "restart").await?;
+                let order = Order::new("restart", Some("restarted"), actor.as_ref());
+                let terminating = inner.terminating(run.run_key, order).await?;
                 let Some((mut draft, run)) = terminating else { continue };
                 let new = inner.next_generation(&run, draft.cursor());
                 let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
@@ -157,8 +157,8 @@ impl Engine {
                 new.input = input.clone();
                 Draft::create(new, OnExisting::Refuse, stamp)?.finish()
             } else {
-                let reason = Some("replaced");
-                let terminating = inner.terminating(run.run_key, reason, None, "replace").await?;
+                let order = Order::new("replace", Some("replaced"), None);
+                let terminating = inner.terminating(run.run_key, order).await?;
                 let Some((mut draft, run)) = terminating else { continue };
                 let mut new = inner.next_generation(&run, draft.cursor());
                 new.input = input.clone();
@@ -178,17 +178,17 @@ impl Engine {
         self.retry_with(run_key, actor, None).await
     }
 
-    /// As [`Engine::retry`], with something more in the same commit.
+    /// As [`Engine::retry`], for a dead letter of the run, whose step is tried again as well.
     pub(crate) async fn retry_with(
         &self,
         run_key: RunKey,
         actor: Option<Actor>,
-        beside: Option<Op>,
+        letter: Option<&DeadLetter>,
     ) -> Result<Run, Error> {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
             let run = self.newest(&self.current(run_key).await?).await?;
-            if beside.is_some() && run.run_key != run_key {
+            if letter.is_some() && run.run_key != run_key {
                 let message = format!(
                     "run {:?} has gone on as generation {} since; look at that one, and delete the letter",
                     run.id, run.generation
@@ -205,16 +205,14 @@ impl Engine {
             let Some(loaded) = inner.store.load(vec![run.run_key]).await?.into_iter().next() else {
                 continue;
             };
-            let mut commit = inner.carried_on(loaded, actor.as_ref())?;
-            match &beside {
-                Some(beside) => commit.ops.push(beside.clone()),
-                None => commit.ops.extend(self.requeued_with(&run).await?),
-            }
+            let step = letter.and_then(|letter| letter.step_key.as_ref());
+            let mut commit = inner.carried_on(loaded, actor.as_ref(), step)?;
+            commit.ops.extend(self.requeued_with(&run, letter).await?);
             match self.superseded(commit).await {
                 Ok(Some(created)) => return Ok(created),
                 Ok(None) => {}
                 // Somebody has requeued or deleted it meanwhile: the run is looked at again.
-                Err(error) if beside.is_none() && error.code() == "DEAD_LETTER_NOT_FOUND" => {}
+                Err(error) if letter.is_none() && error.code() == "DEAD_LETTER_NOT_FOUND" => {}
                 Err(error) => return Err(error),
             }
         }
@@ -338,9 +336,7 @@ impl Inner {
     async fn terminating(
         self: &Arc<Self>,
         run_key: RunKey,
-        reason: Option<&str>,
-        actor: Option<&Actor>,
-        request: &str,
+        order: Order<'_>,
     ) -> Result<Option<(Draft, Run)>, Error> {
         let slot = self.live.lock().get(&run_key).cloned();
         let Some(claimed) = self.store.revoke(run_key, self.worker).await? else {
@@ -349,7 +345,7 @@ impl Inner {
         if let Some(slot) = slot {
             slot.lose();
         }
-        let drafted = self.draft_end(&claimed, reason, actor, request).await;
+        let drafted = self.draft_end(&claimed, order).await;
         if !matches!(drafted, Ok(Some(_))) {
             self.let_go(run_key, claimed.hold).await;
         }
@@ -380,15 +376,13 @@ impl Inner {
     async fn draft_end(
         &self,
         claimed: &ClaimedTurn,
-        reason: Option<&str>,
-        actor: Option<&Actor>,
-        request: &str,
+        order: Order<'_>,
     ) -> Result<Option<(Draft, Run)>, Error> {
         let loaded = self.store.load(vec![claimed.run_key]).await?.into_iter().next();
         let Some(loaded) = loaded else { return Ok(None) };
         let stamp = self.stamp_after(loaded.run.updated_at);
         let draft = Draft::held(&loaded.run, claimed.hold, stamp.at);
-        self.draft_end_of(loaded, draft, stamp, (reason, actor, request)).await.map(Some)
+        self.draft_end_of(loaded, draft, stamp, order).await.map(Some)
     }
 
     /// Drafts the end of a run that somebody ends, on top of a draft with its guard.
@@ -397,18 +391,17 @@ impl Inner {
         loaded: Loaded,
         mut draft: Draft,
         stamp: Stamp,
-        (reason, actor, request): (Option<&str>, Option<&Actor>, &str),
+        order: Order<'_>,
     ) -> Result<(Draft, Run), Error> {
         let run = loaded.run;
-        let mut payload = with_actor(actor);
-        payload["request"] = request.into();
-        if let Some(reason) = reason {
+        let mut payload = with_actor(order.actor);
+        payload["request"] = order.request.into();
+        if let Some(reason) = order.reason {
             payload["reason"] = shortened(reason).into();
         }
-        let error = terminated_with(reason)?;
-        let end = End::Terminated(error);
+        let end = End::Terminated(order.error()?);
         // A parent waits for its child's name: a restart is nothing that it hears of.
-        let message = match request {
+        let message = match order.request {
             "restart" => None,
             _ => result_for_parent(&run, &end, stamp)?,
         };
@@ -500,24 +493,33 @@ impl Inner {
     }
 
     // The next generation of an errored run: with what it had settled, except for the step that
-    // failed it, and with the events that it had not read.
-    fn carried_on(&self, loaded: Loaded, actor: Option<&Actor>) -> Result<Commit, Error> {
+    // failed it and the one that is asked for, and with the events that it had not read.
+    fn carried_on(
+        &self,
+        loaded: Loaded,
+        actor: Option<&Actor>,
+        asked_for: Option<&StepKey>,
+    ) -> Result<Commit, Error> {
         let Loaded { run, mut steps, messages } = loaded;
         let new = self.next_generation(&run, CausalRef::event(run.cursor));
         let run_key = new.run_key;
         let mut at = self.clock.now().max(run.updated_at);
         let mut draft = Draft::create(new, OnExisting::Refuse, self.clock.stamp(at))?;
         let failed = failed_step(&run, &steps);
+        let again = |step: &Step| {
+            [failed.as_ref(), asked_for].contains(&Some(&step.step_key))
+                && step.status != StepStatus::Completed
+        };
         let mut first = true;
         // What a step was given before it was tried is consumed: its next attempt begins with it.
         let given = |step: &&Step| {
             step.wait_for.is_some()
                 && !WAITS.contains(&&*step.kind)
-                && (!step.status.is_settled() || Some(&step.step_key) == failed.as_ref())
+                && (!step.status.is_settled() || again(step))
         };
         let given: Vec<Step> = steps.iter().filter(given).cloned().collect();
         // In the order in which they were recorded: replay delivers them in it.
-        steps.retain(|step| step.status.is_settled() && Some(&step.step_key) != failed.as_ref());
+        steps.retain(|step| step.status.is_settled() && !again(step));
         steps.sort_by_key(|step| step.updated_at);
         for mut step in steps {
             at = at.plus(std::time::Duration::from_micros(1));
@@ -618,9 +620,18 @@ impl Inner {
     }
 
     async fn terminate_child(self: &Arc<Self>, run_key: RunKey) -> Result<(), Error> {
+        let reason = Some("the parent run has ended, or no longer waits for it");
+        self.terminate_as(run_key, Order::new("parent", reason, None)).await
+    }
+
+    /// Ends a run, unless it has ended.
+    pub(crate) async fn terminate_as(
+        self: &Arc<Self>,
+        run_key: RunKey,
+        order: Order<'_>,
+    ) -> Result<(), Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let reason = Some("the parent run has ended, or no longer waits for it");
-            let Some((draft, _)) = self.terminating(run_key, reason, None, "parent").await? else {
+            let Some((draft, _)) = self.terminating(run_key, order).await? else {
                 return Ok(());
             };
             match self.commit_taken(draft.finish()).await {

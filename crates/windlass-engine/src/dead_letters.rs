@@ -1,14 +1,16 @@
 //! Dead letters of all models: what was given up, for operators to look at, requeue or delete.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route, Run,
-    RunKey, Task, TaskId, Timestamp,
+    Actor, Body, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route,
+    Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
 };
 
-use crate::engine::Engine;
-use crate::turn::refusal;
+use crate::engine::{Engine, Inner};
+use crate::model::TurnError;
+use crate::turn::{Turn, refusal};
 
 /// What a requeued dead letter became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +46,9 @@ impl Engine {
     }
 
     /// Tries a dead letter again. An effect goes back to its queue under its old id. For anything
-    /// else the run is what has to go on: if it has errored, this is its retry, and completed steps
-    /// are taken along. A letter is requeued once, unless it dies again; how often is counted.
+    /// else the run is what has to go on: if it has errored, this is its retry. Completed steps are
+    /// taken along; the letter's step is tried again, and so is the one that ended the run. A letter
+    /// is requeued once, unless it dies again; how often is counted.
     pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
         let letter = self.dead_letter(task_id).await?;
         if letter.requeued_at.is_some() {
@@ -53,16 +56,15 @@ impl Engine {
             return Err(Error::new(ErrorKind::Conflict, "DEAD_LETTER_REQUEUED", message));
         }
         let at = self.inner.clock.now();
-        let mark = Op::Requeue { task_id, at };
         match letter.run_key.filter(|_| &*letter.kind != windlass_kernel::EFFECT) {
             Some(run_key) => {
-                let run = self.retry_with(run_key, actor, Some(mark)).await?;
+                let run = self.retry_with(run_key, actor, Some(&letter)).await?;
                 self.inner.metrics.dead_requeued.add(1);
                 Ok(Requeued::Run(run.run_key))
             }
             None => {
                 let task = again(letter, at);
-                let ops = vec![mark, Op::Enqueue(Box::new(task))];
+                let ops = vec![Op::Requeue { task_id, at }, Op::Enqueue(Box::new(task))];
                 let commit = Commit::new(None, None, ops);
                 let answer = Arc::clone(&self.inner).commit_until_known(commit).await;
                 match answer {
@@ -82,17 +84,20 @@ impl Engine {
         }
     }
 
-    /// What marks the letters of an errored run as requeued, for the commit that carries it on. Effects
-    /// have a life of their own.
-    pub(crate) async fn requeued_with(&self, run: &Run) -> Result<Vec<Op>, Error> {
-        let limit = self.inner.options.limits.page_rows_max;
-        let query = Query::LettersOfRun { run_key: run.run_key, limit };
-        let letters = self.inner.store.list(query).await?.dead_letters()?;
+    /// What marks the letters of an errored run as requeued, for the commit that carries it on: that
+    /// run's steps cannot be tried again any more. Effects have a life of their own. If it is carried
+    /// on for a letter, that one is marked, whatever has become of it.
+    pub(crate) async fn requeued_with(
+        &self,
+        run: &Run,
+        letter: Option<&DeadLetter>,
+    ) -> Result<Vec<Op>, Error> {
+        let letters = self.inner.letters_of(run.run_key).await?;
         let at = self.inner.clock.now();
-        let open = letters.into_iter().filter(|letter| {
-            letter.requeued_at.is_none() && &*letter.kind != windlass_kernel::EFFECT
-        });
-        Ok(open.map(|letter| Op::Requeue { task_id: letter.task_id, at }).collect())
+        let open = letters.into_iter().filter(|letter| letter.requeued_at.is_none());
+        let mut ids: BTreeSet<TaskId> = open.map(|letter| letter.task_id).collect();
+        ids.extend(letter.map(|letter| letter.task_id));
+        Ok(ids.into_iter().map(|task_id| Op::Requeue { task_id, at }).collect())
     }
 
     /// Deletes dead letters of the namespace. Answers how many were there.
@@ -137,6 +142,64 @@ impl Engine {
                 return Ok(deleted);
             }
         }
+    }
+}
+
+impl Inner {
+    // The letters of a run, without those of its effects.
+    async fn letters_of(&self, run_key: RunKey) -> Result<Vec<DeadLetter>, Error> {
+        let limit = self.options.limits.page_rows_max;
+        let letters = self.store.list(Query::LettersOfRun { run_key, limit }).await?;
+        let mut letters = letters.dead_letters()?;
+        letters.retain(|letter| &*letter.kind != windlass_kernel::EFFECT);
+        Ok(letters)
+    }
+}
+
+/// Tasks that died in the generation before and were requeued with this one, by their steps. If such a
+/// step is asked for again, its task goes on under its old id: so the letter, should there be another,
+/// is the same one, with all the errors and the count.
+#[derive(Debug, Default)]
+pub struct Revived(BTreeMap<StepKey, (TaskId, Option<Body>)>);
+
+impl Revived {
+    /// Makes a step's new task the one that died, if there is one.
+    pub fn revive(&self, task: &mut Task) {
+        let found = task.step_key.as_ref().and_then(|key| self.0.get(key));
+        if let Some((task_id, errors)) = found {
+            (task.task_id, task.errors) = (*task_id, errors.clone());
+        }
+    }
+
+    /// The id that a step's task had when it died.
+    pub fn task_id(&self, step_key: &str) -> Option<TaskId> {
+        self.0.get(&StepKey::from_stored(step_key)).map(|(task_id, _)| *task_id)
+    }
+}
+
+impl Turn {
+    /// What was requeued with this generation of the run.
+    pub async fn revived(&self) -> Result<Revived, TurnError> {
+        if self.run.generation == 0 {
+            return Ok(Revived::default());
+        }
+        let before = Query::Generations {
+            namespace: self.run.namespace.clone(),
+            workflow: self.run.workflow.clone(),
+            id: self.run.id.clone(),
+            before: Some(self.run.generation),
+            limit: 1,
+        };
+        let before = self.inner.store.list(before).await.and_then(|rows| rows.runs());
+        let before = before.map_err(TurnError::Store)?.into_iter().next();
+        let Some(before) = before.filter(|run| run.status == RunStatus::Errored) else {
+            return Ok(Revived::default());
+        };
+        let letters = self.inner.letters_of(before.run_key).await.map_err(TurnError::Store)?;
+        let requeued = letters.into_iter().filter(|letter| letter.requeued_at.is_some());
+        let by_step =
+            requeued.filter_map(|letter| Some((letter.step_key?, (letter.task_id, letter.errors))));
+        Ok(Revived(by_step.collect()))
     }
 }
 

@@ -563,7 +563,8 @@ impl Engine {
         }
         inner.begin_turns(claims.turns, steps_left);
         drop(places);
-        while inner.tasks.held() > 0 || keys.iter().any(|key| inner.live.lock().contains_key(key)) {
+        let busy = || inner.tasks.held() + inner.tasks.own_held() > 0;
+        while busy() || keys.iter().any(|key| inner.live.lock().contains_key(key)) {
             inner.env.sleep(Duration::from_millis(1)).await;
         }
         Ok(count + tasks)

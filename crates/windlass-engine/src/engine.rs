@@ -270,9 +270,9 @@ impl Engine {
         self.inner.registered(workflow).map(|registered| registered.model.name())
     }
 
-    /// How runs of a workflow are asked to end, if this process serves it.
-    pub fn manners_of(&self, workflow: &WorkflowName) -> Option<Manners> {
-        self.inner.registered(workflow).map(|registered| registered.model.manners())
+    /// How a run is asked to end.
+    pub fn manners_of(&self, run: &Run) -> Manners {
+        self.inner.manners(run)
     }
 
     /// The same engine, speaking for another tenant: the runs that it starts and finds by name, the
@@ -336,10 +336,13 @@ impl Engine {
         (held, self.inner.sticky.lock().len())
     }
 
-    /// How much of its room this process uses: turns and tasks held here, and how many there may be.
+    /// How much of its room this process uses: turns or tasks held here, and how many there may be,
+    /// whichever are closer to their limit.
     pub fn room_used(&self) -> (usize, usize) {
-        let held = self.inner.turns_held.load(Ordering::Acquire) + self.inner.tasks.held();
-        (held, self.inner.options.turns_max + self.inner.options.tasks_max)
+        let (turns, tasks) = self.inner.held_now();
+        let turns = (turns, self.inner.options.turns_max);
+        let tasks = (tasks, self.inner.options.tasks_max);
+        if turns.0 * tasks.1 > tasks.0 * turns.1 { turns } else { tasks }
     }
 
     /// Forgets every waiting run in memory, as if there were no room for them: their next turns
@@ -386,6 +389,7 @@ impl Inner {
         }
         self.set_phase(Phase::Stopped);
         drop(self.claiming.lock().await);
+        self.flush_beats().await;
         self.write_tallies().await;
         if let Err(error) = self.write_templates().await {
             tracing::warn!(%error, "what runs of a workflow have cannot be told to others");
@@ -419,7 +423,7 @@ impl Inner {
     }
 
     fn busy(&self) -> bool {
-        self.held_now() != (0, 0)
+        self.held_now() != (0, 0) || self.tasks.own_held() > 0
     }
 
     /// How many turns and tasks are held here.
@@ -475,7 +479,7 @@ impl Inner {
         limit.is_none()
             && self.options.background
             && !self.is_draining()
-            && self.pressed().is_none()
+            && !self.pressed().turns
             && self.turns_held.load(Ordering::Relaxed) < self.options.turns_max
             && self
                 .models
@@ -494,7 +498,7 @@ impl Inner {
             && self.options.background
             && !self.task_backlog.load(Ordering::Relaxed)
             && !self.is_draining()
-            && self.pressed().is_none()
+            && !self.pressed().tasks
             && self.tasks.serves(&route);
         ours.then(|| self.tasks.promise(leaving)).flatten()
     }
@@ -612,17 +616,19 @@ impl Inner {
         // Nobody wants the results of tasks that were taken away.
         let mut gone = running;
         for item in &held {
-            if let HeldItem::Task { task_id, .. } = item {
-                gone.remove(task_id);
+            if let HeldItem::Task { task_id, claim_no, .. } = item {
+                gone.remove(&(*task_id, *claim_no));
             }
         }
-        gone.iter().for_each(|task_id| self.tasks.cancel(task_id));
+        gone.iter().for_each(|claim| self.tasks.cancel_claim(claim));
         let forgotten: Vec<HeldItem> = {
             let live = self.live.lock();
             held.into_iter()
                 .filter(|item| match item {
                     HeldItem::Turn { run_key, .. } => !live.contains_key(run_key),
-                    HeldItem::Task { task_id, .. } => !self.tasks.knows(task_id),
+                    HeldItem::Task { task_id, claim_no, .. } => {
+                        !self.tasks.knows(&(*task_id, *claim_no))
+                    }
                 })
                 .collect()
         };

@@ -42,7 +42,7 @@ pub use at_hand::AtHand;
 pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
-pub use dead_letters::Requeued;
+pub use dead_letters::{Requeued, Revived};
 pub use engine::{Engine, EngineParts, Serving};
 pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
 pub use metrics::{Counter, Measure, Metrics, Recorder};

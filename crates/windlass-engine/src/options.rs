@@ -6,6 +6,7 @@ use std::time::Duration;
 use windlass_kernel::{Error, ErrorKind, Limits, Namespace};
 
 use crate::admission::Admission;
+use crate::model::Manners;
 use crate::pressure::BackpressureConfig;
 use crate::retention::Archive;
 
@@ -88,6 +89,9 @@ pub struct Options {
     pub backpressure: Option<BackpressureConfig>,
     /// When new runs are refused because the workers are too far behind. Default never.
     pub admission: Option<Admission>,
+    /// How runs of models are asked to end, for runs whose workflow this process does not serve. Default
+    /// empty; the facade knows its models.
+    pub manners: &'static [(&'static str, Manners)],
     /// Sizes, lengths and counts.
     pub limits: Limits,
     /// Called after commits that gave a run something to do. It must not block.
@@ -118,6 +122,7 @@ impl Default for Options {
             archive: None,
             backpressure: None,
             admission: None,
+            manners: &[],
             limits: Limits::DEFAULT,
             on_enqueued: None,
         }

@@ -90,6 +90,13 @@ struct Pressed {
     cpu: bool,
 }
 
+/// What a worker takes no more of for now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holds {
+    pub(crate) turns: bool,
+    pub(crate) tasks: bool,
+}
+
 impl Pressed {
     fn next(self, config: &BackpressureConfig, now: &Measures) -> Self {
         let (high, low) = (config.high_watermark, config.low_watermark);
@@ -100,6 +107,12 @@ impl Pressed {
             memory: config.memory_threshold.is_some() && over(self.memory, now.memory, 1.0),
             cpu: config.cpu_threshold.is_some() && over(self.cpu, now.cpu, 1.0),
         }
+    }
+
+    // Memory and processor are everybody's; turns and tasks have room of their own.
+    fn holds(self) -> Holds {
+        let both = self.memory || self.cpu;
+        Holds { turns: both || self.turns, tasks: both || self.tasks }
     }
 
     fn reason(self) -> Option<&'static str> {
@@ -146,10 +159,9 @@ impl State {
 }
 
 impl Inner {
-    /// Why this worker takes nothing new, if so: by what it holds now and by the last look at what it
-    /// uses.
-    pub(crate) fn pressed(&self) -> Option<&'static str> {
-        let config = self.options.backpressure.as_ref()?;
+    /// What this worker takes no more of: by what it holds now and by the last look at what it uses.
+    pub(crate) fn pressed(&self) -> Holds {
+        let Some(config) = self.options.backpressure.as_ref() else { return Holds::default() };
         let (turns_held, tasks_held) = (self.held_now().0, self.tasks.taken());
         let (before, now) = {
             let mut state = self.pressure.state.lock();
@@ -160,16 +172,17 @@ impl Inner {
                 memory: state.memory,
                 cpu: state.cpu,
             };
-            let before = state.pressed.reason();
+            let before = state.pressed;
             state.pressed = state.pressed.next(config, &measures);
-            (before, state.pressed.reason())
+            (before, state.pressed)
         };
-        if before != now {
-            tracing::info!(reason = now.unwrap_or("none"), "backpressure");
+        if before.reason() != now.reason() {
+            tracing::info!(reason = now.reason().unwrap_or("none"), "backpressure");
             self.pressure.changed.notify_one();
-            if now.is_none() {
-                self.signals.everything();
-            }
+        }
+        let (before, now) = (before.holds(), now.holds());
+        if (before.turns && !now.turns) || (before.tasks && !now.tasks) {
+            self.signals.everything();
         }
         now
     }
@@ -265,6 +278,17 @@ mod tests {
         assert_eq!(pressed.reason(), Some("backpressure: processor"));
         let pressed = pressed.next(&config(), &Measures { tasks: 0.8, ..Measures::default() });
         assert_eq!(pressed.reason(), Some("backpressure: tasks"));
+    }
+
+    #[test]
+    fn turns_and_tasks_do_not_hold_each_other_up() {
+        let holds = |measures| Pressed::default().next(&config(), &measures).holds();
+        let (turns, tasks) = (true, true);
+        let none = Holds::default();
+        assert_eq!(holds(Measures { turns: 1.0, ..Measures::default() }), Holds { turns, ..none });
+        assert_eq!(holds(Measures { tasks: 1.0, ..Measures::default() }), Holds { tasks, ..none });
+        assert_eq!(holds(Measures { memory: 1.0, ..Measures::default() }), Holds { turns, tasks });
+        assert_eq!(holds(Measures { cpu: 1.0, ..Measures::default() }), Holds { turns, tasks });
     }
 
     #[test]

@@ -62,10 +62,11 @@ impl Rates {
     }
 }
 
+// The most special one first: whoever is held up by it has used up no slot of those that others wait
+// for, too.
 fn keys(task: &Task) -> Vec<LimitKey> {
-    let mut keys = vec![queue_key(task.queue.as_str()), activity_key(task.name.as_str())];
-    keys.extend(task.limit_key.clone());
-    keys
+    let shared = [activity_key(task.name.as_str()), queue_key(task.queue.as_str())];
+    task.limit_key.clone().into_iter().chain(shared).collect()
 }
 
 fn queue_key(queue: &str) -> LimitKey {

@@ -1,20 +1,21 @@
 //! What follows from an attempt at a task: its result, another attempt, or a dead letter.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::retry::{DELAY_MAX, Decision, GiveUpReason};
 use windlass_kernel::{
-    Body, Commit, DeadLetter, EFFECT, Error, MessageId, MessageKind, MessageName, NewMessage, Op,
-    Reschedule, RetryPolicy, Task, TaskGuard, Timestamp, Wake,
+    Body, Commit, DeadLetter, EFFECT, Error, Limits, MessageId, MessageKind, MessageName,
+    NewMessage, Op, Reschedule, RetryPolicy, Task, TaskGuard, Timestamp, Wake,
 };
 
 use crate::engine::Inner;
 use crate::tasks::{TaskBody, TaskFailure, TaskResult, failure};
 use crate::turn::Turn;
 
-/// How many errors of failed attempts a task keeps, the latest ones.
-const ERRORS_MAX: usize = 20;
+/// How many errors of failed attempts a task keeps at least, the latest ones, whatever its policy says.
+const ERRORS_MIN: u32 = 20;
 
 /// The name of the error of a task whose attempts together took too long.
 pub(crate) const SCHEDULE_TO_CLOSE: &str = "ScheduleToCloseTimeout";
@@ -114,8 +115,8 @@ impl Turn {
         let number = task.attempt + u32::from(task.worker.is_some());
         let retryable = task.worker.is_some() && name != SCHEDULE_TO_CLOSE;
         let failure = failure(name, message, retryable);
-        let errors = history(task, number, &failure, now)?;
         let policy = body.map_or_else(RetryPolicy::none, |body| body.retry);
+        let errors = history(task, number, &failure, now, (&policy, self.limits()))?;
         let random = self.env().random();
         match policy.decide(number, name, retryable, None, random) {
             Decision::RetryIn(delay) => Ok(Overdue::Again(Op::Reschedule(Box::new(Reschedule {
@@ -123,6 +124,7 @@ impl Turn {
                 wake: Wake::At(now.plus(delay)),
                 attempt: number,
                 errors: Some(errors),
+                untried: false,
             })))),
             Decision::GiveUp(_) => {
                 self.metrics().tasks_dead.add(1);
@@ -173,7 +175,7 @@ impl Inner {
             }
             decision => (decision, failure),
         };
-        let errors = history(task, number, &failure, now)?;
+        let errors = history(task, number, &failure, now, (policy, &self.options.limits))?;
         match decision {
             Decision::RetryIn(delay) => {
                 self.metrics.tasks_retried.add(1);
@@ -181,7 +183,9 @@ impl Inner {
                     task_id: task.task_id,
                     wake: Wake::At(now.plus(delay)),
                     attempt: number,
-                    errors: Some(errors),
+                    // Being told to wait is no failure, and would drive those out that are.
+                    errors: limited.is_none().then_some(errors),
+                    untried: false,
                 };
                 let ops = vec![Op::Reschedule(Box::new(again))];
                 Ok(Settling::Later(Commit::new(None, Some(guard), ops)))
@@ -246,15 +250,22 @@ fn history(
     attempt: u32,
     failure: &TaskFailure,
     now: Timestamp,
+    (policy, limits): (&RetryPolicy, &Limits),
 ) -> Result<Body, Error> {
-    let mut errors: Vec<serde_json::Value> =
+    let mut errors: VecDeque<serde_json::Value> =
         task.errors.as_ref().and_then(|errors| errors.read().ok()).unwrap_or_default();
-    errors.push(json!({
+    errors.push_back(json!({
         "attempt": attempt,
         "name": failure.name,
         "message": cut(&failure.message, 2_000),
         "at": now.to_string(),
     }));
-    let skip = errors.len().saturating_sub(ERRORS_MAX);
-    Body::of(&errors[skip..])
+    let most = policy.attempts_max().unwrap_or(0).max(ERRORS_MIN) as usize;
+    loop {
+        let body = Body::of(&errors)?;
+        if errors.len() <= most && (body.len() <= limits.task_bytes_max || errors.len() == 1) {
+            return Ok(body);
+        }
+        errors.pop_front();
+    }
 }

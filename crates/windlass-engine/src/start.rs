@@ -195,7 +195,9 @@ impl Engine {
                 sent_at: now,
                 required: true,
             };
-            let commit = Commit::new(None, None, vec![Op::PutMessage(Box::new(message))]);
+            let beside = inner.beside_message(&message).await?;
+            let ops = std::iter::once(Op::PutMessage(Box::new(message))).chain(beside);
+            let commit = Commit::new(None, None, ops.collect());
             match Arc::clone(inner).commit_until_known(commit).await {
                 Ok(committed) => {
                     if inner.options.on_enqueued.is_some() {

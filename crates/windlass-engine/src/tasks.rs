@@ -1,6 +1,6 @@
 //! Task workers: activities and effects, claimed from queues, run beside turns, settled in one commit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use windlass_kernel::{
 };
 
 use crate::breakers::TaskBreaker;
-use crate::engine::{Engine, FixedState, Inner};
+use crate::engine::{Engine, Inner};
 use crate::env::Lane;
 use crate::metrics::Measure;
 use crate::settle::{Attempt, RATE_LIMITED, SCHEDULE_TO_CLOSE, Settling};
@@ -36,7 +36,13 @@ pub(crate) const CANCEL_TREE: &str = "cancel-tree";
 pub(crate) const CANCEL_RUN: &str = "cancel-run";
 /// The engine's own task: sends what came too late for a generation to the next one.
 pub(crate) const CARRY_OVER: &str = "carry-over";
-const INTERNAL: [&str; 3] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER];
+/// The engine's own task: ends a run that was told to end and has not done so in time.
+pub(crate) const CANCEL_LATE: &str = "cancel-late";
+const INTERNAL: [&str; 4] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER, CANCEL_LATE];
+
+/// How many of its own tasks an engine holds beside `tasks_max`: what ends runs and reaches what they
+/// have left behind must not wait for the activities that it is to end.
+const OWN_MAX: usize = 16;
 
 /// The queue of the engine's own tasks, which every engine serves.
 pub(crate) fn internal_queue() -> QueueName {
@@ -186,12 +192,18 @@ impl Running {
     }
 }
 
+/// A task and the number of the claim that it is held under here.
+pub(crate) type Claim = (TaskId, u64);
+
 /// The tasks that this process serves and runs.
 pub(crate) struct Tasks {
     handlers: RwLock<BTreeMap<Route, Arc<dyn TaskHandler>>>,
-    running: Mutex<HashMap<TaskId, Arc<Running>, FixedState>>,
+    // By claim, too: an attempt that lost its task may still run when the task is claimed again.
+    running: Mutex<BTreeMap<Claim, Arc<Running>>>,
     // Room that is kept for tasks whose commit is on its way.
     promised: AtomicUsize,
+    // How many of those that run are the engine's own.
+    own: AtomicUsize,
     max: usize,
 }
 
@@ -201,12 +213,24 @@ impl Tasks {
             handlers: RwLock::default(),
             running: Mutex::default(),
             promised: AtomicUsize::new(0),
+            own: AtomicUsize::new(0),
             max,
         }
     }
 
     pub(crate) fn held(&self) -> usize {
-        self.running.lock().len()
+        let all = self.running.lock();
+        all.len() - self.own_held()
+    }
+
+    /// How many of the engine's own tasks are held.
+    pub(crate) fn own_held(&self) -> usize {
+        self.own.load(Ordering::Acquire)
+    }
+
+    /// The routes of the engine's own tasks, and how many there is room for.
+    pub(crate) fn own_wanted(&self) -> (Vec<Route>, usize) {
+        (INTERNAL.map(internal_route).into(), OWN_MAX.saturating_sub(self.own_held()))
     }
 
     /// How many are held, or will be when a commit is known.
@@ -214,12 +238,26 @@ impl Tasks {
         self.held() + self.promised.load(Ordering::Acquire)
     }
 
-    pub(crate) fn knows(&self, task_id: &TaskId) -> bool {
-        self.running.lock().contains_key(task_id)
+    pub(crate) fn knows(&self, claim: &Claim) -> bool {
+        self.running.lock().contains_key(claim)
     }
 
-    pub(crate) fn running(&self) -> BTreeSet<TaskId> {
+    pub(crate) fn running(&self) -> BTreeSet<Claim> {
         self.running.lock().keys().copied().collect()
+    }
+
+    fn begun(&self, claim: Claim, running: Arc<Running>, own: bool) {
+        // Whoever has it here from before has lost it.
+        self.cancel(&claim.0);
+        let mut all = self.running.lock();
+        all.insert(claim, running);
+        self.own.fetch_add(usize::from(own), Ordering::AcqRel);
+    }
+
+    fn over(&self, claim: &Claim, own: bool) {
+        let mut all = self.running.lock();
+        all.remove(claim);
+        self.own.fetch_sub(usize::from(own), Ordering::AcqRel);
     }
 
     pub(crate) fn routes(&self) -> Vec<Route> {
@@ -249,7 +287,13 @@ impl Tasks {
 
     /// Tells a running task that nobody wants its result any more.
     pub(crate) fn cancel(&self, task_id: &TaskId) {
-        if let Some(running) = self.running.lock().get(task_id) {
+        let claims = (*task_id, 0)..=(*task_id, u64::MAX);
+        self.running.lock().range(claims).for_each(|(_, running)| running.cancel());
+    }
+
+    /// Tells an attempt that it has lost its task.
+    pub(crate) fn cancel_claim(&self, claim: &Claim) {
+        if let Some(running) = self.running.lock().get(claim) {
             running.cancel();
         }
     }
@@ -331,16 +375,20 @@ impl Inner {
         let Some(hold) = task.hold() else { return };
         let running = Arc::new(Running::default());
         running.beat_us.store(self.env.elapsed().as_micros() as u64, Ordering::Relaxed);
-        self.tasks.running.lock().insert(task.task_id, Arc::clone(&running));
+        let claim = (task.task_id, hold.claim_no);
+        let own = task.queue == internal_queue();
+        self.tasks.begun(claim, Arc::clone(&running), own);
         let inner = Arc::clone(self);
         self.env.spawn(
             Lane::User,
             Box::pin(async move {
-                let task_id = task.task_id;
-                let work = inner.run_task(task, hold, running);
-                let stopped = inner.stopped();
-                futures::future::select(std::pin::pin!(work), std::pin::pin!(stopped)).await;
-                inner.tasks.running.lock().remove(&task_id);
+                let work = inner.run_task(task, hold, Arc::clone(&running));
+                let (work, stopped) = (std::pin::pin!(work), std::pin::pin!(inner.stopped()));
+                if let Either::Right(_) = futures::future::select(work, stopped).await {
+                    // One that blocks its thread ends only if it is told.
+                    running.cancel();
+                }
+                inner.tasks.over(&claim, own);
                 inner.room_again();
             }),
         );
@@ -431,6 +479,7 @@ impl Inner {
         match (task.name.as_str(), body) {
             (CANCEL_TREE, _) => self.reach_descendants(run_key).await?,
             (CANCEL_RUN, Some(child)) => self.call_off(child.read()?).await?,
+            (CANCEL_LATE, Some(late)) => self.cancel_late(run_key, &late.read()?).await?,
             (CARRY_OVER, Some(after)) => return self.carry_over(run_key, after.read()?).await,
             _ => {}
         }
@@ -470,9 +519,6 @@ impl Inner {
                     watched: body.heartbeat_ms.is_some(),
                     said: task.beat.clone(),
                 };
-                if let Some(until) = self.rate(task).await {
-                    return Ok(postponed(task, guard, until));
-                }
                 let (policy, breaker) = (body.retry.clone(), body.breaker.clone());
                 let max = body.start_to_close_ms.map_or(ATTEMPT_MAX, Duration::from_millis);
                 let permit = match &breaker {
@@ -483,19 +529,27 @@ impl Inner {
                 if let Permit::Wait(until) = permit {
                     return Ok(postponed(task, guard, until));
                 }
+                // Last, for a slot that was taken is used up.
+                if let Some(until) = self.rate(task).await {
+                    if let Some(breaker) = &breaker {
+                        self.not_called(task, breaker, permit).await;
+                    }
+                    return Ok(postponed(task, guard, until));
+                }
                 let result = self.guarded(handler, context, body, &running).await;
                 telemetry::attempted(&result);
                 let took = self.clock.now().since(began_at);
                 self.metrics.time(Measure::Activity, task.name.as_str(), took);
-                let limited = result.as_ref().err().filter(|failure| failure.name == RATE_LIMITED);
-                if let Some(after) = limited.and_then(|failure| failure.retry_after) {
+                if let Some(after) = limited_by(&result) {
                     self.close_key(task, after.min(DELAY_MAX)).await;
                 }
                 if let Some(breaker) = &breaker {
                     self.report(task, breaker, permit, &result).await;
                 }
                 if result.is_err() {
-                    self.beat_now(task.task_id).await;
+                    // That it was begun is to be seen although it spends no attempt.
+                    let begun = limited_by(&result).is_some();
+                    self.beat_now(task.task_id, guard.hold, begun).await;
                 }
                 (result, policy)
             }
@@ -587,6 +641,12 @@ impl Inner {
     }
 }
 
+// How long a callee asked to be left alone.
+fn limited_by(result: &TaskResult) -> Option<Duration> {
+    let limited = result.as_ref().err().filter(|failure| failure.name == RATE_LIMITED);
+    limited.and_then(|failure| failure.retry_after)
+}
+
 // A task that comes back later without having had its attempt.
 fn postponed(task: &Task, guard: TaskGuard, until: Timestamp) -> Settling {
     let later = Op::Reschedule(Box::new(Reschedule {
@@ -594,6 +654,7 @@ fn postponed(task: &Task, guard: TaskGuard, until: Timestamp) -> Settling {
         wake: Wake::At(until),
         attempt: task.attempt,
         errors: None,
+        untried: true,
     }));
     Settling::Later(Commit::new(None, Some(guard), vec![later]))
 }
@@ -605,6 +666,7 @@ fn again_in(task: &Task, at: Timestamp) -> Op {
         wake: Wake::At(at),
         attempt: task.attempt + 1,
         errors: None,
+        untried: false,
     }))
 }
 

@@ -225,7 +225,7 @@ pub(crate) fn permitted(body: &TaskBody, permit: Permit) {
         span.record(a::BREAKER_KEY, breaker.key.as_str());
         let state = match permit {
             Permit::Call => "closed",
-            Permit::Probe => "half_open",
+            Permit::Probe(_) => "half_open",
             Permit::Wait(_) => "open",
         };
         span.record(a::BREAKER_STATE, state);

@@ -79,8 +79,8 @@ pub struct BreakerRow {
 pub enum Permit {
     /// Go ahead.
     Call,
-    /// Go ahead, alone: what comes of it decides.
-    Probe,
+    /// Go ahead, alone: what comes of it decides, if it comes before the probe's time is over.
+    Probe(Probe),
     /// Not before this time.
     Wait(Timestamp),
 }
@@ -96,10 +96,15 @@ pub struct Breaker {
     probe: Option<Probe>,
     // The callee asked to be left alone until then.
     wait_until_us: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened_at_us: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    half_open_at_us: Option<i64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Probe {
+/// A call that is tried while a breaker is half open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
     worker: WorkerKey,
     // A prober that is never heard of again does not keep the breaker half open for ever.
     until_us: i64,
@@ -114,6 +119,8 @@ impl Default for Breaker {
             retry_at_us: None,
             probe: None,
             wait_until_us: None,
+            opened_at_us: None,
+            half_open_at_us: None,
         }
     }
 }
@@ -148,7 +155,7 @@ impl Breaker {
         self.status
     }
 
-    /// How many failures count towards opening it.
+    /// How many failures count towards opening it, or have opened it and kept it so.
     pub fn failures(&self) -> usize {
         self.failures_us.len()
     }
@@ -156,6 +163,16 @@ impl Breaker {
     /// When the last failure was that counts.
     pub fn last_failure(&self) -> Option<Timestamp> {
         self.failures_us.last().copied().map(Timestamp::from_micros)
+    }
+
+    /// When it opened last, if it has not closed since.
+    pub fn opened_at(&self) -> Option<Timestamp> {
+        self.opened_at_us.map(Timestamp::from_micros)
+    }
+
+    /// When it began to let calls be tried, if it has neither opened nor closed since.
+    pub fn half_open_at(&self) -> Option<Timestamp> {
+        self.half_open_at_us.map(Timestamp::from_micros)
     }
 
     /// How many probes in a row have succeeded.
@@ -185,6 +202,7 @@ impl Breaker {
                     return Permit::Wait(at);
                 }
                 (self.status, self.successes, self.probe) = (BreakerStatus::HalfOpen, 0, None);
+                self.half_open_at_us = Some(now.as_micros());
             }
             BreakerStatus::HalfOpen => {
                 let probe = self.probe.as_ref().map(|probe| Timestamp::from_micros(probe.until_us));
@@ -196,15 +214,22 @@ impl Breaker {
             }
         }
         let until = now.plus(attempt_max.max(Duration::from_millis(policy.reset_ms)));
-        self.probe = Some(Probe { worker, until_us: until.as_micros() });
-        Permit::Probe
+        let probe = Probe { worker, until_us: until.as_micros() };
+        self.probe = Some(probe);
+        Permit::Probe(probe)
     }
 
     /// A call failed.
     pub fn failed(&mut self, policy: &BreakerPolicy, permit: Permit, now: Timestamp) {
-        match (self.status, permit) {
-            (BreakerStatus::HalfOpen, Permit::Probe) => self.open(policy, now),
-            (BreakerStatus::Closed, _) => {
+        match self.status {
+            BreakerStatus::HalfOpen if self.is_probe(permit) => {
+                if self.failures_us.len() >= FAILURES_KEPT {
+                    self.failures_us.remove(0);
+                }
+                self.failures_us.push(now.as_micros());
+                self.open(policy, now);
+            }
+            BreakerStatus::Closed => {
                 let since = now.minus(Duration::from_millis(policy.window_ms)).as_micros();
                 self.failures_us.retain(|at| *at > since);
                 self.failures_us.push(now.as_micros());
@@ -212,14 +237,15 @@ impl Breaker {
                     self.open(policy, now);
                 }
             }
-            // Begun before it opened: that says nothing new.
+            // Begun before it opened, or heard of when another probe was under way: that says nothing
+            // new.
             _ => {}
         }
     }
 
     /// A call succeeded.
     pub fn succeeded(&mut self, policy: &BreakerPolicy, permit: Permit) {
-        if (self.status, permit) != (BreakerStatus::HalfOpen, Permit::Probe) {
+        if self.status != BreakerStatus::HalfOpen || !self.is_probe(permit) {
             return;
         }
         self.probe = None;
@@ -232,9 +258,19 @@ impl Breaker {
     /// The callee asked to be left alone.
     pub fn wait_until(&mut self, permit: Permit, until: Timestamp) {
         self.wait_until_us = self.wait_until_us.max(Some(until.as_micros()));
-        if permit == Permit::Probe {
+        self.not_called(permit);
+    }
+
+    /// A call that may have been made is not, or says nothing.
+    pub fn not_called(&mut self, permit: Permit) {
+        if self.is_probe(permit) {
             self.probe = None;
         }
+    }
+
+    // Whether it is the probe that is waited for, and not one whose time was over.
+    fn is_probe(&self, permit: Permit) -> bool {
+        matches!(permit, Permit::Probe(probe) if self.probe == Some(probe))
     }
 
     fn open(&mut self, policy: &BreakerPolicy, now: Timestamp) {
@@ -242,7 +278,7 @@ impl Breaker {
         self.status = BreakerStatus::Open;
         self.retry_at_us = Some(retry_at.as_micros());
         (self.successes, self.probe) = (0, None);
-        self.failures_us.clear();
+        (self.opened_at_us, self.half_open_at_us) = (Some(now.as_micros()), None);
     }
 }
 
@@ -281,8 +317,15 @@ mod tests {
     fn asked(breaker: &mut Breaker, worker: WorkerKey, seconds: u64) -> String {
         match breaker.permit(&policy(), worker, Duration::from_secs(1), at(seconds)) {
             Permit::Wait(until) => format!("wait {} ms", until.since(at(seconds)).as_millis()),
-            permit => format!("{permit:?}"),
+            Permit::Call => "call".to_owned(),
+            Permit::Probe(_) => "probe".to_owned(),
         }
+    }
+
+    fn probe(breaker: &mut Breaker, worker: WorkerKey, seconds: u64) -> Permit {
+        let permit = breaker.permit(&policy(), worker, Duration::from_secs(1), at(seconds));
+        assert!(matches!(permit, Permit::Probe(_)), "{permit:?}");
+        permit
     }
 
     fn fails(breaker: &mut Breaker, permit: Permit, seconds: u64) {
@@ -294,7 +337,7 @@ mod tests {
         let mut breaker = Breaker::default();
         for seconds in [0, 6, 12, 18, 24] {
             fails(&mut breaker, Permit::Call, seconds);
-            assert_eq!(asked(&mut breaker, A, seconds), "Call");
+            assert_eq!(asked(&mut breaker, A, seconds), "call");
         }
         fails(&mut breaker, Permit::Call, 25);
         assert_eq!(breaker.status(), BreakerStatus::Open);
@@ -312,30 +355,40 @@ mod tests {
     #[test]
     fn one_probe_at_a_time_closes_it() {
         let mut breaker = opened();
-        assert_eq!(asked(&mut breaker, A, 5), "Probe");
+        let first = probe(&mut breaker, A, 5);
         assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms");
         breaker.succeeded(&policy(), Permit::Call);
         assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms", "only the probe counts");
-        breaker.succeeded(&policy(), Permit::Probe);
-        assert_eq!(asked(&mut breaker, B, 6), "Probe");
-        breaker.succeeded(&policy(), Permit::Probe);
+        breaker.succeeded(&policy(), first);
+        let second = probe(&mut breaker, B, 6);
+        breaker.succeeded(&policy(), second);
         assert_eq!(breaker, Breaker::default());
     }
 
     #[test]
     fn a_failed_probe_opens_it_again() {
         let mut breaker = opened();
-        assert_eq!(asked(&mut breaker, A, 5), "Probe");
-        fails(&mut breaker, Permit::Probe, 6);
+        let first = probe(&mut breaker, A, 5);
+        assert_eq!((breaker.opened_at(), breaker.half_open_at()), (Some(at(0)), Some(at(5))));
+        fails(&mut breaker, first, 6);
         assert_eq!(asked(&mut breaker, B, 6), "wait 5000 ms");
+        assert_eq!((breaker.failures(), breaker.last_failure()), (4, Some(at(6))));
+        assert_eq!((breaker.opened_at(), breaker.half_open_at()), (Some(at(6)), None));
     }
 
     #[test]
     fn a_probe_that_is_never_heard_of_again_runs_out() {
         let mut breaker = opened();
-        assert_eq!(asked(&mut breaker, A, 5), "Probe");
+        let first = probe(&mut breaker, A, 5);
         assert_eq!(asked(&mut breaker, B, 9), "wait 500 ms");
-        assert_eq!(asked(&mut breaker, B, 10), "Probe");
+        let second = probe(&mut breaker, B, 10);
+        let before = breaker.clone();
+        breaker.succeeded(&policy(), first);
+        breaker.not_called(first);
+        fails(&mut breaker, first, 11);
+        assert_eq!(breaker, before, "it is heard of too late");
+        breaker.not_called(second);
+        assert_eq!(asked(&mut breaker, A, 11), "probe", "one that is not made is another's");
     }
 
     #[test]
@@ -344,7 +397,7 @@ mod tests {
         breaker.wait_until(Permit::Call, at(7));
         breaker.wait_until(Permit::Call, at(3));
         assert_eq!(asked(&mut breaker, A, 2), "wait 5000 ms");
-        assert_eq!(asked(&mut breaker, A, 7), "Call");
+        assert_eq!(asked(&mut breaker, A, 7), "call");
         assert_eq!(breaker, Breaker::default());
     }
 

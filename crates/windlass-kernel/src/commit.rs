@@ -405,6 +405,9 @@ pub struct Reschedule {
     pub attempt: u32,
     /// The errors of its failed attempts, all of them.
     pub errors: Option<Body>,
+    /// Whether nothing was done with it, so that how often it was taken away from workers that died
+    /// or stalled still counts.
+    pub untried: bool,
 }
 
 /// A statement of user SQL.

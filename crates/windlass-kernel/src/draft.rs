@@ -15,10 +15,12 @@ use crate::commit::{
 };
 use crate::digest::Sha256Digest;
 use crate::error::Error;
-use crate::ids::{EventId, ModelName, Namespace, RunId, RunKey, StepKey, WorkerKey, WorkflowName};
+use crate::ids::{
+    EventId, ModelName, Namespace, RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
+};
 use crate::ledger::{CausalRef, Head, Ledger, Seal, Stamp};
 use crate::limits::Limits;
-use crate::on_end::Ending;
+use crate::on_end::{EFFECT, Ending};
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
 use crate::time::Timestamp;
 
@@ -301,6 +303,31 @@ impl Draft {
         self
     }
 
+    /// A step of the run as this commit writes it, if it does.
+    pub fn written_step(&self, key: &str) -> Option<&Step> {
+        self.ops.iter().rev().find_map(|op| match op {
+            Op::PutStep(step) if step.step_key.as_str() == key => Some(&**step),
+            _ => None,
+        })
+    }
+
+    /// Takes back tasks that this commit would have enqueued. Answers whether there were any.
+    pub fn withdraw(&mut self, unwanted: impl Fn(&Task) -> bool) -> bool {
+        let before = self.ops.len();
+        self.ops.retain(|op| !matches!(op, Op::Enqueue(task) if unwanted(task)));
+        self.ops.len() < before
+    }
+
+    /// Removes a task of the run, once, or does not enqueue it in the first place: a commit that does
+    /// both is refused.
+    pub fn settle(&mut self, task_id: TaskId) -> &mut Self {
+        let settle = Op::Settle { task_id };
+        if !self.withdraw(|task| task.task_id == task_id) && !self.ops.contains(&settle) {
+            self.ops.push(settle);
+        }
+        self
+    }
+
     /// Adds a log line.
     pub fn log(&mut self, line: LogLine) -> &mut Self {
         self.ops.push(Op::PutLog(Box::new(line)));
@@ -315,6 +342,9 @@ impl Draft {
 
     /// Adds any other op.
     pub fn op(&mut self, op: Op) -> &mut Self {
+        if let Op::Settle { task_id } = op {
+            return self.settle(task_id);
+        }
         self.ops.push(op);
         self
     }
@@ -350,7 +380,8 @@ impl Draft {
     }
 
     /// Ends the run with the event that says so; the event seals status, output and error. What the
-    /// run says is to be enqueued at its end is in the same commit, whoever sends it.
+    /// run says is to be enqueued at its end is in the same commit, whoever sends it. What this commit
+    /// would have begun for the run's steps is not: nobody would look for it afterwards.
     pub fn end<T: Serialize>(
         &mut self,
         event_type: &str,
@@ -363,6 +394,7 @@ impl Draft {
             End::Errored(error) => (RunStatus::Errored, None, Some(error)),
             End::Terminated(error) => (RunStatus::Terminated, None, error),
         };
+        self.withdraw(|task| task.step_key.is_some() && &*task.kind != EFFECT);
         // The end stays the last event: the next generation is caused by it.
         if let Some(ending) = self.on_end.take() {
             let (task, event_id) = ending.task(stamp)?;

@@ -30,7 +30,7 @@ mod turn;
 pub mod verify;
 
 pub use body::{Body, Encoding};
-pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit};
+pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit, Probe};
 pub use census::{Census, Figures, LetterCount, Tally, TaskCount};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,

@@ -9,6 +9,11 @@ use crate::time::Timestamp;
 
 /// An attempt that may begin so soon waits where it is; one that must wait longer is put back.
 const GRACE: Duration = Duration::from_millis(250);
+/// How far ahead slots are kept for those that are put back; whoever is behind that asks again then. So
+/// what is called off meanwhile holds nobody up for longer.
+const AHEAD: Duration = Duration::from_secs(30);
+/// How late those that were put back may be before others take their slots.
+const IDLE: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const BURST_MAX: u32 = 1_000_000;
 
@@ -123,6 +128,10 @@ impl RateRow {
     pub fn take(&mut self, now: Timestamp, put_back: usize, fresh: usize) -> Vec<RateSlot> {
         let interval = Duration::from_micros(self.interval_us);
         let soon = now.plus(GRACE);
+        // Slots went by that nobody came for: those that they were for are gone, or late.
+        if self.spent_until.plus(interval).plus(IDLE) < now {
+            self.queued_until = self.queued_until.min(now);
+        }
         let mut slots = Vec::with_capacity(put_back + fresh);
         for n in 0..put_back + fresh {
             let start = self.next(now);
@@ -131,9 +140,11 @@ impl RateRow {
                 self.spent_until = self.spent_until.max(start).plus(interval);
                 slots.push(RateSlot::At(start));
             } else {
-                let at = self.queued_until.max(start);
-                self.queued_until = at.plus(interval);
-                slots.push(RateSlot::Later(at));
+                let (at, most) = (self.queued_until.max(start), start.plus(interval.max(AHEAD)));
+                if at <= most {
+                    self.queued_until = at.plus(interval);
+                }
+                slots.push(RateSlot::Later(at.min(most)));
             }
         }
         slots
@@ -205,6 +216,20 @@ mod tests {
         assert_eq!(row.take(at(990), 0, 1), [RateSlot::Later(at(3_000))]);
         assert_eq!(row.take(at(1_001), 1, 0), [RateSlot::At(at(1_001))]);
         assert_eq!(row.take(at(2_000), 1, 0), [RateSlot::At(at(2_001))], "a little early is kept");
+    }
+
+    #[test]
+    fn those_that_never_come_back_hold_nobody_up() {
+        let mut row = row(Rate::per(1, Duration::from_secs(1)));
+        let slots = row.take(at(0), 0, 1_000);
+        assert_eq!(slots[31..], [RateSlot::Later(at(31_000)); 969]);
+        assert_eq!(row.take(at(1_500), 0, 1), [RateSlot::Later(at(31_500))], "they may be late");
+        // All of them were called off.
+        let slots = row.take(at(3_500), 0, 3);
+        assert_eq!(
+            slots,
+            [RateSlot::At(at(3_500)), RateSlot::Later(at(4_500)), RateSlot::Later(at(5_500))]
+        );
     }
 
     #[test]

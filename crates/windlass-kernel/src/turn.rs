@@ -100,7 +100,9 @@ impl Task {
         self.claimed_at = None;
         self.claim_no += 1;
         self.attempt = change.attempt;
-        self.reclaims = 0;
+        if !change.untried {
+            self.reclaims = 0;
+        }
         if change.errors.is_some() {
             self.errors.clone_from(&change.errors);
         }

@@ -14,14 +14,10 @@ pub mod steps;
 pub use run::{RunHandle, Status};
 
 use windlass_engine::Manners;
-use windlass_kernel::ModelName;
 
-/// How runs of a model are asked to end, for processes that do not serve their workflow and so cannot ask the
-/// model. A model that is not of this crate has the default.
-pub fn manners(model: &ModelName) -> Manners {
-    match model.as_str() {
-        #[cfg(feature = "machines")]
-        name if name == machines::model_name().as_str() => machines::MANNERS,
-        _ => Manners::default(),
-    }
-}
+/// How runs of the models here are asked to end, for processes that do not serve their workflow and so cannot
+/// ask the model.
+pub const MANNERS: &[(&str, Manners)] = &[
+    #[cfg(feature = "machines")]
+    (machines::MODEL, machines::MANNERS),
+];

@@ -21,6 +21,6 @@ pub use action::{
     ActivityOptions, CircuitBreakerConfig, WorkflowAction, WorkflowSignal, signal_types,
 };
 pub use activity::{Activity, ActivityContext, ActivityError, HeartbeatError, TimeoutType, serve};
-pub(crate) use run::{MANNERS, model_name};
+pub(crate) use run::{MANNERS, MODEL};
 pub use run::{MachineRef, MachineRun, Start, register};
 pub use workflow::{Workflow, WorkflowError};

@@ -52,7 +52,7 @@ CREATE TYPE @schema@.batch_enqueue AS (
     limit_key text, trace text, created_at int8);
 CREATE TYPE @schema@.batch_reschedule AS (
     idx int4, task_id uuid, wake int2, wake_at int8, attempt int8, errors bytea,
-    errors_encoding text);
+    errors_encoding text, untried bool);
 -- `run_key` is NULL for the guarded task; any other must be of that run.
 CREATE TYPE @schema@.batch_settle AS (idx int4, task_id uuid, run_key uuid);
 CREATE TYPE @schema@.batch_log AS (
@@ -571,7 +571,8 @@ BEGIN
     IF p_reschedules IS NOT NULL THEN
         RETURN QUERY UPDATE @schema@.tasks t SET
             worker = NULL, claimed_at = NULL, claim_no = t.claim_no + 1, attempt = x.attempt,
-            reclaims = 0, errors = coalesce(x.errors, t.errors),
+            reclaims = CASE WHEN x.untried THEN t.reclaims ELSE 0 END,
+            errors = coalesce(x.errors, t.errors),
             errors_encoding = coalesce(x.errors_encoding, t.errors_encoding),
             ready = x.wake <> 2 OR x.wake_at <= v_now,
             due_at = CASE x.wake WHEN 2 THEN x.wake_at ELSE v_now END

@@ -537,13 +537,14 @@ impl Batch {
 
     fn reschedule(&mut self, idx: usize, change: &Reschedule) {
         let (wake, at) = wake_parts(change.wake);
-        self.reschedules.row(7, |row| {
+        self.reschedules.row(8, |row| {
             row.int4(idx)
                 .uuid(change.task_id.0)
                 .int2(wake)
                 .time(at)
                 .int8(i64::from(change.attempt))
-                .body(change.errors.as_ref());
+                .body(change.errors.as_ref())
+                .bool(change.untried);
         });
     }
 

@@ -53,8 +53,7 @@ impl Call {
 
     /// How a run is asked to end, as its model says.
     pub(crate) fn manners(&self, run: &Run) -> Manners {
-        let known = || windlass::manners(&run.model);
-        self.engine.manners_of(&run.workflow).unwrap_or_else(known)
+        self.engine.manners_of(run)
     }
 
     /// Whether the caller may send a run a message of this name. One that ends the run takes more than the

@@ -10,7 +10,9 @@ use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
-use windlass::kernel::{BreakerRow, BreakerStatus, Health, Query, QueueHealth, Worker};
+use windlass::kernel::{
+    BreakerRow, BreakerStatus, Health, Query, QueueHealth, Worker, WorkerStatus,
+};
 use windlass::{Error, ErrorKind};
 use windlass_engine::telemetry::attribute;
 use windlass_engine::{Engine, Measure, Recorder};
@@ -56,7 +58,11 @@ impl Seen {
         let health = store.health().await?;
         let limit = ROWS_MAX.min(engine.options().limits.page_rows_max);
         let workers = store.list(Query::Workers { after: None, limit }).await?.workers()?;
-        let pressed = |worker: &&Worker| worker.is_live(health.now) && worker.info.note.is_some();
+        // One that drains takes nothing new for another reason.
+        let pressed = |worker: &&Worker| {
+            let drains = worker.drain || worker.info.status != WorkerStatus::Active;
+            worker.is_live(health.now) && !drains && worker.info.note.is_some()
+        };
         let pressed = workers.iter().filter(pressed).count() as u64;
         let namespaces: BTreeSet<_> = health.runs.iter().map(|row| row.namespace.clone()).collect();
         let mut breakers = Vec::new();

@@ -2,14 +2,16 @@
 //!
 //! `machine_worker postgres://USER@HOST/DATABASE photos` beside a process whose machine schedules the
 //! activity `develop` on the queue `photos`. Start as many as there is work for; kill one, or freeze it
-//! with SIGSTOP: another does the work, and the frozen one's result is refused.
+//! with SIGSTOP: another does the work, and the frozen one's result is refused. Asked to stop with Ctrl-C
+//! or SIGTERM, it takes nothing new and finishes what it has begun. A third argument is its lease in
+//! seconds: how soon others take what a dead or frozen worker held.
 
 #![allow(clippy::disallowed_methods, reason = "activities live in the real world")]
 
 use std::time::Duration;
 
 use windlass::machines::{Activity, ActivityContext, ActivityError};
-use windlass::{Engine, Result};
+use windlass::{Engine, Options, Result};
 
 struct Develop;
 
@@ -32,12 +34,30 @@ async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (store, queue) = (args.next().unwrap_or_default(), args.next().unwrap_or_default());
     if !store.starts_with("postgres") || queue.is_empty() {
-        return Err("usage: machine_worker postgres://USER@HOST/DATABASE QUEUE".into());
+        return Err("usage: machine_worker postgres://USER@HOST/DATABASE QUEUE [LEASE]".into());
     }
-    let engine = Engine::builder().worker_name("worker").open(&store).await?;
+    let lease = Duration::from_secs(args.next().unwrap_or_else(|| "30".into()).parse()?);
+    let options = Options { lease, renew_every: lease / 6, shared: true, ..Options::default() };
+    let engine = Engine::builder().options(options).worker_name("worker").open(&store).await?;
     engine.register_activity_on(&queue, Develop)?;
     println!("serving {queue}");
-    tokio::signal::ctrl_c().await?;
+    asked_to_stop().await?;
     engine.stop(Duration::from_secs(5)).await?;
+    println!("stopped");
     Ok(())
+}
+
+#[cfg(unix)]
+async fn asked_to_stop() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        _ = terminated.recv() => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+async fn asked_to_stop() -> Result<()> {
+    Ok(tokio::signal::ctrl_c().await?)
 }

@@ -302,6 +302,9 @@ impl Builder {
     pub async fn start_in(self, store: Arc<dyn Store>, env: Arc<dyn Env>) -> Result<Engine, Error> {
         let mut options = self.options;
         options.shared = self.shared.unwrap_or(options.shared);
+        if options.manners.is_empty() {
+            options.manners = windlass_models::MANNERS;
+        }
         Ok(Engine { core: Core::start(store, env, options).await? })
     }
 }

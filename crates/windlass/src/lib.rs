@@ -35,7 +35,7 @@ pub use windlass_models::steps;
 pub use windlass_models::steps::{
     Attempt, BoxError, Ctx, NonRetryable, Retries, StepError, StepTx, WorkflowRef,
 };
-pub use windlass_models::{RunHandle, Status, manners};
+pub use windlass_models::{RunHandle, Status};
 
 /// What a workflow returns; `?` takes any error.
 pub type Result<T, E = BoxError> = std::result::Result<T, E>;

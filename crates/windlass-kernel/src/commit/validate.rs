@@ -23,6 +23,7 @@ impl Commit {
         let mut created = 0;
         let mut set = 0;
         let mut requeued = BTreeSet::new();
+        let (mut enqueued, mut settled) = (BTreeSet::new(), BTreeSet::new());
         let mut names = BTreeSet::new();
         for op in &self.ops {
             match op {
@@ -55,7 +56,10 @@ impl Commit {
                     check_body("a message", &message.body, limits.message_bytes_max)?;
                 }
                 Op::ConsumeMessage { run_key, .. } => self.own(*run_key, "ConsumeMessage")?,
-                Op::Enqueue(task) => check_task(task, limits)?,
+                Op::Enqueue(task) => {
+                    enqueued.insert(task.task_id);
+                    check_task(task, limits)?;
+                }
                 Op::Reschedule(change) => {
                     if self.task.map(|guard| guard.task_id) != Some(change.task_id) {
                         return Err(malformed("Reschedule names a task that is not guarded"));
@@ -67,6 +71,7 @@ impl Commit {
                     if !guarded && !self.advances_run() {
                         return Err(malformed("Settle names a task that is not guarded"));
                     }
+                    settled.insert(*task_id);
                 }
                 Op::DeadLetter(letter) => {
                     check_body("a dead letter", &letter.body, limits.task_bytes_max)?;
@@ -87,6 +92,10 @@ impl Commit {
                 }
                 Op::UserSql(_) => {}
             }
+        }
+        // Which of the two comes first would be the store's choice.
+        if let Some(task_id) = enqueued.intersection(&settled).next() {
+            return Err(malformed(&format!("it enqueues and settles task {task_id}")));
         }
         self.check_user_sql(limits)?;
         self.check_guard(created, set)?;

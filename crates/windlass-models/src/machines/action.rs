@@ -232,7 +232,7 @@ impl Default for CircuitBreakerConfig {
 }
 
 /// Something sent to a run from outside.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowSignal {
     /// What it is.
     pub signal_type: String,

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass_engine::{AtHand, TaskBody, Turn};
 use windlass_kernel::{
-    Body, Error, LogLevel, LogLine, Message, MessageKind, NewRun, Op, QueueName, Route, RouteName,
-    RunKey, Stamp, Step, StepKey, StepStatus, Task, Timestamp, Turn as TurnRow, WorkerKey,
-    WorkflowName,
+    Actor, Body, Error, LogLevel, LogLine, Message, MessageKind, NewRun, Op, QueueName, Route,
+    RouteName, RunKey, Stamp, Step, StepKey, StepStatus, Task, Timestamp, Turn as TurnRow,
+    WorkerKey, WorkflowName,
 };
 
 use super::action::{ActivityOptions, WorkflowSignal, signal_types};
@@ -213,9 +213,12 @@ impl MachineProgram {
         let reason = signal.payload.get("reason").and_then(Value::as_str);
         let reason = reason.map(|text| text.chars().take(1_000).collect());
         self.book.shutdown |= shutdown;
+        // One that was carried over is as old as the generation that gets it.
+        let sent_at = message.sent_at.max(turn.run.created_at);
         self.tell(turn, work, Some(Fact::Signal(message)), Input::Signal(signal))?;
         if cancel {
-            let by = turn.now().plus(turn.cancel_grace());
+            // As the task that ends a run which cannot see to it itself counts.
+            let by = sent_at.plus(turn.cancel_grace());
             (self.kept.cancel_by_us, self.kept.cancel_reason) = (Some(by.as_micros()), reason);
         }
         self.kept.shutdown |= shutdown;
@@ -264,7 +267,7 @@ impl MachineProgram {
             }
             Planned::Activity { key, mut spec } => {
                 let options = spec.options.clone().unwrap_or_default();
-                let task_id = turn.new_task_id();
+                let task_id = self.revived.task_id(&key).unwrap_or_else(|| turn.new_task_id());
                 spec.task_id = Some(task_id);
                 let mut row = new_row(turn, work, &key, Kind::Activity, stamp.at);
                 row.name = spec.type_name.as_str().into();
@@ -276,7 +279,8 @@ impl MachineProgram {
                     "key": &*key, "activity": spec.type_name, "queue": options.queue,
                 });
                 work.draft.step("activity.scheduled", &payload, row.clone(), stamp)?;
-                let task = activity_task(turn, &row, &spec, &options, stamp.at)?;
+                let mut task = activity_task(turn, &row, &spec, &options, stamp.at)?;
+                self.revived.revive(&mut task);
                 work.draft.enqueue(turn.may_hold(task));
                 self.begun(&key, row);
                 self.look_at(&key, turn.now());
@@ -387,7 +391,10 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
         }
         Fact::Signal(message) => {
             let stamp = turn.stamp();
-            let payload = json!({ "signal_type": message.name, "message": message.seq });
+            let mut payload = json!({ "signal_type": message.name, "message": message.seq });
+            if let Some(actor) = actor_of(&message) {
+                payload["actor"] = json!(actor);
+            }
             work.draft.consume("signal.received", &payload, &message, by_machine(), stamp)?;
         }
     }
@@ -442,14 +449,16 @@ fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<()
         Kind::Timer => "timer.cancelled",
         _ => "activity.cancelled",
     };
-    let Some(mut row) = entry.row else { return Ok(()) };
+    // What was asked for in the same answer has its row in this commit.
+    let begun = || work.draft.written_step(key).cloned();
+    let Some(mut row) = entry.row.or_else(begun) else { return Ok(()) };
     let task_id = Spec::of(&row).and_then(|spec| spec.task_id);
     row.status = StepStatus::Cancelled;
     row.updated_at = stamp.at;
     row.error = Some(Body::of(&json!({ "name": "Cancelled", "message": "it was called off" }))?);
     work.draft.step(event, &json!({ "key": key }), row, stamp)?;
     if let Some(task_id) = task_id {
-        work.draft.op(Op::Settle { task_id });
+        work.draft.settle(task_id);
     }
     Ok(())
 }
@@ -520,6 +529,13 @@ fn system_line(turn: &Turn, stamp: Stamp, message: String) -> LogLine {
         replay: false,
         created_at: stamp.at,
     }
+}
+
+// Who asked a run to end, if the request says so.
+fn actor_of(message: &Message) -> Option<Actor> {
+    let said: Value = message.body.as_ref()?.read().ok()?;
+    let cancel = message.name.as_str() == signal_types::CANCEL;
+    serde_json::from_value(said.get("actor").filter(|_| cancel)?.clone()).ok()
 }
 
 fn by_machine() -> StepKey {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use windlass_engine::{EnqueuedReason, Program, Turn, TurnError};
+use windlass_engine::{EnqueuedReason, Program, Revived, Turn, TurnError};
 use windlass_kernel::{
     Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, RunStatus, Step, StepKey,
     Timestamp, Wake,
@@ -73,6 +73,8 @@ pub(crate) struct MachineProgram {
     pub(crate) loaded: Option<Vec<Step>>,
     /// Results of children that were too large for their messages, by the message's number.
     pub(crate) large: BTreeMap<u64, Body>,
+    /// Activities that died in the generation before and are tried again in this one.
+    pub(crate) revived: Revived,
     pub(crate) limits: Limits,
 }
 
@@ -92,12 +94,14 @@ impl MachineProgram {
             kept_changed: false,
             loaded,
             large: BTreeMap::new(),
+            revived: Revived::default(),
             limits,
         })
     }
 
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         if let Some(steps) = self.loaded.take() {
+            self.revived = turn.revived().await?;
             self.replay(turn, steps).await?;
             turn.replayed();
         }
@@ -122,9 +126,8 @@ impl MachineProgram {
                 self.look(turn, &mut work).await?;
             }
             let advanced = self.advance(turn, &mut work);
-            if self.kept_changed && !work.torn {
-                work.draft.state(Body::of(&self.kept).map_err(TurnError::Blocked)?);
-                self.kept_changed = false;
+            if !work.torn {
+                self.keep(&mut work).map_err(TurnError::Blocked)?;
             }
             if let Err(error) = advanced {
                 // What came before the callback that cannot be carried out stays done.
@@ -141,6 +144,31 @@ impl MachineProgram {
             }
             turn.commit(work.draft).await?;
         }
+    }
+
+    // Puts what the run's row keeps into the commit.
+    fn keep(&mut self, work: &mut Work) -> Result<(), Error> {
+        if self.kept_changed {
+            work.draft.state(Body::of(&self.kept)?);
+            self.kept_changed = false;
+        }
+        Ok(())
+    }
+
+    /// Commits what the machine was told so far, if there is something.
+    pub(crate) async fn commit_told(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+    ) -> Result<(), TurnError> {
+        if work.callbacks == 0 || work.ending.is_some() {
+            return Ok(());
+        }
+        self.keep(work).map_err(TurnError::Blocked)?;
+        let told = std::mem::replace(&mut work.draft, turn.draft());
+        turn.commit(told).await?;
+        work.draft = turn.draft();
+        Ok(())
     }
 
     // Tells the machine what there is, as far as one commit goes.

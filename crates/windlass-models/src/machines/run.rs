@@ -22,8 +22,10 @@ use super::workflow::Workflow;
 use crate::run::{RunHandle, check_body, invalid};
 
 /// The name of this model, as runs carry it.
+pub(crate) const MODEL: &str = "machines";
+
 pub(crate) fn model_name() -> ModelName {
-    ModelName::from_stored("machines")
+    ModelName::from_stored(MODEL)
 }
 
 /// A machine is told that it is to end, and ends by itself.

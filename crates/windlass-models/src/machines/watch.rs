@@ -65,6 +65,9 @@ impl MachineProgram {
         }
         let tasks = turn.tasks().await?;
         for key in keys {
+            if work.ending.is_some() {
+                break;
+            }
             let Some(entry) = self.book.open.get(&key) else { continue };
             let (Some(options), Some(row)) = (&entry.options, &entry.row) else { continue };
             let task_id = Spec::of(row).and_then(|spec| spec.task_id);
@@ -108,7 +111,13 @@ impl MachineProgram {
                 Ok(())
             }
             (Overdue::Again(_), None) => Ok(()),
-            (Overdue::GivenUp(ops, attempt), _) => {
+            (Overdue::GivenUp(ops, attempt), hold) => {
+                if let Some(hold) = hold {
+                    // The worker may have settled it meanwhile, and a commit guards one task: what
+                    // was told before goes first.
+                    self.commit_told(turn, work).await?;
+                    work.draft.guard_task(TaskGuard { task_id: task.task_id, hold });
+                }
                 let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
                     return Ok(());
                 };
@@ -168,7 +177,10 @@ fn see(
         }
         next.push(by);
     }
-    let begun = task.is_some_and(|task| task.worker.is_some() || task.attempt > 0);
+    // One that was taken away from its worker, or was told to wait, has spent no attempt.
+    let begun = task.is_some_and(|task| {
+        task.worker.is_some() || task.attempt > 0 || task.reclaims > 0 || task.beat_at.is_some()
+    });
     if let Some(span) = options.schedule_to_start_timeout.filter(|_| !begun) {
         let by = scheduled_at.plus(span);
         if by <= now {
@@ -260,6 +272,9 @@ mod tests {
         check([Some(20), None, None, None], &unheld, 20, "ScheduleToStart");
         check([Some(20), None, None, None], &held, 25, "never");
         check([Some(20), None, None, None], &task(None, None, 1), 25, "never");
+        let reaped = Task { reclaims: 1, ..task(None, None, 0) };
+        check([Some(20), None, None, None], &reaped, 25, "never");
+        check([Some(20), None, None, None], &task(None, Some(3), 0), 25, "never");
         check([None, Some(5), None, None], &unheld, 100, "in 15500 ms");
         check([None, Some(5), None, None], &held, 15, "in 500 ms");
         check([None, Some(5), None, None], &held, 16, "StartToClose");

@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{
-    Body, Error, ErrorKind, Message, MessageKind, NewRun, Op, RunKey, StepKey, StepStatus, Task,
+    Body, Error, ErrorKind, Message, MessageKind, NewRun, RunKey, StepKey, StepStatus, Task,
     Timestamp, Turn as TurnRow,
 };
 
@@ -152,7 +152,10 @@ impl StepsProgram {
                 self.make_draft(turn).also_create(new, stamp)?;
             }
             Some(Plan::Activity { route, body, priority }) => {
-                let task = activity_task(turn, key, route, body, priority, stamp.at);
+                let mut task = activity_task(turn, key, route, body, priority, stamp.at);
+                if let Some(revived) = &self.revived {
+                    revived.revive(&mut task);
+                }
                 self.make_draft(turn).enqueue(task);
             }
             _ => {}
@@ -337,8 +340,10 @@ impl StepsProgram {
         let of_step =
             |task: &&Task| task.step_key.as_ref().is_some_and(|step| step.as_str() == &**key);
         for task in tasks.iter().filter(of_step) {
-            draft.op(Op::Settle { task_id: task.task_id });
+            draft.settle(task.task_id);
         }
+        // One that was asked for in this very commit is in no store yet.
+        draft.withdraw(|task| of_step(&task));
         self.recorded(key, Err(failure), stamp.at);
         Ok(())
     }

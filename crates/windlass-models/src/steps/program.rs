@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
-use windlass_engine::{EnqueuedReason, Program, Sent, Turn, TurnError};
+use windlass_engine::{EnqueuedReason, Program, Revived, Sent, Turn, TurnError};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Committed, Draft, End, Error, ErrorKind, LogLine, Message,
     NewMessage, NewRun, RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp,
@@ -45,6 +45,8 @@ pub(crate) struct StepsProgram {
     // Results of children that were too large for their messages, by the message's number.
     pub(crate) large: BTreeMap<u64, Body>,
     looked_to: u64,
+    // Activities that died in the generation before and are tried again in this one.
+    pub(crate) revived: Option<Revived>,
 }
 
 struct InFlight {
@@ -70,6 +72,7 @@ impl StepsProgram {
             out_of_steps: false,
             large: BTreeMap::new(),
             looked_to: 0,
+            revived: None,
         }
     }
 
@@ -83,6 +86,9 @@ impl StepsProgram {
 
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         self.out_of_steps = false;
+        if self.revived.is_none() {
+            self.revived = Some(turn.revived().await?);
+        }
         loop {
             if turn.is_lost() {
                 return Err(TurnError::Lost);

@@ -468,7 +468,11 @@ async fn breakers_are_listed_and_closed(kind: Kind) {
     let list = server.ok("/durable/circuit-breakers").await;
     keys(&list, "circuit_breakers total");
     let breaker = &list["circuit_breakers"][0];
-    keys(breaker, "key state failure_count success_count last_failure_at retry_at updated_at");
+    keys(
+        breaker,
+        "key state failure_count success_count last_failure_at opened_at half_open_at retry_at \
+         updated_at",
+    );
     assert_eq!((&breaker["key"], &breaker["state"]), (&json!("activity:weigh"), &json!("open")));
     let health = server.ok("/durable/health").await;
     assert_eq!(health["open_circuit_breakers"], json!(["activity:weigh"]));

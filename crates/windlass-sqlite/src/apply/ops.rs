@@ -448,14 +448,14 @@ fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), Fail> {
         Wake::At(at) => (at <= w.now, Some(at)),
     };
     let sql = "UPDATE tasks SET ready = ?2, due_at = ?3, worker = NULL, claimed_at = NULL, \
-               claim_no = claim_no + 1, attempt = ?4, reclaims = 0, \
+               claim_no = claim_no + 1, attempt = ?4, reclaims = reclaims * ?7, \
                errors_encoding = COALESCE(?5, errors_encoding), \
                errors = CASE WHEN ?5 IS NULL THEN errors ELSE ?6 END \
                WHERE task_id = ?1 RETURNING namespace, queue, name, limit_key";
     let (encoding, errors) = body(&change.errors);
     let id = Blob(change.task_id.as_bytes());
     let found = w.conn.prepare_cached(sql)?.query_row(
-        params![id, ready, micros(due_at), change.attempt, encoding, errors],
+        params![id, ready, micros(due_at), change.attempt, encoding, errors, change.untried],
         task_names,
     )?;
     let (namespace, route, limit_key) = found;

@@ -90,7 +90,13 @@ pub async fn of_tasks_after_reschedule(world: World) {
     world.enqueue(vec![world.task(None)]).await;
     let worker = world.worker();
     let task = world.claim_tasks(worker, 1).await.remove(0);
-    let change = Reschedule { task_id: task.task_id, wake: Wake::Now, attempt: 1, errors: None };
+    let change = Reschedule {
+        task_id: task.task_id,
+        wake: Wake::Now,
+        attempt: 1,
+        errors: None,
+        untried: false,
+    };
     let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
     world.ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))])).await;
     assert_eq!(world.code(settle(&task)).await, "TASK_HOLD_CONFLICT");

@@ -3,7 +3,7 @@
 use serde_json::json;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
-    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepStatus, Task, TaskGuard,
+    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepKey, StepStatus, Task, TaskGuard,
     TasksQuery, Timestamp, Turn, Wake,
 };
 
@@ -248,6 +248,71 @@ pub async fn a_run_settles_its_own_tasks(world: World) {
     assert_eq!(left, [tasks[2].task_id, tasks[3].task_id]);
 }
 
+/// A commit does not both enqueue a task and remove it; a draft takes such a task back.
+pub async fn a_task_is_not_enqueued_and_settled_at_once(world: World) {
+    let (run, hold) = world.create_held("both").await;
+    let task = world.task(Some(&run));
+    let mut draft = world.draft(&run, hold);
+    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    draft.enqueue(task.clone());
+    let mut both = draft.finish();
+    both.ops.push(Op::Settle { task_id: task.task_id });
+    assert_eq!(world.code(both).await, "INVALID_COMMIT");
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+
+    let mut draft = world.draft(&run, hold);
+    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    draft.enqueue(task.clone()).settle(task.task_id);
+    world.ok(draft.finish()).await;
+    assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
+}
+
+/// The commit that ends a run begins nothing for its steps, and still enqueues its effects.
+pub async fn an_end_begins_nothing(world: World) {
+    let (run, hold) = world.create_held("last").await;
+    let mut activity = world.task(Some(&run));
+    activity.step_key = Some(StepKey::new("a").unwrap());
+    let mut effect = activity.clone();
+    (effect.task_id, effect.kind) = (world.task(None).task_id, windlass_kernel::EFFECT.into());
+    let of_engine = world.task(Some(&run));
+    let mut draft = world.draft(&run, hold);
+    draft.enqueue(activity).enqueue(effect.clone()).enqueue(of_engine.clone());
+    let end = End::Complete(Body::json("1"));
+    draft.end("workflow.completed", &json!({}), end, world.stamp()).unwrap();
+    world.ok(draft.finish()).await;
+    let mut left: Vec<_> =
+        world.claim_tasks(world.worker(), 10).await.iter().map(|task| task.task_id).collect();
+    left.sort_unstable();
+    let mut expect = [effect.task_id, of_engine.task_id];
+    expect.sort_unstable();
+    assert_eq!(left, expect);
+}
+
+/// A task that nothing was done with keeps the count of workers that it was taken away from.
+pub async fn untried_tasks_keep_their_reclaims(world: World) {
+    let task = world.task(None);
+    world.enqueue(vec![task.clone()]).await;
+    world.claim_tasks(world.worker(), 1).await;
+    let reaper = world.steady_worker().await;
+    assert_eq!(world.store.reap(reaper, 10).await.unwrap().tasks, [task.task_id]);
+    for (untried, reclaims) in [(true, 1), (false, 0)] {
+        let claimed = world.claim_tasks(reaper, 1).await.remove(0);
+        assert_eq!(claimed.reclaims, 1);
+        let change = Reschedule {
+            task_id: task.task_id,
+            wake: Wake::Now,
+            attempt: claimed.attempt,
+            errors: None,
+            untried,
+        };
+        let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+        world.ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))])).await;
+        let tasks = Query::Tasks(TasksQuery::all(task.namespace.clone(), 10));
+        let tasks = world.store.list(tasks).await.unwrap().tasks().unwrap();
+        assert_eq!(tasks[0].reclaims, reclaims);
+    }
+}
+
 /// A task that failed is given back with its history, to be tried later.
 pub async fn retries_of_a_task(world: World) {
     let task = world.task(None);
@@ -260,6 +325,7 @@ pub async fn retries_of_a_task(world: World) {
         wake: Wake::At(due),
         attempt: 1,
         errors: Some(Body::json("[\"boom\"]")),
+        untried: false,
     };
     let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let commit = Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))]);

@@ -373,7 +373,9 @@ impl Author {
                 let wake = if self.rng.chance(500) { Wake::Now } else { Wake::At(later) };
                 let errors = self.rng.chance(500).then(|| Body::json("[1]"));
                 let attempt = task.attempt + 1;
-                vec![Op::Reschedule(Box::new(Reschedule { task_id, wake, attempt, errors }))]
+                let untried = attempt % 2 == 0;
+                let change = Reschedule { task_id, wake, attempt, errors, untried };
+                vec![Op::Reschedule(Box::new(change))]
             }
             1 => {
                 self.letters.push(task_id);

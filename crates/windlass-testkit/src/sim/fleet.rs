@@ -122,6 +122,7 @@ fn told(orders: &Orders) -> Vec<Told> {
 fn options(rng: &mut Rng) -> Options {
     Options {
         worker_name: "sim".into(),
+        manners: windlass_models::MANNERS,
         shared: true,
         lease: Duration::from_secs(3),
         renew_every: Duration::from_millis(rng.range(300, 1_000)),

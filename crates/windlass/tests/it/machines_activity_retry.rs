@@ -1,9 +1,6 @@
 //! Activities that fail: tried again, timed out, given up; and what the attempts leave each other.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,10 +8,9 @@ use windlass::kernel::{DeadLetter, Namespace, Query, RetryLimit};
 use windlass::machines::{
     Activity, ActivityContext, ActivityError, ActivityOptions, MachineRun, WorkflowAction,
 };
-use windlass::{Engine, RetryPolicy, TaskContext};
+use windlass::{Engine, RetryPolicy, RunStatus, TaskContext};
 
-use crate::examples::example;
-use crate::harness::{Counts, Harness, PATIENCE, event_types, ok, on_every_store, until};
+use crate::harness::{Counts, Harness, event_types, ok, on_every_store, until};
 use crate::machines_fixtures::{Order, Puppet, quick, serve};
 
 on_every_store!(
@@ -25,6 +21,8 @@ on_every_store!(
     heartbeats_reach_the_next_attempt,
     being_told_to_wait_is_no_attempt,
     poisoned_activities_end_as_dead_letters,
+    a_requeued_activity_keeps_its_letter,
+    the_activity_of_the_letter_is_tried_again,
 );
 
 async fn dead(engine: &Engine) -> Vec<DeadLetter> {
@@ -34,7 +32,7 @@ async fn dead(engine: &Engine) -> Vec<DeadLetter> {
 }
 
 // Starts a puppet that asks for one activity.
-async fn asks_for(
+pub(crate) async fn asks_for(
     engine: &Engine,
     id: &str,
     activity: &str,
@@ -49,7 +47,7 @@ async fn asks_for(
 }
 
 // What the machine was told of its activity.
-async fn told(run: &MachineRun<Vec<String>>) -> String {
+pub(crate) async fn told(run: &MachineRun<Vec<String>>) -> String {
     until("the activity is over", || async {
         let over = ["activity.completed", "activity.failed", "activity.timed_out"];
         event_types(run).await.iter().any(|t| over.contains(&t.as_str()))
@@ -59,7 +57,7 @@ async fn told(run: &MachineRun<Vec<String>>) -> String {
     run.result().await.unwrap().remove(2)
 }
 
-fn options(retries: u32) -> ActivityOptions {
+pub(crate) fn options(retries: u32) -> ActivityOptions {
     ActivityOptions::retrying(quick(retries))
 }
 
@@ -257,88 +255,92 @@ async fn poisoned_activities_end_as_dead_letters(h: Arc<Harness>) {
     }
 }
 
-struct Here;
+fn error_names(letter: &DeadLetter) -> Vec<String> {
+    let errors: Vec<Value> = letter.errors.as_ref().unwrap().read().unwrap();
+    errors.iter().map(|error| error["name"].as_str().unwrap().to_owned()).collect()
+}
 
-impl Activity for Here {
-    const TYPE: &'static str = "develop";
-    type Input = u64;
+async fn a_requeued_activity_keeps_its_letter(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    serve(&engine, &counts);
+    let orders = engine.remote_machine::<Order>().unwrap();
+    let run = orders.start("no-charge".into()).id("o").await.unwrap();
+    run.result().await.unwrap_err();
+    let flow = async |ctx: windlass::Ctx, (): ()| {
+        ok(ctx.activity::<_, String>("s", "mark", &("s", "no-s")).await?)
+    };
+    let of_steps = engine.workflow("of-steps", flow).unwrap();
+    of_steps.start(()).await.unwrap().result().await.unwrap_err();
+    for letter in dead(&engine).await {
+        for times in 1..=2 {
+            engine.requeue(letter.task_id, None).await.unwrap();
+            until("it dies again, and its run with it", || async {
+                let again = engine.dead_letter(letter.task_id).await.unwrap();
+                let run = engine.current(again.run_key.unwrap()).await.unwrap();
+                again.requeued_at.is_none() && run.status == RunStatus::Errored
+            })
+            .await;
+            let again = engine.dead_letter(letter.task_id).await.unwrap();
+            assert_eq!(again.requeues, times);
+            assert_eq!(error_names(&again).len(), 1 + times as usize);
+        }
+    }
+    assert_eq!(dead(&engine).await.len(), 2, "they are the same letters");
+    assert_eq!((counts.get("reserve"), counts.get("charge"), counts.get("s")), (1, 3, 3));
+}
+
+/// Asks for one thing, and if that fails for another.
+struct Fallback;
+
+impl windlass::machines::Workflow for Fallback {
+    const TYPE: &'static str = "fallback";
+    type Input = ();
     type Output = String;
 
-    async fn execute(&self, _: &ActivityContext, _: u64) -> Result<String, ActivityError> {
-        Ok("here".into())
+    fn new((): ()) -> Self {
+        Self
+    }
+
+    fn on_start(&mut self) -> Vec<WorkflowAction> {
+        vec![WorkflowAction::activity_with("first", "moody", json!("first"), options(0))]
+    }
+
+    fn on_activity_completed(&mut self, id: &str, _: Value) -> Vec<WorkflowAction> {
+        vec![WorkflowAction::complete(json!(id))]
+    }
+
+    fn on_activity_failed(&mut self, id: &str, error: &ActivityError) -> Vec<WorkflowAction> {
+        match id {
+            "first" => {
+                let second = ("second", "moody", json!("second"));
+                vec![WorkflowAction::activity_with(second.0, second.1, second.2, options(0))]
+            }
+            _ => vec![WorkflowAction::fail(error)],
+        }
     }
 }
 
-// Another process with one activity. It ends with the test, also with one that failed.
-struct Worker {
-    process: Child,
-    lines: Receiver<String>,
-}
-
-impl Worker {
-    fn start(dsn: &str, queue: &str) -> Self {
-        let mut process = example("machine_worker")
-            .args([dsn, queue])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let printed = BufReader::new(process.stdout.take().expect("it prints")).lines();
-        let (sender, lines) = channel();
-        std::thread::spawn(move || printed.map_while(Result::ok).all(|l| sender.send(l).is_ok()));
-        Self { process, lines }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("it says something")
-    }
-
-    fn send(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
-        assert!(sent.expect("kill is there").success());
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-// A worker that is frozen in the middle of an attempt loses it, and what it sends afterwards is refused.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_worker_settles_nothing() {
-    // The example knows no schema but the default, so that it has a database of its own.
-    let database = format!("frozen_{}", std::process::id());
-    let admin = crate::schema::connect().await;
-    admin.batch_execute(&format!("CREATE DATABASE {database}")).await.unwrap();
-    let server = crate::schema::dsn();
-    let dsn = format!("{}/{database}", server.rsplit_once('/').unwrap().0);
-    let queue = "photos";
-    let engine = Engine::open(&dsn).await.unwrap();
-    let worker = Worker::start(&dsn, queue);
-    assert_eq!(worker.line(), "serving photos");
-
-    engine.machine::<Puppet>().unwrap();
-    let options = ActivityOptions {
-        start_to_close_timeout: Some(Duration::from_secs(1)),
-        queue: queue.into(),
-        ..options(1)
+async fn the_activity_of_the_letter_is_tried_again(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let moody = {
+        let counts = Arc::clone(&counts);
+        move |_: TaskContext, id: String| {
+            let times = counts.hit(&id);
+            async move {
+                match times {
+                    1 => Err("not now".into()),
+                    _ => ok(()),
+                }
+            }
+        }
     };
-    let run = asks_for(&engine, "frozen", "develop", json!(300), options).await;
-    assert_eq!(worker.line(), "attempt 1 of a begins");
-    worker.send("-STOP");
-    engine.register_activity_on(queue, Here).unwrap();
-    assert_eq!(told(&run).await, "a=\"here\"");
-    worker.send("-CONT");
-    assert_eq!(worker.line(), "attempt 1 of a is over");
-    // Long enough for whatever it has to say to be refused.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let steps = run.steps().await.unwrap();
-    assert_eq!((steps.len(), steps[0].attempt), (1, 2));
-    let completed = event_types(&run).await.into_iter().filter(|t| t == "activity.completed");
-    assert_eq!(completed.count(), 1);
-    engine.stop(Duration::from_secs(5)).await.unwrap();
-    drop(worker);
-    admin.batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)")).await.unwrap();
+    engine.activity("moody", moody).unwrap();
+    let run = engine.machine::<Fallback>().unwrap().start(()).id("f").await.unwrap();
+    run.result().await.unwrap_err();
+    let dead = dead(&engine).await;
+    let first = dead.iter().find(|letter| letter.step_key.as_ref().unwrap().as_str() == "first");
+    engine.requeue(first.unwrap().task_id, None).await.unwrap();
+    let again = engine.remote_machine::<Fallback>().unwrap().get("f").await.unwrap();
+    assert_eq!(again.result().await.unwrap(), "first");
+    assert_eq!((counts.get("first"), counts.get("second")), (2, 1));
 }

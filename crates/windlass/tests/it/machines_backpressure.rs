@@ -17,6 +17,8 @@ on_every_store!(
     a_worker_stops_at_the_upper_mark_and_goes_on_below_the_lower,
     a_worker_without_memory_takes_nothing_until_it_has_some,
     new_runs_are_refused_while_too_much_waits,
+    a_worker_full_of_activities_ends_what_they_are_for,
+    activities_are_begun_by_priority,
 );
 
 async fn info(engine: &Engine) -> WorkerInfo {
@@ -167,4 +169,49 @@ async fn new_runs_are_refused_while_too_much_waits(h: Arc<Harness>) {
     }
     until("it takes in again", || async { engine.should_accept_workflow().await.unwrap() }).await;
     assert_eq!(flow.start(99).id("new").await.unwrap().result().await.unwrap(), 99);
+}
+
+async fn a_worker_full_of_activities_ends_what_they_are_for(h: Arc<Harness>) {
+    let counts = Counts::new();
+    let engine = h.engine_with(|options| Options { tasks_max: 1, ..options }).await;
+    let (_, gate) = gated(&engine, &counts);
+    let parent =
+        async |ctx: Ctx, n: u32| ok(ctx.child_named::<_, u32>("child", "gated", &n).await.is_ok());
+    let parent = engine.workflow("parent", parent).unwrap();
+    let run = parent.start(1).await.unwrap();
+    until("it is full", || async { counts.get("begun") == 1 }).await;
+    // The children of an ended run are ended by a task of the engine's.
+    run.terminate().await.unwrap();
+    until("the child is ended, too", || async { engine.metrics().runs_terminated.get() == 2 })
+        .await;
+    gate.add_permits(1);
+}
+
+async fn activities_are_begun_by_priority(h: Arc<Harness>) {
+    use windlass::machines::{ActivityOptions, WorkflowAction};
+    let engine = h.engine_with(|options| Options { tasks_max: 1, ..options }).await;
+    engine.machine::<crate::machines_fixtures::Puppet>().unwrap();
+    let puppets = engine.remote_machine::<crate::machines_fixtures::Puppet>().unwrap();
+    let run = puppets.start(false).id("p").await.unwrap();
+    let asked = |priority: i16| {
+        let options = ActivityOptions { priority, ..ActivityOptions::default() };
+        let input = serde_json::json!(priority);
+        WorkflowAction::activity_with(format!("a{priority}"), "noted", input, options)
+    };
+    run.signal("do", &[0, 5, -5, 9].map(asked)).await.unwrap();
+    crate::harness::until_asked(&run, "a9").await;
+    // Nobody serves them before all are there, and then one at a time is taken.
+    let begun = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let notes = Arc::clone(&begun);
+    let noted = move |context: TaskContext, priority: i16| {
+        notes.lock().push(priority);
+        async move { ok(context.trace.is_some()) }
+    };
+    engine.activity("noted", noted).unwrap();
+    until("all are done", || async { begun.lock().len() == 4 }).await;
+    let begun = begun.lock().clone();
+    // One claim in eight takes the oldest.
+    let in_order = begun.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    assert!(in_order >= 2, "{begun:?}");
+    run.terminate().await.unwrap();
 }

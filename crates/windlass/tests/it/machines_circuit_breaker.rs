@@ -21,6 +21,7 @@ on_every_store!(
     an_operator_closes_it,
     a_callee_that_asks_to_wait_is_left_alone_by_all,
     errors_of_the_caller_do_not_count,
+    calls_can_have_breakers_of_their_own,
 );
 
 /// A callee that is down until it is up.
@@ -189,4 +190,27 @@ async fn errors_of_the_caller_do_not_count(h: Arc<Harness>) {
         assert_eq!(told(&run).await, "a!ActivityError");
     }
     assert_eq!((counts.get("calls"), status(&engine).await), (5, None));
+}
+
+async fn calls_can_have_breakers_of_their_own(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    serve(&engine, &counts);
+    let callee = Callee::down(&counts);
+    engine.register_activity(callee.clone()).unwrap();
+    let keyed = |key: &str| {
+        let mut options = guarded(3, LONG);
+        let breaker = options.circuit_breaker.take().unwrap();
+        let circuit_breaker = Some(CircuitBreakerConfig { key: Some(key.into()), ..breaker });
+        ActivityOptions { circuit_breaker, ..options }
+    };
+    calls(&engine, "one", &keyed("one")).await;
+    let open = || async {
+        let breakers = engine.breakers(None, 10).await.unwrap();
+        let open = breakers.into_iter().filter(|row| row.status == BreakerStatus::Open);
+        open.map(|row| row.key.to_string()).collect::<Vec<_>>()
+    };
+    until("it is open", || async { open().await == ["one"] }).await;
+    callee.up.store(true, Ordering::Relaxed);
+    assert_eq!(told(&calls(&engine, "two", &keyed("two")).await).await, "a=1");
+    assert_eq!(open().await, ["one"]);
 }

@@ -5,16 +5,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use windlass::kernel::Rate;
-use windlass::machines::{Activity, ActivityContext, ActivityError};
+use windlass::kernel::{
+    Body, Commit, Op, Query, QueueName, Rate, Route, RouteName, Task, TaskId, TasksQuery,
+};
+use windlass::machines::{
+    Activity, ActivityContext, ActivityError, ActivityOptions, MachineRun, WorkflowAction,
+};
 use windlass::{Ctx, Engine, Why};
 
 use crate::harness::{Counts, Harness, Kind, ok, on_every_store, until};
+use crate::machines_fixtures::{Puppet, serve};
 
 on_every_store!(
     two_processes_share_a_rate,
     other_keys_are_not_held_up_and_why_says_what_is,
     a_callee_that_asks_to_wait_closes_its_key_for_all,
+    what_workers_died_of_is_given_up_whatever_holds_it_up,
+    a_rate_of_a_users_key_holds_up_no_other,
+    a_callee_that_asks_to_wait_closes_the_users_key,
 );
 
 /// Two processes where the store allows it.
@@ -148,4 +156,109 @@ async fn a_callee_that_asks_to_wait_closes_its_key_for_all(h: Arc<Harness>) {
     assert_eq!(begun.len(), 32);
     let gap = *begun[1..].iter().min().unwrap() - begun[0];
     assert!(gap >= Duration::from_millis(690), "somebody called after {gap:?}");
+}
+
+// Enqueues a task that was taken away from so many workers.
+async fn reclaimed(engine: &Engine, name: &str, reclaims: u32) -> TaskId {
+    let route = Route { queue: QueueName::default_queue(), name: RouteName::new(name).unwrap() };
+    let retry = serde_json::to_value(windlass::RetryPolicy::none()).unwrap();
+    let body = serde_json::json!({ "input": 1, "retry": retry });
+    let task_id = engine.clock().task_id();
+    let (namespace, now) = (engine.namespace().clone(), engine.clock().now());
+    let task = Task {
+        reclaims,
+        body: Some(Body::of(&body).unwrap()),
+        ..Task::new(task_id, namespace, "activity", route, now)
+    };
+    let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
+    engine.store().commit(vec![commit]).await.remove(0).unwrap();
+    engine.wake();
+    task_id
+}
+
+async fn what_workers_died_of_is_given_up_whatever_holds_it_up(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let callee = Calls::default();
+    engine.register_activity(callee.clone()).unwrap();
+    engine.set_activity_rate(CALL, Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    let flow = engine.workflow("calls", calls).unwrap();
+    let run = flow.start((CALL.into(), 1)).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), [1], "the rate is used up");
+    let waits = reclaimed(&engine, CALL, 2).await;
+    until("it was put back", || async {
+        let tasks = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
+        let tasks = engine.store().list(tasks).await.unwrap().tasks().unwrap();
+        tasks.iter().any(|task| {
+            let put_back = task.task_id == waits && task.due_at > Some(engine.clock().now());
+            assert!(!put_back || task.reclaims == 2, "nothing was done with it");
+            put_back
+        })
+    })
+    .await;
+    let dead = reclaimed(&engine, CALL, 3).await;
+    until("it is given up", || async { engine.dead_letter(dead).await.is_ok() }).await;
+    let letter = engine.dead_letter(dead).await.unwrap();
+    let errors: Vec<serde_json::Value> = letter.errors.unwrap().read().unwrap();
+    assert_eq!(errors[0]["name"], "NoProgress");
+    assert_eq!(callee.begun.lock().len(), 1);
+}
+
+// A puppet that asks for calls under a key, one for each id.
+async fn asks_under(
+    engine: &Engine,
+    id: &str,
+    key: &str,
+    ids: std::ops::Range<u32>,
+) -> MachineRun<Vec<String>> {
+    let puppets = engine.remote_machine::<Puppet>().unwrap();
+    let run = puppets.start(false).id(id).await.unwrap();
+    let options = ActivityOptions { limit_key: Some(key.into()), ..ActivityOptions::default() };
+    let call = |n: u32| {
+        let input = serde_json::json!(n);
+        WorkflowAction::activity_with(format!("c{n}"), CALL, input, options.clone())
+    };
+    run.signal("do", &ids.map(call).collect::<Vec<_>>()).await.unwrap();
+    run
+}
+
+async fn a_rate_of_a_users_key_holds_up_no_other(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    serve(&engine, &Counts::new());
+    let callee = Calls::default();
+    engine.register_activity(callee.clone()).unwrap();
+    engine.set_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    // So many may begin in all; those that wait for their own key take none of it.
+    let rate = Rate::per(4, Duration::from_secs(3_600)).burst(4);
+    engine.set_activity_rate(CALL, Some(rate)).await.unwrap();
+    let slow = asks_under(&engine, "slow", "slow", 0..5).await;
+    until("one has begun", || async { callee.begun.lock().len() == 1 }).await;
+    until("the others were put back", || async {
+        let tasks = Query::Tasks(TasksQuery::of_run(&slow.run().await.unwrap(), 10));
+        let tasks = engine.store().list(tasks).await.unwrap().tasks().unwrap();
+        let now = engine.clock().now();
+        tasks.len() == 4 && tasks.iter().all(|task| task.due_at.is_some_and(|due| due > now))
+    })
+    .await;
+    asks_under(&engine, "fast", "fast", 0..3).await;
+    until("all of the other key have begun", || async { callee.begun.lock().len() == 4 }).await;
+}
+
+async fn a_callee_that_asks_to_wait_closes_the_users_key(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    serve(&engine, &Counts::new());
+    let callee = Calls::default();
+    engine.register_activity(callee.clone()).unwrap();
+    callee.limited.store(true, Ordering::Release);
+    asks_under(&engine, "limited", "k", 0..1).await;
+    until("it was refused", || async { !callee.limited.load(Ordering::Acquire) }).await;
+    let row = |key: &str| {
+        let key = windlass::kernel::LimitKey::new(key).unwrap();
+        let (namespace, store) = (engine.namespace().clone(), engine.store());
+        async move { store.rate(namespace, key).await.unwrap().0 }
+    };
+    until("the key is closed", || async { row("k").await.is_some() }).await;
+    assert_eq!(row(&format!("activity:{CALL}")).await, None, "and no other");
+    asks_under(&engine, "other", "other", 0..1).await;
+    until("another key is open", || async { callee.begun.lock().len() >= 2 }).await;
+    until("both are called", || async { callee.begun.lock().len() == 3 }).await;
 }

@@ -27,6 +27,9 @@ on_every_store!(
     a_shut_down_run_finishes_what_it_began,
     misuse_blocks_the_run,
     a_paused_run_is_told_nothing,
+    what_is_called_off_at_once_is_never_begun,
+    nothing_outlives_a_run_that_ends_in_the_same_turn,
+    a_cancelled_run_that_cannot_hear_is_terminated,
 );
 
 async fn puppet(engine: &Engine, id: &str) -> MachineRun<Vec<String>> {
@@ -337,4 +340,78 @@ async fn a_paused_run_is_told_nothing(h: Arc<Harness>) {
     assert!(!event_types(&run).await.contains(&"signal.received".to_owned()));
     run.resume().await.unwrap();
     assert_eq!(ended(&run).await, ["start", "signal quiet", "signal end"]);
+}
+
+async fn tasks_left(engine: &Engine, run: &MachineRun<Vec<String>>) -> usize {
+    let tasks = Query::Tasks(TasksQuery::of_run(&run.run().await.unwrap(), 10));
+    engine.store().list(tasks).await.unwrap().tasks().unwrap().len()
+}
+
+// An activity that counts how often it is begun.
+fn serve_counted(engine: &Engine, counts: &Arc<Counts>) {
+    let counts = Arc::clone(counts);
+    let counted = move |_: TaskContext, id: String| {
+        counts.hit(&id);
+        async { ok(()) }
+    };
+    engine.activity("counted", counted).unwrap();
+}
+
+async fn what_is_called_off_at_once_is_never_begun(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    serve(&engine, &counts);
+    serve_counted(&engine, &counts);
+    let run = puppet(&engine, "p").await;
+    let actions = [
+        WorkflowAction::activity("a", "counted", json!("off")),
+        WorkflowAction::CancelActivity { activity_id: "a".into() },
+        WorkflowAction::activity("b", "counted", json!("on")),
+    ];
+    told(&run, &actions).await;
+    until("the other one is begun", || async { counts.get("on") == 1 }).await;
+    assert_eq!(ended(&run).await, ["start", "signal do", "b=null", "signal end"]);
+    assert_eq!(counts.get("off"), 0);
+    assert_eq!(tasks_left(&engine, &run).await, 0);
+    let types = event_types(&run).await;
+    assert!(types.contains(&"activity.cancelled".to_owned()), "{types:?}");
+}
+
+async fn nothing_outlives_a_run_that_ends_in_the_same_turn(h: Arc<Harness>) {
+    let (engine, counts) = (h.engine().await, Counts::new());
+    let run = puppet(&engine, "p").await;
+    // Both are told in the first turn, for nobody serves the machine before.
+    told(&run, &[WorkflowAction::activity("a", "counted", json!("late"))]).await;
+    run.signal("end", &()).await.unwrap();
+    serve_counted(&engine, &counts);
+    serve(&engine, &counts);
+    assert_eq!(run.result().await.unwrap(), ["start", "signal do", "signal end"]);
+    // What comes after it in the queue is begun, so it would have been, too.
+    let next = puppet(&engine, "next").await;
+    told(&next, &[WorkflowAction::activity("a", "counted", json!("next"))]).await;
+    until("the next one is begun", || async { counts.get("next") == 1 }).await;
+    assert_eq!(counts.get("late"), 0);
+    until("only the engine's own tasks were left", || async {
+        tasks_left(&engine, &run).await == 0
+    })
+    .await;
+}
+
+async fn a_cancelled_run_that_cannot_hear_is_terminated(h: Arc<Harness>) {
+    let short = |options| windlass::Options { cancel_grace: Duration::from_millis(300), ..options };
+    let engine = h.engine_with(short).await;
+    let unserved = puppet(&engine, "unserved").await;
+    unserved.cancel("nobody is there").await.unwrap();
+    until_status(&unserved, RunStatus::Terminated).await;
+    serve(&engine, &Counts::new());
+    let (paused, torn) = (puppet(&engine, "paused").await, puppet(&engine, "torn").await);
+    paused.pause().await.unwrap();
+    until_status(&paused, RunStatus::Paused).await;
+    torn.signal("panic", &()).await.unwrap();
+    until_blocked(&torn).await;
+    for run in [&paused, &torn] {
+        run.cancel("enough").await.unwrap();
+        let status = until_status(run, RunStatus::Terminated).await;
+        assert_eq!(status.error.unwrap(), ("Cancelled".into(), "enough".into()));
+    }
+    assert!(!event_types(&paused).await.contains(&"signal.received".to_owned()));
 }

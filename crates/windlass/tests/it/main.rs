@@ -19,6 +19,7 @@ mod machines_fixtures;
 mod machines_rates;
 mod machines_recovery;
 mod machines_scale_1000_workers;
+mod machines_stops;
 mod machines_workflow_execution;
 mod metrics;
 #[cfg(feature = "webhooks")]

@@ -98,15 +98,7 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
         let tries = step["attempts"].as_u64().filter(|tries| *tries > 0);
         let tries = tries.map(|tries| tries.to_string()).unwrap_or_default();
         let updated = cell_ago(step, "updatedAt");
-        table.row([
-            cell(step, "name"),
-            kind,
-            status,
-            tries,
-            updated,
-            waits.join(", "),
-            result,
-        ]);
+        table.row([cell(step, "name"), kind, status, tries, updated, waits.join(", "), result]);
     }
     if table.is_empty() {
         return out.line("no steps yet");

@@ -270,7 +270,10 @@ impl State {
             run.turn = run.turn.taken(hold, now);
             self.put_run(run);
         }
+        // One that is given back decides that for itself.
+        let given_back = |op: &Op| matches!(op, Op::Reschedule(_));
         if let Some(guard) = &commit.task
+            && !commit.ops.iter().any(given_back)
             && let Some(mut task) = self.tasks.get(&guard.task_id).cloned()
         {
             task.reclaims = 0;

@@ -18,12 +18,16 @@ pub(crate) struct DurableBreaker {
     pub key: String,
     /// `closed`, `open` or `half_open`.
     pub state: &'static str,
-    /// How many failures count towards opening it.
+    /// How many failures count towards opening it, or have opened it.
     pub failure_count: u64,
     /// How many calls in a row have succeeded since it is half open.
     pub success_count: u32,
     /// When the last failure was that counts.
     pub last_failure_at: Option<Time>,
+    /// When it opened last; null if it is closed.
+    pub opened_at: Option<Time>,
+    /// When it began to let calls be tried, if it is half open.
+    pub half_open_at: Option<Time>,
     /// When it may let a call through again.
     pub retry_at: Option<Time>,
     /// When it last changed.
@@ -39,6 +43,8 @@ impl DurableBreaker {
             failure_count: breaker.failures() as u64,
             success_count: breaker.successes(),
             last_failure_at: breaker.last_failure().map(Time),
+            opened_at: breaker.opened_at().map(Time),
+            half_open_at: breaker.half_open_at().map(Time),
             retry_at: row.retry_at.map(Time),
             updated_at: Time(row.updated_at),
         })

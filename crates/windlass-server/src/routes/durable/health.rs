@@ -35,11 +35,11 @@ pub(crate) struct SystemHealth {
     pub active_workers: usize,
     /// Those of them that take something new.
     pub workers_accepting: usize,
-    /// How much live workers hold at most.
+    /// How many tasks live workers hold at most.
     pub total_capacity: u64,
-    /// How much they hold.
+    /// How many they hold.
     pub current_load: u64,
-    /// The one in percent of the other.
+    /// The one in percent of the other, or the same of turns if those are closer to their limit.
     pub load_percentage: f64,
     /// Tasks that wait; at most 10,000 are counted, here and below.
     pub pending_tasks: u64,
@@ -69,10 +69,7 @@ pub(crate) async fn health(call: Call) -> ApiResult<SystemHealth> {
 fn summed(census: &Census, workers: &[DurableWorker]) -> SystemHealth {
     let summary = WorkersSummary::of(workers);
     let accepting = workers.iter().filter(|worker| worker.accepting_tasks).count();
-    let load = match summary.total_capacity {
-        0 => 0.0,
-        capacity => summary.total_load as f64 * 100.0 / capacity as f64,
-    };
+    let load = summary.load_percentage();
     let mut depth: BTreeMap<String, u64> = BTreeMap::new();
     let (mut pending, mut claimed, mut oldest) = (0, 0, census.now);
     for kind in census.tasks.iter().filter(|kind| is_users(kind)) {

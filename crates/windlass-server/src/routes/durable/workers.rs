@@ -24,10 +24,13 @@ pub(crate) struct DurableWorker {
     pub worker_group: String,
     /// What it runs.
     pub activity_types: Vec<String>,
-    /// How many turns and tasks it holds at most.
+    /// How many tasks it holds at most.
     pub max_concurrency: u32,
     /// How many it holds.
     pub current_load: u32,
+    /// How many turns it holds, and how many at most.
+    #[serde(skip)]
+    pub turns: (u32, u32),
     /// `active`, `draining`, `stopped`, or `stale` if its lease has run out.
     pub status: &'static str,
     /// Whether it takes something new.
@@ -81,8 +84,12 @@ impl DurableWorker {
             id: info.worker.to_string(),
             worker_group: info.group.to_string(),
             activity_types: types,
-            max_concurrency: info.slots,
-            current_load: if status == "stopped" { 0 } else { info.load },
+            max_concurrency: info.task_slots,
+            current_load: if status == "stopped" { 0 } else { info.task_load },
+            turns: (
+                info.load.saturating_sub(info.task_load),
+                info.slots.saturating_sub(info.task_slots),
+            ),
             status,
             accepting_tasks: status == "active" && info.accepting,
             backpressure_reason: info.note.as_deref().and_then(text),
@@ -124,13 +131,22 @@ pub(crate) struct WorkersSummary {
     pub draining: usize,
     /// Those that have gone.
     pub stopped: usize,
-    /// How much those that are live hold at most.
+    /// How many tasks those that are live hold at most.
     pub total_capacity: u64,
-    /// How much they hold.
+    /// How many they hold.
     pub total_load: u64,
+    /// How many turns they hold, and how many at most.
+    #[serde(skip)]
+    pub turns: (u64, u64),
 }
 
 impl WorkersSummary {
+    /// How full they are, in percent. Tasks and turns have room of their own, so the fuller one says it.
+    pub(crate) fn load_percentage(&self) -> f64 {
+        let share = |held: u64, most: u64| held as f64 * 100.0 / most.max(1) as f64;
+        share(self.total_load, self.total_capacity).max(share(self.turns.0, self.turns.1))
+    }
+
     pub(crate) fn of(workers: &[DurableWorker]) -> Self {
         let mut summary = Self::default();
         for worker in workers {
@@ -144,6 +160,8 @@ impl WorkersSummary {
             if matches!(worker.status, "active" | "draining") {
                 summary.total_capacity += u64::from(worker.max_concurrency);
                 summary.total_load += u64::from(worker.current_load);
+                summary.turns.0 += u64::from(worker.turns.0);
+                summary.turns.1 += u64::from(worker.turns.1);
             }
         }
         summary
@@ -243,4 +261,23 @@ pub(crate) async fn drain(call: Call, Named(key): Named) -> ApiResult<DurableWor
         return Err(ApiError::new(status, "WORKER_STOPPED", message));
     }
     Ok(Json(find(&call, &key).await?.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_kind_says_how_full_workers_are() {
+        let summary = |tasks: (u64, u64), turns| WorkersSummary {
+            total_load: tasks.0,
+            total_capacity: tasks.1,
+            turns,
+            ..WorkersSummary::default()
+        };
+        let load = |tasks, turns| summary(tasks, turns).load_percentage().round() as u32;
+        assert_eq!(load((256, 256), (0, 10_000)), 100);
+        assert_eq!(load((64, 256), (5_000, 10_000)), 50);
+        assert_eq!(load((0, 0), (0, 0)), 0);
+    }
 }

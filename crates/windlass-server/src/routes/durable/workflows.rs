@@ -354,7 +354,11 @@ pub(crate) async fn cancel(
     let (engine, run_key) = (call.engine.clone(), run.run_key);
     if let Some(name) = call.manners(&run).cancel {
         let name = MessageName::new(name)?;
-        let body = Body::of(&json!({ "reason": reason.unwrap_or("cancelled") }))?;
+        let mut body = json!({ "reason": reason.unwrap_or("cancelled") });
+        if let Some(actor) = &call.caller.actor {
+            body["actor"] = json!(actor);
+        }
+        let body = Body::of(&body)?;
         engine.send_event(run_key, name, Some(body), None).await?;
         let _ = tokio::time::timeout(CANCEL_SEEN_WITHIN, engine.wait(run_key)).await;
     } else {

@@ -34,7 +34,7 @@ impl Worker {
                     world.sim.sometimes("activity was tried again");
                     let wake = Wake::At(self.now().plus(delay));
                     let errors = Some(text("Flaky"));
-                    let change = Reschedule { task_id, wake, attempt, errors };
+                    let change = Reschedule { task_id, wake, attempt, errors, untried: false };
                     ops.push(Op::Reschedule(Box::new(change)));
                 }
                 Decision::GiveUp(_) => {
