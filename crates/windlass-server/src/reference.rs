@@ -96,7 +96,7 @@ fn route(text: &mut String, method: &str, path: &str, needs: &str, operation: &V
             continue;
         }
         let what = match members(&answer["content"]).next() {
-            Some((kind, content)) if kind == "application/json" => type_of(&content["schema"]),
+            Some(("application/json", content)) => type_of(&content["schema"]),
             Some((kind, _)) => format!("`{kind}`"),
             None => answer["description"].as_str().unwrap_or_default().to_owned(),
         };
@@ -106,7 +106,7 @@ fn route(text: &mut String, method: &str, path: &str, needs: &str, operation: &V
 
 fn described(text: &mut String, schema: &Value) {
     if let Some(said) = schema["description"].as_str() {
-        let _ = write!(text, "{}\n", said.trim());
+        let _ = writeln!(text, "{}", said.trim());
     }
 }
 
