@@ -19,6 +19,8 @@ port=${WINDLASS_FUZZ_PORT:-7979}
 url=http://127.0.0.1:$port
 work=$target/fuzz
 mkdir -p "$work"
+# It leaves its cache where it is started.
+cd "$work"
 
 if [ ! -x "$work/venv/bin/schemathesis" ]; then
     python3 -m venv "$work/venv"
