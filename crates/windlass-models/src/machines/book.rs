@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use windlass_kernel::{
-    Body, Error, ErrorKind, LimitKey, Limits, QueueName, RetryPolicy, RouteName, RunId, RunKey,
-    Step, StepStatus, TaskId, Timestamp, WorkflowName,
+    Body, Error, ErrorKind, LimitKey, Limits, QueueName, RetryPolicy, RouteName, RunKey, Step,
+    StepStatus, TaskId, Timestamp, WorkflowName,
 };
 
 use super::action::{ActivityOptions, WorkflowAction};
@@ -86,8 +86,9 @@ pub(crate) struct Spec {
     /// The child's run, by the words that steps of other models name theirs with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workflow: Option<WorkflowName>,
+    /// A text: the id is composed, and read as a user's own it would be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<RunId>,
+    pub(crate) id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run_key: Option<RunKey>,
 }

@@ -320,7 +320,7 @@ impl MachineProgram {
         let run_key = turn.new_run_key();
         let input = Body::json(spec.input.get().to_owned());
         spec.workflow = Some(workflow.clone());
-        (spec.id, spec.run_key) = (Some(id.clone()), Some(run_key));
+        (spec.id, spec.run_key) = (Some(id.to_string()), Some(run_key));
         let mut row = new_row(turn, work, key, Kind::Child, stamp.at);
         row.status = StepStatus::Waiting;
         row.wait_for = Some("child".into());

@@ -20,6 +20,7 @@ on_every_store!(
     a_run_goes_on_in_the_next_process,
     everything_is_told_again_in_its_order,
     a_snapshot_spares_the_past,
+    a_child_is_asked_for_again,
     changed_code_blocks_the_run_until_it_agrees,
     a_retried_run_keeps_what_was_done,
     a_retried_run_with_snapshots_keeps_what_was_done,
@@ -132,6 +133,25 @@ async fn a_snapshot_spares_the_past(h: Arc<Harness>) {
         let told_again = CALLS.lock()[&counted] - before;
         assert_eq!(told_again, if snapshots { 0 } else { 5 });
     }
+}
+
+async fn a_child_is_asked_for_again(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    serve(&engine, &Counts::new());
+    let puppets = engine.remote_machine::<Puppet>().unwrap();
+    let run = puppets.start(false).id("p").await.unwrap();
+    run.signal("do", &[WorkflowAction::child("c", "puppet", json!(false))]).await.unwrap();
+    until_asked(&run, "child/c").await;
+    until_waiting(&engine, &run).await;
+    engine.evict_all();
+    let child = run.steps().await.unwrap().remove(0).input.unwrap();
+    let child: Value = child.read().unwrap();
+    let query = windlass::kernel::Query::Tree { root: run.run_key(), after: None, limit: 10 };
+    let tree = engine.store().list(query).await.unwrap().runs().unwrap();
+    assert!(tree.iter().any(|row| row.id.as_str() == child["id"]), "{child}");
+    run.signal("end", &()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), ["start", "signal do", "signal end"]);
+    assert_eq!(run.status().await.unwrap().blocked, None);
 }
 
 /// A machine whose code changes from one build to the next.
