@@ -98,7 +98,8 @@ impl Waker {
             }
         }
         drop(pending);
-        self.gathered.fetch_add(u32::try_from(wakeups.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.gathered
+            .fetch_add(u32::try_from(wakeups.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.rung.notify_one();
     }
 

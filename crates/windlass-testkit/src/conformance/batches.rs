@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use windlass_kernel::{
-    Commit, Delivery, Draft, Hold, OnExisting, Op, Run, RunStatus, StepStatus, Task, TaskGuard, Turn,
-    Wake,
+    Commit, Delivery, Draft, Hold, OnExisting, Op, Run, RunStatus, StepStatus, Task, TaskGuard,
+    Turn, Wake,
 };
 
 use crate::world::World;
