@@ -121,6 +121,9 @@ END $$;
 -- Commits that settle the task that they guard and do nothing else, in the order of the tasks: each row
 -- is found once, and goes if it is held as its commit says, which is decided from the row as it is when
 -- it is locked. If one is not, nothing is written, and `commit_batch` tells who is to blame.
+--
+-- The holders are not compared by `=`: that would let the planner take an index of held tasks, which in a
+-- table without statistics it prefers to the primary key, and walk all that is held for each row.
 CREATE FUNCTION @schema@.settle_batch(p_tasks uuid[], p_workers uuid[], p_claims int8[])
     RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -128,7 +131,8 @@ DECLARE
     v_n int8;
 BEGIN
     DELETE FROM @schema@.tasks t USING unnest(p_tasks, p_workers, p_claims) x (task_id, worker, claim_no)
-    WHERE t.task_id = x.task_id AND t.worker = x.worker AND t.claim_no = x.claim_no;
+    WHERE t.task_id = x.task_id AND t.worker IS NOT DISTINCT FROM x.worker
+        AND t.claim_no = x.claim_no;
     GET DIAGNOSTICS v_n = ROW_COUNT;
     IF v_n <> cardinality(p_tasks) THEN
         RAISE EXCEPTION 'a task is not held' USING ERRCODE = 'WL001';

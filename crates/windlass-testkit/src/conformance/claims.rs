@@ -243,14 +243,16 @@ pub async fn tasks_by_priority_and_age(world: World) {
     assert_eq!(found, expect);
 }
 
+// (name, priority) as they are enqueued, the order, and what is claimed.
+type Routed = (&'static [(&'static str, i16)], ClaimOrder, &'static [usize]);
+
 /// A claim of several routes takes from whichever have something, in one order.
 pub async fn several_routes_in_one_order(world: World) {
     let routes = [route("q", "idle"), route("q", "t"), route("q", "u"), route("other", "t")];
     for order in [ClaimOrder::Priority, ClaimOrder::Oldest] {
         assert!(world.claim_tasks_of(world.worker(), &routes, 5, order).await.is_empty());
     }
-    // (name, priority) as they are enqueued, the order, and what is claimed.
-    let cases: [(&[(&str, i16)], ClaimOrder, &[usize]); 4] = [
+    let cases: [Routed; 4] = [
         (&[("t", 0), ("t", 0), ("t", 0)], ClaimOrder::Oldest, &[0, 1, 2]),
         (&[("t", 0), ("t", 5), ("t", 0)], ClaimOrder::Priority, &[1, 0, 2]),
         (&[("t", 0), ("u", 5), ("t", 0), ("u", 0)], ClaimOrder::Priority, &[1, 0, 2, 3]),
