@@ -2,6 +2,8 @@
 //! constant, bare and with the layers of the API around it (`/healthz`), and creates over HTTP beside creates in the same process.
 //!
 //!     cargo run --release -p windlass-server --example rates
+//!
+//! With `reads` behind it, the reads alone.
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
@@ -16,6 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use windlass::{BoxError, Ctx, Engine};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, router, serve};
+
+// As the server's own binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CONNECTIONS: usize = 32;
 const READS: usize = 20_000;
@@ -58,17 +64,30 @@ async fn main() -> windlass::Result<()> {
     ];
     // In turn, because the machine's speed changes within seconds; the first round is not counted.
     let mut rounds = vec![Vec::new(); paths.len()];
+    let mut times = vec![Vec::new(); paths.len()];
     for _ in 0..=ROUNDS {
-        for ((_, path), rates) in paths.iter().zip(&mut rounds) {
-            rates.push(client.rate(READS, |_| request("GET", path, "")).await);
+        for (n, (_, path)) in paths.iter().enumerate() {
+            let before = processor_us();
+            rounds[n].push(client.rate(READS, |_| request("GET", path, "")).await);
+            times[n].push((processor_us() - before) / READS as f64);
         }
     }
     let rates: Vec<f64> = rounds.iter().map(|rates| median(&rates[1..])).collect();
-    for ((what, _), rate) in paths.iter().zip(&rates) {
-        let (of, guarded) = (rate / rates[0], rate / rates[1]);
+    let times: Vec<f64> = times.iter().map(|times| median(&times[1..])).collect();
+    for (n, (what, _)) in paths.iter().enumerate() {
         println!(
-            "{what:<19} {rate:>9.0} requests/s, {of:.2} of the constant, {guarded:.2} guarded"
+            "{what:<19} {:>9.0} requests/s, {:.2} of the constant, {:.2} guarded; \
+             {:.1} µs of processor time, {:.2} of the constant",
+            rates[n],
+            rates[n] / rates[0],
+            rates[n] / rates[1],
+            times[n],
+            times[0] / times[n],
         );
+    }
+
+    if std::env::args().nth(1).as_deref() == Some("reads") {
+        return Ok(());
     }
 
     let next = Arc::new(AtomicUsize::new(0));
@@ -111,6 +130,13 @@ async fn main() -> windlass::Result<()> {
     Ok(())
 }
 
+/// What this process has had of the processors, client and server together: on a busy machine it
+/// tells more than rates do.
+fn processor_us() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
 fn median(rates: &[f64]) -> f64 {
     let mut rates = rates.to_vec();
     rates.sort_by(f64::total_cmp);
@@ -141,7 +167,8 @@ fn request(method: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// A client that costs next to nothing: it writes bytes, and reads a head and so many bytes.
+/// A client that costs next to nothing: it writes bytes, and reads a head and so many bytes. An answer
+/// as long as the one before is taken for whole, so that long heads cost it no more than short ones.
 struct Client {
     address: String,
 }
@@ -150,7 +177,7 @@ impl Client {
     async fn post(&self, path: &str, body: &str) {
         let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
         let mut buffer = Vec::new();
-        exchange(&mut socket, &request("POST", path, body), &mut buffer).await;
+        exchange(&mut socket, &request("POST", path, body), &mut buffer, 0).await;
     }
 
     /// Sends requests over kept connections; answers how many a second.
@@ -161,8 +188,9 @@ impl Client {
             let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
             socket.set_nodelay(true).expect("an option");
             let mut buffer = Vec::new();
+            let mut length = 0;
             while let Some(n) = take(&next, count) {
-                exchange(&mut socket, &make(n), &mut buffer).await;
+                length = exchange(&mut socket, &make(n), &mut buffer, length).await;
             }
         });
         futures::future::join_all(sent).await;
@@ -170,19 +198,29 @@ impl Client {
     }
 }
 
-async fn exchange(socket: &mut TcpStream, request: &str, buffer: &mut Vec<u8>) {
+/// Answers how long the answer was; `last` is what the one before answered.
+async fn exchange(
+    socket: &mut TcpStream,
+    request: &str,
+    buffer: &mut Vec<u8>,
+    last: usize,
+) -> usize {
     socket.write_all(request.as_bytes()).await.expect("it is sent");
     buffer.clear();
     loop {
         let read = socket.read_buf(buffer).await.expect("an answer");
         assert!(read > 0, "the server hung up");
+        let is_fine = buffer.starts_with(b"HTTP/1.1 200");
+        assert!(is_fine, "{}", String::from_utf8_lossy(buffer));
+        if buffer.len() == last {
+            return last;
+        }
         let Some(head) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let text = std::str::from_utf8(&buffer[..head]).expect("a head is text");
-        assert!(text.starts_with("HTTP/1.1 200"), "{}", String::from_utf8_lossy(buffer));
         let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length: usize = length.and_then(|length| length.parse().ok()).expect("a length");
         if buffer.len() >= head + 4 + length {
-            return;
+            return buffer.len();
         }
     }
 }

@@ -9,7 +9,7 @@ mod stored;
 use std::sync::Arc;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use windlass::Timestamp;
 use windlass::kernel::Namespace;
 
@@ -48,8 +48,8 @@ pub enum Auth {
 
 /// Everything that decides about a request.
 pub(crate) struct Guard {
-    namespace: Namespace,
-    open: bool,
+    // Everybody, if this server is open to its machine.
+    open: Option<Arc<Caller>>,
     pub(crate) keys: Option<Arc<Keys>>,
     jwt: Option<Jwt>,
     pub(crate) hooks: Option<Arc<dyn Authorize>>,
@@ -70,7 +70,8 @@ impl Guard {
             Auth::Loopback => (true, Some(default_keys()), None),
         };
         let keys = keys.map(|store| Arc::new(Keys::new(store, Arc::new(now))));
-        Self { namespace, open, keys, jwt, hooks }
+        let open = open.then(|| Arc::new(Caller::everything(namespace)));
+        Self { open, keys, jwt, hooks }
     }
 
     /// Who sent a request.
@@ -81,10 +82,10 @@ impl Guard {
         {
             return Ok(Arc::new(caller));
         }
-        if self.open {
+        if let Some(everybody) = &self.open {
             addressed_to_loopback(parts)?;
             not_handed_on(&parts.headers)?;
-            return Ok(Arc::new(Caller::everything(self.namespace.clone())));
+            return Ok(Arc::clone(everybody));
         }
         let token = bearer(&parts.headers)?;
         match (&self.keys, &self.jwt) {
@@ -145,9 +146,10 @@ fn addressed_to_loopback(parts: &Parts) -> Result<(), ApiError> {
         None => host.split(':').next().unwrap_or_default(),
     });
     let is_loopback = name.is_some_and(|name| {
-        let name = name.to_ascii_lowercase();
-        name == "localhost"
-            || name.ends_with(".localhost")
+        let below = ".localhost";
+        let end = name.len().checked_sub(below.len()).and_then(|at| name.get(at..));
+        name.eq_ignore_ascii_case("localhost")
+            || end.is_some_and(|end| end.eq_ignore_ascii_case(below))
             || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     });
     if is_loopback {
@@ -159,8 +161,15 @@ fn addressed_to_loopback(parts: &Parts) -> Result<(), ApiError> {
 
 /// A proxy on this machine makes everybody's requests come from this machine.
 fn not_handed_on(headers: &HeaderMap) -> Result<(), ApiError> {
-    let told = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
-    let Some(name) = told.into_iter().find(|name| headers.contains_key(*name)) else {
+    // Parsed once: every request is looked through for them.
+    static TOLD: [HeaderName; 5] = [
+        header::FORWARDED,
+        HeaderName::from_static("x-forwarded-for"),
+        HeaderName::from_static("x-forwarded-host"),
+        HeaderName::from_static("x-real-ip"),
+        header::VIA,
+    ];
+    let Some(name) = TOLD.iter().find(|name| headers.contains_key(*name)) else {
         return Ok(());
     };
     let message = format!(

@@ -1,5 +1,6 @@
 //! The layer around every route: request id, room, who asks, time, panics.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use tracing::Instrument;
 use crate::app::App;
 use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
-use crate::table::{Access, Pace};
+use crate::metrics::Labels;
+use crate::table::{Access, Entry, Pace};
 use crate::telemetry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,7 +32,8 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let path = path.as_ref().map_or("", MatchedPath::as_str);
     let span = tracing::info_span!("http", %method, route = path, request_id = ?id);
     telemetry::continue_from(&span, telemetry::asked(request.headers()).as_deref());
-    let answered = AssertUnwindSafe(admitted(&app, path, request, next).instrument(span));
+    let entry = app.table.find(&method, path);
+    let answered = AssertUnwindSafe(admitted(&app, entry, path, request, next).instrument(span));
     let answered = answered.catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
@@ -43,23 +46,28 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
         }
     };
     let headers = response.headers_mut();
+    headers.reserve(4);
     headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
-    app.metrics.answered(&method, path, response.status(), started.elapsed());
+    let labels = match entry {
+        Some(entry) => Cow::Borrowed(&entry.labels),
+        None => Cow::Owned(Labels::new(&method, path)),
+    };
+    app.metrics.answered(&labels, response.status(), started.elapsed());
     response
 }
 
 async fn admitted(
     app: &App,
+    entry: Option<&Entry>,
     path: &str,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let entry = app.table.find(request.method(), path);
     let pace = entry.map_or(Pace::Usual, |entry| entry.pace);
     let waits = pace == Pace::Waits && asks_to_wait(&request);
     let _room = if pace == Pace::Always { None } else { Some(app.admit(waits)?) };

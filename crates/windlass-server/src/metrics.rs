@@ -45,6 +45,24 @@ pub(crate) struct Metrics {
     seen: Arc<Mutex<Option<Seen>>>,
 }
 
+/// What answers of one route are told apart by. Only templates of paths are told, so the number of
+/// series has a bound; they are made once a route, because every answer is counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Labels([KeyValue; 2]);
+
+impl Labels {
+    pub(crate) fn new(method: &Method, path: &str) -> Self {
+        let method = match *method {
+            Method::GET | Method::HEAD => "GET",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::DELETE => "DELETE",
+            _ => "other",
+        };
+        Self([KeyValue::new("route", Arc::<str>::from(path)), KeyValue::new("method", method)])
+    }
+}
+
 /// What the store was last found to hold.
 struct Seen {
     health: Health,
@@ -127,20 +145,15 @@ impl Metrics {
     }
 
     /// Counts an answer.
-    pub(crate) fn answered(&self, method: &Method, path: &str, status: StatusCode, took: Duration) {
-        // Only templates of paths are told, so the number of series has a bound.
-        let method = match *method {
-            Method::GET | Method::HEAD => "GET",
-            Method::POST => "POST",
-            Method::PUT => "PUT",
-            Method::DELETE => "DELETE",
-            _ => "other",
-        };
-        let route = KeyValue::new("route", path.to_owned());
-        let method = KeyValue::new("method", method);
+    pub(crate) fn answered(
+        &self,
+        Labels([route, method]): &Labels,
+        status: StatusCode,
+        took: Duration,
+    ) {
         self.times.record(took.as_secs_f64(), &[route.clone(), method.clone()]);
         let status = KeyValue::new("status", i64::from(status.as_u16()));
-        self.requests.add(1, &[route, method, status]);
+        self.requests.add(1, &[route.clone(), method.clone(), status]);
     }
 
     /// All of it, as Prometheus reads it.

@@ -12,6 +12,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 
 use crate::app::App;
 use crate::auth::Scope;
+use crate::metrics::Labels;
 
 /// What a route needs of those who call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,14 @@ pub struct Entry {
     /// What it needs.
     pub access: Access,
     pub(crate) pace: Pace,
+    pub(crate) labels: Labels,
+}
+
+impl Entry {
+    fn new(method: Method, path: String, access: Access, pace: Pace) -> Self {
+        let labels = Labels::new(&method, &path);
+        Self { method, path, access, pace, labels }
+    }
 }
 
 /// Routes in the making.
@@ -88,7 +97,7 @@ impl Routes {
                     continue;
                 }
                 for method in methods(item) {
-                    self.entries.push(Entry { method, path: full.clone(), access, pace });
+                    self.entries.push(Entry::new(method, full.clone(), access, pace));
                 }
                 self.router = self.router.route(&full, method_router.clone());
             }
@@ -132,7 +141,7 @@ impl Routes {
     ) -> Self {
         let (method, path) = (Method::GET, path.to_owned());
         self.router = self.router.route(&path, handler);
-        self.entries.push(Entry { method, path, access, pace });
+        self.entries.push(Entry::new(method, path, access, pace));
         self
     }
 

@@ -52,7 +52,8 @@ pub(crate) fn newest_generation() -> String {
 
 /// The newest generation of a run beside each of its open steps, or beside nothing. The key that steps
 /// are looked up by is null where there are none to find, so that they are not read through; `<>` because
-/// for a list SQLite builds a table every time.
+/// for a list SQLite builds a table every time. The row is found by its number, so that the index is gone
+/// down once.
 pub(crate) fn look_at_run() -> String {
     let columns = |table: &str, of: &str| of.replace(", ", &format!(", {table}."));
     let looked = format!("r.{}, s.{}", columns("r", RUN), columns("s", STEP));
@@ -61,8 +62,8 @@ pub(crate) fn look_at_run() -> String {
          ON s.run_key = CASE WHEN r.ended_at IS NULL AND r.next_ordinal <= ?4 THEN r.run_key END \
          AND s.status <> 'completed' AND s.status <> 'errored' \
          AND s.status <> 'skipped' AND s.status <> 'cancelled' \
-         WHERE r.namespace = ?1 AND r.workflow = ?2 AND r.id = ?3 AND r.generation = \
-         (SELECT max(generation) FROM runs WHERE namespace = ?1 AND workflow = ?2 AND id = ?3)"
+         WHERE r.rowid = (SELECT rowid FROM runs \
+         WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 ORDER BY generation DESC LIMIT 1)"
     )
 }
 
