@@ -10,13 +10,13 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
-    LogId, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
+    Body, BoxFuture, Commit, CommitError, Committed, Draft, Encoding, End, Error, ErrorKind, Hold,
+    Limits, LogId, Looked, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
     Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey, WorkflowName,
 };
 
 use crate::at_hand::{AtHand, Taking};
-use crate::cancel::terminated_with;
+use crate::cancel::{call_off, terminated_with};
 use crate::control::Control;
 use crate::engine::Inner;
 use crate::env::{Env, Lane};
@@ -279,9 +279,8 @@ impl Turn {
     /// Reads the run's row again after a refused commit.
     pub(crate) async fn refresh(&mut self) -> Result<(), TurnError> {
         if std::mem::take(&mut self.stale) {
-            let loaded = self.inner.store.load(vec![self.run.run_key]).await;
-            let loaded = loaded.map_err(TurnError::Store)?.into_iter().next();
-            *self.run = loaded.ok_or(TurnError::Lost)?.run;
+            let looked = self.inner.store.look_at(self.run.run_key).await;
+            *self.run = looked.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
             self.released = false;
         }
         Ok(())
@@ -427,6 +426,9 @@ impl Turn {
         }
         let mut payload = control_payload(message);
         payload["request"] = "cancel".into();
+        let open = self.inner.store.look_at(self.run.run_key).await.map_err(TurnError::Store)?;
+        let open = open.map(|looked| looked.open_steps).unwrap_or_default();
+        call_off(draft, open, || self.stamp()).map_err(TurnError::Blocked)?;
         let reason = cancel_reason(message);
         if let Some(reason) = &reason {
             payload["reason"] = reason.as_str().into();

@@ -200,8 +200,7 @@ fn failure(error: &HookError) -> TaskFailure {
 // What became of the run stands in its row, which changes no more.
 async fn read_outcome(store: &dyn Store, context: &TaskContext) -> Result<RunOutcome, Error> {
     let run_key = context.run_key.ok_or_else(|| Error::corrupt("a hook's task names no run"))?;
-    let loaded = store.load(vec![run_key]).await?.into_iter().next();
-    let run = loaded.map(|loaded| loaded.run).ok_or_else(|| {
+    let run = store.look_at(run_key).await?.map(|looked| looked.run).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", format!("there is no run {run_key}"))
     })?;
     let Some(status) = terminal(run.status) else {
