@@ -338,7 +338,7 @@ impl RelayProgram {
     // What is to be recorded of an attempt.
     fn verdict(&self, turn: &Turn, step: &Step, ran: Ran) -> Verdict {
         let limits = turn.limits();
-        let checked = ran.and_then(|outcome| record::check(outcome, self.number, limits));
+        let checked = ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
         match checked {
             Ok(outcome) => Verdict::Outcome(outcome),
             Err(error) => self.failed(turn, step.attempt, error),
@@ -401,7 +401,7 @@ impl RelayProgram {
         row.attempts_max = self.relay.retry.attempts_max();
         row.wait_for.clone_from(&self.open.wait_for);
         if let Some(Signal::Received(bytes)) = &self.open.signal {
-            row.input = Some(Body::bytes(bytes.clone()));
+            row.input = Some(record::body(bytes, self.json));
         }
         row
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass_engine::{Metrics, Turn};
 use windlass_kernel::{
-    Body, DeadLetter, Draft, End, Error, Limits, MessageName, QueueName, RouteName, RunStatus,
-    Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
+    Body, DeadLetter, Draft, Encoding, End, Error, Limits, MessageName, QueueName, RouteName, Run,
+    RunStatus, Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
 };
 
 use super::effects::Stored;
@@ -47,10 +48,20 @@ pub(crate) fn check(
     number: u32,
     limits: &Limits,
 ) -> Result<StepOutcome, StepError> {
+/// Bytes as they are kept: of a run that came with JSON as JSON, if they are some.
+pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
+    // Read as text: what is no UTF-8 is no JSON either.
+    match json && serde_json::from_slice::<&RawValue>(bytes).is_ok() {
+        true => Body::json(bytes.clone()),
+        false => Body::bytes(bytes.clone()),
+    }
+}
+
     let (what, bytes, max) = match &outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
         | StepOutcome::ContinueOnSignal { payload, .. } => {
+    run: &Run,
             ("payload", payload.len(), limits.step_bytes_max)
         }
         StepOutcome::Succeed { result } => ("result", result.len(), limits.output_bytes_max),
@@ -67,6 +78,18 @@ pub(crate) fn check(
         return Err(StepError::permanent(format!("a run may have at most {max} steps")));
     }
     let longest = delay_max(limits.sleep_days_max);
+    // A parent keeps a result that is not JSON in Base64, which takes a third more and a few words.
+    let parent_max = (limits.step_bytes_max / 4 * 3).saturating_sub(64);
+    if let StepOutcome::Succeed { result } = &outcome
+        && run.parent.is_some()
+        && bytes > parent_max
+        && body(result, run.input.encoding == Encoding::Json).encoding == Encoding::Bytes
+    {
+        return Err(StepError::permanent(format!(
+            "the result of step {number} has {bytes} bytes and is not JSON; of a child run at most \
+             {parent_max} are allowed"
+        )));
+    }
     let delay = match &outcome {
         StepOutcome::ContinueAfter { delay, .. } => Some(*delay),
         StepOutcome::ContinueOnSignal { timeout, .. } => *timeout,
@@ -180,9 +203,7 @@ pub(crate) fn write(
             row.status = StepStatus::Completed;
             let payload = json!({ "step": number, "attempt": attempt, "outcome": "succeed" });
             draft.step("relay.step_completed", &payload, row, stamp)?;
-            let is_json = json && serde_json::from_slice::<serde::de::IgnoredAny>(result).is_ok();
-            let output =
-                if is_json { Body::json(result.clone()) } else { Body::bytes(result.clone()) };
+            let output = body(result, json);
             let payload = json!({ "output_bytes": output.len() });
             turn.end(draft, "workflow.completed", &payload, End::Complete(output))?;
             Ok(After::Ended)
@@ -209,7 +230,7 @@ pub(crate) fn write(
         }
         Verdict::Outcome(outcome) => {
             row.status = StepStatus::Completed;
-            row.result = payload_of(outcome.clone()).map(Body::bytes);
+            row.result = payload_of(outcome.clone()).map(|payload| body(&payload, json));
             let bytes = payload_len(outcome);
             let mut payload = json!({ "step": number, "attempt": attempt, "payload_bytes": bytes });
             let open = next_open(outcome, turn.now(), &mut payload);

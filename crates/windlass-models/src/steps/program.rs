@@ -136,8 +136,7 @@ impl StepsProgram {
             .collect();
         for (seq, child) in news {
             if let Some(child) = child {
-                let run = turn.run_of(child).await?;
-                if let Some(result) = run.and_then(|run| run.output.or(run.error)) {
+                if let Some(result) = turn.result_of(child).await? {
                     self.large.insert(seq, result);
                 }
             }
