@@ -52,7 +52,7 @@ pub use pressure::BackpressureConfig;
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
-pub use settle::{Overdue, RATE_LIMITED};
+pub use settle::{NOT_HERE, Overdue, RATE_LIMITED};
 pub use start::{StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Model, Opened, Program, StartRun, TaskBody, TaskContext,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, NOT_HERE, Opened, Program, StartRun, TaskBody, TaskContext,
     TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
 };
 use windlass_kernel::{
@@ -168,8 +168,11 @@ impl<H: TerminalHook> TaskHandler for HookHandler<H> {
         let asks = input.bytes.as_ref() == ASK.as_bytes();
         Box::pin(async move {
             let outcome = read_outcome(&*store, &context).await.map_err(refused)?;
-            if asks && !hook.wants(&outcome.headers).map_err(refused)? {
-                return Ok(Body::json("null"));
+            match asks.then(|| hook.wants(&outcome.headers)) {
+                Some(Ok(false)) => return Ok(Body::json("null")),
+                _ if !hook.can_tell() => return Err(not_here()),
+                Some(Err(error)) => return Err(refused(error)),
+                Some(Ok(true)) | None => {}
             }
             match hook.on_termination(&outcome).await {
                 Ok(()) => Ok(Body::json("null")),
@@ -184,6 +187,15 @@ fn refused(error: Error) -> TaskFailure {
         name: error.code().to_owned(),
         message: error.to_string(),
         retryable: error.is_retryable(),
+        retry_after: None,
+    }
+}
+
+fn not_here() -> TaskFailure {
+    TaskFailure {
+        name: NOT_HERE.to_owned(),
+        message: "this process cannot tell of the end".to_owned(),
+        retryable: true,
         retry_after: None,
     }
 }
