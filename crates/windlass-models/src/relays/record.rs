@@ -19,13 +19,19 @@ use super::program::{Open, RelayProgram, delay_max, signal_of};
 /// What is to be recorded of an attempt.
 pub(crate) enum Verdict {
     Outcome(StepOutcome),
-    Retry { name: &'static str, message: String, errors: Vec<Value>, delay: Duration },
-    Dead { name: &'static str, message: String, errors: Vec<Value> },
+    Retry { name: String, message: String, errors: Vec<Value>, delay: Duration },
+    Dead { name: String, message: String, errors: Vec<Value> },
 }
 
 impl Verdict {
     pub(crate) fn is_retry(&self) -> bool {
         matches!(self, Verdict::Retry { .. })
+    }
+
+    /// Whether it ends the run without a result, so that it stands whatever was to be stored beside it.
+    pub(crate) fn is_final(&self) -> bool {
+        use StepOutcome::{Cancel, Fail};
+        matches!(self, Verdict::Dead { .. } | Verdict::Outcome(Fail { .. } | Cancel { .. }))
     }
 }
 
@@ -42,12 +48,6 @@ pub(crate) enum After {
 /// How long a reason may be that is kept.
 const REASON_CHARS_MAX: usize = 16 * 1024;
 
-/// Refuses an outcome that cannot be kept: a failure that no attempt can help.
-pub(crate) fn check(
-    outcome: StepOutcome,
-    number: u32,
-    limits: &Limits,
-) -> Result<StepOutcome, StepError> {
 /// Bytes as they are kept: of a run that came with JSON as JSON, if they are some.
 pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
     // Read as text: what is no UTF-8 is no JSON either.
@@ -57,11 +57,17 @@ pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
     }
 }
 
+/// Refuses an outcome that cannot be kept: a failure that no attempt can help.
+pub(crate) fn check(
+    outcome: StepOutcome,
+    number: u32,
+    run: &Run,
+    limits: &Limits,
+) -> Result<StepOutcome, StepError> {
     let (what, bytes, max) = match &outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
         | StepOutcome::ContinueOnSignal { payload, .. } => {
-    run: &Run,
             ("payload", payload.len(), limits.step_bytes_max)
         }
         StepOutcome::Succeed { result } => ("result", result.len(), limits.output_bytes_max),
@@ -72,12 +78,6 @@ pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
             "the {what} of step {number} has {bytes} bytes; at most {max} are allowed"
         )));
     }
-    let goes_on = payload_len(&outcome).is_some();
-    if goes_on && number as usize + 1 >= limits.steps_per_run_max {
-        let max = limits.steps_per_run_max;
-        return Err(StepError::permanent(format!("a run may have at most {max} steps")));
-    }
-    let longest = delay_max(limits.sleep_days_max);
     // A parent keeps a result that is not JSON in Base64, which takes a third more and a few words.
     let parent_max = (limits.step_bytes_max / 4 * 3).saturating_sub(64);
     if let StepOutcome::Succeed { result } = &outcome
@@ -90,12 +90,18 @@ pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
              {parent_max} are allowed"
         )));
     }
+    let goes_on = payload_len(&outcome).is_some();
+    if goes_on && number as usize + 1 >= limits.steps_per_run_max {
+        let max = limits.steps_per_run_max;
+        return Err(StepError::permanent(format!("a run may have at most {max} steps")));
+    }
+    let longest = delay_max(limits.sleep_days_max);
     let delay = match &outcome {
         StepOutcome::ContinueAfter { delay, .. } => Some(*delay),
         StepOutcome::ContinueOnSignal { timeout, .. } => *timeout,
         _ => None,
     };
-    if delay.is_some_and(|delay| delay > longest) {
+    if let Some(delay) = delay.filter(|delay| *delay > longest) {
         let days = limits.sleep_days_max;
         return Err(StepError::permanent(format!(
             "step {number} asks to wait for {delay:?}; at most {days} days are allowed"

@@ -201,8 +201,9 @@ fn not_here() -> TaskFailure {
 }
 
 fn failure(error: &HookError) -> TaskFailure {
+    let name = if error.is_permanent() { "HookRefused" } else { "HookFailed" };
     TaskFailure {
-        name: if error.is_permanent() { "HookRefused" } else { "HookFailed" }.to_owned(),
+        name: error.name().unwrap_or(name).to_owned(),
         message: error.message().to_owned(),
         retryable: !error.is_permanent(),
         retry_after: error.delay_min(),

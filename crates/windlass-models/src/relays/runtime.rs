@@ -85,6 +85,9 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
         hook.retry()
             .validate()
             .map_err(|source| invalid(format!("the hook's policy: {source}")))?;
+        if hook.timeout().is_zero() {
+            return Err(invalid("the hook's timeout is zero; give it some time".into()));
+        }
         if concurrency == Some(0) {
             return Err(invalid(
                 "concurrency is 0; a relay needs room for at least one step".into(),
@@ -297,9 +300,6 @@ impl WorkflowRuntime {
         }))
     }
 
-    /// Waits until a run has ended.
-    pub async fn wait(&self, run_id: &str) -> Result<Finished, Error> {
-        let run = self.found(run_id).await?;
     // The number of the step that comes next, or came last. The end of the ledger says it without what
     // the steps handed on.
     async fn step_of(&self, run: &Run) -> Result<u32, Error> {
@@ -317,6 +317,9 @@ impl WorkflowRuntime {
         Ok(0)
     }
 
+    /// Waits until a run has ended.
+    pub async fn wait(&self, run_id: &str) -> Result<Finished, Error> {
+        let run = self.found(run_id).await?;
         self.ended(run.run_key, run_id).await
     }
 
@@ -403,9 +406,6 @@ impl WorkflowRuntime {
     }
 }
 
-fn written(headers: &std::collections::BTreeMap<String, String>) -> Result<Arc<str>, Error> {
-    let text = serde_json::to_string(headers).map_err(|source| {
-        let message = "the headers cannot be written as JSON";
 // The step that a run is at after an event of its ledger, if that tells.
 fn step_after(event: &Event) -> Option<u32> {
     let said = event.payload_json().ok()?;
@@ -423,6 +423,9 @@ fn step_after(event: &Event) -> Option<u32> {
     }
 }
 
+fn written(headers: &std::collections::BTreeMap<String, String>) -> Result<Arc<str>, Error> {
+    let text = serde_json::to_string(headers).map_err(|source| {
+        let message = "the headers cannot be written as JSON";
         Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message).with_source(source)
     })?;
     Ok(text.into())
