@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_kernel::{
     Actor, Body, CommitError, Draft, Error, Looked, MessageKind, NewMessage, Op, Run, RunKey,
     RunStatus, Stamp, Step, StepStatus,
@@ -204,11 +204,19 @@ pub(crate) fn call_off(
             }
             "activity" => ("activity.cancelled", json!({ "key": key })),
             "timer" => ("timer.cancelled", json!({ "key": key })),
-            "child" => ("child.failed", json!({ "key": key, "cancelled": true })),
+            "child" => {
+                let child = step.input.as_ref().and_then(|input| input.read::<Value>().ok());
+                let run_key = child.map(|child| child["run_key"].clone());
+                ("child.failed", json!({ "key": key, "run_key": run_key, "cancelled": true }))
+            }
             _ => ("step.cancelled", json!({ "key": key })),
         };
         step.status = StepStatus::Cancelled;
         step.updated_at = stamp.at;
+        if step.error.is_none() {
+            let error = json!({ "name": "Cancelled", "message": "its run was ended" });
+            step.error = Some(Body::of(&error)?);
+        }
         draft.step(event, &payload, step, stamp)?;
     }
     Ok(())

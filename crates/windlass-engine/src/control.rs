@@ -295,9 +295,7 @@ impl Engine {
             message.consumed.is_none()
                 && match message.kind {
                     MessageKind::Control => Control::of(message) == Control::Cancel,
-                    MessageKind::Signal | MessageKind::Event => {
-                        ends == Some(message.name.as_str())
-                    }
+                    MessageKind::Signal | MessageKind::Event => ends == Some(message.name.as_str()),
                     _ => false,
                 }
         };

@@ -13,8 +13,9 @@ use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
     Body, BoxFuture, Commit, CommitError, Committed, Draft, Encoding, End, Error, ErrorKind, Hold,
-    Limits, LogId, Looked, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
-    Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey, WorkflowName,
+    Limits, LogId, Looked, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage,
+    NewRun, Op, Query, Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake,
+    WorkerKey, WorkflowName,
 };
 
 use crate::at_hand::{AtHand, Taking};
@@ -648,9 +649,8 @@ const RESULT_INLINE_BYTES_MAX: usize = 64 * 1024;
 // The result goes in as the bytes it is: parsing it only to write it again is work for nothing.
 fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, Error> {
     let mut text = head.to_string();
-    let inline = |body: &&Body| {
-        body.encoding == Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX
-    };
+    let inline =
+        |body: &&Body| body.encoding == Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX;
     let Some(result) = result else { return Ok(Body::json(text)) };
     text.pop();
     match inline(&result) {

@@ -16,8 +16,8 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
-    LimitKey, Loaded, Looked, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
+    LimitKey, Loaded, Looked, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run,
+    RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
     WorkflowName,
 };
 

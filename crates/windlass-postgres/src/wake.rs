@@ -113,8 +113,7 @@ impl Waker {
         let due = lock(&self.due).take().map(|at| line(&Wakeup::Due(at)));
         let mut payloads: Vec<String> = Vec::new();
         for line in pending.iter().chain(due.iter()) {
-            let fits =
-                |payload: &String| payload.len() + 1 + line.len() <= PAYLOAD_BYTES_MAX;
+            let fits = |payload: &String| payload.len() + 1 + line.len() <= PAYLOAD_BYTES_MAX;
             if !payloads.last().is_some_and(fits) {
                 if payloads.len() == PAYLOADS_MAX {
                     return vec![format!("{}\n{}", self.origin, line_missed())];

@@ -138,7 +138,8 @@ fn a_runner_that_dies_in_a_step_is_asked_again() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("runner.py");
     let head = "def run_step(step):\n";
-    let deadly = format!("{head}    if step[\"step\"] == 1 and step[\"attempt\"] == 1: os._exit(1)\n");
+    let deadly =
+        format!("{head}    if step[\"step\"] == 1 and step[\"attempt\"] == 1: os._exit(1)\n");
     let text = std::fs::read_to_string(RUNNER).unwrap();
     assert!(text.contains(head));
     std::fs::write(&script, text.replace(head, &deadly)).unwrap();

@@ -337,7 +337,8 @@ impl RelayProgram {
     // What is to be recorded of an attempt.
     fn verdict(&self, turn: &Turn, step: &Step, ran: Ran) -> Verdict {
         let limits = turn.limits();
-        let checked = ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
+        let checked =
+            ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
         match checked {
             Ok(outcome) => Verdict::Outcome(outcome),
             Err(error) => self.failed(turn, step.attempt, error),

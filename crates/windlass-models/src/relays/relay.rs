@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Model, NOT_HERE, Opened, Program, StartRun, TaskBody, TaskContext,
-    TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, NOT_HERE, Opened, Program, StartRun, TaskBody,
+    TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
 };
 use windlass_kernel::{
     Body, BoxFuture, Error, ErrorKind, Loaded, ModelName, OnEnd, QueueName, RetryPolicy, RouteName,

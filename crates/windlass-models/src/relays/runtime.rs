@@ -412,8 +412,11 @@ fn step_after(event: &Event) -> Option<u32> {
     let number = || said["step"].as_u64().and_then(|number| u32::try_from(number).ok());
     match event.event_type.as_str() {
         "relay.step_completed" if said.get("outcome").is_none() => Some(number()? + 1),
-        "relay.step_completed" | "relay.step_retried" | "relay.step_failed"
-        | "relay.step_cancelled" | "relay.memo_recorded" => number(),
+        "relay.step_completed"
+        | "relay.step_retried"
+        | "relay.step_failed"
+        | "relay.step_cancelled"
+        | "relay.memo_recorded" => number(),
         // A memo is of the step whose number stands before its name.
         "step.carried" => match said["key"].as_str()?.split_once('/') {
             Some((number, _)) => number.parse().ok(),

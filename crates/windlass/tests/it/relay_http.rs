@@ -8,7 +8,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
-use windlass::{Engine, ErrorKind};
 use windlass::kernel::{Query, RetryPolicy, TasksQuery};
 use windlass::outbound::Policy;
 use windlass::relays::{
@@ -16,6 +15,7 @@ use windlass::relays::{
     WorkflowRuntime,
 };
 use windlass::webhooks::{Secret, WebhookOptions, WebhookTerminalHook, Webhooks, verify};
+use windlass::{Engine, ErrorKind};
 
 use crate::harness::{Harness, on_every_store, until};
 use crate::receiver::{Receiver, answer};
@@ -140,13 +140,21 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
         // A runner that died while it answered: with what was to come, with nothing, and without saying
         // how much there is.
         (
-            vec![answer("200 OK", "", "").replace("length: 0", "length: 9"), String::new(), done.clone()],
+            vec![
+                answer("200 OK", "", "").replace("length: 0", "length: 9"),
+                String::new(),
+                done.clone(),
+            ],
             TerminalStatus::Succeeded,
             3,
             "",
         ),
         (
-            vec![answer("200 OK", "", ""), "HTTP/1.1 200 OK\r\n\r\n{\"outcome\": \"su".into(), done],
+            vec![
+                answer("200 OK", "", ""),
+                "HTTP/1.1 200 OK\r\n\r\n{\"outcome\": \"su".into(),
+                done,
+            ],
             TerminalStatus::Succeeded,
             3,
             "",

@@ -44,7 +44,8 @@ async fn an_error_with_a_name_is_not_tried_again(h: Arc<Harness>) {
     let policy = policy.with_non_retryable(["CardDeclined"]);
     let relay = engine.relay("named", Named(counts.clone()), NoopTerminalHook).retry(policy);
     let relay = relay.build().unwrap();
-    for (id, name, attempts) in [("busy", "Busy", 3), ("final", "CardDeclined", 1), ("none", "", 3)] {
+    for (id, name, attempts) in [("busy", "Busy", 3), ("final", "CardDeclined", 1), ("none", "", 3)]
+    {
         let run = relay.submit(RunSpec::new(name).id(id)).await.unwrap();
         assert_eq!(relay.wait(id).await.unwrap().status, TerminalStatus::Failed);
         assert_eq!(counts.get(id), attempts, "{id}");
