@@ -135,10 +135,10 @@ impl StepsProgram {
             .map(|(seq, message)| (*seq, large_result(message)))
             .collect();
         for (seq, child) in news {
-            if let Some(child) = child {
-                if let Some(result) = turn.result_of(child).await? {
-                    self.large.insert(seq, result);
-                }
+            if let Some(child) = child
+                && let Some(result) = turn.result_of(child).await?
+            {
+                self.large.insert(seq, result);
             }
             self.looked_to = seq;
         }
