@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_kernel::{
-    Actor, Body, CommitError, Draft, Error, Loaded, MessageKind, NewMessage, Op, Run, RunKey,
-    RunStatus,
+    Actor, Body, CommitError, Draft, Error, Looked, MessageKind, NewMessage, Op, Run, RunKey,
+    RunStatus, Stamp, Step, StepStatus,
 };
 
 use crate::control::{ATTEMPTS_MAX, busy, with_actor};
@@ -32,13 +32,12 @@ impl Engine {
     ) -> Result<bool, Error> {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
-            let loaded = inner.store.load(vec![run_key]).await?.into_iter().next();
-            let Some(loaded) = loaded else { return Ok(false) };
-            if loaded.run.status.is_ended() {
+            let Some(looked) = inner.store.look_at(run_key).await? else { return Ok(false) };
+            if looked.run.status.is_ended() {
                 return Ok(false);
             }
-            if loaded.run.turn.worker.is_none() {
-                match inner.cancel_free(loaded, reason, actor.as_ref()).await? {
+            if looked.run.turn.worker.is_none() {
+                match inner.cancel_free(looked, reason, actor.as_ref()).await? {
                     true => return Ok(true),
                     false => continue,
                 }
@@ -73,10 +72,9 @@ impl Engine {
             if let Either::Left((ended, _)) = select(ended.as_mut(), look).await {
                 return Ok(ended?.status == RunStatus::Terminated);
             }
-            let loaded = inner.store.load(vec![run_key]).await?.into_iter().next();
-            let Some(loaded) = loaded else { return Ok(false) };
-            let free = !loaded.run.status.is_ended() && loaded.run.turn.worker.is_none();
-            if free && inner.cancel_free(loaded, reason, actor).await? {
+            let Some(looked) = inner.store.look_at(run_key).await? else { return Ok(false) };
+            let free = !looked.run.status.is_ended() && looked.run.turn.worker.is_none();
+            if free && inner.cancel_free(looked, reason, actor).await? {
                 return Ok(true);
             }
         }
@@ -119,10 +117,10 @@ impl Inner {
         if !told || !self.may_ask_to_end(message.name.as_str()) {
             return Ok(None);
         }
-        let loaded = self.store.load(vec![message.run_key]).await?.into_iter().next();
+        let looked = self.store.look_at(message.run_key).await?;
         let ends =
-            |loaded: &Loaded| self.manners(&loaded.run).cancel == Some(message.name.as_str());
-        let Some(Loaded { run, .. }) = loaded.filter(ends) else { return Ok(None) };
+            |looked: &Looked| self.manners(&looked.run).cancel == Some(message.name.as_str());
+        let Some(Looked { run, .. }) = looked.filter(ends) else { return Ok(None) };
         // The first request counts: the machine hears of no other either.
         let tasks = self.tasks_of(&run).await?;
         if tasks.iter().any(|task| task.name.as_str() == CANCEL_LATE) {
@@ -158,20 +156,70 @@ impl Inner {
     // Ends a run whose turn nobody has; `false` if somebody has it by now, or it has moved on.
     async fn cancel_free(
         self: &Arc<Self>,
-        loaded: Loaded,
+        looked: Looked,
         reason: Option<&str>,
         actor: Option<&Actor>,
     ) -> Result<bool, Error> {
-        let stamp = self.stamp_after(loaded.run.updated_at);
-        let draft = Draft::free(&loaded.run, self.worker, stamp.at);
+        let at = self.stamp_after(looked.run.updated_at).at;
+        let draft = Draft::free(&looked.run, self.worker, at);
         let order = Order::new(CANCEL, reason, actor);
-        let (draft, _) = self.draft_end_of(loaded, draft, stamp, order).await?;
+        let (draft, _) = self.draft_end_of(looked, draft, at, order).await?;
         match Arc::clone(self).commit_until_known(draft.finish()).await {
             Ok(_) => Ok(true),
             Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
             Err(error) => Err(refusal(&error)),
         }
     }
+}
+
+/// So many steps, with so many bytes together, are called off in the commit that ends their run. A run
+/// that has more keeps the rest as they are: nobody looks at them any more, and its end must not fail.
+const CALLED_OFF_MAX: usize = 1_000;
+const CALLED_OFF_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Calls off the steps that are open when somebody ends a run: what has ended has nothing open.
+pub(crate) fn call_off(
+    draft: &mut Draft,
+    open: Vec<Step>,
+    mut stamp: impl FnMut() -> Stamp,
+) -> Result<(), Error> {
+    let mut bytes = 0;
+    for mut step in open.into_iter().take(CALLED_OFF_MAX) {
+        let bodies = [&step.input, &step.result, &step.error];
+        bytes += bodies.into_iter().flatten().map(Body::len).sum::<usize>();
+        if bytes > CALLED_OFF_BYTES_MAX {
+            break;
+        }
+        // Whoever ends it may have settled it in the same commit.
+        if draft.written_step(step.step_key.as_str()).is_some() {
+            continue;
+        }
+        let stamp = stamp();
+        let key = step.step_key.as_str();
+        // The words of the models, by what a step is: the run's own need not be served here.
+        let (event, payload) = match &*step.kind {
+            "relay" => {
+                let number: u32 = key.parse().unwrap_or_default();
+                ("relay.step_cancelled", json!({ "step": number, "attempt": step.attempt }))
+            }
+            "activity" => ("activity.cancelled", json!({ "key": key })),
+            "timer" => ("timer.cancelled", json!({ "key": key })),
+            "child" => {
+                let child = step.input.as_ref().and_then(|input| input.read::<Value>().ok());
+                let run_key = child.map(|child| child["run_key"].clone());
+                ("child.failed", json!({ "key": key, "run_key": run_key, "cancelled": true }))
+            }
+            _ => ("step.cancelled", json!({ "key": key })),
+        };
+        step.status = StepStatus::Cancelled;
+        step.updated_at = stamp.at;
+        if step.error.is_none() {
+            let error = json!({ "name": "Cancelled", "message": "its run was ended" });
+            step.error = Some(Body::of(&error)?);
+        }
+        draft.step(event, &payload, step, stamp)?;
+    }
+    Ok(())
 }
 
 /// How much of a reason the ledger shows.

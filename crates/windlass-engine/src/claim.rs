@@ -477,6 +477,8 @@ impl Inner {
                 self.rates.forget();
                 self.signals.told.fetch_add(1, Ordering::AcqRel);
                 self.signals.everything();
+                // Requests to runs that are held here are no work that could be claimed.
+                self.missed.notify_one();
             }
         }
     }

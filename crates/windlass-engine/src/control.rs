@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::json;
 use windlass_kernel::{
     Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, DeadLetter,
-    Draft, EFFECT, End, Error, ErrorKind, Hold, Loaded, Message, MessageId, MessageKind,
+    Draft, EFFECT, End, Error, ErrorKind, Hold, Loaded, Looked, Message, MessageId, MessageKind,
     MessageName, NewMessage, NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard,
     RunKey, RunStatus, Stamp, Step, StepKey, StepStatus, Task, TasksQuery, Timestamp,
     Turn as TurnRow, Wake,
 };
 
-use crate::cancel::{Order, shortened};
+use crate::cancel::{Order, call_off, shortened};
 use crate::drive::held;
 use crate::engine::{Engine, Inner};
 use crate::env::new_uuid;
@@ -239,8 +239,8 @@ impl Engine {
 
     /// A run's row as it is now.
     pub async fn current(&self, run_key: RunKey) -> Result<Run, Error> {
-        let loaded = self.inner.store.load(vec![run_key]).await?;
-        loaded.into_iter().next().map(|loaded| loaded.run).ok_or_else(|| {
+        let looked = self.inner.store.look_at(run_key).await?;
+        looked.map(|looked| looked.run).ok_or_else(|| {
             let message = format!("there is no run {run_key}");
             Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", message)
         })
@@ -282,6 +282,36 @@ impl Engine {
         let Some(loaded) = loaded else { return Ok((self.current(run_key).await?, false)) };
         let unread = loaded.messages.iter().any(|message| message.kind == MessageKind::Control);
         Ok((loaded.run, unread))
+    }
+
+    /// Whether somebody has asked for a run to be cancelled, and it has not ended yet.
+    pub async fn is_cancelling(&self, run: &Run) -> Result<bool, Error> {
+        // A turn that gives itself back has obeyed all that it has seen, so what is unread came since.
+        if run.status.is_ended() || run.accepted <= run.seen {
+            return Ok(false);
+        }
+        let ends = self.manners_of(run).cancel;
+        let asks = |message: &Message| {
+            message.consumed.is_none()
+                && match message.kind {
+                    MessageKind::Control => Control::of(message) == Control::Cancel,
+                    MessageKind::Signal | MessageKind::Event => ends == Some(message.name.as_str()),
+                    _ => false,
+                }
+        };
+        let limit = self.inner.options.limits.page_rows_max;
+        let mut after = run.seen;
+        loop {
+            let query = Query::Messages { run_key: run.run_key, after, limit };
+            let page = self.inner.store.list(query).await?.messages()?;
+            if page.iter().any(asks) {
+                return Ok(true);
+            }
+            match page.last().filter(|_| page.len() == limit as usize) {
+                Some(last) => after = last.seq,
+                None => return Ok(false),
+            }
+        }
     }
 
     pub(crate) async fn control(
@@ -378,22 +408,32 @@ impl Inner {
         claimed: &ClaimedTurn,
         order: Order<'_>,
     ) -> Result<Option<(Draft, Run)>, Error> {
-        let loaded = self.store.load(vec![claimed.run_key]).await?.into_iter().next();
-        let Some(loaded) = loaded else { return Ok(None) };
-        let stamp = self.stamp_after(loaded.run.updated_at);
-        let draft = Draft::held(&loaded.run, claimed.hold, stamp.at);
-        self.draft_end_of(loaded, draft, stamp, order).await.map(Some)
+        let Some(looked) = self.store.look_at(claimed.run_key).await? else { return Ok(None) };
+        let at = self.stamp_after(looked.run.updated_at).at;
+        let draft = Draft::held(&looked.run, claimed.hold, at);
+        self.draft_end_of(looked, draft, at, order).await.map(Some)
     }
 
     /// Drafts the end of a run that somebody ends, on top of a draft with its guard.
     pub(crate) async fn draft_end_of(
         &self,
-        loaded: Loaded,
+        looked: Looked,
         mut draft: Draft,
-        stamp: Stamp,
+        at: Timestamp,
         order: Order<'_>,
     ) -> Result<(Draft, Run), Error> {
-        let run = loaded.run;
+        let Looked { run, open_steps } = looked;
+        // Of a workflow that this process does not know, any open step may reach something.
+        let model = self.registered(&run.workflow).map(|registered| registered.model);
+        let reaches = |step: &Step| model.as_ref().is_none_or(|model| model.has_reach(&step.kind));
+        let has_reach = open_steps.iter().any(reaches);
+        let mut last = open_steps.iter().map(|step| step.updated_at).fold(at, Timestamp::max);
+        let mut stamp = || {
+            last = last.plus(std::time::Duration::from_micros(1));
+            self.clock.stamp(last)
+        };
+        call_off(&mut draft, open_steps, &mut stamp)?;
+        let stamp = stamp();
         let mut payload = with_actor(order.actor);
         payload["request"] = order.request.into();
         if let Some(reason) = order.reason {
@@ -409,11 +449,7 @@ impl Inner {
         if let Some(message) = message {
             draft.send(message);
         }
-        let open = |step: &&Step| !step.status.is_settled();
-        // Of a workflow that this process does not know, any open step may reach something.
-        let model = self.registered(&run.workflow).map(|registered| registered.model);
-        let reaches = |step: &Step| model.as_ref().is_none_or(|model| model.has_reach(&step.kind));
-        if loaded.steps.iter().filter(open).any(reaches) {
+        if has_reach {
             for op in self.reach_of(&run, stamp.at).await? {
                 draft.op(op);
             }
@@ -579,10 +615,8 @@ impl Inner {
 
     /// Ends a child that its parent no longer waits for, in whatever generation it is.
     pub(crate) async fn call_off(self: &Arc<Self>, child: RunKey) -> Result<(), Error> {
-        let Some(loaded) = self.store.load(vec![child]).await?.into_iter().next() else {
-            return Ok(());
-        };
-        let Run { namespace, workflow, id, .. } = loaded.run;
+        let Some(looked) = self.store.look_at(child).await? else { return Ok(()) };
+        let Run { namespace, workflow, id, .. } = looked.run;
         match self.store.find(namespace, workflow, id).await? {
             Some(newest) if !newest.status.is_ended() => self.terminate_child(newest.run_key).await,
             _ => Ok(()),
@@ -592,9 +626,7 @@ impl Inner {
     /// Terminates what a run that has ended left behind.
     pub(crate) async fn reach_descendants(self: &Arc<Self>, run_key: RunKey) -> Result<(), Error> {
         let engine_free = |error: &Error| matches!(error.code(), "RUN_TERMINAL" | "RUN_NOT_FOUND");
-        let Some(parent) = self.store.load(vec![run_key]).await?.into_iter().next() else {
-            return Ok(());
-        };
+        let Some(parent) = self.store.look_at(run_key).await? else { return Ok(()) };
         let limit = self.options.limits.page_rows_max;
         let mut after = None;
         loop {

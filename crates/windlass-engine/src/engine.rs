@@ -72,6 +72,8 @@ pub(crate) struct Inner {
     pub(crate) backlog: AtomicBool,
     pub(crate) task_backlog: AtomicBool,
     pub(crate) policy_set: tokio::sync::Notify,
+    /// Wake-ups may have been missed, those of requests to runs that are held here too.
+    pub(crate) missed: tokio::sync::Notify,
     phase: AtomicU8,
     phase_rose: tokio::sync::Notify,
 }
@@ -155,6 +157,7 @@ impl Engine {
             backlog: AtomicBool::new(false),
             task_backlog: AtomicBool::new(false),
             policy_set: tokio::sync::Notify::new(),
+            missed: tokio::sync::Notify::new(),
             phase: AtomicU8::new(Phase::Running as u8),
             phase_rose: tokio::sync::Notify::new(),
         });

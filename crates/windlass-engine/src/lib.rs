@@ -52,11 +52,11 @@ pub use pressure::BackpressureConfig;
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
-pub use settle::{Overdue, RATE_LIMITED};
+pub use settle::{NOT_HERE, Overdue, RATE_LIMITED};
 pub use start::{StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,
 };
 pub use templates::{HeaderRules, Template, read_headers};
 pub use turn::{Sent, Turn, refusal};
-pub use why::{Child, Explanation, Reason, Why};
+pub use why::{Child, Explanation, Reason, Why, is_being_done};

@@ -23,6 +23,10 @@ pub(crate) const SCHEDULE_TO_CLOSE: &str = "ScheduleToCloseTimeout";
 /// The name of a failure that says when to come back. It does not count as an attempt.
 pub const RATE_LIMITED: &str = "RateLimited";
 
+/// The name of a failure that says: not in this process. The task is left to another one, or to this one
+/// after its next start, and no attempt is spent.
+pub const NOT_HERE: &str = "NotHere";
+
 /// An attempt that is over.
 pub(crate) struct Attempt<'a> {
     pub(crate) task: &'a Task,

@@ -25,7 +25,7 @@ use crate::breakers::TaskBreaker;
 use crate::engine::{Engine, Inner};
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::settle::{Attempt, RATE_LIMITED, SCHEDULE_TO_CLOSE, Settling};
+use crate::settle::{Attempt, NOT_HERE, RATE_LIMITED, SCHEDULE_TO_CLOSE, Settling};
 use crate::telemetry;
 use crate::turn::refusal;
 
@@ -68,6 +68,9 @@ pub trait TaskHandler: Send + Sync + 'static {
 
 /// What an attempt gave.
 pub type TaskResult = Result<Body, TaskFailure>;
+
+/// How long a task rests that cannot be done here, so that others come to it.
+const NOT_HERE_REST: Duration = Duration::from_secs(5);
 
 /// Why an attempt failed.
 #[derive(Clone, Debug)]
@@ -537,6 +540,16 @@ impl Inner {
                     return Ok(postponed(task, guard, until));
                 }
                 let result = self.guarded(handler, context, body, &running).await;
+                if let Err(failure) = &result
+                    && failure.name == NOT_HERE
+                {
+                    if let Some(breaker) = &breaker {
+                        self.not_called(task, breaker, permit).await;
+                    }
+                    tracing::warn!(%task.task_id, failure.message, "a task is left to others");
+                    let later = failure.retry_after.unwrap_or(NOT_HERE_REST);
+                    return Ok(postponed(task, guard, self.clock.now().plus(later)));
+                }
                 telemetry::attempted(&result);
                 let took = self.clock.now().since(began_at);
                 self.metrics.time(Measure::Activity, task.name.as_str(), took);

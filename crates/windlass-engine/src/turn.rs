@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, Committed, Draft, End, Error, ErrorKind, Hold, Limits,
-    LogId, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage, NewRun, Op, Query,
-    Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey, WorkflowName,
+    Body, BoxFuture, Commit, CommitError, Committed, Draft, Encoding, End, Error, ErrorKind, Hold,
+    Limits, LogId, Looked, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage,
+    NewRun, Op, Query, Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake,
+    WorkerKey, WorkflowName,
 };
 
 use crate::at_hand::{AtHand, Taking};
-use crate::cancel::terminated_with;
+use crate::cancel::{call_off, terminated_with};
 use crate::control::Control;
 use crate::engine::Inner;
 use crate::env::{Env, Lane};
@@ -279,9 +282,8 @@ impl Turn {
     /// Reads the run's row again after a refused commit.
     pub(crate) async fn refresh(&mut self) -> Result<(), TurnError> {
         if std::mem::take(&mut self.stale) {
-            let loaded = self.inner.store.load(vec![self.run.run_key]).await;
-            let loaded = loaded.map_err(TurnError::Store)?.into_iter().next();
-            *self.run = loaded.ok_or(TurnError::Lost)?.run;
+            let looked = self.inner.store.look_at(self.run.run_key).await;
+            *self.run = looked.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
             self.released = false;
         }
         Ok(())
@@ -425,6 +427,9 @@ impl Turn {
                 draft.op(op);
             }
         }
+        let open = self.inner.store.look_at(self.run.run_key).await.map_err(TurnError::Store)?;
+        let open = open.map(|looked| looked.open_steps).unwrap_or_default();
+        call_off(draft, open, || self.stamp()).map_err(TurnError::Blocked)?;
         let mut payload = control_payload(message);
         payload["request"] = "cancel".into();
         let reason = cancel_reason(message);
@@ -564,10 +569,19 @@ impl Turn {
         self.read_to
     }
 
-    /// Reads another run: the body of a child's result that is too large for its message.
-    pub async fn run_of(&self, run_key: RunKey) -> Result<Option<Run>, TurnError> {
-        let loaded = self.inner.store.load(vec![run_key]).await.map_err(TurnError::Store)?;
-        Ok(loaded.into_iter().next().map(|loaded| loaded.run))
+    /// What a child ended with, for a result that did not go into its message. What is not JSON comes as
+    /// `{"encoding":"base64","bytes":"…"}`, as clients of the HTTP API get it.
+    pub async fn result_of(&self, run_key: RunKey) -> Result<Option<Body>, TurnError> {
+        let looked = self.inner.store.look_at(run_key).await.map_err(TurnError::Store)?;
+        let result = looked.and_then(|Looked { run, .. }| run.output.or(run.error));
+        let read = |body: Body| match body.encoding {
+            Encoding::Json => Ok(body),
+            Encoding::Bytes => {
+                let bytes = BASE64_STANDARD.encode(&body.bytes);
+                Body::of(&json!({ "encoding": "base64", "bytes": bytes }))
+            }
+        };
+        result.map(read).transpose().map_err(TurnError::Blocked)
     }
 
     /// Looks up the newest generation of a run by its name.
@@ -635,9 +649,8 @@ const RESULT_INLINE_BYTES_MAX: usize = 64 * 1024;
 // The result goes in as the bytes it is: parsing it only to write it again is work for nothing.
 fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, Error> {
     let mut text = head.to_string();
-    let inline = |body: &&Body| {
-        body.encoding == windlass_kernel::Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX
-    };
+    let inline =
+        |body: &&Body| body.encoding == Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX;
     let Some(result) = result else { return Ok(Body::json(text)) };
     text.pop();
     match inline(&result) {

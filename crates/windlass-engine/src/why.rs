@@ -98,6 +98,17 @@ struct ChildRef {
     run_key: RunKey,
 }
 
+/// Whether an open step is being done just now, or is about to be, whatever its row says: one that had to
+/// wait is begun without another commit.
+pub fn is_being_done(run: &Run, step: &Step, now: Timestamp) -> bool {
+    let tried = matches!(&*step.kind, "do" | "relay") && !step.status.is_settled();
+    let for_signal = step.status == StepStatus::Waiting && step.attempt == 0;
+    tried
+        && run.turn.worker.is_some()
+        && !(for_signal && step.wait_for.is_some())
+        && step.due_at.is_none_or(|due| due <= now)
+}
+
 impl Engine {
     /// Why a run is where it is.
     pub async fn why(&self, run_key: RunKey) -> Result<Explanation, Error> {
@@ -163,7 +174,8 @@ impl Engine {
             };
             let open = steps.iter().filter(|step| !step.status.is_settled()).take(STEPS_MAX);
             for step in open {
-                let child = tell_step(step, &tasks, workers, &mut tell);
+                let being_done = is_being_done(&run, step, self.inner.clock.now());
+                let child = tell_step(step, being_done, &tasks, workers, &mut tell);
                 let task = tasks.iter().find(|task| task.step_key.as_ref() == Some(&step.step_key));
                 if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none())
                     && let Some(key) = self.inner.holding_rate(task).await?
@@ -319,6 +331,7 @@ impl Teller<'_> {
 /// Tells of an open step; the child that it waits for, if it does.
 fn tell_step(
     step: &Step,
+    being_done: bool,
     tasks: &[Task],
     workers: &[Worker],
     tell: &mut Teller<'_>,
@@ -345,6 +358,14 @@ fn tell_step(
             (Why::AwaitingChild, text)
         }
         ("activity", _) => tell_activity(step, tasks, workers),
+        _ if being_done => {
+            let attempt = match step.status {
+                StepStatus::Running => step.attempt.max(1),
+                // The row has how often it failed.
+                _ => step.attempt + 1,
+            };
+            (Why::Held, format!("{key:?} is being done, attempt {attempt}{of}"))
+        }
         // One that has not been tried yet waits for a time or a signal.
         (_, StepStatus::Waiting) if step.attempt == 0 && step.wait_for.is_none() => {
             (Why::Sleeping, format!("{key:?} is put off until {at}"))
@@ -365,7 +386,7 @@ fn tell_step(
     };
     let mut reason = tell.reason(code, text);
     reason.step = Some(key.to_owned());
-    reason.until = due;
+    reason.until = due.filter(|_| !being_done);
     reason.child = child
         .as_ref()
         .map(|child| Child { workflow: child.workflow.to_string(), id: child.id.clone() });

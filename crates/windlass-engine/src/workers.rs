@@ -3,31 +3,49 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_kernel::{Error, WorkerStatus};
+use futures::future::select;
+use windlass_kernel::{Error, Renewed, WorkerStatus};
 
 use crate::engine::Inner;
 
 const REAP_MAX: u32 = 1_000;
 
+/// The least between two looks for requests that were not told of.
+const LOOK_REST: Duration = Duration::from_millis(200);
+
 /// Renews until the engine stops.
 pub(crate) async fn serve(inner: Arc<Inner>) {
     let mut reap_in = 0_u32;
+    let mut renew_at = inner.env.elapsed() + inner.options.renew_every;
     while !inner.is_stopped() {
-        let slept = inner.env.sleep(inner.options.renew_every);
-        futures::future::select(slept, std::pin::pin!(inner.stopped())).await;
+        let slept = inner.env.sleep(renew_at.saturating_sub(inner.env.elapsed()));
+        let (stopped, missed) =
+            (std::pin::pin!(inner.stopped()), std::pin::pin!(inner.missed.notified()));
+        select(select(slept, missed), stopped).await;
         if inner.is_stopped() {
             return;
         }
-        if let Err(error) = renew(&inner, &mut reap_in).await {
+        let due = inner.env.elapsed() >= renew_at;
+        let renewed = match due {
+            true => renew_and_reap(&inner, &mut reap_in).await,
+            false => renew(&inner).await.map(|_| ()),
+        };
+        if let Err(error) = renewed {
             tracing::warn!(%error, "the lease was not renewed; trying again");
-            inner.env.sleep(Duration::from_millis(200)).await;
+            inner.env.sleep(LOOK_REST).await;
+        } else if due {
+            renew_at = inner.env.elapsed() + inner.options.renew_every;
+        } else {
+            inner.env.sleep(LOOK_REST).await;
         }
     }
 }
 
-async fn renew(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
+// The answer names the runs with unread requests that are held here, so this is also how they are
+// found when a wake-up was missed.
+async fn renew(inner: &Arc<Inner>) -> Result<Renewed, Error> {
     let status = if inner.is_draining() { WorkerStatus::Draining } else { WorkerStatus::Active };
-    let renewed = inner.store.renew(inner.worker_info(status)).await?;
+    let mut renewed = inner.store.renew(inner.worker_info(status)).await?;
     inner.metrics.renewals.add(1);
     inner.clock.correct(renewed.now);
     if renewed.lapsed {
@@ -37,9 +55,14 @@ async fn renew(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
     if renewed.drain {
         inner.drain();
     }
-    for run_key in renewed.control {
+    for run_key in std::mem::take(&mut renewed.control) {
         inner.poke(run_key);
     }
+    Ok(renewed)
+}
+
+async fn renew_and_reap(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
+    let renewed = renew(inner).await?;
     // Dead holders are looked for about twice a lease.
     if *reap_in == 0 {
         let lease = inner.options.lease.as_millis() / 2;

@@ -97,14 +97,20 @@ pub trait Store: Send + Sync + 'static {
             if run.status.is_ended() {
                 return Ok(Some(Looked { run, open_steps: Vec::new() }));
             }
-            let loaded = self.load(vec![run.run_key]).await?.into_iter().next();
-            Ok(Some(loaded.map_or_else(
-                || Looked { run, open_steps: Vec::new() },
-                |mut loaded| {
-                    loaded.steps.retain(|step| !step.status.is_settled());
-                    Looked { run: loaded.run, open_steps: loaded.steps }
-                },
-            )))
+            let looked = self.look_at(run.run_key).await?;
+            Ok(Some(looked.unwrap_or(Looked { run, open_steps: Vec::new() })))
+        })
+    }
+
+    /// One generation of a run with its open steps, in one snapshot: what has to be known to end it, or
+    /// to say where it is, at a cost that does not grow with what its settled steps gave.
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        Box::pin(async move {
+            let loaded = self.load(vec![run_key]).await?.into_iter().next();
+            Ok(loaded.map(|Loaded { run, mut steps, .. }| {
+                steps.retain(|step| !step.status.is_settled() && !run.status.is_ended());
+                Looked { run, open_steps: steps }
+            }))
         })
     }
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use uuid::Uuid;
-use windlass_kernel::{Error, Loaded, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName};
+use windlass_kernel::{
+    Error, Loaded, Looked, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName,
+};
 
 use crate::error::{Failure, classify, of_call};
 use crate::rows::{self, Cells, MESSAGE, RUN, STEP};
@@ -20,6 +22,16 @@ fn steps_sql() -> String {
     format!(
         "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = ANY ($1) \
          ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+// None of an ended run: there is nothing that could become of them.
+fn open_steps_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = $1 \
+         AND s.status NOT IN ('completed', 'errored', 'skipped', 'cancelled') \
+         AND EXISTS (SELECT FROM @schema@.runs r WHERE r.run_key = $1 AND r.ended_at IS NULL) \
+         ORDER BY s.position, s.step_key"
     )
 }
 
@@ -43,6 +55,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
     vec![
         named("load runs", runs_sql()),
         named("load steps", steps_sql()),
+        named("load open steps", open_steps_sql()),
         named("load messages", messages_sql()),
         named("find", find_sql()),
     ]
@@ -114,6 +127,49 @@ async fn read(
         );
         begun?;
         let rows = (runs?, steps?, messages?);
+        ended?;
+        Ok(rows)
+    };
+    Ok(run.await)
+}
+
+/// One generation of a run with its open steps, in one snapshot and one round trip.
+pub(crate) async fn look_at(shared: &Shared, run_key: RunKey) -> Result<Option<Looked>, Error> {
+    let mut tries = 0;
+    let (runs, steps) = loop {
+        match read_open(shared, run_key.0).await? {
+            Ok(read) => break read,
+            Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
+            Err(error) => return Err(of_call(error)),
+        }
+    };
+    let Some(run) = runs.first().map(rows::run).transpose()? else { return Ok(None) };
+    let open_steps = steps.iter().map(rows::step).collect::<Result<_, _>>()?;
+    Ok(Some(Looked { run, open_steps }))
+}
+
+type Open = (Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>);
+
+async fn read_open(
+    shared: &Shared,
+    key: Uuid,
+) -> Result<Result<Open, tokio_postgres::Error>, Error> {
+    let client = shared.client().await?;
+    let texts = [runs_sql(), open_steps_sql()].map(|text| shared.sql(&text));
+    let run = async {
+        let runs = client.prepare_cached(&texts[0]).await?;
+        let steps = client.prepare_cached(&texts[1]).await?;
+        let keys = vec![key];
+        let (all, one): ([&(dyn tokio_postgres::types::ToSql + Sync); 1], [_; 1]) =
+            ([&keys], [&key as _]);
+        let (begun, runs, steps, ended) = tokio::join!(biased;
+            client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            client.query(&runs, &all),
+            client.query(&steps, &one),
+            client.batch_execute("COMMIT"),
+        );
+        begun?;
+        let rows = (runs?, steps?);
         ended?;
         Ok(rows)
     };

@@ -16,8 +16,8 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
-    LimitKey, Loaded, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
+    LimitKey, Loaded, Looked, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run,
+    RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
     WorkflowName,
 };
 
@@ -403,6 +403,10 @@ impl Store for PostgresStore {
 
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         self.call(|shared| async move { load::load(&shared, run_keys).await })
+    }
+
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        self.call(|shared| async move { load::look_at(&shared, run_key).await })
     }
 
     fn find(

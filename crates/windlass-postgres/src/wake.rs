@@ -1,7 +1,7 @@
 //! Wake-ups: listeners of this process are called at once, others hear through NOTIFY.
 //!
 //! NOTIFY takes a lock of the whole server when it commits, so it never rides in a commit of
-//! work: one task sends what has gathered in one payload, and the more there was the longer it waits
+//! work: one task sends what has gathered in one statement, and the more there was the longer it waits
 //! for more, up to a few milliseconds.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,11 @@ use crate::store::Shared;
 /// PostgreSQL takes less than 8,000 bytes.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
 
-/// The rest after a payload, for each wake-up that came into it. A single wake-up now and then never waits;
+/// So many payloads are sent at once, which name about 3,000 runs. What does not go into them is one
+/// word, for which listeners look at everything: by then that is cheaper than to read so many names.
+const PAYLOADS_MAX: usize = 16;
+
+/// The rest after a statement, for each wake-up that came into it. A single wake-up now and then never waits;
 /// where more than one comes in each millisecond, they gather.
 const REST_EACH: Duration = Duration::from_millis(1);
 
@@ -30,7 +34,7 @@ pub(crate) struct Waker {
     sinks: Mutex<Vec<WakeSink>>,
     // What others have not been told yet, in the form of a payload's lines.
     pending: Mutex<BTreeSet<String>>,
-    // How many came since the last payload, the same ones too.
+    // How many came since the last statement, the same ones too.
     gathered: AtomicU32,
     due: Mutex<Option<Timestamp>>,
     rung: Notify,
@@ -103,22 +107,25 @@ impl Waker {
         self.rung.notify_one();
     }
 
-    fn payload(&self) -> Option<String> {
+    // What has gathered, as payloads; none if nothing has.
+    fn payloads(&self) -> Vec<String> {
         let pending = std::mem::take(&mut *lock(&self.pending));
-        let due = lock(&self.due).take();
-        if pending.is_empty() && due.is_none() {
-            return None;
-        }
-        let due = due.map(|at| line(&Wakeup::Due(at)));
-        let mut payload = self.origin.clone();
+        let due = lock(&self.due).take().map(|at| line(&Wakeup::Due(at)));
+        let mut payloads: Vec<String> = Vec::new();
         for line in pending.iter().chain(due.iter()) {
-            payload.push('\n');
-            payload.push_str(line);
-            if payload.len() > PAYLOAD_BYTES_MAX {
-                return Some(format!("{}\n{}", self.origin, line_missed()));
+            let fits = |payload: &String| payload.len() + 1 + line.len() <= PAYLOAD_BYTES_MAX;
+            if !payloads.last().is_some_and(fits) {
+                if payloads.len() == PAYLOADS_MAX {
+                    return vec![format!("{}\n{}", self.origin, line_missed())];
+                }
+                payloads.push(self.origin.clone());
+            }
+            if let Some(payload) = payloads.last_mut() {
+                payload.push('\n');
+                payload.push_str(line);
             }
         }
-        Some(payload)
+        payloads
     }
 
     fn heard(&self, payload: &str) {
@@ -181,18 +188,21 @@ pub(crate) fn channel(schema: &str) -> String {
     format!("windlass_{schema}")
 }
 
-/// Sends a payload.
-pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, $2)";
+/// Sends payloads.
+pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) payload";
 
 /// Sends what gathers, until it is aborted.
 pub(crate) async fn notify_loop(shared: Arc<Shared>) {
     let channel = channel(&shared.options.schema);
     loop {
         shared.waker.rung.notified().await;
-        let Some(payload) = shared.waker.payload() else { continue };
+        let payloads = shared.waker.payloads();
+        if payloads.is_empty() {
+            continue;
+        }
         let count = shared.waker.gathered.swap(0, Ordering::Relaxed);
         // A hint that is lost is found by the next safety scan; commits must not wait for it.
-        if let Err(error) = shared.query(NOTIFY, &[&channel, &payload]).await {
+        if let Err(error) = shared.query(NOTIFY, &[&channel, &payloads]).await {
             tracing::debug!(%error, "a wake-up was not sent");
         }
         tokio::time::sleep(rest(count, shared.options.notify_every)).await;
@@ -274,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn many_wakeups_are_one_payload_and_too_many_are_one_word() {
+    fn many_wakeups_are_few_payloads_and_too_many_are_one_word() {
         let waker = Waker::new(true);
         let route = |n: usize| Route {
             queue: QueueName::new("default").unwrap(),
@@ -282,11 +292,21 @@ mod tests {
         };
         let due = |micros| Wakeup::Due(Timestamp::from_micros(micros));
         waker.publish(vec![Wakeup::Turn(route(1)), Wakeup::Turn(route(1)), due(9), due(7)]);
-        let payload = waker.payload().unwrap();
-        assert!(payload.ends_with("\nrdefault\tworkflow-1\nd7"), "{payload}");
-        assert_eq!(waker.payload(), None);
-        waker.publish((0..1_000).map(|n| Wakeup::Task(route(n))).collect());
-        let payload = waker.payload().unwrap();
-        assert!(payload.ends_with("\nm") && payload.len() < PAYLOAD_BYTES_MAX, "{payload}");
+        let payloads = waker.payloads();
+        assert_eq!(payloads.len(), 1, "{payloads:?}");
+        assert!(payloads[0].ends_with("\nrdefault\tworkflow-1\nd7"), "{payloads:?}");
+        assert!(waker.payloads().is_empty());
+
+        // Requests of many runs are told by name, so that whoever holds them need not look for them.
+        let key = |n: u128| windlass_kernel::RunKey(uuid::Uuid::from_u128(n));
+        waker.publish((0..2_000).map(|n| Wakeup::Control(key(n))).collect());
+        let payloads = waker.payloads();
+        assert!(payloads.iter().all(|payload| payload.len() <= PAYLOAD_BYTES_MAX));
+        let lines = payloads.iter().flat_map(|payload| payload.split('\n').skip(1));
+        let told: BTreeSet<String> = lines.map(str::to_owned).collect();
+        assert_eq!(told, (0..2_000).map(|n| line(&Wakeup::Control(key(n)))).collect());
+
+        waker.publish((0..10_000).map(|n| Wakeup::Task(route(n))).collect());
+        assert_eq!(waker.payloads(), [format!("{}\nm", waker.origin)]);
     }
 }

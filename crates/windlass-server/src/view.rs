@@ -8,10 +8,10 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use windlass::Timestamp;
 use windlass::kernel::{
     Body, CausalRef, Encoding, Event, LogLine, Message, Run, RunKey, RunStatus, Step, StepStatus,
 };
+use windlass::{Timestamp, is_being_done};
 
 /// A point in time, in UTC, to the millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
@@ -115,6 +115,10 @@ pub(crate) struct InstanceStatus {
     /// `active`, `paused`, `errored`, `terminated`, `complete` or `waiting`.
     #[schema(example = "waiting")]
     pub status: &'static str,
+    /// Whether somebody has asked for it to be cancelled and it has not ended yet. Told of one run that is
+    /// looked at, not in lists.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cancelling: bool,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorView>,
@@ -130,8 +134,18 @@ impl InstanceStatus {
     }
 
     pub(crate) fn new(status: RunStatus, error: Option<&Body>, output: Option<&Body>) -> Self {
-        Self { status: status.as_str(), error: error.map(ErrorView::of), output: output.map(raw) }
+        Self {
+            status: status.as_str(),
+            cancelling: false,
+            error: error.map(ErrorView::of),
+            output: output.map(raw),
+        }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A run in a list.
@@ -208,7 +222,7 @@ pub(crate) struct StepView {
     pub next_retry_at: Option<Time>,
     /// When it wakes, or gives up waiting.
     pub wake_at: Option<Time>,
-    /// The type of the event that it waits for.
+    /// The type of the event, or the name of the signal, that it waits for.
     pub wait_event_type: Option<String>,
     /// Why it failed, or failed last.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,22 +230,28 @@ pub(crate) struct StepView {
 }
 
 impl StepView {
-    pub(crate) fn of(step: &Step) -> Self {
+    pub(crate) fn of(step: &Step, run: &Run, now: Timestamp) -> Self {
         let step_type = type_word(&step.kind);
-        let open_until = step.due_at.filter(|_| !step.status.is_settled()).map(Time);
+        let being_done = is_being_done(run, step, now);
+        let state = if being_done { StepStatus::Running } else { step.status };
+        let open_until = step.due_at.filter(|_| !state.is_settled() && !being_done).map(Time);
+        // A step of a relay waits before it is tried for the first time: for a time, or for a signal.
+        let untried = &*step.kind == "relay" && step.attempt == 0;
         let (retry, wake) = match step_type {
+            "do" if untried => (None, open_until),
             "do" => (open_until, None),
             // What a settled sleep or wait was due at is worth knowing.
             _ => (None, step.due_at.map(Time)),
         };
-        let waits_for_event = step_type == "waitForEvent";
+        let waits_for_event =
+            step_type == "waitForEvent" || untried && step.status == StepStatus::Waiting;
         Self {
             step_key: step.step_key.to_string(),
             name: step.name.to_string(),
             step_type,
-            status: status_word(step.status),
+            status: status_word(state),
             kind: step.kind.to_string(),
-            state: step.status.as_str(),
+            state: state.as_str(),
             attempts: step.attempt,
             max_attempts: step.attempts_max,
             timeout_ms: step.timeout.and_then(|span| u64::try_from(span.as_millis()).ok()),
@@ -299,11 +319,11 @@ pub(crate) struct StepRecord {
 }
 
 impl StepRecord {
-    pub(crate) fn of(step: &Step, run_number: u32) -> Self {
+    pub(crate) fn of(step: &Step, run: &Run, now: Timestamp) -> Self {
         let error = step.error.as_ref().map(ErrorView::of);
         Self {
-            step: StepView::of(step),
-            run_number,
+            step: StepView::of(step, run, now),
+            run_number: run.generation,
             result: step.result.as_ref().map(raw),
             error_name: error.as_ref().map(|error| error.name.clone()),
             error_message: error.map(|error| error.message),

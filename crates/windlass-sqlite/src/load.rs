@@ -24,6 +24,7 @@ pub(crate) use near::Near;
 // Written out once: a read by name takes about as long as putting its text together.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
 static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
+static OPEN_STEPS: LazyLock<String> = LazyLock::new(open_steps_of_run);
 static LOOK: LazyLock<String> = LazyLock::new(look_at_run);
 static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
 static NEWEST_GENERATION: LazyLock<String> = LazyLock::new(newest_generation);
@@ -34,6 +35,14 @@ pub(crate) fn run_by_key() -> String {
 
 pub(crate) fn steps_of_run() -> String {
     format!("SELECT {STEP} FROM steps WHERE run_key = ?1")
+}
+
+// `<>` because for a list SQLite builds a table every time.
+const OPEN: &str = "s.status <> 'completed' AND s.status <> 'errored' \
+                    AND s.status <> 'skipped' AND s.status <> 'cancelled'";
+
+pub(crate) fn open_steps_of_run() -> String {
+    format!("SELECT {STEP} FROM steps s WHERE s.run_key = ?1 AND {OPEN}")
 }
 
 pub(crate) fn messages_unread() -> String {
@@ -51,17 +60,15 @@ pub(crate) fn newest_generation() -> String {
 }
 
 /// The newest generation of a run beside each of its open steps, or beside nothing. The key that steps
-/// are looked up by is null where there are none to find, so that they are not read through; `<>` because
-/// for a list SQLite builds a table every time. The row is found by its number, so that the index is gone
-/// down once.
+/// are looked up by is null where there are none to find, so that they are not read through. The row is
+/// found by its number, so that the index is gone down once.
 pub(crate) fn look_at_run() -> String {
     let columns = |table: &str, of: &str| of.replace(", ", &format!(", {table}."));
     let looked = format!("r.{}, s.{}", columns("r", RUN), columns("s", STEP));
     format!(
         "SELECT {looked} FROM runs r LEFT JOIN steps s \
          ON s.run_key = CASE WHEN r.ended_at IS NULL AND r.next_ordinal <= ?4 THEN r.run_key END \
-         AND s.status <> 'completed' AND s.status <> 'errored' \
-         AND s.status <> 'skipped' AND s.status <> 'cancelled' \
+         AND {OPEN} \
          WHERE r.rowid = (SELECT rowid FROM runs \
          WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 ORDER BY generation DESC LIMIT 1)"
     )
@@ -105,7 +112,7 @@ pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Lo
 }
 
 fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
-    let steps = steps(conn, run.run_key)?;
+    let steps = steps(conn, &STEPS_OF_RUN, run.run_key)?;
     let messages = messages(conn, run.run_key)?;
     Ok(Loaded { run, steps, messages })
 }
@@ -135,6 +142,26 @@ pub(crate) fn look(
     Ok(Some(Some(Looked { run, open_steps })))
 }
 
+/// One generation of a run and its open steps. None if there may be many to read through and `short` is
+/// wanted.
+pub(crate) fn look_at(
+    conn: &Connection,
+    key: RunKey,
+    short: bool,
+) -> Result<Option<Option<Looked>>, Error> {
+    snapshot(conn, |conn| {
+        let Some(run) = run(conn, key)? else { return Ok(Some(None)) };
+        if run.status.is_ended() {
+            return Ok(Some(Some(Looked { run, open_steps: Vec::new() })));
+        }
+        if short && run.head.next_ordinal > SHORT {
+            return Ok(None);
+        }
+        let open_steps = steps(conn, &OPEN_STEPS, key)?;
+        Ok(Some(Some(Looked { run, open_steps })))
+    })
+}
+
 /// A run by its key.
 pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> {
     let mut select = conn.prepare_cached(&RUN_BY_KEY).map_err(sql)?;
@@ -142,8 +169,8 @@ pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> 
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
-fn steps(conn: &Connection, key: RunKey) -> Result<Vec<Step>, Error> {
-    let mut select = conn.prepare_cached(&STEPS_OF_RUN).map_err(sql)?;
+fn steps(conn: &Connection, text: &str, key: RunKey) -> Result<Vec<Step>, Error> {
+    let mut select = conn.prepare_cached(text).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
     let mut steps = rows::collect(found, rows::step)?;
     in_order(&mut steps);

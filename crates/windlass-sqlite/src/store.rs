@@ -230,6 +230,17 @@ impl Store for SqliteStore {
         })
     }
 
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        Box::pin(async move {
+            if let Some(near) = self.near()
+                && let Some(looked) = near.read(|conn| load::look_at(conn, run_key, true))
+            {
+                return Ok(looked);
+            }
+            Ok(self.read(move |conn| load::look_at(conn, run_key, false)).await?.flatten())
+        })
+    }
+
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
         let now = self.clock.now();
         Box::pin(async move {

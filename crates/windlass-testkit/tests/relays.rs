@@ -228,9 +228,11 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
     for when in ["running", "waiting"] {
         let hook = Ends::default();
         let ends = hook.clone();
+        let answers = Arc::<Mutex<Vec<bool>>>::default();
+        let answered = Arc::clone(&answers);
         let report =
             every_crash_of(move |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
-                let runner = Cancelled(probe.clone(), when);
+                let (runner, answered) = (Cancelled(probe.clone(), when), Arc::clone(&answered));
                 let relay = WorkflowRuntime::builder(engine, runner, ends.clone());
                 let relay = relay.name("cancelled").build().unwrap();
                 let (engine, hook, probe) = (engine.clone(), ends.clone(), probe.clone());
@@ -249,14 +251,26 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
                         }
                         engine.env().sleep(Duration::from_millis(10)).await;
                     }
-                    relay.cancel("relay").await.map_err(text)?;
+                    // In a life after the one that ended it, it has ended already.
+                    let over = matches!(
+                        relay.status("relay").await.map_err(text)?.map(|info| info.state),
+                        Some(RunState::Ended(_))
+                    );
+                    let cancelled = relay.cancel("relay").await.map_err(text)?;
+                    answered.lock().unwrap().push(cancelled);
                     let ended = relay.wait("relay").await.map_err(text)?;
+                    if cancelled && (over || ended.status != TerminalStatus::Cancelled) {
+                        return Err(format!("a cancel was answered yes; {:?}", ended.status));
+                    }
                     told(&engine, &hook, run.run_key).await;
                     Ok(json!({ "status": ended.status.as_str(), "result": ended.result.is_some() }))
                 })
             });
         assert_eq!(report.output, json!({ "status": "cancelled", "result": false }), "{report:?}");
         assert!(report.commits >= 4, "{report:?}");
+        // The first one was asked without a crash, and of the others all but those that came too late.
+        let answers = answers.lock().unwrap();
+        assert!(answers[0] && answers.contains(&false), "{answers:?}");
         assert!(hook.0.lock().unwrap().iter().all(|(_, told)| *told == "cancelled"));
     }
 }

@@ -22,7 +22,7 @@ pub use engine::{Builder, Engine};
 pub use windlass_engine::{
     Admission, Archive, BackpressureConfig, EnqueuedReason, Env, Explanation, Lane, Manners,
     Missed, Options, Overlap, Reason, Retention, ScheduleState, Swept, TaskContext, TaskFailure,
-    TaskHandler, TaskResult, TokioEnv, Usage, Why,
+    TaskHandler, TaskResult, TokioEnv, Usage, Why, is_being_done,
 };
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{

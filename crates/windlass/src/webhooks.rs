@@ -204,6 +204,11 @@ impl Webhooks {
         self.inner.secrets(name).map(drop)
     }
 
+    /// Whether it can sign anything. A process that cannot leaves webhooks to others.
+    fn has_secrets(&self) -> bool {
+        !self.inner.secrets.is_empty()
+    }
+
     /// The endpoints of a tenant that nothing is sent to, because they answered 410. Without a sender,
     /// [`disabled_endpoints`] tells the same.
     pub async fn disabled(&self, of: &Namespace) -> Result<Vec<DisabledEndpoint>, Error> {

@@ -24,8 +24,13 @@ struct Runner {
 
 impl Runner {
     fn start() -> Self {
+        Self::of(Path::new(RUNNER), "0")
+    }
+
+    fn of(script: &Path, port: &str) -> Self {
         let mut child = Command::new("python3")
-            .args([RUNNER, "0"])
+            .arg(script)
+            .arg(port)
             .env("RELAY_SECRET", SECRET)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -126,6 +131,33 @@ fn a_kill_between_two_steps_repeats_none_of_them(folder: &Path, store: &str) {
     // On a slow machine the kill may have come while it ran.
     assert!(steps[2] >= 1, "{steps:?}");
     assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn a_runner_that_dies_in_a_step_is_asked_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("runner.py");
+    let head = "def run_step(step):\n";
+    let deadly =
+        format!("{head}    if step[\"step\"] == 1 and step[\"attempt\"] == 1: os._exit(1)\n");
+    let text = std::fs::read_to_string(RUNNER).unwrap();
+    assert!(text.contains(head));
+    std::fs::write(&script, text.replace(head, &deadly)).unwrap();
+    let mut runner = Runner::of(&script, "0");
+    let server = serve(folder.path(), "memory:", &runner.url, SECRET);
+    create(&server, "r-1");
+    assert_eq!(runner.child.wait().unwrap().code(), Some(1));
+    assert_eq!(runner.steps()[0], 1);
+    let port = runner.url.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let again = Runner::of(&script, &port);
+    assert_eq!(until_status(&server, "r-1", "complete")["output"], "Hello, Ann!");
+    assert_eq!(again.steps(), [0, 1, 1]);
+    // What it does not expect it says, and is asked again as often as the relay allows.
+    let params = "{\"name\": 5}";
+    server.say(&["runs", "create", "greet", "--id", "odd", "--params", params]).expect(0);
+    let step = || details(&server, "odd")["steps"][0].clone();
+    until("it is tried again", || step()["attempts"].as_u64() >= Some(2));
+    assert!(step()["error"].to_string().contains("AttributeError"), "{}", step());
 }
 
 #[test]

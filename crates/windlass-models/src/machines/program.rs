@@ -233,8 +233,7 @@ impl MachineProgram {
             if self.large.contains_key(seq) {
                 continue;
             }
-            let run = turn.run_of(child).await?;
-            if let Some(result) = run.and_then(|run| run.output.or(run.error)) {
+            if let Some(result) = turn.result_of(child).await? {
                 self.large.insert(*seq, result);
             }
         }

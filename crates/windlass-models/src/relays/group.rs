@@ -47,8 +47,9 @@ impl RunGroup {
     }
 
     /// Submits runs to the group. Each is idempotent by its name; the answers are in order. One that
-    /// was submitted before and is not in the group is refused (`RUN_NOT_IN_GROUP`). If one is
-    /// refused, the others before it in the same hundred are submitted all the same.
+    /// was submitted before and is not in the group is refused (`RUN_NOT_IN_GROUP`). A hundred at a
+    /// time are submitted at once: if one of them is refused, the others of its hundred and those before
+    /// are submitted all the same, and those after it are not. Submit all again to have the rest.
     pub async fn submit(&self, specs: Vec<RunSpec>) -> Result<Vec<Submitted>, Error> {
         for spec in &specs {
             spec.validate()?;

@@ -38,6 +38,12 @@ pub trait TerminalHook: Send + Sync + 'static {
         true
     }
 
+    /// Whether this process can tell of ends at all. If not, those that are to be told are left to
+    /// processes that can, and no attempt is spent.
+    fn can_tell(&self) -> bool {
+        true
+    }
+
     /// How often and after how long a failed call is made again. Kept with each run when it is
     /// created. Default: ten attempts, 1 s doubling up to an hour.
     fn retry(&self) -> RetryPolicy {

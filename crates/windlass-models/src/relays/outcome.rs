@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
+use windlass_kernel::retry::NON_RETRYABLE_NAME_BYTES_MAX;
 
 use super::step::Step;
 
@@ -78,6 +79,7 @@ impl StepOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepError {
     message: String,
+    name: Option<String>,
     permanent: bool,
     retry_after: Option<Duration>,
 }
@@ -85,12 +87,21 @@ pub struct StepError {
 impl StepError {
     /// Another attempt can help: there is one, as the relay's policy says.
     pub fn transient(error: impl fmt::Display) -> Self {
-        Self { message: error.to_string(), permanent: false, retry_after: None }
+        Self { message: error.to_string(), name: None, permanent: false, retry_after: None }
     }
 
     /// No further attempt can help: the run fails, and the step is a dead letter.
     pub fn permanent(error: impl fmt::Display) -> Self {
         Self { permanent: true, ..Self::transient(error) }
+    }
+
+    /// What kind of error it is: what a policy's `non_retryable` lists, and operators read. Without
+    /// one it is `Transient` or `Permanent`. At most 256 bytes are kept.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        let mut name = name.into().replace(char::is_control, "\u{fffd}");
+        name.truncate(name.floor_char_boundary(NON_RETRYABLE_NAME_BYTES_MAX));
+        self.name = Some(name).filter(|name| !name.is_empty());
+        self
     }
 
     /// The least time before another attempt, if the callee said so.
@@ -102,6 +113,11 @@ impl StepError {
     /// What to tell people.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// What kind of error it is, if somebody said so.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Whether no further attempt can help.

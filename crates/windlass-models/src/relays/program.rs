@@ -210,14 +210,11 @@ impl RelayProgram {
         turn.metrics().steps_begun.add(1);
         let step = Arc::new(self.step());
         let mut work = (self.relay.run)(Arc::clone(&step));
-        let ran = match self.drive(turn, &step, &mut work).await {
-            Ok(ran) => ran,
-            Err(error) => {
-                // Whatever the step has started elsewhere should stop too.
-                step.cancel_token.cancel();
-                return Err(error);
-            }
-        };
+        // Whatever the step has started elsewhere should stop with it, also when the engine stops and
+        // all of this is dropped.
+        let stops = step.cancel_token.clone().drop_guard();
+        let ran = self.drive(turn, &step, &mut work).await?;
+        stops.disarm();
         drop(work);
         if turn.has_unread() {
             turn.read_messages().await?;
@@ -237,7 +234,9 @@ impl RelayProgram {
         step.run_key = Some(self.run_key);
         step.generation = self.generation;
         step.namespace.clone_from(&self.namespace);
-        step.effects = Effects::new((&self.relay.engine.limits).into());
+        let limits = &self.relay.engine.limits;
+        step.effects = Effects::new(limits.into());
+        step.answer_bytes_max = limits.step_bytes_max.max(limits.output_bytes_max);
         step.headers.clone_from(&self.headers);
         step.headers.insert("workflow.run_id".into(), self.run_id.clone());
         step.headers.insert("workflow.step".into(), self.number.to_string());
@@ -338,7 +337,8 @@ impl RelayProgram {
     // What is to be recorded of an attempt.
     fn verdict(&self, turn: &Turn, step: &Step, ran: Ran) -> Verdict {
         let limits = turn.limits();
-        let checked = ran.and_then(|outcome| record::check(outcome, self.number, limits));
+        let checked =
+            ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
         match checked {
             Ok(outcome) => Verdict::Outcome(outcome),
             Err(error) => self.failed(turn, step.attempt, error),
@@ -347,11 +347,12 @@ impl RelayProgram {
 
     fn failed(&self, turn: &Turn, attempt: u32, error: StepError) -> Verdict {
         let name = if error.is_permanent() { "Permanent" } else { "Transient" };
+        let name = error.name().unwrap_or(name).to_owned();
         let message: String = error.message().chars().take(2_000).collect();
-        let errors = self.errors_with(turn, attempt, name, &message);
+        let errors = self.errors_with(turn, attempt, &name, &message);
         let decision = self.relay.retry.decide(
             attempt,
-            name,
+            &name,
             !error.is_permanent(),
             error.delay_min(),
             turn.env().random(),
@@ -379,7 +380,8 @@ impl RelayProgram {
         // One that still waits for its signal has not been tried.
         let attempt = self.open.waits_for_signal().map_or(self.open.attempt + 1, |_| 0);
         let errors = self.errors_with(turn, attempt, name, message);
-        let verdict = Verdict::Dead { name, message: message.to_owned(), errors };
+        let (name, message) = (name.to_owned(), message.to_owned());
+        let verdict = Verdict::Dead { name, message, errors };
         record::write(self, turn, draft, &verdict, attempt, self.json)?;
         record::count(turn.metrics(), &verdict);
         Ok(())
@@ -401,7 +403,7 @@ impl RelayProgram {
         row.attempts_max = self.relay.retry.attempts_max();
         row.wait_for.clone_from(&self.open.wait_for);
         if let Some(Signal::Received(bytes)) = &self.open.signal {
-            row.input = Some(Body::bytes(bytes.clone()));
+            row.input = Some(record::body(bytes, self.json));
         }
         row
     }
@@ -432,6 +434,10 @@ impl RelayProgram {
                 Ok(_) => {
                     record::count(turn.metrics(), &verdict);
                     return Ok(self.follow(turn, verdict, after));
+                }
+                Err(CommitError::UserSql { message, .. }) if verdict.is_final() => {
+                    tracing::warn!(run_id = self.run_id, message, "SQL of a failed step failed");
+                    stored = Default::default();
                 }
                 // The runner's own SQL failed: that is a failed attempt like any other.
                 Err(CommitError::UserSql { unique, message }) => {
@@ -515,7 +521,8 @@ impl RelayProgram {
                 }
                 Err(CommitError::UserSql { message, .. }) => {
                     tracing::warn!(run_id = self.run_id, message, "SQL of a cancelled step failed");
-                    stored.sql.clear();
+                    // What was enqueued belongs to it: all of it is done, or none.
+                    stored = Default::default();
                 }
                 Err(refused) => {
                     return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));

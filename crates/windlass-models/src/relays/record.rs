@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass_engine::{Metrics, Turn};
 use windlass_kernel::{
-    Body, DeadLetter, Draft, End, Error, Limits, MessageName, QueueName, RouteName, RunStatus,
-    Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
+    Body, DeadLetter, Draft, Encoding, End, Error, Limits, MessageName, QueueName, RouteName, Run,
+    RunStatus, Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
 };
 
 use super::effects::Stored;
@@ -18,13 +19,19 @@ use super::program::{Open, RelayProgram, delay_max, signal_of};
 /// What is to be recorded of an attempt.
 pub(crate) enum Verdict {
     Outcome(StepOutcome),
-    Retry { name: &'static str, message: String, errors: Vec<Value>, delay: Duration },
-    Dead { name: &'static str, message: String, errors: Vec<Value> },
+    Retry { name: String, message: String, errors: Vec<Value>, delay: Duration },
+    Dead { name: String, message: String, errors: Vec<Value> },
 }
 
 impl Verdict {
     pub(crate) fn is_retry(&self) -> bool {
         matches!(self, Verdict::Retry { .. })
+    }
+
+    /// Whether it ends the run without a result, so that it stands whatever was to be stored beside it.
+    pub(crate) fn is_final(&self) -> bool {
+        use StepOutcome::{Cancel, Fail};
+        matches!(self, Verdict::Dead { .. } | Verdict::Outcome(Fail { .. } | Cancel { .. }))
     }
 }
 
@@ -41,10 +48,20 @@ pub(crate) enum After {
 /// How long a reason may be that is kept.
 const REASON_CHARS_MAX: usize = 16 * 1024;
 
+/// Bytes as they are kept: of a run that came with JSON as JSON, if they are some.
+pub(crate) fn body(bytes: &Bytes, json: bool) -> Body {
+    // Read as text: what is no UTF-8 is no JSON either.
+    match json && serde_json::from_slice::<&RawValue>(bytes).is_ok() {
+        true => Body::json(bytes.clone()),
+        false => Body::bytes(bytes.clone()),
+    }
+}
+
 /// Refuses an outcome that cannot be kept: a failure that no attempt can help.
 pub(crate) fn check(
     outcome: StepOutcome,
     number: u32,
+    run: &Run,
     limits: &Limits,
 ) -> Result<StepOutcome, StepError> {
     let (what, bytes, max) = match &outcome {
@@ -61,6 +78,18 @@ pub(crate) fn check(
             "the {what} of step {number} has {bytes} bytes; at most {max} are allowed"
         )));
     }
+    // A parent keeps a result that is not JSON in Base64, which takes a third more and a few words.
+    let parent_max = (limits.step_bytes_max / 4 * 3).saturating_sub(64);
+    if let StepOutcome::Succeed { result } = &outcome
+        && run.parent.is_some()
+        && bytes > parent_max
+        && body(result, run.input.encoding == Encoding::Json).encoding == Encoding::Bytes
+    {
+        return Err(StepError::permanent(format!(
+            "the result of step {number} has {bytes} bytes and is not JSON; of a child run at most \
+             {parent_max} are allowed"
+        )));
+    }
     let goes_on = payload_len(&outcome).is_some();
     if goes_on && number as usize + 1 >= limits.steps_per_run_max {
         let max = limits.steps_per_run_max;
@@ -72,7 +101,7 @@ pub(crate) fn check(
         StepOutcome::ContinueOnSignal { timeout, .. } => *timeout,
         _ => None,
     };
-    if delay.is_some_and(|delay| delay > longest) {
+    if let Some(delay) = delay.filter(|delay| *delay > longest) {
         let days = limits.sleep_days_max;
         return Err(StepError::permanent(format!(
             "step {number} asks to wait for {delay:?}; at most {days} days are allowed"
@@ -180,9 +209,7 @@ pub(crate) fn write(
             row.status = StepStatus::Completed;
             let payload = json!({ "step": number, "attempt": attempt, "outcome": "succeed" });
             draft.step("relay.step_completed", &payload, row, stamp)?;
-            let is_json = json && serde_json::from_slice::<serde::de::IgnoredAny>(result).is_ok();
-            let output =
-                if is_json { Body::json(result.clone()) } else { Body::bytes(result.clone()) };
+            let output = body(result, json);
             let payload = json!({ "output_bytes": output.len() });
             turn.end(draft, "workflow.completed", &payload, End::Complete(output))?;
             Ok(After::Ended)
@@ -209,7 +236,7 @@ pub(crate) fn write(
         }
         Verdict::Outcome(outcome) => {
             row.status = StepStatus::Completed;
-            row.result = payload_of(outcome.clone()).map(Body::bytes);
+            row.result = payload_of(outcome.clone()).map(|payload| body(&payload, json));
             let bytes = payload_len(outcome);
             let mut payload = json!({ "step": number, "attempt": attempt, "payload_bytes": bytes });
             let open = next_open(outcome, turn.now(), &mut payload);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Model, Opened, Program, StartRun, TaskBody, TaskContext,
-    TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, NOT_HERE, Opened, Program, StartRun, TaskBody,
+    TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
 };
 use windlass_kernel::{
     Body, BoxFuture, Error, ErrorKind, Loaded, ModelName, OnEnd, QueueName, RetryPolicy, RouteName,
@@ -168,8 +168,11 @@ impl<H: TerminalHook> TaskHandler for HookHandler<H> {
         let asks = input.bytes.as_ref() == ASK.as_bytes();
         Box::pin(async move {
             let outcome = read_outcome(&*store, &context).await.map_err(refused)?;
-            if asks && !hook.wants(&outcome.headers).map_err(refused)? {
-                return Ok(Body::json("null"));
+            match asks.then(|| hook.wants(&outcome.headers)) {
+                Some(Ok(false)) => return Ok(Body::json("null")),
+                _ if !hook.can_tell() => return Err(not_here()),
+                Some(Err(error)) => return Err(refused(error)),
+                Some(Ok(true)) | None => {}
             }
             match hook.on_termination(&outcome).await {
                 Ok(()) => Ok(Body::json("null")),
@@ -188,9 +191,19 @@ fn refused(error: Error) -> TaskFailure {
     }
 }
 
-fn failure(error: &HookError) -> TaskFailure {
+fn not_here() -> TaskFailure {
     TaskFailure {
-        name: if error.is_permanent() { "HookRefused" } else { "HookFailed" }.to_owned(),
+        name: NOT_HERE.to_owned(),
+        message: "this process cannot tell of the end".to_owned(),
+        retryable: true,
+        retry_after: None,
+    }
+}
+
+fn failure(error: &HookError) -> TaskFailure {
+    let name = if error.is_permanent() { "HookRefused" } else { "HookFailed" };
+    TaskFailure {
+        name: error.name().unwrap_or(name).to_owned(),
         message: error.message().to_owned(),
         retryable: !error.is_permanent(),
         retry_after: error.delay_min(),
@@ -200,8 +213,7 @@ fn failure(error: &HookError) -> TaskFailure {
 // What became of the run stands in its row, which changes no more.
 async fn read_outcome(store: &dyn Store, context: &TaskContext) -> Result<RunOutcome, Error> {
     let run_key = context.run_key.ok_or_else(|| Error::corrupt("a hook's task names no run"))?;
-    let loaded = store.load(vec![run_key]).await?.into_iter().next();
-    let run = loaded.map(|loaded| loaded.run).ok_or_else(|| {
+    let run = store.look_at(run_key).await?.map(|looked| looked.run).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", format!("there is no run {run_key}"))
     })?;
     let Some(status) = terminal(run.status) else {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, StartRun};
 use windlass_kernel::{
-    Actor, Body, Error, ErrorKind, MessageId, MessageKind, MessageName, QueueName, RetryLimit,
-    RetryPolicy, Route, Run, RunId, RunKey, RunStatus, StepStatus, WorkflowName,
+    Actor, Body, Error, ErrorKind, Event, Looked, MessageId, MessageName, Query, QueueName,
+    RetryLimit, RetryPolicy, Route, Run, RunId, RunKey, RunStatus, StepStatus, WorkflowName,
 };
 
 use super::group::RunGroup;
@@ -18,6 +18,9 @@ use super::relay::{
     HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, model_name, terminal,
 };
 use super::spec::RunSpec;
+
+/// How much of a ledger is read at once.
+const EVENTS_AT_ONCE: u64 = 50;
 
 /// A relay: what submits runs of it, and asks after them. Cheap to clone.
 #[derive(Clone)]
@@ -82,6 +85,9 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
         hook.retry()
             .validate()
             .map_err(|source| invalid(format!("the hook's policy: {source}")))?;
+        if hook.timeout().is_zero() {
+            return Err(invalid("the hook's timeout is zero; give it some time".into()));
+        }
         if concurrency == Some(0) {
             return Err(invalid(
                 "concurrency is 0; a relay needs room for at least one step".into(),
@@ -260,18 +266,14 @@ impl WorkflowRuntime {
 
     /// What is known of a run; nothing if there is none.
     pub async fn status(&self, run_id: &str) -> Result<Option<RunInfo>, Error> {
-        let Some(run) = self.find(run_id).await? else { return Ok(None) };
-        let loaded = self.engine.store().load(vec![run.run_key]).await?.into_iter().next();
-        let Some(loaded) = loaded else { return Ok(None) };
-        let run = loaded.run;
-        let steps = loaded.steps.iter().filter(|step| &*step.kind == STEP_KIND);
-        let done = |status| status == StepStatus::Completed && !run.status.is_ended();
-        let step = steps.clone().filter(|step| done(step.status)).count();
-        let step = match run.status.is_ended() {
-            true => steps.clone().count().saturating_sub(1),
-            false => step,
+        let (namespace, id) = (self.engine.namespace().clone(), RunId::from_stored(run_id));
+        let looked = self.engine.store().look(namespace, self.name.clone(), id).await?;
+        let Some(Looked { run, open_steps }) = looked else { return Ok(None) };
+        let open = open_steps.iter().find(|step| &*step.kind == STEP_KIND);
+        let step = match open.and_then(|step| step.step_key.as_str().parse().ok()) {
+            Some(number) => number,
+            None => self.step_of(&run).await?,
         };
-        let open = steps.clone().find(|step| !step.status.is_settled());
         let waits = open.is_some_and(|step| {
             step.wait_for.is_some() && step.attempt == 0 && step.status == StepStatus::Waiting
         });
@@ -283,21 +285,36 @@ impl WorkflowRuntime {
             _ if waits => RunState::AwaitingSignal,
             _ => RunState::Scheduled,
         };
-        let cancel = loaded.messages.iter().any(|message| {
-            message.kind == MessageKind::Control && message.name.as_str() == "cancel"
-        });
+        let cancelling = self.engine.is_cancelling(&run).await?;
         Ok(Some(RunInfo {
             run_id: run.id.as_str().to_owned(),
             run_key: run.run_key,
             generation: run.generation,
             state,
-            cancelling: cancel && !run.status.is_ended(),
-            step: u32::try_from(step).unwrap_or(u32::MAX),
+            cancelling,
+            step,
             failed_attempts: open.map_or(0, |step| step.attempt),
             headers: headers_of(&run)?,
             error: run.error.as_ref().map(message_of),
             result: run.output.map(|output| output.bytes),
         }))
+    }
+
+    // The number of the step that comes next, or came last. The end of the ledger says it without what
+    // the steps handed on.
+    async fn step_of(&self, run: &Run) -> Result<u32, Error> {
+        let mut until = run.head.next_ordinal;
+        while until > 0 {
+            let from = until.saturating_sub(EVENTS_AT_ONCE);
+            let limit = (until - from) as u32;
+            let query = Query::Events { run_key: run.run_key, from, limit };
+            let page = self.engine.store().list(query).await?.events()?;
+            if let Some(number) = page.iter().rev().find_map(step_after) {
+                return Ok(number);
+            }
+            until = from;
+        }
+        Ok(0)
     }
 
     /// Waits until a run has ended.
@@ -386,6 +403,26 @@ impl WorkflowRuntime {
     pub async fn retry(&self, run_id: &str) -> Result<RunKey, Error> {
         let run = self.found(run_id).await?;
         Ok(self.engine.retry(run.run_key, None).await?.run_key)
+    }
+}
+
+// The step that a run is at after an event of its ledger, if that tells.
+fn step_after(event: &Event) -> Option<u32> {
+    let said = event.payload_json().ok()?;
+    let number = || said["step"].as_u64().and_then(|number| u32::try_from(number).ok());
+    match event.event_type.as_str() {
+        "relay.step_completed" if said.get("outcome").is_none() => Some(number()? + 1),
+        "relay.step_completed"
+        | "relay.step_retried"
+        | "relay.step_failed"
+        | "relay.step_cancelled"
+        | "relay.memo_recorded" => number(),
+        // A memo is of the step whose number stands before its name.
+        "step.carried" => match said["key"].as_str()?.split_once('/') {
+            Some((number, _)) => number.parse().ok(),
+            None => Some(said["key"].as_str()?.parse::<u32>().ok()? + 1),
+        },
+        _ => None,
     }
 }
 

@@ -29,7 +29,8 @@ pub struct RunSpec {
     pub priority: i16,
     /// How long the first step waits; at most 365 days.
     pub delay: Option<Duration>,
-    /// Whether the input is JSON: people then see it as such, and the result if it is JSON too.
+    /// Whether the input is JSON: people then see it as such, and payloads and the result where they are
+    /// JSON too.
     pub json: bool,
 }
 

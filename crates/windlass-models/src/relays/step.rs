@@ -46,9 +46,12 @@ pub struct Step {
     /// What came of the wait, if the step before said
     /// [`ContinueOnSignal`](super::StepOutcome::ContinueOnSignal).
     pub signal: Option<Signal>,
-    /// Fires when somebody cancels the run. Whether the runner watches it or not, its outcome is
+    /// Fires when somebody cancels the run, or the step is given up because the engine stops or has lost
+    /// the run. Whether the runner watches it or not, its outcome is
     /// discarded and the run ends as cancelled; watching it only makes that sooner.
     pub cancel_token: CancellationToken,
+    /// The most that it may hand on, or end the run with, in bytes.
+    pub answer_bytes_max: usize,
     /// What is stored beside the outcome.
     pub effects: Effects,
     pub(crate) memos: Arc<Memos>,
@@ -93,6 +96,7 @@ impl Step {
             attempt: 1,
             signal: None,
             cancel_token: CancellationToken::new(),
+            answer_bytes_max: Limits::DEFAULT.step_bytes_max,
             effects: Effects::new((&Limits::DEFAULT).into()),
             memos,
         }

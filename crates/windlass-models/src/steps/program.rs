@@ -135,11 +135,10 @@ impl StepsProgram {
             .map(|(seq, message)| (*seq, large_result(message)))
             .collect();
         for (seq, child) in news {
-            if let Some(child) = child {
-                let run = turn.run_of(child).await?;
-                if let Some(result) = run.and_then(|run| run.output.or(run.error)) {
-                    self.large.insert(seq, result);
-                }
+            if let Some(child) = child
+                && let Some(result) = turn.result_of(child).await?
+            {
+                self.large.insert(seq, result);
             }
             self.looked_to = seq;
         }

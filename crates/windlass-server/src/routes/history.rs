@@ -96,7 +96,7 @@ pub(crate) async fn history(
         decode_as("logs", params.logs_cursor.as_deref(), |id| id.parse::<LogId>().ok())?;
     let level = params.log_level.as_deref().map(parse_level).transpose()?;
     let run = generation(&call, &at, params.run_number).await?;
-    let number = run.generation;
+    let (number, now) = (run.generation, call.engine.clock().now());
     let wanted = Wanted { size, newest_first };
     let (steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
     let (events, more_events) = events(&call, &run, events_after, wanted).await?;
@@ -119,7 +119,7 @@ pub(crate) async fn history(
         events_has_next_page: more_events,
         logs_cursor: last_log.map(|line| cursor::encode("logs", &line.log_id.to_string())),
         logs_has_next_page: logs.as_ref().map(|(_, more)| *more),
-        steps: steps.iter().map(|step| StepRecord::of(step, number)).collect(),
+        steps: steps.iter().map(|step| StepRecord::of(step, &run, now)).collect(),
         events: events.iter().map(|event| EventRecord::of(event, number)).collect(),
         logs: logs.map(|(lines, _)| lines.iter().map(|line| LogRecord::of(line, number)).collect()),
     }))

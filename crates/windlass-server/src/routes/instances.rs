@@ -324,8 +324,9 @@ pub(crate) struct InstanceView {
 }
 
 impl InstanceView {
-    pub(crate) fn of(run: &Run, steps: &[Step]) -> Self {
-        let step = current_step(steps).map(StepView::of);
+    pub(crate) async fn of(call: &Call, run: &Run, steps: &[Step]) -> Result<Self, ApiError> {
+        let now = call.engine.clock().now();
+        let step = current_step(steps).map(|step| StepView::of(step, run, now));
         let meta = InstanceMeta {
             workflow_name: run.workflow.to_string(),
             run_number: run.generation,
@@ -344,12 +345,13 @@ impl InstanceView {
             next_turn_at: run.turn.due_at.filter(|_| !run.status.is_ended()).map(Time),
             held_by: run.turn.worker,
         };
-        Self {
+        let cancelling = call.engine.is_cancelling(run).await?;
+        Ok(Self {
             id: run.id.to_string(),
             workflow_name: run.workflow.to_string(),
-            details: InstanceStatus::of(run),
+            details: InstanceStatus { cancelling, ..InstanceStatus::of(run) },
             meta,
-        }
+        })
     }
 }
 
@@ -369,5 +371,5 @@ pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
     let namespace = call.engine.namespace().clone();
     let looked = call.engine.store().look(namespace, at.workflow.clone(), at.id.clone()).await?;
     let looked = looked.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
-    Ok(Json(InstanceView::of(&looked.run, &looked.open_steps)))
+    InstanceView::of(&call, &looked.run, &looked.open_steps).await.map(Json)
 }

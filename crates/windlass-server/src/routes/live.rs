@@ -247,7 +247,8 @@ impl Follower {
             let steps = self.call.engine.store().list(query).await?.steps()?;
             after = steps.last().map(|step| (step.position, step.step_key.clone()));
             for step in steps.iter().filter(|step| touched.contains(&step.step_key)) {
-                self.send("step", &StepRecord::of(step, run.generation)).await?;
+                let now = self.call.engine.clock().now();
+                self.send("step", &StepRecord::of(step, run, now)).await?;
             }
             if steps.len() < ROWS as usize {
                 return Ok(());

@@ -105,14 +105,14 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
         ApiError::not_found("INSTANCE_NOT_FOUND", format!("there is no run {shown:?}"))
     };
     let run_key: RunKey = key.parse().map_err(|_| not_found())?;
-    let loaded = call.engine.store().load(vec![run_key]).await?.into_iter().next();
+    let looked = call.engine.store().look_at(run_key).await?;
     // A key of another tenant is as unknown as one that was never made.
     let visible = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let loaded = loaded.filter(|loaded| visible(&loaded.run)).ok_or_else(not_found)?;
-    ask(&call, Scope::Read, &loaded.run, "runs").await?;
-    Ok(Json(InstanceView::of(&loaded.run, &loaded.steps)))
+    let looked = looked.filter(|looked| visible(&looked.run)).ok_or_else(not_found)?;
+    ask(&call, Scope::Read, &looked.run, "runs").await?;
+    InstanceView::of(&call, &looked.run, &looked.open_steps).await.map(Json)
 }
 
 /// Which runs to act on.

@@ -108,7 +108,7 @@ fn keys(value: &Value, expect: &str) {
     assert_eq!(found, expect);
 }
 
-async fn until(what: &str, mut ask: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut ask: impl AsyncFnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while !ask().await {
         assert!(std::time::Instant::now() < deadline, "{what}");

@@ -290,12 +290,16 @@ pub async fn a_look_gives_the_open_steps(world: World) {
             let looked = look(&run).await.unwrap();
             assert_eq!(looked.run, world.run(run.run_key).await);
             assert_eq!(looked.open_steps, open, "after {n} steps");
+            assert_eq!(world.store.look_at(run.run_key).await.unwrap(), Some(looked));
         }
     }
     let now = world.run(run.run_key).await;
     world.ok(world.complete_commit(&now, hold)).await;
     let looked = look(&run).await.unwrap();
+    assert_eq!(world.store.look_at(run.run_key).await.unwrap(), Some(looked.clone()));
     assert_eq!((looked.run.status, looked.open_steps), (RunStatus::Complete, Vec::new()));
+    let nobody = RunKey(uuid::Uuid::nil());
+    assert_eq!(world.store.look_at(nobody).await.unwrap(), None);
     assert_eq!(look(&Run { id: RunId::new("nobody").unwrap(), ..run }).await, None);
 }
 

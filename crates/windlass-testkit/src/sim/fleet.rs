@@ -321,7 +321,13 @@ impl Fleet {
         let count = if rng.chance(600) { rng.range(1, 3) } else { 0 };
         for number in 0..count {
             let (id, seed) = (format!("baton-{number}"), rng.next_u64());
-            let order = Arc::new(Mutex::new(Order { id, seed, cancelled: false, ended: None }));
+            let order = Arc::new(Mutex::new(Order {
+                id,
+                seed,
+                cancelled: false,
+                answered: None,
+                ended: None,
+            }));
             locked(&self.batons).push(order.clone());
             let (sim, engine) = (self.sim.clone(), engine.clone());
             let client = relay::see_through(sim, node, engine, order, rng.fork());

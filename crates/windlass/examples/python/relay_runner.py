@@ -19,11 +19,17 @@ def run_step(step):
 class Runner(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        ok = verified(self.headers, body)
         print(self.headers["webhook-id"], flush=True)
-        self.send_response(200 if ok else 401)
+        try:  # The answer is begun when it is known: what goes wrong before is a 500, and tried again.
+            ok = verified(self.headers, body)
+            status, answer = (200, run_step(json.loads(body))) if ok else (401, "the signature is wrong")
+        except Exception as error:
+            status, answer = 500, repr(error)
+        answer = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(json.dumps(run_step(json.loads(body)) if ok else "the signature is wrong").encode())
+        self.wfile.write(answer)
 
 server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Runner)
 print(f"http://127.0.0.1:{server.server_port}/", flush=True)

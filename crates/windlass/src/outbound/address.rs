@@ -70,7 +70,14 @@ impl FromStr for Cidr {
         if number & rest != 0 {
             return Err(wrong("the address has bits set behind the prefix"));
         }
-        Ok(Self { first, prefix })
+        // Addresses are compared in their plain notation, and a mapped range would hold none of them.
+        match first {
+            IpAddr::V6(mapped) if prefix >= 96 => match mapped.to_ipv4_mapped() {
+                Some(plain) => Ok(Self { first: IpAddr::V4(plain), prefix: prefix - 96 }),
+                None => Ok(Self { first, prefix }),
+            },
+            _ => Ok(Self { first, prefix }),
+        }
     }
 }
 
@@ -158,6 +165,19 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_mapped_range_is_the_range_that_it_stands_for() {
+        for (written, plain, held) in [
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8", "10.1.2.3"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32", "192.0.2.7"),
+            ("::ffff:0:0/96", "0.0.0.0/0", "8.8.8.8"),
+        ] {
+            let range: Cidr = written.parse().unwrap();
+            assert_eq!(range.to_string(), plain);
+            assert!(range.contains(held.parse().unwrap()), "{written}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use windlass_kernel::{Error, ErrorKind, Limits};
+use windlass_kernel::{Error, ErrorKind};
 use windlass_models::relays::{Signal, Step, StepError, StepOutcome, StepRunner};
 
 use super::payload::Payload;
@@ -92,7 +92,7 @@ impl HttpRunner {
         sign_call(&mut call, &self.secrets, &id)?;
         call.timeout = self.timeout;
         // A body in Base64 takes a third more.
-        call.answer_bytes_max = Limits::DEFAULT.step_bytes_max / 2 * 3 + 64 * 1024;
+        call.answer_bytes_max = step.answer_bytes_max / 2 * 3 + 64 * 1024;
         Ok(call)
     }
 }
@@ -156,6 +156,7 @@ struct Answered {
     timeout_ms: Option<u64>,
     reason: Option<String>,
     kind: Option<String>,
+    name: Option<String>,
     message: Option<String>,
     retry_after_ms: Option<u64>,
 }
@@ -166,12 +167,16 @@ fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
         200 if answer.is_cut => {
             Err(StepError::permanent("the runner's answer is larger than a payload may be"))
         }
-        200 => {
-            let answered = serde_json::from_slice(&answer.body).map_err(|error| error.to_string());
-            answered.and_then(outcome).unwrap_or_else(|why| {
-                Err(StepError::permanent(format!("the runner's answer does not read: {why}")))
-            })
-        }
+        200 => match serde_json::from_slice(&answer.body) {
+            Ok(answered) => outcome(answered).unwrap_or_else(|why| Err(unreadable(&why))),
+            // It has begun to answer and died: nothing that another attempt would meet again.
+            Err(error) if error.is_eof() => {
+                let bytes = answer.body.len();
+                let message = format!("the runner's answer ends too early, after {bytes} bytes");
+                Err(StepError::transient(message))
+            }
+            Err(error) => Err(unreadable(&error.to_string())),
+        },
         status => {
             let message = format!("the runner answered {status}: {}", excerpt(&answer.body));
             let transient = matches!(status, 408 | 425 | 429 | 500..=599);
@@ -185,6 +190,10 @@ fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
             })
         }
     }
+}
+
+fn unreadable(why: &str) -> StepError {
+    StepError::permanent(format!("the runner's answer does not read: {why}"))
 }
 
 fn outcome(answered: Answered) -> Result<Result<StepOutcome, StepError>, String> {
@@ -213,16 +222,19 @@ fn outcome(answered: Answered) -> Result<Result<StepOutcome, StepError>, String>
         "cancel" => Ok(StepOutcome::Cancel { reason: text("reason", rest.reason.take())? }),
         "error" => {
             let message = text("message", rest.message.take())?;
-            let error = match text("kind", rest.kind.take())?.as_str() {
-                "transient" => StepError::transient(message),
+            let mut error = match text("kind", rest.kind.take())?.as_str() {
+                "transient" => {
+                    let after = rest.retry_after_ms.take().map(Duration::from_millis);
+                    let error = StepError::transient(message);
+                    after.into_iter().fold(error, StepError::retry_after)
+                }
                 "permanent" => StepError::permanent(message),
                 other => return Err(format!("kind is {other:?}; use transient or permanent")),
             };
-            let after = rest.retry_after_ms.take().map(Duration::from_millis);
-            Err(match after {
-                Some(delay) => error.retry_after(delay),
-                None => error,
-            })
+            if let Some(name) = rest.name.take() {
+                error = error.named(name);
+            }
+            Err(error)
         }
         other => return Err(format!("{other:?} is no outcome")),
     };
@@ -249,9 +261,25 @@ impl Answered {
             ("timeout_ms", self.timeout_ms.is_some()),
             ("reason", self.reason.is_some()),
             ("kind", self.kind.is_some()),
+            ("name", self.name.is_some()),
             ("message", self.message.is_some()),
             ("retry_after_ms", self.retry_after_ms.is_some()),
         ];
         fields.into_iter().find(|(_, is)| *is).map(|(field, _)| field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_may_be_as_large_as_the_engine_takes_it() {
+        let secrets = vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap()];
+        let options = HttpRunnerOptions::new("https://runner.example/", secrets);
+        let runner = HttpRunner::new(options).unwrap();
+        let mut step = Step::detached("r", 0, "1");
+        step.answer_bytes_max = 8 * 1024 * 1024;
+        assert!(runner.call(&step).unwrap().answer_bytes_max > 8 * 1024 * 1024 * 4 / 3);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use windlass_engine::TaskFailure;
-use windlass_kernel::{Error, Namespace, RetryPolicy};
+use windlass_kernel::{Error, ErrorKind, Namespace, RetryPolicy};
 use windlass_models::relays::{HookError, RunOutcome, TerminalHook};
 
 use super::{Webhook, Webhooks};
@@ -80,8 +80,16 @@ impl TerminalHook for WebhookTerminalHook {
     fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
         let Some(url) = headers.get(CALLBACK_URL) else { return Ok(false) };
         self.webhooks.check_url(url)?;
-        self.webhooks.check_secret(self.secret.as_deref())?;
+        // Whoever submits the run is told so: here it stays so however often it is asked for.
+        self.webhooks.check_secret(self.secret.as_deref()).map_err(|error| {
+            let message = format!("{}, so the run's end could not be told", error.message());
+            Error::new(ErrorKind::Refused, error.code(), message)
+        })?;
         Ok(true)
+    }
+
+    fn can_tell(&self) -> bool {
+        self.webhooks.has_secrets()
     }
 
     fn retry(&self) -> RetryPolicy {

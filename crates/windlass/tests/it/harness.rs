@@ -169,6 +169,13 @@ impl Harness {
         engine.store().close().await.expect("it closes");
     }
 
+    /// Ends the connections that listen for wake-ups; engines listen anew after a while.
+    pub(crate) async fn deafen(&self) {
+        let listens = format!("LISTEN \"windlass_{}\"%", self.schema().name);
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE";
+        self.sql(&format!("{sql} '{listens}'")).await;
+    }
+
     /// Runs SQL beside the engine.
     pub(crate) async fn sql(&self, sql: &str) {
         match self.kind {

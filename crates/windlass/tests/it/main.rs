@@ -33,6 +33,7 @@ mod relay_http;
 mod relays;
 mod relays_cancel;
 mod relays_ends;
+mod relays_errors;
 mod relays_memos;
 mod relays_shared;
 mod replay;

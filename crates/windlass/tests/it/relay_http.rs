@@ -8,7 +8,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
-use windlass::Engine;
 use windlass::kernel::{Query, RetryPolicy, TasksQuery};
 use windlass::outbound::Policy;
 use windlass::relays::{
@@ -16,6 +15,7 @@ use windlass::relays::{
     WorkflowRuntime,
 };
 use windlass::webhooks::{Secret, WebhookOptions, WebhookTerminalHook, Webhooks, verify};
+use windlass::{Engine, ErrorKind};
 
 use crate::harness::{Harness, on_every_store, until};
 use crate::receiver::{Receiver, answer};
@@ -29,7 +29,7 @@ on_every_store!(
     cancelling_closes_the_request,
     the_end_is_told_by_webhook,
     a_callback_that_is_gone_is_told_again_under_its_id,
-    an_end_that_nobody_here_can_sign_is_tried_again,
+    an_end_that_nobody_here_can_sign_is_left_to_others,
 );
 
 fn secrets() -> Vec<Secret> {
@@ -127,13 +127,41 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
     let transient = json!({ "outcome": "error", "kind": "transient", "message": "later",
                             "retry_after_ms": 1 });
     let permanent = json!({ "outcome": "error", "kind": "permanent", "message": "never" });
+    let hurried = json!({ "outcome": "error", "kind": "permanent", "message": "x",
+                          "retry_after_ms": 1 });
+    let declined = json!({ "outcome": "error", "kind": "transient", "name": "CardDeclined",
+                           "message": "no money" });
     let done = outcome(&json!({ "outcome": "succeed" }));
     let busy = answer("503 Busy", "retry-after: 0\r\n", "");
     let verdict = json!({ "outcome": "fail", "reason": "no stock" });
     let cases: Vec<(Vec<String>, TerminalStatus, usize, &str)> = vec![
-        (vec![busy.clone(), outcome(&transient), done], TerminalStatus::Succeeded, 3, ""),
+        (vec![busy.clone(), outcome(&transient), done.clone()], TerminalStatus::Succeeded, 3, ""),
         (vec![busy], TerminalStatus::Failed, 3, "503"),
+        // A runner that died while it answered: with what was to come, with nothing, and without saying
+        // how much there is.
+        (
+            vec![
+                answer("200 OK", "", "").replace("length: 0", "length: 9"),
+                String::new(),
+                done.clone(),
+            ],
+            TerminalStatus::Succeeded,
+            3,
+            "",
+        ),
+        (
+            vec![
+                answer("200 OK", "", ""),
+                "HTTP/1.1 200 OK\r\n\r\n{\"outcome\": \"su".into(),
+                done,
+            ],
+            TerminalStatus::Succeeded,
+            3,
+            "",
+        ),
         (vec![outcome(&permanent)], TerminalStatus::Failed, 1, "never"),
+        (vec![outcome(&hurried)], TerminalStatus::Failed, 1, "retry_after_ms does not belong"),
+        (vec![outcome(&declined)], TerminalStatus::Failed, 1, "no money"),
         (
             vec![answer("404 Not Found", "", "nobody here")],
             TerminalStatus::Failed,
@@ -161,7 +189,8 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
         ),
     ];
     let engine = h.engine().await;
-    let (count, policy) = (cases.len(), RetryPolicy::listed(vec![Duration::from_millis(2); 2]));
+    let policy = RetryPolicy::listed(vec![Duration::from_millis(2); 2]);
+    let (count, policy) = (cases.len(), policy.with_non_retryable(["CardDeclined"]));
     for (nth, (answers, status, attempts, expect)) in cases.into_iter().enumerate() {
         let receiver = Receiver::start(answers).await;
         let relay = engine
@@ -182,8 +211,8 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
     let namespace = engine.namespace().clone();
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 100 };
     let dead = engine.store().list(query).await.unwrap().dead_letters().unwrap();
-    // One run succeeded, and two ended by a verdict.
-    assert_eq!(dead.len(), count - 3);
+    // Three runs succeeded, and two ended by a verdict.
+    assert_eq!(dead.len(), count - 5);
 }
 
 async fn cancelling_closes_the_request(h: Arc<Harness>) {
@@ -311,28 +340,45 @@ async fn a_callback_that_is_gone_is_told_again_under_its_id(h: Arc<Harness>) {
     assert_eq!((id(0), id(2)), (letter.task_id.to_string(), letter.task_id.to_string()));
 }
 
-async fn an_end_that_nobody_here_can_sign_is_tried_again(h: Arc<Harness>) {
+async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
     let steps = Receiver::start([outcome(&json!({ "outcome": "succeed", "result": 1 }))]).await;
-    let serve = |engine: &Engine| {
-        let options = WebhookOptions { policy: ours(), ..WebhookOptions::default() };
+    let told = Receiver::start([answer("200 OK", "", "")]).await;
+    let serve = |engine: &Engine, sets: &[&str]| {
+        let secrets = sets.iter().map(|set| ((*set).to_owned(), secrets())).collect();
+        let options = WebhookOptions { policy: ours(), secrets, ..WebhookOptions::default() };
         let hook = WebhookTerminalHook::new(Webhooks::new(engine, options).unwrap());
         engine.relay("r", runner(steps.url()), hook).build().unwrap()
     };
     let engine = h.engine().await;
-    serve(&engine);
+    let relay = serve(&engine, &[]);
+    // Who asks for it here is told at once, and asking again does not help.
+    let with = |id: &str| RunSpec::new("1").id(id).header("callback_url", told.url());
+    let refused = relay.submit(with("here")).await.unwrap_err();
+    assert_eq!((refused.code(), refused.kind()), ("WEBHOOK_SECRET_UNKNOWN", ErrorKind::Refused));
     h.stop(&engine).await;
-    // Who starts the run cannot ask the hook, and who tells of its end has no secret.
+    // Who starts the run cannot ask the hook, and who comes upon its end has no secret.
     let asks = h.engine().await;
-    let spec = RunSpec::new("1").id("r").header("callback_url", steps.url());
-    asks.remote_relay("r").unwrap().submit(spec).await.unwrap();
+    let remote = asks.remote_relay("r").unwrap();
+    remote.submit(with("told")).await.unwrap();
+    remote.submit(RunSpec::new("1").id("quiet")).await.unwrap();
     h.stop(&asks).await;
     let engine = h.engine().await;
-    serve(&engine);
-    until("it is put off", || async {
+    let relay = serve(&engine, &[]);
+    for id in ["told", "quiet"] {
+        relay.wait(id).await.unwrap();
+    }
+    let tasks = async |engine: &Engine| {
         let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-        let tasks = engine.store().list(query).await.unwrap().tasks().unwrap();
-        tasks.iter().any(|task| task.attempt == 1)
+        engine.store().list(query).await.unwrap().tasks().unwrap()
+    };
+    until("it is put off, and what nobody wants is done", || async {
+        matches!(&tasks(&engine).await[..], [task] if task.due_at.is_some() && task.worker.is_none())
     })
     .await;
+    assert_eq!(tasks(&engine).await[0].attempt, 0);
+    h.stop(&engine).await;
+    let engine = h.engine().await;
+    serve(&engine, &["default"]);
+    until("it is told", || async { told.requests().len() == 1 }).await;
     assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
 }

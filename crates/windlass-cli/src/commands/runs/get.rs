@@ -23,7 +23,8 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
         false => out.line(&format!("{} {}", out.dim(&format!("{name:<10}")), hanging(&text, 11))),
     };
     line("run", out.bold(&run.to_string()))?;
-    line("status", out.status(&cell(details, "status")))?;
+    let cancelling = if details["cancelling"] == true { ", cancelling" } else { "" };
+    line("status", out.status(&cell(details, "status")) + cancelling)?;
     line("error", error_text(&details["error"]))?;
     line("blocked", blocked(&meta["blocked"]))?;
     current_step(out, &meta["currentStep"])?;

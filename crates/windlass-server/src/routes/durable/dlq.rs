@@ -166,9 +166,9 @@ async fn find(call: &Call, key: &str, action: &str) -> Result<DeadLetter, ApiErr
     let id = task_id(key).ok_or_else(|| not_found(key))?;
     let letter = call.engine.dead_letter(id).await?;
     if let Some(run_key) = letter.run_key
-        && let Some(loaded) = call.engine.store().load(vec![run_key]).await?.first()
+        && let Some(looked) = call.engine.store().look_at(run_key).await?
     {
-        ask(call, &loaded.run, Scope::Manage, action).await?;
+        ask(call, &looked.run, Scope::Manage, action).await?;
     }
     Ok(letter)
 }

@@ -41,6 +41,10 @@ impl Checker {
             );
             self.fail("6 a run comes to what its program comes to", detail);
         }
+        if order.answered == Some(true) && run.status != RunStatus::Terminated {
+            let detail = format!("r{name:x} is {}, and its cancel was answered yes", run.status);
+            self.fail("24 a cancel that is answered yes has ended its run", detail);
+        }
         let dead = run.status == RunStatus::Errored && baton.finish == Finish::Break;
         if letters.contains(&run.run_key) != dead {
             let detail = format!("r{name:x} is {}, dead letter wanted: {dead}", run.status);

@@ -198,8 +198,10 @@ pub(crate) struct Order {
     pub(crate) id: String,
     /// What it is made from.
     pub(crate) seed: u64,
-    /// Whether it was cancelled.
+    /// Whether somebody asked for it to be cancelled.
     pub(crate) cancelled: bool,
+    /// What that was answered.
+    pub(crate) answered: Option<bool>,
     /// Which generation it was told of, how it ended, and with what.
     pub(crate) ended: Option<(RunKey, TerminalStatus, Option<u64>)>,
 }
@@ -239,6 +241,7 @@ pub(crate) async fn see_through(
             sim.sleep_us(wait_us).await;
             locked(&order).cancelled = true;
             let done = until_answered(&sim, || relay.cancel(&id)).await;
+            locked(&order).answered = done.as_ref().ok().copied();
             if matches!(done, Ok(true)) {
                 sim.sometimes("client cancelled a run of a relay");
             }
