@@ -393,9 +393,11 @@ impl WholeRun {
             }
         }
         let missing = seals.into_iter();
-        flaws.extend(missing.map(|(key, last)| {
-            self.flaw(Some(last.ordinal), format!("step {key:?} is missing"))
-        }));
+        flaws.extend(
+            missing.map(|(key, last)| {
+                self.flaw(Some(last.ordinal), format!("step {key:?} is missing"))
+            }),
+        );
     }
 }
 
