@@ -188,7 +188,7 @@ impl Connector {
         let (client, mut connection) = tokio::time::timeout(self.timeout, connecting)
             .await
             .map_err(|_| unavailable("PostgreSQL does not answer"))?
-            .map_err(|error| unconnected(&error).with_source(error))?;
+            .map_err(|error| unconnected(&error))?;
         let messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
         Ok((client, Box::pin(messages)))
     }

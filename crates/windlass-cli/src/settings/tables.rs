@@ -110,8 +110,7 @@ impl Tables {
         }
         let named = WorkflowName::new(&*relay.name).map(drop);
         named.and_then(|()| relay.runner().map(drop)).map_err(|error| {
-            let (name, why) = (&relay.name, error.message());
-            Failure::usage(format!("the relay {name:?} cannot be served: {why}"))
+            Failure::usage(format!("the relay {:?} cannot be served: {error}", relay.name))
         })?;
         self.relays.push(relay);
         Ok(())
