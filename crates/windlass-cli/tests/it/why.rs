@@ -51,6 +51,28 @@ fn it_is_said_whether_the_run_goes_on_by_itself() {
     }
 }
 
+#[test]
+fn the_first_screen_shows_what_is_printed() {
+    let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, shown) = readme.split_once("$ windlass why order/order-1\n").unwrap();
+    let shown: Vec<&str> = shown.lines().take(2).collect();
+    let server = Server::start("memory:");
+    server.say(&["runs", "create", "order/order-1"]).expect(0);
+    until("it waits for its event", || {
+        server.say(&["why", "order/order-1"]).expect(0).out.contains("approval")
+    });
+    let said = server.say(&["why", "order/order-1"]).expect(0);
+    let printed: Vec<&str> = said.out.lines().collect();
+    // All but the time, which has as many digits.
+    let without_time = |line: &str| {
+        line.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect::<String>()
+    };
+    let both =
+        [printed, shown].map(|lines| lines.into_iter().map(without_time).collect::<Vec<_>>());
+    assert_eq!(both[0], both[1]);
+}
+
 // What a build before wrote under the name of a sample, whose first step is called otherwise.
 async fn order_before(ctx: Ctx, _: Option<serde_json::Value>) -> Result<String> {
     ctx.step("reserve", async || Ok::<_, BoxError>(1)).await?;
