@@ -82,9 +82,12 @@ pub(crate) struct Settings {
     pub(crate) tables: Tables,
 }
 
+/// Where the state is kept, for the server and for the commands that open a store themselves.
+const STORE: (&str, &str) = ("store", "sqlite:.windlass/windlass.db");
+
 /// Every setting with its default; the flag is `--name` with dashes, the variable `WINDLASS_NAME`.
 const KNOWN: [(&str, &str); 13] = [
-    ("store", "sqlite:.windlass/windlass.db"),
+    STORE,
     ("bind", "127.0.0.1:7878"),
     ("auth", ""),
     ("admin_key", ""),
@@ -252,7 +255,7 @@ pub(crate) fn read_tables(path: &Path) -> Result<Tables, Failure> {
 /// The store of a command that opens one itself: where the server would find it. Nothing else in the
 /// config file is looked at, so that a store can be looked after without the secrets of its server.
 pub(crate) fn read_store(arg: &StoreArg) -> Result<Setting, Failure> {
-    let (name, default) = KNOWN[0];
+    let (name, default) = STORE;
     let setting = |value: String, origin| Ok(Setting { name, value, origin });
     if let Some(store) = &arg.store {
         return setting(store.clone(), Origin::Flag("--store".to_owned()));

@@ -104,6 +104,8 @@ fn a_log_that_is_no_terminal_is_plain_and_tells_what_happens() {
             assert!(!log.contains(noise), "{noise:?}: {log}");
         }
         assert!(log.contains("listening on"), "{log}");
+        // Once it has answered it knows what a signal means.
+        server.say(&["workflows", "list"]).expect(0);
         assert_eq!(server.terminate(), Some(0));
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn until_end(api: &Api, run: &RunName, wait: &WaitArgs) -> Outc
         None => ended.await?,
         Some(max) => match tokio::time::timeout(max.saturating_add(GRACE), ended).await {
             Ok(polled) => polled?,
-            Err(_) => Polled::TimedOut(None),
+            Err(_) => Polled::TimedOut(Some("the server does not answer".to_owned())),
         },
     };
     match polled {
