@@ -19,8 +19,8 @@ pub(crate) use admin::{
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
-    ListArgs, LogFilter, LogsArgs, Named, RestartArgs, RunRef, RunsCommand, SendEventArgs,
-    TerminateArgs, WaitArgs, WatchArgs,
+    ListArgs, LogFilter, LogsArgs, Named, PauseArgs, PauseWaitArgs, RestartArgs, RunRef,
+    RunsCommand, SendEventArgs, TerminateArgs, WaitArgs, WatchArgs,
 };
 pub(crate) use schedules::{PutArgs, SchedulesCommand};
 pub(crate) use store::{ExportArgs, ImportArgs, InspectArgs, OutputArg, StoreArg, VerifyArgs};
@@ -104,14 +104,17 @@ Examples:
     Info(InspectArgs),
     /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.
     ///
-    /// Ends with 1 if something should be done. Opening a store brings its schema up to what this
-    /// build needs, here as everywhere.
+    /// Ends with 1 if something should be done. Nothing in the store is changed. A SQLite store belongs
+    /// to one process at a time: stop the server first.
     #[command(after_help = "\
 Examples:
   windlass doctor
   windlass doctor --store postgres://db/app -o json")]
     Doctor(InspectArgs),
     /// Recompute the hash chains of a store, and what events say of their rows.
+    ///
+    /// Nothing in the store is changed. A SQLite store belongs to one process at a time: stop the server
+    /// first.
     Verify(VerifyArgs),
     /// Bring the schema of a store up to what this build needs.
     #[command(after_help = "\
@@ -398,9 +401,15 @@ pub(crate) struct ShowArgs {
     pub(crate) output: OutputArg,
 }
 
-/// A duration as people write it: `90s`, `10 minutes`, `1h`.
+/// A duration as people write it: `90s`, `10 minutes`, `1h`. To the library a bare number is
+/// milliseconds; here it could as well be meant as seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    windlass::kernel::parse_duration(text).map_err(|error| error.to_string())
+    match text.trim().parse::<f64>() {
+        Ok(number) if number != 0.0 => {
+            Err(format!("{text:?} has no unit; write {0}s or {0}ms", text.trim()))
+        }
+        _ => windlass::kernel::parse_duration(text).map_err(|error| error.to_string()),
+    }
 }
 
 /// A time as RFC 3339 has it; the server reads it.

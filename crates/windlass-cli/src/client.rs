@@ -32,7 +32,8 @@ pub(crate) type Params = Vec<(&'static str, String)>;
 
 impl Client {
     pub(crate) fn new(remote: &Remote) -> Result<Self, Failure> {
-        let base = Url::parse(&remote.url).ok().filter(|url| url.has_host()).ok_or_else(|| {
+        let is_http = |url: &Url| url.has_host() && matches!(url.scheme(), "http" | "https");
+        let base = Url::parse(&remote.url).ok().filter(is_http).ok_or_else(|| {
             let message = format!("{:?} is not the URL of a server", remote.url);
             Failure::usage(message).with_hint("write it in full, as http://127.0.0.1:7878/api")
         })?;
@@ -194,13 +195,21 @@ impl Client {
         let failure = Failure::new(exit, message).with_code(code);
         match (code, path) {
             ("WORKFLOW_NOT_FOUND", ["workflows", name, ..]) => self.nearest(failure, name).await,
-            ("WORKFLOW_NOT_FOUND", _) => match asked.and_then(|asked| asked["workflow"].as_str()) {
+            ("WORKFLOW_NOT_FOUND", _) => match asked.and_then(asked_workflow) {
                 Some(name) => self.nearest(failure, name).await,
                 None => failure,
             },
             ("ROUTE_NOT_FOUND", _) => failure.with_hint(WRONG_BASE),
-            ("INSTANCE_NOT_FOUND", ["workflows", name, ..]) => failure
-                .with_hint(format!("see which there are: windlass runs list --workflow {name}")),
+            // The run may be missing because its workflow is.
+            ("INSTANCE_NOT_FOUND", ["workflows", name, ..]) => match self.workflows().await {
+                Some(known) if !known.iter().any(|known| known == name) => {
+                    failure.or_hint(hint(name, &known))
+                }
+                _ => {
+                    let list = format!("windlass runs list --workflow {name}");
+                    failure.with_hint(format!("see which there are: {list}"))
+                }
+            },
             ("UNAUTHENTICATED", _) => {
                 failure.with_hint("give a key with --key or WINDLASS_KEY, or a header with -H")
             }
@@ -210,20 +219,19 @@ impl Client {
 
     // A name that is not known is usually one that was mistyped.
     async fn nearest(&self, failure: Failure, name: &str) -> Failure {
-        let Ok(url) = self.url(&["workflows"]) else { return failure };
-        let Ok(response) = self.http.get(url).timeout(REQUEST_TIMEOUT).send().await else {
-            return failure;
-        };
-        let body: Value = match response.bytes().await {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
-            Err(_) => return failure,
-        };
-        let names = body["workflows"].as_array().cloned().unwrap_or_default();
-        let names: Vec<&str> = names.iter().filter_map(|row| row["name"].as_str()).collect();
-        match hint(name, &names) {
-            Some(hint) => failure.with_hint(hint),
+        match self.workflows().await {
+            Some(known) => failure.or_hint(hint(name, &known)),
             None => failure,
         }
+    }
+
+    // The names of all workflows, if the server tells them to this caller.
+    async fn workflows(&self) -> Option<Vec<String>> {
+        let url = self.url(&["workflows"]).ok()?;
+        let response = self.http.get(url).timeout(REQUEST_TIMEOUT).send().await.ok()?;
+        let body: Value = serde_json::from_slice(&response.bytes().await.ok()?).ok()?;
+        let names = body["workflows"].as_array()?.iter().filter_map(|row| row["name"].as_str());
+        Some(names.map(str::to_owned).collect())
     }
 }
 
@@ -237,15 +245,20 @@ fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
 
+/// The workflow that the body of a request names.
+fn asked_workflow(asked: &Value) -> Option<&str> {
+    asked["workflow"].as_str().or_else(|| asked["filter"]["workflow"].as_str())
+}
+
 /// What to say to somebody who wrote a name that is not among `known`.
-fn hint(name: &str, known: &[&str]) -> Option<String> {
-    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
+fn hint(name: &str, known: &[String]) -> Option<String> {
+    let distance = |other: &&String| strsim::damerau_levenshtein(name, other);
     let nearest = known.iter().min_by_key(distance)?;
     // Half the letters wrong is another word.
     if distance(&nearest) <= (name.chars().count() / 2).max(1) {
         return Some(format!("did you mean {nearest:?}?"));
     }
-    let shown: Vec<&str> = known.iter().copied().take(8).collect();
+    let shown: Vec<&str> = known.iter().map(String::as_str).take(8).collect();
     let more = if known.len() > shown.len() { ", …" } else { "" };
     Some(format!("there are: {}{more}", shown.join(", ")))
 }
@@ -286,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_name_is_recognised() {
-        let known = ["hello", "order", "fan-out"];
+        let known = ["hello", "order", "fan-out"].map(str::to_owned);
         assert_eq!(hint("helo", &known).unwrap(), "did you mean \"hello\"?");
         assert_eq!(hint("odrer", &known).unwrap(), "did you mean \"order\"?");
         assert_eq!(hint("billing", &known).unwrap(), "there are: hello, order, fan-out");

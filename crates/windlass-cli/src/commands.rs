@@ -76,7 +76,7 @@ fn read_json(what: &str, text: &str) -> Result<Value, Failure> {
     };
     serde_json::from_str(&read).map_err(|error| {
         Failure::usage(format!("{what} is not JSON: {error}"))
-            .with_hint("a text needs its quotes: --params '\"world\"'")
+            .with_hint(format!("a text needs its quotes: {what} '\"world\"'"))
     })
 }
 

@@ -101,6 +101,11 @@ impl Failure {
         self
     }
 
+    /// With a hint, if there is one.
+    pub(crate) fn or_hint(self, hint: Option<String>) -> Self {
+        Self { hint: hint.or(self.hint), ..self }
+    }
+
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -125,12 +130,23 @@ impl From<windlass::Error> for Failure {
             ErrorKind::NotFound => Exit::NotFound,
             _ => Exit::Error,
         };
-        let failure = Self::new(exit, error.to_string());
+        let mut message = error.message().to_owned();
+        // Some messages have what their source says in them.
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        if let Some(source) = source.filter(|source| !message.contains(source)) {
+            message += &format!(": {source}");
+        }
+        let failure = Self::new(exit, message).with_code(error.code());
         match error.code() {
             "STORE_LOCKED" => failure.with_hint(
-                "a SQLite store belongs to one process at a time; stop the other one, or manage its runs \
-                 over HTTP",
+                "a SQLite store belongs to one process at a time: stop the server first, or look at its \
+                 runs over HTTP, with `windlass runs` and `windlass why`",
             ),
+            "STORE_NOT_FOUND" => failure.with_hint(
+                "name another with --store, WINDLASS_STORE or the config file; `windlass migrate` \
+                 makes one",
+            ),
+            "STORE_OLDER" => failure.with_hint("`windlass migrate` brings it up to date"),
             _ => failure,
         }
     }

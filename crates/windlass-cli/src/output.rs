@@ -16,7 +16,7 @@ use crate::exit::Failure;
 pub(crate) use plain::{hanging, plain, plain_line};
 pub(crate) use progress::Progress;
 pub(crate) use table::Table;
-pub(crate) use time::{ago, clock, now};
+pub(crate) use time::{ago, clock, left, now};
 
 /// Where a command writes.
 #[derive(Clone, Copy)]
@@ -141,6 +141,12 @@ pub(crate) fn error(failure: &Failure) {
 /// A note on standard error, which leaves standard output to the data.
 pub(crate) fn note(text: &str) {
     warn(&plain(text));
+}
+
+/// A question on standard error, whose answer is typed behind it.
+pub(crate) fn ask(question: &str) -> Result<(), Failure> {
+    let mut out = std::io::stderr();
+    Ok(write!(out, "{}", plain(question)).and_then(|()| out.flush())?)
 }
 
 fn warn(text: &str) {

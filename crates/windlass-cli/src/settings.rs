@@ -1,22 +1,29 @@
 //! The settings of `windlass server`: a flag over the environment over the config file over the
 //! default, each with where it came from.
 
+mod auth;
 mod http;
 mod tables;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Value;
+use windlass::Address;
 
+pub(crate) use auth::AuthSettings;
 pub(crate) use http::HttpSettings;
 pub(crate) use tables::{RelaySettings, Tables, local_relay};
 
-use crate::args::ServerArgs;
+use crate::args::{ServerArgs, StoreArg, duration};
 use crate::exit::Failure;
+use crate::output::note;
+use crate::shown::without_password;
 use tables::TABLES;
 
 /// The config file that is read if there is one and no other is named.
@@ -50,23 +57,23 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// How callers prove who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AuthMode {
-    Off,
-    Keys,
-    Jwt,
+impl Setting {
+    /// The value, without what may be secret in it.
+    pub(crate) fn shown(&self) -> String {
+        match self.name {
+            "admin_key" if !self.value.is_empty() => "(set)".to_owned(),
+            "store" => without_password(&self.value),
+            _ => self.value.clone(),
+        }
+    }
 }
 
 /// All settings, as text and as what they mean.
-#[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) all: Vec<Setting>,
     pub(crate) store: String,
     pub(crate) bind: SocketAddr,
-    pub(crate) auth: AuthMode,
-    pub(crate) admin_key: Option<String>,
-    pub(crate) jwt: JwtSettings,
+    pub(crate) auth: AuthSettings,
     pub(crate) http: HttpSettings,
     pub(crate) samples: bool,
     pub(crate) drain: Duration,
@@ -75,19 +82,12 @@ pub(crate) struct Settings {
     pub(crate) tables: Tables,
 }
 
-/// What tokens must look like.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct JwtSettings {
-    pub(crate) issuer: Option<String>,
-    pub(crate) audience: Option<String>,
-    pub(crate) key_file: Option<PathBuf>,
-    pub(crate) algorithm: String,
-    pub(crate) namespace_claim: String,
-}
+/// Where the state is kept, for the server and for the commands that open a store themselves.
+const STORE: (&str, &str) = ("store", "sqlite:.windlass/windlass.db");
 
 /// Every setting with its default; the flag is `--name` with dashes, the variable `WINDLASS_NAME`.
 const KNOWN: [(&str, &str); 13] = [
-    ("store", "sqlite:.windlass/windlass.db"),
+    STORE,
     ("bind", "127.0.0.1:7878"),
     ("auth", ""),
     ("admin_key", ""),
@@ -110,6 +110,9 @@ impl Settings {
     /// Reads the flags, this process's environment and the config file.
     pub(crate) fn read(args: &ServerArgs) -> Result<Self, Failure> {
         let (path, file) = read_file(args.config.as_deref())?;
+        for name in unknown(std::env::vars_os().map(|(name, _)| name), &file.asked) {
+            note(&format!("warning: {name} is no setting and is not read"));
+        }
         let mut settings = Self::resolve(args, environment, path.clone(), &file.values)?;
         for relay in &file.tables.relays {
             settings.all.push(Setting {
@@ -131,7 +134,7 @@ impl Settings {
         let flags = flags(args);
         let mut all = Vec::new();
         for (name, default) in known() {
-            let variable = format!("WINDLASS_{}", name.to_ascii_uppercase());
+            let variable = variable(name);
             let flag = flags.iter().find(|(flag, _)| *flag == name);
             let flag = flag.and_then(|(_, value)| value.clone());
             let (value, origin) = if let Some(value) = flag {
@@ -152,38 +155,26 @@ impl Settings {
         let found = all.clone();
         let of =
             |name: &str| found.iter().find(|setting| setting.name == name).expect("it is known");
-        let text = |name: &str| Some(of(name).value.clone()).filter(|text| !text.is_empty());
+        let (store, log) = (of("store"), of("log"));
+        store.value.parse::<Address>().map_err(|error| wrong(store, error.message()))?;
         let bind = address(of("bind"))?;
-        let auth = auth(of("auth"), bind)?;
+        let auth = AuthSettings::read(of, bind)?;
         if let Some(setting) = all.iter_mut().find(|setting| setting.name == "auth") {
-            setting.value = format!("{auth:?}").to_ascii_lowercase();
+            setting.value = auth.word().to_owned();
         }
-        let jwt = JwtSettings {
-            issuer: text("jwt_issuer"),
-            audience: text("jwt_audience"),
-            key_file: text("jwt_key").map(PathBuf::from),
-            algorithm: of("jwt_algorithm").value.clone(),
-            namespace_claim: text("jwt_namespace_claim")
-                .ok_or_else(|| wrong(of("jwt_namespace_claim"), "name a claim"))?,
-        };
-        if auth == AuthMode::Jwt && jwt.key_file.is_none() {
-            let message = "auth is jwt and no jwt_key says which signatures are believed";
-            return Err(Failure::usage(message).with_hint("name a PEM file with --jwt-key"));
-        }
-        let drain = windlass::kernel::parse_duration(&of("drain").value)
-            .map_err(|error| wrong(of("drain"), &error.to_string()))?;
+        windlass_server::telemetry::check_filter(&log.value)
+            .map_err(|error| wrong(log, error.message()))?;
+        let drain = duration(&of("drain").value).map_err(|why| wrong(of("drain"), &why))?;
         let log_json = word(of("log_format"), &[("text", false), ("json", true)])?;
         let samples = word(of("samples"), &[("false", false), ("true", true)])?;
         Ok(Self {
-            store: of("store").value.clone(),
+            store: store.value.clone(),
             bind,
             auth,
-            admin_key: text("admin_key"),
-            jwt,
             http: HttpSettings::read(of)?,
             samples,
             drain,
-            log: of("log").value.clone(),
+            log: log.value.clone(),
             log_json,
             tables: Tables::default(),
             all,
@@ -220,11 +211,34 @@ fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
 }
 
+/// Variables that are read by others than the server.
+const OTHER_VARIABLES: [&str; 4] =
+    ["WINDLASS_CONFIG", "WINDLASS_KEY", "WINDLASS_RELAY_SECRET", "WINDLASS_URL"];
+
+/// The variables with our prefix that nobody reads: usually a setting that is mistyped.
+fn unknown(names: impl Iterator<Item = OsString>, asked: &[String]) -> Vec<String> {
+    let settings: Vec<String> = known().map(|(name, _)| variable(name)).collect();
+    let is_unknown = |name: &String| {
+        name.starts_with("WINDLASS_")
+            && !name.starts_with("WINDLASS_TEST_")
+            && !OTHER_VARIABLES.contains(&name.as_str())
+            && !settings.contains(name)
+            && !asked.contains(name)
+    };
+    names.filter_map(|name| name.into_string().ok()).filter(is_unknown).collect()
+}
+
+fn variable(name: &str) -> String {
+    format!("WINDLASS_{}", name.to_ascii_uppercase())
+}
+
 /// What a config file says.
 #[derive(Debug, Default)]
 struct File {
     values: BTreeMap<String, String>,
     tables: Tables,
+    /// The variables that its secrets name.
+    asked: Vec<String>,
 }
 
 /// The tables of a config file for `windlass dev`, which takes nothing else from one.
@@ -238,35 +252,68 @@ pub(crate) fn read_tables(path: &Path) -> Result<Tables, Failure> {
     Ok(file.tables)
 }
 
-// A file that was named must be there; the usual one need not.
+/// The store of a command that opens one itself: where the server would find it. Nothing else in the
+/// config file is looked at, so that a store can be looked after without the secrets of its server.
+pub(crate) fn read_store(arg: &StoreArg) -> Result<Setting, Failure> {
+    let (name, default) = STORE;
+    let setting = |value: String, origin| Ok(Setting { name, value, origin });
+    if let Some(store) = &arg.store {
+        return setting(store.clone(), Origin::Flag("--store".to_owned()));
+    }
+    if let Some(store) = environment("WINDLASS_STORE") {
+        return setting(store, Origin::Env("WINDLASS_STORE".to_owned()));
+    }
+    let (path, table) = read_table(arg.config.as_deref())?;
+    match table.get(name) {
+        None => setting(default.to_owned(), Origin::Default),
+        Some(Value::String(store)) => setting(store.clone(), Origin::File(path)),
+        Some(other) => {
+            let (shown, kind) = (path.display(), other.type_str());
+            Err(Failure::usage(format!("{name} in {shown} is a {kind}; write a text")))
+        }
+    }
+}
+
 fn read_file(named: Option<&Path>) -> Result<(PathBuf, File), Failure> {
-    let from_env = std::env::var_os("WINDLASS_CONFIG").map(PathBuf::from);
+    let (path, table) = read_table(named)?;
+    let file = parse_file(&path, table)?;
+    Ok((path, file))
+}
+
+// A file that was named must be there; the usual one need not.
+fn read_table(named: Option<&Path>) -> Result<(PathBuf, toml::Table), Failure> {
+    let from_env = environment("WINDLASS_CONFIG").map(PathBuf::from);
     let named = named.map(Path::to_owned).or(from_env);
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok((path, File::default()));
+            return Ok((path, toml::Table::new()));
         }
         Err(error) => {
             let message = format!("the config file {} cannot be read: {error}", path.display());
             return Err(Failure::error(message));
         }
     };
-    let file = parse_file(&path, &text)?;
-    Ok((path, file))
+    let table = text.parse().map_err(|error| {
+        Failure::usage(format!("the config file {} is not TOML: {error}", path.display()))
+    })?;
+    Ok((path, table))
 }
 
-fn parse_file(path: &Path, text: &str) -> Result<File, Failure> {
+fn parse_file(path: &Path, table: toml::Table) -> Result<File, Failure> {
     let shown = path.display();
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error| Failure::usage(format!("the config file {shown} is not TOML: {error}")))?;
     let known: Vec<&str> = known().map(|(name, _)| name).collect();
     let mut file = File::default();
     for (key, value) in table {
         if TABLES.contains(&key.as_str()) {
-            file.tables.read(&key, value, &environment)?;
+            let asked = RefCell::new(Vec::new());
+            let env = |name: &str| {
+                asked.borrow_mut().push(name.to_owned());
+                environment(name)
+            };
+            file.tables.read(&key, value, &env)?;
+            file.asked.extend(asked.into_inner());
             continue;
         }
         if !known.contains(&key.as_str()) {
@@ -289,8 +336,8 @@ fn parse_file(path: &Path, text: &str) -> Result<File, Failure> {
 }
 
 fn wrong(setting: &Setting, why: &str) -> Failure {
-    let Setting { name, value, origin } = setting;
-    Failure::usage(format!("{name} is {value:?} ({origin}): {why}"))
+    let Setting { name, origin, .. } = setting;
+    Failure::usage(format!("{name} is {:?} ({origin}): {why}", setting.shown()))
 }
 
 fn address(setting: &Setting) -> Result<SocketAddr, Failure> {
@@ -299,23 +346,6 @@ fn address(setting: &Setting) -> Result<SocketAddr, Failure> {
         .to_socket_addrs()
         .map_err(|error| wrong(setting, &format!("{error}; write HOST:PORT")))?;
     found.next().ok_or_else(|| wrong(setting, "no address has this name"))
-}
-
-// Without credentials only this machine may call.
-fn auth(setting: &Setting, bind: SocketAddr) -> Result<AuthMode, Failure> {
-    let loopback = bind.ip().is_loopback();
-    match setting.value.as_str() {
-        "" if loopback => Ok(AuthMode::Off),
-        "" | "keys" => Ok(AuthMode::Keys),
-        "jwt" => Ok(AuthMode::Jwt),
-        "off" if loopback => Ok(AuthMode::Off),
-        "off" => {
-            let why = format!("everybody who reaches {bind} could do everything");
-            Err(wrong(setting, &why)
-                .with_hint("listen on 127.0.0.1, or use --auth keys or --auth jwt"))
-        }
-        _ => Err(wrong(setting, "use off, keys or jwt")),
-    }
 }
 
 fn word<T: Copy>(setting: &Setting, words: &[(&str, T)]) -> Result<T, Failure> {
@@ -366,23 +396,46 @@ mod tests {
         let on = |bind: &str, auth: &str| {
             let env = [("WINDLASS_BIND", bind), ("WINDLASS_AUTH", auth)];
             let env: Vec<_> = env.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-            resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth)
+            resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth.word())
         };
-        assert_eq!(on("127.0.0.1:1", "").unwrap(), AuthMode::Off);
-        assert_eq!(on("127.0.0.1:1", "keys").unwrap(), AuthMode::Keys);
-        assert_eq!(on("0.0.0.0:1", "").unwrap(), AuthMode::Keys);
-        let refused = on("0.0.0.0:1", "off").unwrap_err();
+        assert_eq!(on("127.0.0.1:1", "").unwrap(), "off");
+        assert_eq!(on("127.0.0.1:1", "keys").unwrap(), "keys");
+        assert_eq!(on("0.0.0.0:1", "").unwrap(), "keys");
+        let refused = on("0.0.0.0:1", "off").err().unwrap();
         assert!(refused.message.contains("everybody"), "{refused}");
-        assert!(on("127.0.0.1:1", "jwt").unwrap_err().message.contains("jwt_key"));
+        assert!(on("127.0.0.1:1", "jwt").unwrap_err().message.contains("jwt_issuer"));
         assert!(on("127.0.0.1:1", "basic").unwrap_err().message.contains("off, keys or jwt"));
     }
 
     #[test]
     fn a_wrong_setting_is_named_with_its_origin() {
-        let env = [("WINDLASS_DRAIN", "soon")];
-        let failure = resolve(&ServerArgs::default(), &env, &[]).unwrap_err();
-        assert!(failure.message.contains("environment WINDLASS_DRAIN"), "{failure}");
-        let failure = parse_file(Path::new("w.toml"), "stroe = \"x\"").unwrap_err();
+        let secret = "postgresx://me:secret@db/app";
+        for (name, value, why) in [
+            ("WINDLASS_DRAIN", "soon", "soon"),
+            ("WINDLASS_DRAIN", "30", "write 30s or 30ms"),
+            ("WINDLASS_STORE", secret, "is not understood"),
+            ("WINDLASS_LOG", "windlass=loud", "log filter"),
+            ("WINDLASS_ADMIN_KEY", "0123456789", "auth is not keys"),
+        ] {
+            let failure = resolve(&ServerArgs::default(), &[(name, value)], &[]).err().unwrap();
+            let origin = format!("(environment {name})");
+            assert!(
+                failure.message.contains(&origin) && failure.message.contains(why),
+                "{failure}"
+            );
+            let shown = failure.message.contains("secret") || failure.message.contains("012345");
+            assert!(!shown, "{failure}");
+        }
+        let failure =
+            parse_file(Path::new("w.toml"), "stroe = \"x\"".parse().unwrap()).unwrap_err();
         assert!(failure.message.contains("\"stroe\""), "{failure}");
+    }
+
+    #[test]
+    fn variables_that_nobody_reads_are_found() {
+        let names =
+            ["WINDLASS_STORE", "WINDLASS_STROE", "WINDLASS_URL", "WINDLASS_MY_SECRET", "HOME"];
+        let found = unknown(names.into_iter().map(OsString::from), &["WINDLASS_MY_SECRET".into()]);
+        assert_eq!(found, ["WINDLASS_STROE"]);
     }
 }

@@ -286,8 +286,10 @@ impl Engine {
 
     /// Whether somebody has asked for a run to be cancelled, and it has not ended yet.
     pub async fn is_cancelling(&self, run: &Run) -> Result<bool, Error> {
-        // A turn that gives itself back has obeyed all that it has seen, so what is unread came since.
-        if run.status.is_ended() || run.accepted <= run.seen {
+        // A turn that gives itself back has obeyed all that it has seen, so what is unread came since. What
+        // a paused run has unread may be much, and is none of it: a cancel ends such a run by itself.
+        let is_at_rest = run.status.is_ended() || run.status == RunStatus::Paused;
+        if is_at_rest || run.accepted <= run.seen {
             return Ok(false);
         }
         let ends = self.manners_of(run).cancel;

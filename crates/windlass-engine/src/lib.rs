@@ -59,4 +59,4 @@ pub use tasks::{
 };
 pub use templates::{HeaderRules, Template, read_headers};
 pub use turn::{Sent, Turn, refusal};
-pub use why::{Child, Explanation, Reason, Why, is_being_done};
+pub use why::{Blocked, Child, Explanation, Reason, Why, is_being_done};

@@ -79,6 +79,17 @@ pub enum Why {
     Waiting,
 }
 
+/// Why this build and those before could not carry a run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// A stable code.
+    pub code: String,
+    /// What is wrong.
+    pub reason: String,
+    /// The build that found it, if it has a name.
+    pub build: Option<String>,
+}
+
 /// Why a run is where it is.
 #[derive(Clone, Debug)]
 pub struct Explanation {
@@ -206,16 +217,27 @@ impl Engine {
         Ok(newest.map_or(child.run_key, |run| run.run_key))
     }
 
-    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+    /// What blocks a run, if its last event says that something does.
+    pub async fn blocked(&self, run: &Run) -> Result<Option<Blocked>, Error> {
         let query = Query::Event { event_id: run.cursor };
         let last = self.inner.store.list(query).await?.events()?.into_iter().next();
         let Some(last) = last.filter(|event| event.event_type.as_str() == "workflow.blocked")
         else {
-            return Ok(false);
+            return Ok(None);
         };
         let payload = last.payload_json()?;
-        let reason = payload["reason"].as_str().unwrap_or("no reason was kept");
-        let build = payload["build"].as_str().filter(|build| !build.is_empty());
+        let text = |key: &str| payload[key].as_str().filter(|text| !text.is_empty());
+        Ok(Some(Blocked {
+            code: text("code").unwrap_or("INTERNAL").to_owned(),
+            reason: text("reason").unwrap_or("no reason was kept").to_owned(),
+            build: text("build").map(str::to_owned),
+        }))
+    }
+
+    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+        let Some(Blocked { reason, build, .. }) = self.blocked(run).await? else {
+            return Ok(false);
+        };
         let build = build.map(|build| format!(" (build {build})")).unwrap_or_default();
         let text = format!("this code cannot carry it on{build}: {reason}");
         tell.reasons.push(Reason { until: run.turn.due_at, ..tell.reason(Why::Blocked, text) });

@@ -86,7 +86,7 @@ impl<O> RunHandle<O> {
         let run = self.run().await?;
         let blocked = match run.status.is_ended() {
             true => None,
-            false => self.blocked(&run).await?,
+            false => self.engine.blocked(&run).await?.map(|blocked| blocked.reason),
         };
         Ok(Status {
             status: run.status,
@@ -95,17 +95,6 @@ impl<O> RunHandle<O> {
             blocked,
             generation: run.generation,
         })
-    }
-
-    async fn blocked(&self, run: &Run) -> Result<Option<String>, Error> {
-        let query = Query::Event { event_id: run.cursor };
-        let last = self.engine.store().list(query).await?.events()?.into_iter().next();
-        let Some(last) = last.filter(|event| event.event_type.as_str() == "workflow.blocked")
-        else {
-            return Ok(None);
-        };
-        let payload = last.payload_json()?;
-        Ok(payload["reason"].as_str().map(str::to_owned))
     }
 
     /// Sends an event to the run. It waits in the mailbox until the run asks for it.

@@ -83,12 +83,17 @@ pub(crate) fn of_call(error: tokio_postgres::Error) -> Error {
 /// The error of a pool that gives no connection.
 pub(crate) fn of_pool(error: deadpool_postgres::PoolError) -> Error {
     match error {
-        deadpool_postgres::PoolError::Backend(error) => {
-            unavailable(format!("PostgreSQL cannot be reached: {}", said(&error)))
-        }
+        deadpool_postgres::PoolError::Backend(error) => unconnected(&error),
         deadpool_postgres::PoolError::Closed => closed(),
         other => unavailable(format!("no connection to PostgreSQL became free: {other}")),
     }
+}
+
+/// There is no connection: nobody answers, or who does wants no such user or has no such database.
+pub(crate) fn unconnected(error: &tokio_postgres::Error) -> Error {
+    let what =
+        if error.as_db_error().is_some() { "refuses the connection" } else { "cannot be reached" };
+    unavailable(format!("PostgreSQL {what}: {}", said(error)))
 }
 
 /// Nothing was written and the same call may succeed later.

@@ -9,7 +9,7 @@ use tokio_postgres::{AsyncMessage, Client};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_kernel::{Error, ErrorKind, Limits};
 
-use crate::error::{said, unavailable};
+use crate::error::{said, unavailable, unconnected};
 
 pub(crate) use dsn::Dsn;
 pub use dsn::TlsMode;
@@ -49,6 +49,9 @@ pub struct Options {
     pub partition_months: u32,
     /// What is checked before something is written.
     pub limits: Limits,
+    /// Only to look: the schema must be there and be that of this build, and it is not changed.
+    /// Default no.
+    pub inspect: bool,
 }
 
 impl Default for Options {
@@ -69,6 +72,7 @@ impl Default for Options {
             notify_every: Duration::from_millis(5),
             partition_months: 3,
             limits: Limits::DEFAULT,
+            inspect: false,
         }
     }
 }
@@ -184,10 +188,7 @@ impl Connector {
         let (client, mut connection) = tokio::time::timeout(self.timeout, connecting)
             .await
             .map_err(|_| unavailable("PostgreSQL does not answer"))?
-            .map_err(|error| {
-                unavailable(format!("PostgreSQL cannot be reached: {}", said(&error)))
-                    .with_source(error)
-            })?;
+            .map_err(|error| unconnected(&error))?;
         let messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
         Ok((client, Box::pin(messages)))
     }

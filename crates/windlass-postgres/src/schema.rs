@@ -31,11 +31,30 @@ const PARTITIONS_AHEAD_MIN: Duration = Duration::from_secs(45 * 24 * 60 * 60);
 pub(crate) async fn prepare(shared: &Shared) -> Result<(), Error> {
     let mut client = shared.connector.client().await?;
     check_server(&client).await?;
+    if shared.options.inspect {
+        return look(version(&client, shared).await?, &shared.options.schema);
+    }
     // Twenty processes that start at once: all but the first find it done, most without waiting.
     if version(&client, shared).await? != Some(VERSION) {
         migrate_locked(&mut client, shared).await?;
     }
     ensure_partitions(shared, &client).await
+}
+
+// Says what there is instead of making what there should be.
+fn look(found: Option<i32>, schema: &str) -> Result<(), Error> {
+    match found {
+        Some(VERSION) => Ok(()),
+        Some(found) => {
+            let message =
+                format!("schema {schema:?} is at version {found}; this build needs {VERSION}");
+            Err(Error::new(ErrorKind::Closed, "STORE_OLDER", message))
+        }
+        None => {
+            let message = format!("there is no store: the database has no schema {schema:?}");
+            Err(Error::new(ErrorKind::NotFound, "STORE_NOT_FOUND", message))
+        }
+    }
 }
 
 async fn check_server(client: &Client) -> Result<(), Error> {

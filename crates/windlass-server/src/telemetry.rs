@@ -1,6 +1,7 @@
 //! Logs to standard error, traces and metrics to whoever the standard `OTEL_*` variables name.
 
 use std::collections::HashMap;
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -23,6 +24,10 @@ pub(crate) use windlass_engine::telemetry::continue_from;
 
 const TRACEPARENT: &str = "traceparent";
 
+/// The filter of what is never news: migrations that find nothing to do, exporters that start.
+const QUIET: &str =
+    "refinery_core=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn";
+
 /// What is sent on its way by [`init`]; [`Telemetry::stop`] sends the rest.
 #[derive(Default)]
 pub struct Telemetry {
@@ -43,11 +48,13 @@ impl Telemetry {
 /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set. The filter is for the logs alone. `OTEL_SDK_DISABLED=true` and
 /// `OTEL_TRACES_EXPORTER=none` turn it off; names, headers and times are read from their variables.
 pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
-    let filter = EnvFilter::try_from_default_env().or_else(|_| EnvFilter::try_new(filter));
-    let filter = filter.map_err(|error| {
-        Error::new(ErrorKind::Invalid, "INVALID_OPTION", format!("the log filter: {error}"))
-    })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let filter = match EnvFilter::try_from_default_env() {
+        Ok(filter) => filter,
+        Err(_) => parse_filter(filter)?,
+    };
+    // A file keeps what is written to it: colours are for a terminal whose user wants them.
+    let colours = std::io::stderr().is_terminal() && !is_set("NO_COLOR");
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines = if json { lines.json().boxed() } else { lines.boxed() };
     let lines = lines.with_filter(filter);
     let traces = if wanted("TRACES") { Some(tracer_provider()?) } else { None };
@@ -65,6 +72,18 @@ pub fn init(filter: &str, json: bool) -> Result<Telemetry, Error> {
         Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
     })?;
     Ok(Telemetry { traces })
+}
+
+/// Whether [`init`] would take this filter.
+pub fn check_filter(filter: &str) -> Result<(), Error> {
+    parse_filter(filter).map(drop)
+}
+
+// What others tell of their own inside is for whoever asks for it by name.
+fn parse_filter(filter: &str) -> Result<EnvFilter, Error> {
+    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| {
+        Error::new(ErrorKind::Invalid, "INVALID_OPTION", format!("the log filter: {error}"))
+    })
 }
 
 /// Makes traces go on from one process to the next, through the rows of runs and tasks and the

@@ -86,6 +86,30 @@ impl Committer {
         Ok((Committer { queue, closed }, thread))
     }
 
+    /// Starts a thread that keeps the lock and refuses whatever is left for it.
+    pub(crate) fn idle(opened: Opened) -> Result<(Committer, JoinHandle<()>), Error> {
+        let (queue, jobs) = unbounded();
+        let closed = Arc::new(AtomicBool::new(false));
+        let closing = Closing { closed: closed.clone(), jobs: jobs.clone() };
+        let thread = schema::spawn("windlass-sqlite", move || {
+            let mut done = None;
+            for job in jobs {
+                match job {
+                    Job::Unit(unit) => unit.refuse(&error::inspected()),
+                    Job::Close(reply) => {
+                        done = Some(reply);
+                        break;
+                    }
+                }
+            }
+            drop((closing, opened));
+            if let Some(reply) = done {
+                let _ = reply.send(());
+            }
+        })?;
+        Ok((Committer { queue, closed }, thread))
+    }
+
     /// Leaves commits; the receiver is cancelled if the writer dies on them.
     pub(crate) fn commit(
         &self,

@@ -161,6 +161,12 @@ pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "STORE_CLOSED", "the store is closed")
 }
 
+/// The answer of a store that was opened only to be looked at.
+pub(crate) fn inspected() -> Error {
+    let message = "the store was opened to be looked at, and takes no writes";
+    Error::new(ErrorKind::Closed, "STORE_CLOSED", message)
+}
+
 /// The answer when the one who would have given it is gone.
 pub(crate) fn lost() -> Error {
     let message = "the store's thread is gone; the call may have had its effect";

@@ -9,6 +9,7 @@ use windlass_kernel::{
 use crate::error::{Fail, sql};
 use crate::holds::{self, NEXT_TASK, NEXT_TURN, Ready};
 use crate::rows::{self, Cols, WORKER, count, number};
+use crate::schema;
 
 const RUNS: &str = "SELECT namespace, workflow, status, sum(value) FROM counters \
      WHERE name = 'runs' GROUP BY namespace, workflow, status HAVING sum(value) > 0";
@@ -117,6 +118,13 @@ pub(crate) fn check(conn: &Connection) -> Result<Vec<String>, Error> {
             findings.extend(bad.map(|line| format!("SQLite finds: {line}.")));
         }
         Err(error) => findings.push(format!("SQLite cannot check the file: {error}.")),
+    }
+    match schema::differences(&tx) {
+        Ok(names) => {
+            let sentence = |name| format!("{name:?} of the database is missing or changed.");
+            findings.extend(names.into_iter().map(sentence));
+        }
+        Err(error) => findings.push(format!("The schema does not read: {error}.")),
     }
     match counters(&tx) {
         Ok(found) => findings.extend(found),

@@ -31,6 +31,9 @@ pub struct Options {
     pub wal_bytes_hard: u64,
     /// How long one statement list of user SQL may run. Default 10 seconds.
     pub user_sql_max: Duration,
+    /// Only to look: the file must be there and have the schema of this build, nothing in it is
+    /// changed, and calls that write are refused. What its schema lacks is told by `check`. Default no.
+    pub inspect: bool,
     /// Pages that the database may have at most, for tests of a full disk. Default: no bound.
     #[doc(hidden)]
     pub pages_max: Option<u32>,
@@ -51,6 +54,7 @@ impl Default for Options {
             wal_bytes_soft: 32 << 20,
             wal_bytes_hard: 512 << 20,
             user_sql_max: Duration::from_secs(10),
+            inspect: false,
             pages_max: None,
             commit_fault: None,
         }
@@ -87,6 +91,7 @@ impl fmt::Debug for Options {
             .field("wal_bytes_soft", &self.wal_bytes_soft)
             .field("wal_bytes_hard", &self.wal_bytes_hard)
             .field("user_sql_max", &self.user_sql_max)
+            .field("inspect", &self.inspect)
             .finish_non_exhaustive()
     }
 }

@@ -43,15 +43,47 @@ pub(crate) struct Lock {
 pub(crate) fn open(path: &Path, options: &Options) -> Result<Opened, Error> {
     options.validate()?;
     check_version(rusqlite::version_number(), rusqlite::version())?;
+    if options.inspect && is_empty(path)? {
+        return Err(no_store(path));
+    }
     let path = absolute(path)?;
     let lock = lock(&path)?;
     inspect(&path)?;
+    if options.inspect {
+        return look(path, lock);
+    }
     let mut conn = connect(&path, false)?;
     prepare(&mut conn, options).map_err(error::sql)?;
     migrate(&mut conn)?;
     compare(&conn)?;
     let clock = start(&conn, options).map_err(error::sql)?;
     Ok(Opened { conn, path, lock, clock })
+}
+
+// As it is: neither migrated, nor compared with what the migrations make, nor freed of what its last
+// process held.
+fn look(path: PathBuf, lock: Lock) -> Result<Opened, Error> {
+    let conn = open_reader(&path, Duration::from_secs(5))?;
+    let (application, version) = ids(&conn).map_err(|source| unreadable(&path, source))?;
+    if application != APPLICATION_ID {
+        return Err(no_store(&path));
+    }
+    if version < SCHEMA_VERSION {
+        let message = format!(
+            "{} has schema version {version}; this build needs {SCHEMA_VERSION}",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Closed, "STORE_OLDER", message));
+    }
+    let clock = "SELECT value FROM meta WHERE name = 'clock'";
+    // A file whose clock does not read is damaged, and that is for `check` to say.
+    let clock = conn.query_row(clock, [], |row| row.get(0)).unwrap_or(0);
+    Ok(Opened { conn, path, lock, clock: Timestamp::from_micros(clock) })
+}
+
+fn no_store(path: &Path) -> Error {
+    let message = format!("there is no store at {}", path.display());
+    Error::new(ErrorKind::NotFound, "STORE_NOT_FOUND", message)
 }
 
 /// Opens a connection that only reads.
@@ -153,11 +185,8 @@ fn lock(database: &Path) -> Result<Lock, Error> {
 
 // Looks whether a file is ours, without changing it.
 fn inspect(path: &Path) -> Result<(), Error> {
-    match std::fs::metadata(path) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(io(path, "read", source)),
-        Ok(found) if found.len() == 0 => return Ok(()),
-        Ok(_) => {}
+    if is_empty(path)? {
+        return Ok(());
     }
     let conn = connect(path, true)?;
     let (application, version) = ids(&conn).map_err(|source| unreadable(path, source))?;
@@ -181,6 +210,15 @@ fn inspect(path: &Path) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::Closed, "STORE_NEWER", message));
     }
     Ok(())
+}
+
+// Whether there is no file yet, or nothing in it.
+fn is_empty(path: &Path) -> Result<bool, Error> {
+    match std::fs::metadata(path) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(io(path, "read", source)),
+        Ok(found) => Ok(found.len() == 0),
+    }
 }
 
 fn unreadable(path: &Path, source: rusqlite::Error) -> Error {
@@ -276,6 +314,16 @@ fn migrate(conn: &mut Connection) -> Result<(), Error> {
 // Compares tables, indexes and triggers with what the migrations make: a missing trigger or a
 // damaged definition is found now and not when it was needed. Users may have added their own.
 fn compare(conn: &Connection) -> Result<(), Error> {
+    match differences(conn)?.into_iter().next() {
+        None => Ok(()),
+        Some(name) => {
+            Err(Error::corrupt(format!("{name:?} of the database is missing or changed")))
+        }
+    }
+}
+
+/// The names of what the migrations make and the database does not have as they made it.
+pub(crate) fn differences(conn: &Connection) -> Result<Vec<String>, Error> {
     let definitions = |conn: &Connection| -> rusqlite::Result<Vec<(String, Option<String>)>> {
         let sql = "SELECT name, sql FROM sqlite_schema WHERE name <> ?1 ORDER BY name";
         let mut select = conn.prepare(sql)?;
@@ -286,13 +334,8 @@ fn compare(conn: &Connection) -> Result<(), Error> {
     migrate(&mut model)?;
     let (expected, found) = (definitions(&model), definitions(conn));
     let (expected, found) = (expected.map_err(error::sql)?, found.map_err(error::sql)?);
-    for definition in &expected {
-        if !found.contains(definition) {
-            let name = &definition.0;
-            return Err(Error::corrupt(format!("{name:?} of the database is missing or changed")));
-        }
-    }
-    Ok(())
+    let differs = expected.into_iter().filter(|definition| !found.contains(definition));
+    Ok(differs.map(|(name, _)| name).collect())
 }
 
 // Makes durable what an earlier process left in the log, and frees what it held: nobody else can

@@ -37,7 +37,7 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Opens a database file, and makes it if there is none. Frees everything that was held: only
-    /// one process at a time can have it open.
+    /// one process at a time can have it open. With [`Options::inspect`] nothing is changed.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, Error> {
         let opened = schema::open(path.as_ref(), &options)?;
         let readers = Readers::start(&opened.path, options.readers)?;
@@ -45,8 +45,10 @@ impl SqliteStore {
         let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
         // The thread ends with the last bell, and has nothing to finish.
         let (bell, _) = Bell::start()?;
-        let (committer, writer) =
-            Committer::start(opened, &options, clock.clone(), bell.clone(), near.clone())?;
+        let (committer, writer) = match options.inspect {
+            true => Committer::idle(opened)?,
+            false => Committer::start(opened, &options, clock.clone(), bell.clone(), near.clone())?,
+        };
         Ok(Arc::new(Self {
             committer,
             readers,

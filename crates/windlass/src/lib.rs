@@ -49,19 +49,32 @@ pub type Result<T, E = BoxError> = std::result::Result<T, E>;
 /// | `postgres://user@host/database?…` | PostgreSQL, schema `windlass` |
 /// | `memory:` | nothing is kept when the process ends |
 pub async fn open_store(address: &str) -> std::result::Result<Arc<dyn Store>, Error> {
+    open(address, false).await
+}
+
+/// Opens a store only to look at it: nothing is made, migrated or freed. A store that is not there is
+/// `STORE_NOT_FOUND`, one that `open_store` would migrate is `STORE_OLDER`, and what its schema lacks is
+/// told by [`Store::check`].
+pub async fn inspect_store(address: &str) -> std::result::Result<Arc<dyn Store>, Error> {
+    open(address, true).await
+}
+
+async fn open(address: &str, inspect: bool) -> std::result::Result<Arc<dyn Store>, Error> {
     match address.parse()? {
         Address::Memory => {
             Ok(Arc::new(kernel::MemoryStore::new(Arc::new(address::system_clock), Limits::DEFAULT)))
         }
         #[cfg(feature = "sqlite")]
         Address::Sqlite(path) => {
-            address::make_folder_of(&path)?;
-            let options = windlass_sqlite::Options::default();
+            if !inspect {
+                address::make_folder_of(&path)?;
+            }
+            let options = windlass_sqlite::Options { inspect, ..Default::default() };
             Ok(windlass_sqlite::SqliteStore::open(path, options)?)
         }
         #[cfg(feature = "postgres")]
         Address::Postgres(dsn) => {
-            let options = windlass_postgres::Options::default();
+            let options = windlass_postgres::Options { inspect, ..Default::default() };
             Ok(windlass_postgres::PostgresStore::open(&dsn, options).await?)
         }
         #[allow(unreachable_patterns, reason = "reached when a store is left out by its feature")]

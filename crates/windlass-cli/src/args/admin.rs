@@ -195,9 +195,12 @@ pub(crate) struct HealthArgs {
 }
 
 /// How much of a list.
-#[derive(Args, Clone, Copy)]
+#[derive(Args, Clone)]
 pub(crate) struct PageArgs {
     /// At most so many rows.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: usize,
+    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) cursor: Option<String>,
 }

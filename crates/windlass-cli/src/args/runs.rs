@@ -15,7 +15,8 @@ pub(crate) enum RunsCommand {
 Examples:
   windlass runs list
   windlass runs list --workflow order --status waiting
-  windlass runs list --label customer=42 --limit 500 -o jsonl"
+  windlass runs list --label customer=42 --limit 500 -o jsonl
+  windlass runs list -o json --cursor \"$(jq -r .cursor page.json)\"      the next page"
     )]
     List(ListArgs),
     /// Where a run is: status, current step or what it waits for.
@@ -35,7 +36,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   windlass runs logs order/order-42 --follow
-  windlass runs logs order/order-42 --log-level warn --log-category payments")]
+  windlass runs logs order/order-42 --log-level warn --log-category payments
+
+With --follow, -o json prints one line an item, as jsonl does. A server that is restarted is waited for.")]
     Logs(LogsArgs),
     /// The ledger of a run: what happened, in order, with causes and hashes.
     #[command(after_help = "\
@@ -56,8 +59,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   windlass runs pause order/order-42
+  windlass runs pause order/order-42 --wait --timeout 1m
   windlass runs pause --all --workflow order --status active --dry-run")]
-    Pause(ControlArgs),
+    Pause(PauseArgs),
     /// Let a paused run go on.
     #[command(after_help = "\
 Examples:
@@ -100,7 +104,8 @@ Examples:
   windlass runs watch order/order-42
   windlass runs watch order/order-42 --timeout 10m -o jsonl
 
-The exit code is 0 if the run completed and 4 if it did not. A server that is restarted is waited for.")]
+The exit code is 0 if the run completed and 4 if it did not. A server that is restarted is waited for.
+-o json prints one line an item, as jsonl does. The lines of what was before come first.")]
     Watch(WatchArgs),
 }
 
@@ -231,6 +236,9 @@ pub(crate) struct ListArgs {
     /// Oldest first.
     #[arg(long)]
     pub(crate) oldest: bool,
+    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) cursor: Option<String>,
 }
 
 #[derive(Args)]
@@ -276,7 +284,7 @@ pub(crate) struct LogsArgs {
     pub(crate) run: RunRef,
     #[command(flatten)]
     pub(crate) filter: LogFilter,
-    /// Go on printing until the run ends.
+    /// Go on printing until the run ends; the exit code does not tell how.
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// With the data beside each line.
@@ -297,6 +305,9 @@ pub(crate) struct EventsArgs {
     /// With causes and hashes.
     #[arg(long)]
     pub(crate) full: bool,
+    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) cursor: Option<String>,
 }
 
 /// Waiting for a run's end.
@@ -339,9 +350,12 @@ pub(crate) struct CreateArgs {
 /// Many runs at once.
 #[derive(Args, Clone, Default)]
 pub(crate) struct BulkArgs {
-    /// All runs that the filter takes, not one.
+    /// All runs that the filter takes, not one. Without a filter it asks first, or wants --yes.
     #[arg(long, help_heading = "Many runs")]
     pub(crate) all: bool,
+    /// Do it to every run there is without asking, if there is no filter.
+    #[arg(short = 'y', long, requires = "all", help_heading = "Many runs")]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Only count what would be done.
@@ -367,6 +381,27 @@ pub(crate) struct ControlArgs {
     pub(crate) bulk: BulkArgs,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct PauseArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    #[command(flatten)]
+    pub(crate) bulk: BulkArgs,
+    #[command(flatten)]
+    pub(crate) wait: PauseWaitArgs,
+}
+
+/// Waiting until a run is paused.
+#[derive(Args)]
+pub(crate) struct PauseWaitArgs {
+    /// Wait until the run is paused: a step that is being done is finished first.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait; then the exit code is 5. [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Args)]

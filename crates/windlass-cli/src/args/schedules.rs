@@ -22,6 +22,12 @@ Examples:
   windlass schedules put nightly --workflow report --cron '0 3 * * *' --timezone Europe/Berlin
   windlass schedules put poll --workflow sync --every '5 minutes' --overlap skip")]
     Put(Box<PutArgs>),
+    /// What others call it; only to say what it is called here.
+    #[command(hide = true, disable_help_flag = true)]
+    Create {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
     /// Remove a schedule. Runs that it started go on.
     #[command(visible_alias = "rm")]
     Delete {

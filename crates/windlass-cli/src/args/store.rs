@@ -9,15 +9,13 @@ use super::Format;
 /// The store that a command opens.
 #[derive(Args, Clone)]
 pub(crate) struct StoreArg {
-    /// Where the state is kept: `sqlite:PATH` or `postgres://…`.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "WINDLASS_STORE",
-        hide_env_values = true,
-        default_value = "sqlite:.windlass/windlass.db"
-    )]
-    pub(crate) store: String,
+    /// Where the state is kept: `sqlite:PATH` or `postgres://…`. [default: WINDLASS_STORE, else `store`
+    /// in the config file, else sqlite:.windlass/windlass.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The config file of the server. [default: windlass.toml, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// How a command that asks no server prints.

@@ -209,7 +209,7 @@ async fn list(
     }
     let mut whole: Option<Value> = None;
     let mut rows: Vec<Value> = Vec::new();
-    let mut cursor: Option<String> = None;
+    let mut cursor = page.cursor;
     loop {
         let mut params = filter.clone();
         params.push(("limit", PAGE.min(page.limit - rows.len()).to_string()));

@@ -6,14 +6,13 @@ use crate::args::ShowArgs;
 use crate::exit::{Exit, Outcome};
 use crate::output::Out;
 use crate::settings::{Setting, Settings};
-use crate::shown::without_password;
 
 pub(super) fn show(args: &ShowArgs) -> Outcome {
     let settings = Settings::read(&args.server)?;
     let out = Out::new(args.output.output);
     if !out.is_text() {
         let row = |setting: &Setting| {
-            let (value, from) = (value_of(setting), setting.origin.to_string());
+            let (value, from) = (setting.shown(), setting.origin.to_string());
             json!({ "name": setting.name, "value": value, "from": from })
         };
         let rows: Vec<Value> = settings.all.iter().map(row).collect();
@@ -22,17 +21,8 @@ pub(super) fn show(args: &ShowArgs) -> Outcome {
     }
     let mut table = out.table(&["SETTING", "VALUE", "FROM"]);
     for setting in &settings.all {
-        table.row([out.bold(setting.name), value_of(setting), setting.origin.to_string()]);
+        table.row([out.bold(setting.name), setting.shown(), setting.origin.to_string()]);
     }
     table.print()?;
     Ok(Exit::Ok)
-}
-
-// What may be shown of it.
-fn value_of(setting: &Setting) -> String {
-    match setting.name {
-        "admin_key" if !setting.value.is_empty() => "(set)".to_owned(),
-        "store" => without_password(&setting.value),
-        _ => setting.value.clone(),
-    }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use windlass::Engine;
+use windlass::kernel::{RunId, WorkflowName};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, ServeOptions};
 
+use super::store::not_opened;
 use super::{relays, serve};
 use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
@@ -37,11 +39,12 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .worker_name("windlass dev")
         .version(env!("CARGO_PKG_VERSION"))
         .open(&store)
-        .await?;
+        .await
+        .map_err(|error| not_opened(&store, error))?;
     samples::register(&engine)?;
     relays::register(&engine, &tables)?;
     let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
-    banner(address, &store)?;
+    banner(address, &store, &free_order(&engine).await?)?;
     let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
@@ -81,9 +84,24 @@ async fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
         .with_hint("choose another with --port"))
 }
 
+/// How many orders of former starts are counted.
+const ORDERS_MAX: u32 = 1_000;
+
+// The first order that can be started: those of a former start are still there.
+async fn free_order(engine: &Engine) -> Result<String, Failure> {
+    let workflow = WorkflowName::new("order")?;
+    for n in 1..ORDERS_MAX {
+        let id = format!("order-{n}");
+        if engine.find_run(&workflow, &RunId::new(&*id)?).await?.is_none() {
+            return Ok(id);
+        }
+    }
+    Ok(format!("order-{ORDERS_MAX}"))
+}
+
 // The commands are complete: pasted into another terminal they work, whatever the port, and however
 // this program was started.
-fn banner(address: SocketAddr, store: &str) -> Result<(), Failure> {
+fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> {
     let out = Out::new(Format::Text);
     let (kept, end) = match store {
         "memory:" => ("in memory, gone at the end".to_owned(), "Ctrl-C ends it."),
@@ -108,9 +126,9 @@ fn banner(address: SocketAddr, store: &str) -> Result<(), Failure> {
     out.line("Try, in another terminal:")?;
     for command in [
         format!("{windlass} runs create hello --params '\"world\"' --wait{url}"),
-        format!("{windlass} runs create order/order-1{url}"),
+        format!("{windlass} runs create order/{order}{url}"),
         format!(
-            "{windlass} runs send-event order/order-1 --type approval --payload '{{\"approved\":true}}'{url}"
+            "{windlass} runs send-event order/{order} --type approval --payload '{{\"approved\":true}}'{url}"
         ),
     ] {
         out.line(&format!("  {}", out.bold(&command)))?;

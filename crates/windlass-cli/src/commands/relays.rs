@@ -1,7 +1,6 @@
 //! Serves what the tables of the config file name: webhooks, and relays whose steps run elsewhere.
 
 use windlass::Engine;
-use windlass::relays::{HttpRunner, HttpRunnerOptions};
 use windlass::webhooks::{WebhookTerminalHook, Webhooks};
 
 use crate::exit::Failure;
@@ -26,11 +25,7 @@ fn serve(
     relay: &RelaySettings,
     webhooks: &Webhooks,
 ) -> Result<(), windlass::Error> {
-    let runner = HttpRunner::new(HttpRunnerOptions {
-        timeout: relay.timeout,
-        policy: relay.policy.clone(),
-        ..HttpRunnerOptions::new(&relay.url, relay.secrets.clone())
-    })?;
+    let runner = relay.runner()?;
     let hook = WebhookTerminalHook::new(webhooks.clone());
     let (delay, max_delay) = relay.backoff;
     let mut builder = engine.relay(&relay.name, runner, hook).backoff(delay, max_delay);

@@ -23,6 +23,12 @@ pub(super) async fn run(Api { client, out }: Api, command: SchedulesCommand) -> 
             let found = client.put(&["schedules", &args.name], &body(&args)?).await?;
             one(out, &args.name, &found)?;
         }
+        SchedulesCommand::Create { .. } => {
+            return Err(Failure::usage("schedules are made and changed with `schedules put`")
+                .with_hint(
+                    "for example: windlass schedules put nightly --workflow report --cron '0 3 * * *'",
+                ));
+        }
         SchedulesCommand::Delete { name } => {
             let answer = client.delete(&["schedules", &name]).await?;
             done(out, &answer, &format!("{name} is removed"))?;

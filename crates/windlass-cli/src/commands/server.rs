@@ -6,18 +6,16 @@ use tokio::net::TcpListener;
 use windlass::Engine;
 use windlass::kernel::BoxFuture;
 use windlass_server::Options;
-use windlass_server::auth::{Algorithm, Auth, Authorize, Caller, Denied, Jwt, JwtKey};
+use windlass_server::auth::{Auth, Authorize, Caller, Denied};
 
+use super::store::not_opened;
 use super::{relays, serve};
 use crate::args::ServerArgs;
 use crate::exit::{Failure, Outcome};
 use crate::output::note;
 use crate::samples;
-use crate::settings::{AuthMode, JwtSettings, Settings};
+use crate::settings::{AuthSettings, Settings};
 use crate::shown::without_password;
-
-/// An admin key that could be guessed is refused.
-const ADMIN_KEY_CHARS_MIN: usize = 32;
 
 pub(super) async fn run(args: ServerArgs) -> Outcome {
     let settings = Settings::read(&args)?;
@@ -29,12 +27,13 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
         .worker_name(worker_name())
         .version(env!("CARGO_PKG_VERSION"))
         .open(&settings.store)
-        .await?;
+        .await
+        .map_err(|error| not_opened(&settings.store, error))?;
     if settings.samples {
         samples::register(&engine)?;
     }
     relays::register(&engine, &settings.tables)?;
-    let options = options(&settings, &engine)?;
+    let options = options(&settings, &engine);
     let address = listener.local_addr()?;
     let shown = without_password(&settings.store);
     note(&format!("windlass {} serves {shown}", env!("CARGO_PKG_VERSION")));
@@ -46,58 +45,28 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
 }
 
 fn auth_text(settings: &Settings) -> &'static str {
-    match (settings.auth, &settings.admin_key) {
-        (AuthMode::Off, _) => "open to this machine",
-        (AuthMode::Keys, Some(_)) => "with API keys and the admin key",
-        (AuthMode::Keys, None) => {
+    match &settings.auth {
+        AuthSettings::Off => "open to this machine",
+        AuthSettings::Keys { admin_key: Some(_) } => "with API keys and the admin key",
+        AuthSettings::Keys { admin_key: None } => {
             "with API keys; the first one is made with WINDLASS_ADMIN_KEY set"
         }
-        (AuthMode::Jwt, _) => "with JSON web tokens",
+        AuthSettings::Jwt(_) => "with JSON web tokens",
     }
 }
 
-fn options(settings: &Settings, engine: &Engine) -> Result<Options, Failure> {
-    let auth = match settings.auth {
-        AuthMode::Off => Auth::Loopback,
-        AuthMode::Keys => Auth::Keys,
-        AuthMode::Jwt => Auth::Credentials { keys: None, jwt: Some(jwt(&settings.jwt)?) },
+fn options(settings: &Settings, engine: &Engine) -> Options {
+    let auth = match &settings.auth {
+        AuthSettings::Off => Auth::Loopback,
+        AuthSettings::Keys { .. } => Auth::Keys,
+        AuthSettings::Jwt(jwt) => Auth::Credentials { keys: None, jwt: Some(jwt.clone()) },
     };
     let mut options = Options { auth, ..settings.http.options() };
-    if let Some(key) = &settings.admin_key {
-        if settings.auth != AuthMode::Keys {
-            let message = "admin_key is set and auth is not keys: it would be ignored";
-            return Err(Failure::usage(message));
-        }
+    if let AuthSettings::Keys { admin_key: Some(key) } = &settings.auth {
         let namespace = engine.options().namespace.clone();
-        options.authorize = Some(Arc::new(AdminKey::new(key, Caller::everything(namespace))?));
+        options.authorize = Some(Arc::new(AdminKey::new(key, Caller::everything(namespace))));
     }
-    Ok(options)
-}
-
-fn jwt(settings: &JwtSettings) -> Result<Jwt, Failure> {
-    let missing = |name: &str| {
-        Failure::usage(format!("auth is jwt and {name} is not set: any token would do"))
-    };
-    let issuer = settings.issuer.clone().ok_or_else(|| missing("jwt_issuer"))?;
-    let audience = settings.audience.clone().ok_or_else(|| missing("jwt_audience"))?;
-    let path = settings.key_file.as_ref().ok_or_else(|| missing("jwt_key"))?;
-    let shown = path.display();
-    let bytes = std::fs::read(path)
-        .map_err(|error| Failure::error(format!("the key {shown} cannot be read: {error}")))?;
-    let name = &settings.algorithm;
-    let algorithm: Algorithm =
-        name.parse().map_err(|_| Failure::usage(format!("{name:?} is no algorithm of tokens")))?;
-    let key = match algorithm {
-        Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => {
-            JwtKey::from_secret(algorithm, bytes.trim_ascii())
-        }
-        _ => JwtKey::from_pem(algorithm, &bytes),
-    };
-    let key = key.map_err(|error| {
-        Failure::usage(format!("{shown} is not a key for {name}: {}", error.message()))
-    })?;
-    let jwt = Jwt::new(issuer, audience).key(None, key);
-    Ok(jwt.namespace_claim(&settings.namespace_claim))
+    options
 }
 
 /// The key with which the first keys are made.
@@ -107,12 +76,8 @@ struct AdminKey {
 }
 
 impl AdminKey {
-    fn new(key: &str, caller: Caller) -> Result<Self, Failure> {
-        if key.chars().count() < ADMIN_KEY_CHARS_MIN {
-            let message = format!("admin_key has less than {ADMIN_KEY_CHARS_MIN} characters");
-            return Err(Failure::usage(message).with_hint("make one with: openssl rand -hex 32"));
-        }
-        Ok(Self { digest: windlass::kernel::Sha256Digest::of(key.as_bytes()), caller })
+    fn new(key: &str, caller: Caller) -> Self {
+        Self { digest: windlass::kernel::Sha256Digest::of(key.as_bytes()), caller }
     }
 }
 

@@ -7,11 +7,12 @@ mod verify;
 
 use std::sync::Arc;
 
-use windlass::Store;
 use windlass::kernel::{Namespace, Query, RunId, RunKey, WorkflowName};
+use windlass::{Address, Store};
 
 use crate::args::StoreArg;
 use crate::exit::{Exit, Failure};
+use crate::settings::{Origin, Setting, read_store};
 use crate::shown::without_password;
 
 pub(super) use doctor::{doctor, migrate};
@@ -19,33 +20,68 @@ pub(super) use info::info;
 pub(super) use transfer::{export, import};
 pub(super) use verify::verify;
 
-/// Opens the store that the command line names.
-async fn open(arg: &StoreArg) -> Result<Arc<dyn Store>, Failure> {
-    let shown = without_password(&arg.store);
-    if arg.store == "memory:" {
-        let message = "a store in memory is empty and gone at the end; name one that is kept";
-        return Err(Failure::usage(message));
-    }
-    windlass::open_store(&arg.store).await.map_err(|error| {
-        let failure = Failure::from(error);
-        Failure {
-            message: format!("the store {shown} cannot be opened: {}", failure.message),
-            ..failure
-        }
-    })
+/// A store that was opened, and its address.
+struct Opened {
+    store: Arc<dyn Store>,
+    address: String,
 }
 
-/// As [`open`], for a command that only reads: a store that is not there is not made.
-async fn open_existing(arg: &StoreArg) -> Result<Arc<dyn Store>, Failure> {
-    if let Ok(windlass::Address::Sqlite(path)) = arg.store.parse()
+impl Opened {
+    /// The address as it may be shown.
+    fn shown(&self) -> String {
+        without_password(&self.address)
+    }
+}
+
+/// Opens a store to write to it. One that is missing is made, if somebody has named it: a command that
+/// was called in the wrong folder does not leave an empty store there.
+async fn open(arg: &StoreArg) -> Result<Opened, Failure> {
+    let Setting { value: address, origin, .. } = named(arg)?;
+    if origin == Origin::Default
+        && let Ok(Address::Sqlite(path)) = address.parse()
         && !path.exists()
     {
-        let message = format!("there is no store at {}", path.display());
-        return Err(Failure::new(Exit::NotFound, message).with_hint(
-            "name another with --store or WINDLASS_STORE; `windlass migrate` makes one",
-        ));
+        let message = format!("no store is named, and there is none at {}", path.display());
+        return Err(Failure::usage(message)
+            .with_hint("name one with --store, WINDLASS_STORE or `store` in windlass.toml"));
     }
-    open(arg).await
+    let opened = windlass::open_store(&address).await;
+    let store = opened.map_err(|error| not_opened(&address, error))?;
+    Ok(Opened { store, address })
+}
+
+/// Opens a store to look at it: nothing is made, migrated or changed.
+async fn look(arg: &StoreArg) -> Result<Opened, Failure> {
+    let address = named(arg)?.value;
+    let opened = windlass::inspect_store(&address).await;
+    let store = opened.map_err(|error| not_opened(&address, error))?;
+    Ok(Opened { store, address })
+}
+
+fn named(arg: &StoreArg) -> Result<Setting, Failure> {
+    let setting = read_store(arg)?;
+    match setting.value.as_str() {
+        "memory:" => {
+            let message = "a store in memory is empty and gone at the end; name one that is kept";
+            Err(Failure::usage(message))
+        }
+        _ => Ok(setting),
+    }
+}
+
+/// Why a store cannot be opened, with its address, unless its file is named anyway.
+pub(super) fn not_opened(address: &str, error: windlass::Error) -> Failure {
+    let failure = Failure::from(error);
+    let file = match address.parse() {
+        Ok(Address::Sqlite(path)) => path.display().to_string(),
+        _ => String::new(),
+    };
+    if !file.is_empty() && failure.message.contains(&file) {
+        return failure;
+    }
+    let shown = without_password(address);
+    let message = format!("the store {shown} cannot be opened: {}", failure.message);
+    Failure { message, ..failure }
 }
 
 /// The keys of the runs that the command line names: WORKFLOW/ID is all generations of a run.

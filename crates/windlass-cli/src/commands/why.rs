@@ -6,14 +6,15 @@ use super::Api;
 use super::runs::resolve;
 use crate::args::RunRef;
 use crate::exit::{Exit, Outcome};
-use crate::output::{ago, cell, hanging, text};
+use crate::output::{cell, hanging, left, text};
 
 /// What lies deeper is not moved further to the right: a terminal has an edge.
 const DEPTH_SHOWN_MAX: u64 = 20;
 
 pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
     let run = resolve(&client, &run).await?;
-    let found = client.get(&run.path(&["why"]), &Vec::new()).await?;
+    let number = run.number(None)?.map(|number| ("runNumber", number.to_string()));
+    let found = client.get(&run.path(&["why"]), &number.into_iter().collect()).await?;
     if !out.is_text() {
         out.value(&found)?;
         return Ok(Exit::Ok);
@@ -31,6 +32,11 @@ pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
         out.line(&format!("{indent}- {said}"))?;
     }
     Ok(Exit::Ok)
+}
+
+/// What a run waits for first, in words.
+pub(super) fn first_reason(found: &Value) -> Option<String> {
+    found["reasons"].as_array()?.first().map(reason_text)
 }
 
 fn is_end(reason: &Value) -> bool {
@@ -63,8 +69,12 @@ fn reason_text(reason: &Value) -> String {
         said if said.is_empty() => cell(reason, "code"),
         said => said,
     };
-    if let Some(until) = reason["until"].as_str() {
-        said += &format!(" ({})", ago(until));
+    // What is due already is about to be done.
+    let left = reason["until"].as_str().map(|until| left(until).unwrap_or("now".to_owned()));
+    match (left, reason["code"].as_str()) {
+        (Some(left), Some("blocked")) => said += &format!("; it is tried again {left}"),
+        (Some(left), _) => said += &format!(" ({left})"),
+        (None, _) => {}
     }
     let child = &reason["child"];
     if child.is_object() {

@@ -29,6 +29,14 @@ impl Progress {
             bar.set_message(one_line(text));
         }
     }
+
+    /// Does what writes lines of its own, which the line of progress would be in the middle of.
+    pub(crate) fn apart(&self, write: impl FnOnce()) {
+        match &self.0 {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
 }
 
 impl Drop for Progress {

@@ -1,11 +1,20 @@
-//! Tables without lines: as wide as the terminal on one, as wide as they are in a pipe.
+//! Tables without lines: one line a row, as wide as the terminal on one, as wide as they are in a pipe.
 
 use std::io::IsTerminal as _;
 
-use comfy_table::{Cell, ContentArrangement, presets};
+use console::{Term, measure_text_width, pad_str, truncate_str};
 
 use super::Out;
 use crate::exit::Failure;
+
+/// What stands between two columns.
+const GAP: usize = 2;
+/// Columns that a terminal without room for them goes without, in this order.
+const LEFT_OUT: [&str; 2] = ["UPDATED", "CREATED"];
+/// Columns that are never cut: what stands in them is copied into the next command.
+const WHOLE: [&str; 2] = ["RUN", "STATUS"];
+/// A cell is not cut to less than this.
+const CUT_MIN: usize = 8;
 
 /// A table in the making. Columns in which every cell is empty are left out.
 pub(crate) struct Table {
@@ -32,25 +41,78 @@ impl Table {
     }
 
     pub(crate) fn print(self) -> Result<(), Failure> {
+        let width = match std::io::stdout().is_terminal() {
+            true => usize::from(Term::stdout().size().1),
+            false => usize::MAX,
+        };
+        self.lines(width).iter().try_for_each(|line| self.out.line(line))
+    }
+
+    fn lines(&self, width_max: usize) -> Vec<String> {
         let used = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
-        let shown: Vec<usize> = (0..self.columns.len()).filter(used).collect();
-        let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING);
-        if std::io::stdout().is_terminal() {
-            table.set_content_arrangement(ContentArrangement::Dynamic);
-        } else {
-            table.set_content_arrangement(ContentArrangement::Disabled);
+        let all = (0..self.columns.len()).filter(used);
+        let mut shown: Vec<(usize, usize)> = all.map(|at| (at, self.width_of(at))).collect();
+        for name in LEFT_OUT {
+            if total(&shown) > width_max {
+                shown.retain(|(at, _)| self.columns[*at] != name);
+            }
         }
-        table.set_header(shown.iter().map(|at| Cell::new(self.out.dim(self.columns[*at]))));
-        for row in &self.rows {
-            table.add_row(shown.iter().map(|at| Cell::new(&row[*at])));
+        while total(&shown) > width_max {
+            let can_be_cut = |(at, width): &&mut (usize, usize)| {
+                *width > CUT_MIN && !WHOLE.contains(&self.columns[*at])
+            };
+            // The widest first. Where nothing is left to cut, the terminal breaks the lines.
+            let widest = shown.iter_mut().filter(can_be_cut).max_by_key(|(_, width)| *width);
+            match widest {
+                Some((_, width)) => *width -= 1,
+                None => break,
+            }
         }
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
+        let line = |cell: &dyn Fn(usize) -> String| {
+            let padded = shown.iter().map(|(at, width)| {
+                let cut = truncate_str(&cell(*at), *width, "…").into_owned();
+                pad_str(&cut, *width, console::Alignment::Left, None).into_owned()
+            });
+            padded.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+        };
+        let head = line(&|at| self.out.dim(self.columns[at]));
+        let rows = self.rows.iter().map(|row| line(&|at| row[at].clone()));
+        std::iter::once(head).chain(rows).collect()
+    }
+
+    fn width_of(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| measure_text_width(&row[column]));
+        cells.chain([self.columns[column].len()]).max().unwrap_or(0)
+    }
+}
+
+fn total(shown: &[(usize, usize)]) -> usize {
+    let widths: usize = shown.iter().map(|(_, width)| width).sum();
+    widths + GAP * shown.len().saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+
+    #[test]
+    fn what_has_no_room_is_left_out_or_cut_and_never_broken() {
+        let mut table = Table::new(
+            &["RUN", "STATUS", "CREATED", "UPDATED", "LABELS", "ERROR"],
+            Out::new(Format::Text),
+        );
+        let cells =
+            ["order/order-1", "errored", "3 h ago", "2 h ago", "", "Error: 漢字 did not fit"];
+        table.row(cells.map(str::to_owned));
+        for (width, expect) in [
+            (usize::MAX, "order/order-1  errored  3 h ago  2 h ago  Error: 漢字 did not fit"),
+            (60, "order/order-1  errored  3 h ago  Error: 漢字 did not fit"),
+            (50, "order/order-1  errored  Error: 漢字 did not fit"),
+            (40, "order/order-1  errored  Error: 漢字 did…"),
+            (10, "order/order-1  errored  Error: …"),
+        ] {
+            assert_eq!(table.lines(width)[1], expect, "{width}");
         }
-        for line in table.lines() {
-            self.out.line(line.trim_end())?;
-        }
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use windlass_server::{Options, ServeOptions};
 
 use super::{Setting, word, wrong};
+use crate::args::duration;
 use crate::exit::Failure;
 
 /// Every setting of the HTTP server with its default. All but the grace are those of the library.
@@ -58,8 +59,7 @@ impl HttpSettings {
         };
         let time = |name: &str| {
             let setting = of(name);
-            windlass::kernel::parse_duration(&setting.value)
-                .map_err(|error| wrong(setting, &error.to_string()))
+            duration(&setting.value).map_err(|why| wrong(setting, &why))
         };
         let some_time = |name: &str| match time(name)? {
             Duration::ZERO => Err(wrong(of(name), "nothing could be done in no time")),
@@ -182,7 +182,9 @@ mod tests {
         assert_eq!((serving.connections_max, serving.head_bytes_max), (1_007, 1_007));
         assert_eq!((serving.idle_timeout, serving.write_timeout), (seven, seven));
         assert_eq!((serving.ready_grace, serving.shutdown_timeout), (seven, seven));
-        for (name, value) in [("requests_max", "0"), ("wait_max", "soon"), ("tick", "maybe")] {
+        for (name, value) in
+            [("requests_max", "0"), ("wait_max", "soon"), ("wait_max", "5"), ("tick", "maybe")]
+        {
             assert!(read(&[(name, value)]).unwrap_err().message.contains(name), "{name}");
         }
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use windlass::kernel::WorkflowName;
 use windlass::outbound::{Cidr, Policy};
+use windlass::relays::{HttpRunner, HttpRunnerOptions};
 use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
 
 use crate::exit::Failure;
@@ -21,6 +23,17 @@ pub(crate) struct RelaySettings {
     pub(crate) backoff: (Duration, Duration),
     pub(crate) concurrency: Option<usize>,
     pub(crate) policy: Policy,
+}
+
+impl RelaySettings {
+    /// Who asks the URL for each step.
+    pub(crate) fn runner(&self) -> Result<HttpRunner, windlass::Error> {
+        HttpRunner::new(HttpRunnerOptions {
+            timeout: self.timeout,
+            policy: self.policy.clone(),
+            ..HttpRunnerOptions::new(&self.url, self.secrets.clone())
+        })
+    }
 }
 
 /// What the tables say.
@@ -95,6 +108,10 @@ impl Tables {
         if self.relays.iter().any(|known| known.name == relay.name) {
             return Err(Failure::usage(format!("there are two relays named {:?}", relay.name)));
         }
+        let named = WorkflowName::new(&*relay.name).map(drop);
+        named.and_then(|()| relay.runner().map(drop)).map_err(|error| {
+            Failure::usage(format!("the relay {:?} cannot be served: {error}", relay.name))
+        })?;
         self.relays.push(relay);
         Ok(())
     }
@@ -229,8 +246,7 @@ fn duration(
     wrong: Wrong<'_>,
 ) -> Result<Duration, Failure> {
     let Some(text) = text else { return Ok(default) };
-    let read = windlass::kernel::parse_duration(&text);
-    read.map_err(|error| wrong(&format!("{what}: {error}")))
+    crate::args::duration(&text).map_err(|why| wrong(&format!("{what}: {why}")))
 }
 
 #[cfg(test)]
@@ -302,6 +318,7 @@ mod tests {
             (relay("secret = \"env:RELAY\"\nmax_attempts = 0"), "at least 1"),
             (relay("secret = \"env:RELAY\"\ntimeout = \"soon\""), "timeout"),
             (relay("secret = \"env:RELAY\"\nbackoff = \"soon\""), "backoff: "),
+            (relay("secret = \"env:RELAY\"\nbackoff = \"5\""), "write 5s or 5ms"),
             (relay("secret = \"env:RELAY\"\nbackoff_max = \"1 ms\""), "less than backoff"),
             (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "two relays"),
             ("[webhooks]\nport = [1]".to_owned(), "port"),

@@ -33,6 +33,15 @@ fn an_empty_folder_and_the_three_commands_that_are_printed() {
     });
     assert!(folder.path().join(".windlass/windlass.db").exists());
     assert_eq!(server.terminate(), Some(0));
+    // What is printed at the second start can be pasted too.
+    let mut dev = windlass();
+    dev.current_dir(folder.path()).args(["dev", "--port", "0"]);
+    let server = Server::spawn(dev);
+    let create = server.banner.iter().find(|line| line.contains("runs create order/")).unwrap();
+    assert!(create.contains("order/order-2"), "{create}");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", create.trim()]).env_remove("WINDLASS_URL").env_remove("WINDLASS_KEY");
+    run(shell).expect(0);
 }
 
 #[test]

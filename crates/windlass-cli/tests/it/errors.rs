@@ -32,6 +32,14 @@ fn a_command_line_that_is_wrong_ends_with_2() {
     check(&["runs", "pause", "order/1", "--status", "active"], 2, &["need --all"]);
     check(&["runs", "pause", "order/1", "--all"], 2, &["one run is named"]);
     check(&["runs", "list", "--url", "nonsense"], 2, &["is not the URL of a server"]);
+    check(&["runs", "list", "--url", "ftp://x"], 2, &["is not the URL of a server"]);
+    let payload = ["runs", "send-event", "order/1", "--type", "x", "--payload", "y"];
+    let url = ["--url", "http://127.0.0.1:9/api"];
+    check(&[&payload[..], &url].concat(), 2, &["--payload is not JSON", "--payload '\"world\"'"]);
+    check(&["schedules", "create", "s", "--every", "1h"], 2, &["schedules put"]);
+    check(&["runs", "create", "hello", "--delay", "5"], 2, &["write 5s or 5ms"]);
+    check(&["runs", "watch", "hello/h", "--timeout", "1.5"], 2, &["write 1.5s or 1.5ms"]);
+    check(&["server", "--drain", "30"], 2, &["flag --drain", "write 30s or 30ms"]);
     check(&["runs", "list", "-H", "no colon"], 2, &["is not \"Name: value\""]);
     check(&["runs", "list", "--label", "x"], 2, &["is not KEY=VALUE"]);
     check(&["runs", "list", "--created-from", "yesterday"], 2, &["2026-03-01T12:00:00Z"]);
@@ -66,7 +74,11 @@ fn what_the_server_refuses_is_told_with_its_code() {
         ("GET /api/durable", 404, error("ROUTE_NOT_FOUND", "there is no route")),
         ("GET /api/schedules", 401, error("UNAUTHENTICATED", "who are you")),
         ("GET /api/keys", 403, error("FORBIDDEN", "not you")),
-        ("GET /api/workflows", 200, json!({ "workflows": [{ "name": "hello" }] })),
+        (
+            "GET /api/workflows",
+            200,
+            json!({ "workflows": [{ "name": "hello" }, { "name": "order" }] }),
+        ),
     ]);
     let said = server.say(&["runs", "list", "--workflow", "helo"]).expect(3);
     assert!(said.err.contains("WORKFLOW_NOT_FOUND"), "{said:?}");
@@ -132,6 +144,11 @@ fn lists_are_read_page_by_page_until_the_limit() {
     assert_eq!(ids, ["\"a\"", "\"b\""]);
     let said = server.say(&["runs", "list", "--limit", "2"]).expect(0);
     assert!(said.out.contains("w/a") && said.err.contains("there are more"), "{said:?}");
+    // A program goes on where the list ended.
+    let page = server.say(&["runs", "list", "--limit", "2", "-o", "json"]).expect(0).json();
+    assert_eq!((&page["cursor"], &page["hasNextPage"]), (&"c2".into(), &true.into()), "{page}");
+    let next = ["runs", "list", "--limit", "1", "--cursor", "c1", "-o", "jsonl"];
+    assert!(server.say(&next).expect(0).out.contains("\"id\":\"b\""));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod admin;
 mod dev;
 mod errors;
+mod generations;
 mod help;
 mod jwt;
 mod kill;

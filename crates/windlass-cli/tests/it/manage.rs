@@ -51,6 +51,50 @@ fn a_run_from_its_start_to_its_end() {
     let said = server.say(&["runs", "list", "--workflow", "helo"]).expect(3);
     assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
     server.say(&["runs", "get", "hello/none"]).expect(3);
+    for args in [
+        &["runs", "get", "helo/h-1"][..],
+        &["runs", "history", "helo/h-1"],
+        &["runs", "pause", "helo/h-1"],
+        &["runs", "send-event", "helo/h-1", "--type", "x"],
+        &["why", "helo/h-1"],
+        &["runs", "terminate", "--all", "--workflow", "helo"],
+    ] {
+        let said = server.say(args).expect(3);
+        assert!(said.err.contains("did you mean \"hello\"?"), "{args:?}: {said:?}");
+    }
+    let said = server.say(&["runs", "resume", "hello/h-1"]).expect(0);
+    assert!(said.out.contains("stays complete: there is nothing to resume"), "{said:?}");
+    let said = server.say(&["runs", "send-event", "hello/h-1", "--type", "x"]).expect(1);
+    assert!(said.err.contains("hello/h-1 is complete and takes nothing more"), "{said:?}");
+    let said = server.say(&["runs", "send-event", "hello/h-1", "--type", "a b"]).expect(1);
+    assert!(said.err.contains("than letters, digits, `_` and `-`"), "{said:?}");
+}
+
+#[test]
+fn everything_is_ended_only_by_who_says_so() {
+    let (_folder, server) = start();
+    server.say(&["runs", "create", "order/o-1"]).expect(0);
+    for action in ["terminate", "pause", "resume", "retry"] {
+        let said = server.say(&["runs", action, "--all"]).expect(2);
+        assert!(said.err.contains("every run") && said.err.contains("--yes"), "{said:?}");
+    }
+    let said = server.say(&["runs", "terminate", "--all", "--dry-run"]).expect(0);
+    assert!(said.out.contains("1 run matches"), "{said:?}");
+    assert_ne!(status(&server, "order/o-1"), "terminated");
+    server.say(&["runs", "terminate", "--all", "--yes"]).expect(0);
+    until("it is terminated", || status(&server, "order/o-1") == "terminated");
+}
+
+#[test]
+fn a_pause_is_waited_for() {
+    let (_folder, server) = start();
+    server.say(&["runs", "create", "order/o-1"]).expect(0);
+    let pause = ["runs", "pause", "order/o-1", "--wait", "--timeout", "60s"];
+    assert_eq!(server.say(&pause).expect(0).out.trim(), "order/o-1 is paused");
+    assert_eq!(status(&server, "order/o-1"), "paused");
+    server.say(&["runs", "terminate", "order/o-1"]).expect(0);
+    until("it is terminated", || status(&server, "order/o-1") == "terminated");
+    server.say(&pause).expect(1);
 }
 
 #[test]
@@ -94,6 +138,11 @@ fn waiting_ends_as_the_run_does() {
     assert_eq!(answer["details"]["output"], 30);
     let said = server.say(&["runs", "create", "order/late", "--wait", "--timeout", "1s"]).expect(5);
     assert!(said.err.contains("windlass why order/late"), "{said:?}");
+    assert!(said.err.contains("hint: \"settle\" sleeps until"), "{said:?}");
+    let create = ["runs", "create", "order/later", "--wait", "--timeout", "1s", "-o", "json"];
+    let told = server.say(&create).expect(5).json();
+    assert_eq!((&told["done"], &told["id"]), (&false.into(), &"later".into()), "{told}");
+    assert_eq!(told["details"]["status"], "waiting", "{told}");
     server.say(&["runs", "terminate", "order/late", "--reason", "test"]).expect(0);
     server.say(&["runs", "watch", "order/late"]).expect(4);
 }

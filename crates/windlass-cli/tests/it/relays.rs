@@ -270,8 +270,8 @@ fn a_relay_that_could_never_be_reached_stops_the_server_at_its_start() {
     };
     let server = ["server", "--bind", "127.0.0.1:0", "--store", "memory:"];
     for (url, expect) in [
-        ("http://127.0.0.1:9000/", "loopback"),
-        ("http://169.254.169.254/", "metadata"),
+        ("http://127.0.0.1:9000/", "not public"),
+        ("http://169.254.169.254/", "not public"),
         ("ftp://runner.example/", "scheme"),
     ] {
         let said = run(with(url, &server)).expect(2);

@@ -27,8 +27,8 @@ fn settings_are_shown_with_where_they_come_from() {
     assert!(line("requests_max").contains("1024"), "{}", said.out);
     assert!(!said.out.contains("secret"), "{}", said.out);
     let mut command = windlass();
-    command.current_dir(folder.path()).env("WINDLASS_ADMIN_KEY", "0123456789abcdef");
-    command.args(["config", "show", "-o", "json"]);
+    command.current_dir(folder.path()).env("WINDLASS_ADMIN_KEY", "0123456789abcdef".repeat(2));
+    command.args(["config", "show", "--auth", "keys", "-o", "json"]);
     let said = run(command).expect(0);
     let told = said.json();
     let of = |name: &str| {
@@ -51,6 +51,63 @@ fn a_server_open_to_others_needs_credentials() {
     command.args(["server", "--bind", "0.0.0.0:0", "--admin-key", "short", "--store", "memory:"]);
     let said = run(command).expect(2);
     assert!(said.err.contains("less than 32 characters"), "{said:?}");
+}
+
+#[test]
+fn what_a_server_refuses_is_not_shown_as_good() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("empty.pem"), "").unwrap();
+    let relay = "[[relays]]\nname = \"r\"\nurl = \"ftp://x/\"\n\
+                 secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n";
+    std::fs::write(folder.path().join("relay.toml"), relay).unwrap();
+    let jwt = ["--auth", "jwt", "--jwt-issuer", "i", "--jwt-audience", "a"];
+    for (args, expect) in [
+        (&["--admin-key", "0123456789abcdef0123456789abcdef"][..], "(flag --admin-key)"),
+        (&["--auth", "keys", "--admin-key", "short"], "(flag --admin-key)"),
+        (&["--auth", "jwt", "--jwt-key", "empty.pem"], "jwt_issuer is not set"),
+        (&[&jwt[..], &["--jwt-key", "none.pem"]].concat(), "(flag --jwt-key)"),
+        (&[&jwt[..], &["--jwt-key", "empty.pem"]].concat(), "is not a key for RS256"),
+        (&["--log", "windlass=loud"], "(flag --log)"),
+        (&["--store", "mysql://me:secret@db/app"], "(flag --store)"),
+        (&["--config", "relay.toml"], "the relay \"r\" cannot be served"),
+    ] {
+        for command in [&["config", "show"][..], &["server"]] {
+            let mut windlass = windlass();
+            windlass.current_dir(folder.path()).args(command).args(args);
+            let said = run(windlass).expect(2);
+            assert!(said.err.contains(expect), "{command:?} {args:?}: {said:?}");
+            assert!(!said.err.contains("secret@") && !said.err.contains("012345"), "{said:?}");
+        }
+    }
+    assert!(!folder.path().join(".windlass").exists(), "a store was opened");
+}
+
+#[test]
+fn a_variable_that_nobody_reads_is_named() {
+    let mut command = windlass();
+    command.args(["config", "show"]).env("WINDLASS_STROE", "sqlite:x.db");
+    command.env("WINDLASS_URL", "http://127.0.0.1:1/api");
+    let said = run(command).expect(0);
+    assert_eq!(said.err.trim(), "warning: WINDLASS_STROE is no setting and is not read");
+}
+
+#[test]
+fn a_log_that_is_no_terminal_is_plain_and_tells_what_happens() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let mut command = windlass();
+        command.current_dir(folder.path()).env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9");
+        command.args(["server", "--bind", "127.0.0.1:0", "--store", "sqlite:app.db"]);
+        let server = Server::spawn(command);
+        let log = server.banner.join("\n");
+        for noise in ["\u{1b}", "refinery", "opentelemetry", "schema"] {
+            assert!(!log.contains(noise), "{noise:?}: {log}");
+        }
+        assert!(log.contains("listening on"), "{log}");
+        // Once it has answered it knows what a signal means.
+        server.say(&["workflows", "list"]).expect(0);
+        assert_eq!(server.terminate(), Some(0));
+    }
 }
 
 /// The status of a request, and whether it was answered at all.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Said, Server, execute, postgres, say, sqlite_in, until, windlass};
+use crate::support::{Said, Server, execute, postgres, run, say, sqlite_in, until, windlass};
 
 /// A store with runs of every kind: ended, failed, sleeping, waiting for an event.
 fn filled(store: &str) {
@@ -127,11 +127,109 @@ fn a_store_is_looked_after() {
     }
     assert!(say(&["info", "--store", &store]).expect(0).out.contains("none yet"));
     let database = postgres();
+    let reading = ["info", "doctor", "verify", "export"];
+    for command in reading {
+        let said = say(&[command, "--store", &database.url]).expect(3);
+        assert!(said.err.contains("has no schema \"windlass\""), "{said:?}");
+        assert!(said.err.contains("STORE_NOT_FOUND") && said.err.contains("windlass migrate"));
+    }
+    // None of them has made it.
+    execute(&database.url, "CREATE SCHEMA windlass; DROP SCHEMA windlass");
+    say(&["migrate", "--store", &database.url]).expect(0);
+    // As a build before left it.
+    let newest = "SELECT max(version) FROM windlass.refinery_schema_history";
+    let back = format!("DELETE FROM windlass.refinery_schema_history WHERE version = ({newest})");
+    execute(
+        &database.url,
+        &format!("CREATE TABLE kept AS TABLE windlass.refinery_schema_history; {back}"),
+    );
+    for command in reading {
+        let said = say(&[command, "--store", &database.url]).expect(1);
+        assert!(said.err.contains("is at version 3; this build needs 4"), "{said:?}");
+        assert!(said.err.contains("STORE_OLDER") && said.err.contains("windlass migrate"));
+    }
+    execute(
+        &database.url,
+        "INSERT INTO windlass.refinery_schema_history TABLE kept EXCEPT TABLE windlass.refinery_schema_history",
+    );
     // The throw-away server of the tests is quick and not safe, and doctor says so.
     let said = say(&["doctor", "--store", &database.url]).expect(1);
     for text in ["PostgreSQL", "version", "commit", "old transactions", "full_page_writes is off"] {
         assert!(said.out.contains(text), "{text}: {said:?}");
     }
+}
+
+#[test]
+fn the_store_is_where_the_server_would_find_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = |args: &[&str]| {
+        let mut command = windlass();
+        command.current_dir(folder.path()).args(args);
+        command
+    };
+    let is_there = |name: &str| folder.path().join(name).exists();
+    // Nobody has named a store: none is made.
+    for args in [&["migrate"][..], &["import"]] {
+        let said = run(command(args)).expect(2);
+        assert!(said.err.contains("no store is named"), "{said:?}");
+        assert!(!is_there(".windlass"));
+    }
+    let said = run(command(&["info"])).expect(3);
+    assert!(said.err.contains(".windlass/windlass.db"), "{said:?}");
+    // Only the store is read of the file: the secrets of the server are not there.
+    let file = "store = \"sqlite:file.db\"\n[webhooks]\nsecret = \"env:NOT_SET\"\n";
+    std::fs::write(folder.path().join("windlass.toml"), file).unwrap();
+    std::fs::write(folder.path().join("other.toml"), "store = \"sqlite:other.db\"\n").unwrap();
+    run(command(&["migrate"])).expect(0);
+    assert!(is_there("file.db") && !is_there(".windlass"));
+    for args in ["info", "doctor", "verify"] {
+        run(command(&[args])).expect(0);
+    }
+    run(command(&["migrate", "--config", "other.toml"])).expect(0);
+    assert!(is_there("other.db"));
+    let mut env = command(&["migrate"]);
+    env.env("WINDLASS_STORE", "sqlite:env.db");
+    run(env).expect(0);
+    assert!(is_there("env.db"));
+    let mut flag = command(&["migrate", "--store", "sqlite:flag.db"]);
+    flag.env("WINDLASS_STORE", "sqlite:env2.db");
+    run(flag).expect(0);
+    assert!(is_there("flag.db") && !is_there("env2.db"));
+}
+
+#[test]
+fn a_database_that_cannot_be_opened_is_named_once() {
+    let database = postgres();
+    let missing = database.url.replace("/cli_", "/no_");
+    for (url, what) in [
+        (missing.as_str(), "PostgreSQL refuses the connection: database \"no_"),
+        ("postgres://me:secret@127.0.0.1:9/db", "PostgreSQL cannot be reached"),
+    ] {
+        for args in
+            [&["doctor", "--store", url][..], &["server", "--bind", "127.0.0.1:0", "--store", url]]
+        {
+            let said = say(args).expect(1);
+            let line = said.err.lines().find(|line| line.starts_with("error:")).unwrap();
+            assert!(line.contains(what) && line.ends_with("[STORE_UNAVAILABLE]"), "{said:?}");
+            assert_eq!(line.matches("postgres://").count(), 1, "{said:?}");
+            let sources = line.matches("error connecting").count();
+            assert!(sources <= 1 && !said.err.contains("secret"), "{said:?}");
+        }
+    }
+}
+
+#[test]
+fn who_exports_runs_that_have_not_ended_is_warned() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_in(folder.path(), "app.db");
+    let server = Server::start(&store);
+    server.say(&["runs", "create", "fan-out/ended", "--wait"]).expect(0);
+    server.say(&["runs", "create", "order/open"]).expect(0);
+    assert_eq!(server.terminate(), Some(0));
+    let said = say(&["export", "--store", &store]).expect(0);
+    assert!(said.err.contains("1 of them had not ended"), "{said:?}");
+    let said = say(&["export", "--store", &store, "--ended"]).expect(0);
+    assert!(!said.err.contains("had not ended"), "{said:?}");
 }
 
 #[test]
@@ -142,6 +240,7 @@ fn chains_are_verified_and_compared_with_anchors() {
     server.say(&["runs", "create", "hello/h-1", "--wait"]).expect(0);
     let said = say(&["verify", "--store", &store]).expect(1);
     assert!(said.err.contains("STORE_LOCKED") && said.err.contains("over HTTP"), "{said:?}");
+    assert!(said.err.contains("stop the server first"), "{said:?}");
     assert_eq!(server.terminate(), Some(0));
     let heads = folder.path().join("heads.txt");
     let heads = heads.to_str().unwrap();

@@ -51,6 +51,27 @@ fn it_is_said_whether_the_run_goes_on_by_itself() {
     }
 }
 
+#[test]
+fn the_first_screen_shows_what_is_printed() {
+    let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, shown) = readme.split_once("$ windlass why order/order-1\n").unwrap();
+    let shown: Vec<&str> = shown.lines().take(2).collect();
+    let server = Server::start("memory:");
+    server.say(&["runs", "create", "order/order-1"]).expect(0);
+    until("it waits for its event", || {
+        server.say(&["why", "order/order-1"]).expect(0).out.contains("approval")
+    });
+    let said = server.say(&["why", "order/order-1"]).expect(0);
+    let printed: Vec<&str> = said.out.lines().collect();
+    // All but the times.
+    let without_time =
+        |line: &str| line.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect::<String>();
+    let both =
+        [printed, shown].map(|lines| lines.into_iter().map(without_time).collect::<Vec<_>>());
+    assert_eq!(both[0], both[1]);
+}
+
 // What a build before wrote under the name of a sample, whose first step is called otherwise.
 async fn order_before(ctx: Ctx, _: Option<serde_json::Value>) -> Result<String> {
     ctx.step("reserve", async || Ok::<_, BoxError>(1)).await?;
@@ -84,6 +105,26 @@ fn code_that_does_not_fit_the_record_is_told_with_both_names() {
     for name in ["charge", "reserve"] {
         assert!(said.out.contains(name), "{name}: {said:?}");
     }
+    assert!(said.out.contains("; it is tried again "), "{said:?}");
     let why = server.say(&["why", "order/o-1", "-o", "json"]).expect(0).json();
     assert_eq!(why["reasons"][0]["code"], "blocked", "{why}");
+    // It is waiting, and nothing that it waits for will come: everybody who looks is told.
+    let got = server.say(&["runs", "get", "order/o-1", "-o", "json"]).expect(0).json();
+    assert_eq!(got["meta"]["blocked"]["code"], "NON_DETERMINISM", "{got}");
+    let said = server.say(&["runs", "get", "order/o-1"]).expect(0);
+    assert!(said.out.contains("blocked") && said.out.contains("NON_DETERMINISM"), "{said:?}");
+    let watch = server.say(&["runs", "watch", "order/o-1", "--timeout", "3s"]).expect(5);
+    let told = watch.out.lines().find(|line| line.contains(" blocked "));
+    assert!(told.is_some_and(|line| line.contains("NON_DETERMINISM")), "{watch:?}");
+    let wait = ["runs", "resume", "order/o-1", "--wait", "--timeout", "7s"];
+    let said = server.say(&wait).expect(5);
+    assert_eq!(said.err.matches("order/o-1 is blocked: ").count(), 1, "{said:?}");
+    assert!(said.err.contains("hint: this code cannot carry it on"), "{said:?}");
+    // One that waits as it should is not.
+    server.say(&["runs", "create", "order/o-2"]).expect(0);
+    until("it waits", || {
+        let got = server.say(&["runs", "get", "order/o-2", "-o", "json"]).expect(0).json();
+        assert!(got["meta"]["blocked"].is_null(), "{got}");
+        got["meta"]["currentStep"]["waitEventType"] == "approval"
+    });
 }

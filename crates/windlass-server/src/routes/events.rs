@@ -1,5 +1,6 @@
 //! Sending events to runs.
 
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass::kernel::{Body, MessageId, MessageName};
@@ -37,16 +38,16 @@ pub(crate) struct EventSent {
 /// Reads the type of an event. The engine gives messages of its own wider names, with `.` and `:`; clients
 /// are held to the pattern of ids, as the specification of this route has it.
 fn event_type(text: &str, limits: &windlass::Limits) -> Result<MessageName, ApiError> {
-    let name = MessageName::with_limits(text, limits)
-        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if text.starts_with('-') || !text.chars().all(plain) {
+        let shown: String = text.chars().take(100).collect();
         let message = format!(
-            "the event type {text:?} has other characters than letters, digits, `_` and `-`, or begins with `-`"
+            "the event type {shown:?} has other characters than letters, digits, `_` and `-`, or begins with `-`"
         );
         return Err(ApiError::invalid("INVALID_EVENT_TYPE", message));
     }
-    Ok(name)
+    MessageName::with_limits(text, limits)
+        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))
 }
 
 /// Sends an event to a run. It waits there until the run asks for its type.
@@ -69,7 +70,16 @@ pub(crate) async fn send(
     check_depth("payload", &payload, limits.json_depth_max)?;
     let run = find(&call, &at).await?;
     call.may_send(&run, &name).await?;
-    call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
+    let sent = call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await;
     let run = find(&call, &at).await?;
+    sent.map_err(|error| match error.code() {
+        // Whoever sends knows the run by its name and not by the key of a generation.
+        "RUN_TERMINAL" => {
+            let message =
+                format!("{}/{} is {} and takes nothing more", run.workflow, run.id, run.status);
+            ApiError::new(StatusCode::CONFLICT, "INSTANCE_TERMINAL", message)
+        }
+        _ => error.into(),
+    })?;
     Ok(Json(EventSent { status: InstanceStatus::of(&run) }))
 }

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
-use windlass::RunStatus;
+use windlass::{RunStatus, Timestamp};
 use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
 use windlass_engine::StartRun;
 
@@ -73,7 +73,8 @@ pub(crate) async fn list(
     }))
 }
 
-async fn known(
+/// The model of a workflow that has runs or is served; any other is not found.
+pub(crate) async fn known(
     call: &Call,
     workflow: &WorkflowName,
 ) -> Result<windlass::kernel::ModelName, ApiError> {
@@ -265,6 +266,16 @@ pub(crate) async fn batch(
     Ok(Json(CreatedInstances { instances: instances.collect() }))
 }
 
+/// Why no build that tried could carry a run on.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BlockedView {
+    /// A stable code.
+    #[schema(example = "NON_DETERMINISM")]
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+}
+
 /// What there is to know of a run beside its status.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -307,6 +318,9 @@ pub(crate) struct InstanceMeta {
     /// Who takes its turn just now.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub held_by: Option<windlass::kernel::WorkerKey>,
+    /// Why it waits, if no build that tried could carry it on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<BlockedView>,
 }
 
 /// A run.
@@ -324,8 +338,19 @@ pub(crate) struct InstanceView {
 }
 
 impl InstanceView {
-    pub(crate) async fn of(call: &Call, run: &Run, steps: &[Step]) -> Result<Self, ApiError> {
-        let now = call.engine.clock().now();
+    /// The view of a run, with what blocks it and whether it is being cancelled.
+    pub(crate) async fn read(call: &Call, run: &Run, steps: &[Step]) -> Result<Self, ApiError> {
+        let mut view = Self::of(run, steps, call.engine.clock().now());
+        view.details.cancelling = call.engine.is_cancelling(run).await?;
+        if may_be_blocked(run, steps) {
+            let blocked = call.engine.blocked(run).await?;
+            view.meta.blocked =
+                blocked.map(|found| BlockedView { code: found.code, message: found.reason });
+        }
+        Ok(view)
+    }
+
+    fn of(run: &Run, steps: &[Step], now: Timestamp) -> Self {
         let step = current_step(steps).map(|step| StepView::of(step, run, now));
         let meta = InstanceMeta {
             workflow_name: run.workflow.to_string(),
@@ -344,15 +369,24 @@ impl InstanceView {
             root: run.root,
             next_turn_at: run.turn.due_at.filter(|_| !run.status.is_ended()).map(Time),
             held_by: run.turn.worker,
+            blocked: None,
         };
-        let cancelling = call.engine.is_cancelling(run).await?;
-        Ok(Self {
+        Self {
             id: run.id.to_string(),
             workflow_name: run.workflow.to_string(),
-            details: InstanceStatus { cancelling, ..InstanceStatus::of(run) },
+            details: InstanceStatus::of(run),
             meta,
-        })
+        }
     }
+}
+
+// What blocks a run is in its last event, and most reads are of runs that wait for something: those
+// are due when a step of theirs is, or never. One that is blocked is due when it is tried again.
+fn may_be_blocked(run: &Run, steps: &[Step]) -> bool {
+    let is_tried_again = |due| !steps.iter().any(|step| step.due_at == Some(due));
+    !run.status.is_ended()
+        && run.started_at.is_some()
+        && run.turn.due_at.is_some_and(is_tried_again)
 }
 
 /// The newest generation of the run that a path names.
@@ -371,5 +405,5 @@ pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
     let namespace = call.engine.namespace().clone();
     let looked = call.engine.store().look(namespace, at.workflow.clone(), at.id.clone()).await?;
     let looked = looked.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
-    InstanceView::of(&call, &looked.run, &looked.open_steps).await.map(Json)
+    InstanceView::read(&call, &looked.run, &looked.open_steps).await.map(Json)
 }

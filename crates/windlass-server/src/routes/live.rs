@@ -23,7 +23,7 @@ use crate::auth::{Caller, Scope, Target};
 use crate::cursor;
 use crate::error::{ApiError, Failure};
 use crate::extract::{AtRun, Call};
-use crate::view::{InstanceStatus, LedgerEvent, LogRecord, StepRecord};
+use crate::view::{InstanceStatus, LedgerEvent, LogRecord, StepRecord, Time};
 
 /// How often a run that does not move is looked at: soon after a change, then less and less.
 const LOOK_MIN: Duration = Duration::from_millis(20);
@@ -273,6 +273,7 @@ fn status_of(run: &Run) -> serde_json::Value {
         "id": run.id.as_str(),
         "runNumber": run.generation,
         "runKey": run.run_key,
+        "at": Time(run.updated_at),
         "details": InstanceStatus::of(run),
     })
 }

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{Run, RunId, RunKey, WorkflowName};
 
 use super::control::Action;
-use super::instances::InstanceView;
+use super::instances::{InstanceView, known};
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
 use crate::error::{ApiError, ApiResult, Failure};
@@ -112,7 +112,7 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
     };
     let looked = looked.filter(|looked| visible(&looked.run)).ok_or_else(not_found)?;
     ask(&call, Scope::Read, &looked.run, "runs").await?;
-    InstanceView::of(&call, &looked.run, &looked.open_steps).await.map(Json)
+    InstanceView::read(&call, &looked.run, &looked.open_steps).await.map(Json)
 }
 
 /// Which runs to act on.
@@ -204,6 +204,10 @@ pub(crate) async fn bulk(
     let reason = request.reason.as_deref().map(super::control::check_reason).transpose()?;
     let BulkFilter { workflow, status, labels, created_from, created_before } = request.filter;
     let workflow = workflow.as_deref().map(|name| workflow_name(&call, name)).transpose()?;
+    if let Some(workflow) = &workflow {
+        // A name that is mistyped is not a workflow of which no run matches.
+        known(&call, workflow).await?;
+    }
     let params = RunsParams {
         status,
         label: Vec::new(),

@@ -1,12 +1,12 @@
 //! Why a run is where it is.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use windlass_engine::{Child, Reason, Why};
 
-use super::instances::find;
+use super::history::generation;
 use crate::error::{ApiResult, Failure};
-use crate::extract::{AtRun, Call};
+use crate::extract::{AtRun, Call, Params};
 use crate::json::Json;
 use crate::view::Time;
 
@@ -52,14 +52,27 @@ pub(crate) struct WhyView {
     pub reasons: Vec<ReasonView>,
 }
 
+/// Of which generation.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WhyParams {
+    /// Which generation; the newest if not said.
+    run_number: Option<u32>,
+}
+
 /// Tells why a run does not move: what it waits for, and what that waits for.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/why",
     tag = "instances", operation_id = "why",
     params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+        ("instanceId" = String, Path, description = "The run's id"), WhyParams),
     responses((status = 200, body = WhyView), (status = "default", body = Failure)))]
-pub(crate) async fn why(call: Call, at: AtRun) -> ApiResult<WhyView> {
-    let run = find(&call, &at).await?;
+pub(crate) async fn why(
+    call: Call,
+    at: AtRun,
+    Params(params): Params<WhyParams>,
+) -> ApiResult<WhyView> {
+    let run = generation(&call, &at, params.run_number).await?;
     let explained = call.engine.why(run.run_key).await?;
     Ok(Json(WhyView {
         id: explained.run.id.to_string(),

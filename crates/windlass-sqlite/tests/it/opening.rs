@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use windlass_kernel::verify::verify_store;
-use windlass_kernel::{ErrorKind, RunStatus, Turn, Wake};
-use windlass_sqlite::Options;
+use windlass_kernel::{ErrorKind, RunStatus, Store as _, Turn, Wake};
+use windlass_sqlite::{Options, SqliteStore};
 use windlass_testkit::memory::ManualClock;
 
 use crate::support::Home;
@@ -66,6 +66,40 @@ async fn a_newer_schema_is_left_alone() {
     assert_eq!((error.code(), error.kind()), ("STORE_NEWER", ErrorKind::Closed));
     assert!(error.message().contains("99"), "{error}");
     assert_eq!(std::fs::read(home.path()).unwrap(), before);
+}
+
+#[tokio::test]
+async fn what_is_only_looked_at_is_left_as_it_is() {
+    let home = Home::new();
+    let look = || SqliteStore::open(home.path(), Options { inspect: true, ..home.options() });
+    let refused = || look().err().expect("it does not open");
+    assert_eq!((refused().code(), refused().kind()), ("STORE_NOT_FOUND", ErrorKind::NotFound));
+    std::fs::write(home.path(), "").unwrap();
+    assert_eq!(refused().code(), "STORE_NOT_FOUND");
+    assert_eq!(std::fs::read_dir(home.path().parent().unwrap()).unwrap().count(), 1);
+
+    let world = home.open().await;
+    let (run, _) = world.create_held("held").await;
+    world.store.close().await.unwrap();
+    home.raw().execute_batch("DROP INDEX runs_ready; DROP TRIGGER runs_ended").unwrap();
+    let before = std::fs::read(home.path()).unwrap();
+    let store = look().unwrap();
+    assert_eq!(home.refusal().code(), "STORE_LOCKED");
+    let damage = store.check().await.unwrap().join(" ");
+    assert!(damage.contains("\"runs_ready\"") && damage.contains("\"runs_ended\""), "{damage}");
+    let report = verify_store(&*store, &[]).await.unwrap();
+    assert!(report.is_clean() && report.runs == 1, "{report:?}");
+    // Whoever held a turn holds it still.
+    let loaded = store.load(vec![run.run_key]).await.unwrap().remove(0);
+    assert!(loaded.run.turn.worker.is_some());
+    assert_eq!(store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
+    store.close().await.unwrap();
+    assert_eq!(std::fs::read(home.path()).unwrap(), before);
+
+    home.raw().pragma_update(None, "user_version", 0).unwrap();
+    let error = refused();
+    assert_eq!((error.code(), error.kind()), ("STORE_OLDER", ErrorKind::Closed));
+    assert!(error.message().contains("version 0; this build needs 1"), "{error}");
 }
 
 #[tokio::test]

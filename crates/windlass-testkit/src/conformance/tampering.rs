@@ -8,7 +8,10 @@ use crate::world::{Dialect, World};
 /// Damage behind the store's back is found, and the run and the place are named.
 pub async fn is_named_by_verification(world: World) {
     let dialect = world.subject.dialect().expect("a SQL database");
-    let keys = varied(&world).await;
+    let mut keys = varied(&world).await;
+    let (reopened, hold) = world.create_held("reopened").await;
+    world.ok(world.step_commit(&reopened, hold, "one", "1")).await;
+    keys.push(reopened.run_key);
     let run = |n: usize| dialect.key(keys[n].0);
     let bytes = |text: &str| match dialect {
         Dialect::Sqlite => format!("CAST('{text}' AS BLOB)"),
@@ -22,13 +25,14 @@ pub async fn is_named_by_verification(world: World) {
         world.subject.raw_sql("DROP TRIGGERS".to_owned()).await.expect("triggers can be dropped");
     }
     let cases = [
-        ("runs", "output", "1", ""),
-        ("steps", "result", "2", "step_key = 'one' AND"),
-        ("events", "payload", "{}", "ordinal = 1 AND"),
-        ("messages", "body", "0", ""),
+        ("runs", "output", bytes("1"), ""),
+        ("steps", "result", bytes("2"), "step_key = 'one' AND"),
+        ("events", "payload", bytes("{}"), "ordinal = 1 AND"),
+        ("messages", "body", bytes("0"), ""),
+        // A finished step that would be done again.
+        ("steps", "status", "'pending'".to_owned(), "step_key = 'one' AND"),
     ];
     for (n, (table, column, value, which)) in cases.into_iter().enumerate() {
-        let value = bytes(value);
         let sql =
             format!("UPDATE {table} SET {column} = {value} WHERE {which} run_key = {}", run(n));
         let statement = format!("{}{sql}", disarm(table));

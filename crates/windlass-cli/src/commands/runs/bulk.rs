@@ -1,11 +1,13 @@
 //! One action on all runs that a filter takes, with a count before it is done.
 
+use std::io::IsTerminal as _;
+
 use serde_json::{Value, json};
 
 use crate::args::{BulkArgs, Named, RunRef};
 use crate::commands::{Api, labels_of};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{cell, note};
+use crate::output::{ask, cell, note};
 
 /// The most runs that the server takes in one call, and what it takes if nothing is said.
 const TAKEN_MAX: u32 = 1_000;
@@ -26,6 +28,9 @@ pub(super) async fn run(
     };
     let mut body = json!({ "action": action, "dryRun": bulk.dry_run });
     body["filter"] = filter(workflow, bulk);
+    if !bulk.dry_run && !bulk.yes && body["filter"] == json!({}) {
+        confirm(&api, action).await?;
+    }
     if let Some(limit) = bulk.limit {
         body["limit"] = limit.into();
     }
@@ -65,6 +70,26 @@ pub(super) async fn run(
         });
     }
     Ok(exit)
+}
+
+// Nothing says which runs are meant: a filter may have been forgotten.
+async fn confirm(api: &Api, action: &str) -> Result<(), Failure> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        let message = format!("--all without a filter would {action} every run there is");
+        let hint = "say which with --workflow, --status, --label or --created-…, or say --yes";
+        return Err(Failure::usage(message).with_hint(hint));
+    }
+    let count = json!({ "action": action, "dryRun": true, "filter": {} });
+    let counted = api.client.post(&["runs", "bulk"], &count).await?;
+    let least = if counted["more"] == true { "at least " } else { "" };
+    let matched = cell(&counted, "matched");
+    ask(&format!("{action} every run, {least}{matched} of them? [y/N] "))?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        true => Ok(()),
+        false => Err(Failure::error("nothing was done")),
+    }
 }
 
 fn filter(workflow: Option<String>, bulk: &BulkArgs) -> Value {

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{RunName, bulk, resolve, wait};
-use crate::args::{CancelArgs, ControlArgs, RestartArgs, SendEventArgs, TerminateArgs, WaitArgs};
+use super::{RunName, bulk, resolve_newest, wait};
+use crate::args::{
+    CancelArgs, ControlArgs, PauseArgs, RestartArgs, SendEventArgs, TerminateArgs, WaitArgs,
+};
 use crate::commands::{Api, read_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::cell;
@@ -16,12 +18,28 @@ pub(super) async fn run(api: Api, action: &'static str, args: ControlArgs) -> Ou
         return bulk::run(api, action, &args.run, &args.bulk, None).await;
     }
     bulk::refuse_filters(&args.bulk, action)?;
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     act(api, &run, action, &json!({}), &args.wait).await
 }
 
+pub(super) async fn pause(api: Api, args: PauseArgs) -> Outcome {
+    if args.bulk.all {
+        if args.wait.wait {
+            return Err(Failure::usage("--wait is for one run, and --all for many"));
+        }
+        return bulk::run(api, "pause", &args.run, &args.bulk, None).await;
+    }
+    bulk::refuse_filters(&args.bulk, "pause")?;
+    let run = resolve_newest(&api.client, &args.run).await?;
+    if !args.wait.wait {
+        return act(api, &run, "pause", &json!({}), &WaitArgs::default()).await;
+    }
+    api.client.post(&run.path(&["pause"]), &json!({})).await?;
+    wait::until_paused(&api, &run, &args.wait).await
+}
+
 pub(super) async fn restart(api: Api, args: RestartArgs) -> Outcome {
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     act(api, &run, "restart", &json!({}), &args.wait).await
 }
 
@@ -31,7 +49,7 @@ pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
         return bulk::run(api, "terminate", &args.run, &args.bulk, reason).await;
     }
     bulk::refuse_filters(&args.bulk, "terminate")?;
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     let body = match args.reason {
         Some(reason) => json!({ "reason": reason }),
         None => json!({}),
@@ -40,7 +58,7 @@ pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
 }
 
 pub(super) async fn cancel(api: Api, args: CancelArgs) -> Outcome {
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     let found = api.client.get(&run.path(&[]), &Vec::new()).await?;
     let key = cell(&found["meta"], "runKey");
     let body = match args.reason {
@@ -68,8 +86,18 @@ async fn act(api: Api, run: &RunName, action: &str, body: &Value, then: &WaitArg
     }
     match api.out.is_text() {
         true => {
-            let status = api.out.status(&cell(&answer["details"], "status"));
-            api.out.line(&format!("{run} {}", past(action, &status)))?;
+            let status = cell(&answer["details"], "status");
+            let said = match action {
+                // The server leaves a run as it is that was not paused.
+                "resume" if wait::is_final(&status) => {
+                    format!(
+                        "has ended and stays {}: there is nothing to resume",
+                        api.out.status(&status)
+                    )
+                }
+                _ => past(action, &api.out.status(&status)),
+            };
+            api.out.line(&format!("{run} {said}"))?;
         }
         false => api.out.value(&answer)?,
     }
@@ -89,7 +117,7 @@ fn past(action: &str, status: &str) -> String {
 }
 
 pub(super) async fn send_event(api: Api, args: SendEventArgs) -> Outcome {
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     let mut body = json!({ "type": args.event_type });
     if let Some(payload) = &args.payload {
         body["payload"] = read_json("--payload", payload)?;

@@ -27,7 +27,7 @@ pub(super) async fn run(api: Api, args: CreateArgs) -> Outcome {
         }
         _ => failure,
     })?;
-    let run = RunName { workflow, id: cell(&created, "id") };
+    let run = RunName::new(workflow, cell(&created, "id"));
     if args.wait.wait {
         if api.out.is_text() {
             note(&format!("started {run}"));

@@ -3,16 +3,17 @@
 use serde_json::Value;
 
 use super::resolve;
+use super::wait::{blocked_text, is_final};
 use crate::args::GetArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{
-    Out, ago, cell, error_text, hanging, labels_text, plain, plain_line, pretty, short_json,
+    Out, ago, cell, error_text, hanging, labels_text, plain_line, pretty, short_json,
 };
 
 pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
-    let found = client.get(&run.path(&[]), &Vec::new()).await?;
+    let found = client.get(&run.view(), &Vec::new()).await?;
     if !out.is_text() {
         out.value(&found)?;
         return Ok(Exit::Ok);
@@ -26,8 +27,8 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let cancelling = if details["cancelling"] == true { ", cancelling" } else { "" };
     line("status", out.status(&cell(details, "status")) + cancelling)?;
     line("error", error_text(&details["error"]))?;
-    line("blocked", blocked(&meta["blocked"]))?;
-    current_step(out, &meta["currentStep"])?;
+    line("blocked", blocked_text(&meta["blocked"]))?;
+    current_step(out, &meta["currentStep"], is_final(&cell(details, "status")))?;
     line("generation", cell(meta, "runNumber"))?;
     line("labels", labels_text(&meta["labels"]))?;
     for (name, key) in [
@@ -52,19 +53,11 @@ fn time(value: &Value) -> String {
     value.as_str().map(|text| format!("{} ({})", plain_line(text), ago(text))).unwrap_or_default()
 }
 
-fn blocked(value: &Value) -> String {
-    match value {
-        Value::String(text) => plain(text),
-        Value::Object(_) => error_text(value),
-        _ => String::new(),
-    }
-}
-
-fn current_step(out: Out, step: &Value) -> Result<(), Failure> {
+fn current_step(out: Out, step: &Value, ended: bool) -> Result<(), Failure> {
     if step.is_null() {
         return Ok(());
     }
-    out.line(&format!("{} {}", out.dim("step      "), hanging(&step_text(step), 11)))
+    out.line(&format!("{} {}", out.dim("step      "), hanging(&step_text(step, ended), 11)))
 }
 
 /// What a step is and where: the engine's own words, which tell more than those that every client knows.
@@ -76,21 +69,21 @@ pub(super) fn words(step: &Value) -> (String, String) {
     (word("kind", "type"), word("state", "status"))
 }
 
-/// A step in one line: what it is, and what it waits for.
-pub(super) fn step_text(step: &Value) -> String {
+/// A step in one line: what it is, and what it waits for, unless its run has ended.
+pub(super) fn step_text(step: &Value, ended: bool) -> String {
     let (kind, state) = words(step);
     let mut text = format!("{:?} ({kind}, {state})", cell(step, "name"));
     if let Some(attempts) = step["attempts"].as_u64().filter(|attempts| *attempts > 0) {
         let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
         text += &format!(", attempt {attempts}{max}");
     }
-    let settled = matches!(step["status"].as_str(), Some("completed" | "errored" | "cancelled"));
+    let settled = ended || matches!(step["status"].as_str(), Some("completed" | "errored"));
     if let Some(event) = step["waitEventType"].as_str() {
         let waits = if settled { "waited" } else { "waits" };
         text += &format!(", {waits} for an event of type {event:?}");
     }
     for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
-        if let Some(at) = step[key].as_str() {
+        if let Some(at) = step[key].as_str().filter(|_| !settled) {
             text += &format!(", {word} {}", ago(at));
         }
     }

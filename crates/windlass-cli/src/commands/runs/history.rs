@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::get::words;
 use super::logs::{self, log_params};
-use super::{RunName, resolve};
+use super::{RunName, resolve, wait};
 use crate::args::{HistoryArgs, LogFilter};
 use crate::client::{Client, Params};
 use crate::commands::Api;
@@ -15,8 +15,9 @@ const PAGE: &str = "100";
 /// The most pages that one section is read.
 const PAGES_MAX: usize = 1_000;
 
-pub(super) async fn run(Api { client, out }: Api, args: HistoryArgs) -> Outcome {
+pub(super) async fn run(Api { client, out }: Api, mut args: HistoryArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
+    args.filter.run_number = run.number(args.filter.run_number)?;
     let (number, steps) = section(&client, &run, &args.filter, "steps").await?;
     let (_, events) = section(&client, &run, &args.filter, "events").await?;
     let logs = match args.include_logs {
@@ -31,7 +32,8 @@ pub(super) async fn run(Api { client, out }: Api, args: HistoryArgs) -> Outcome 
         out.value(&value)?;
         return Ok(Exit::Ok);
     }
-    print_steps(out, &steps, args.full)?;
+    let ended = wait::is_ended(&client, &run, args.filter.run_number).await?;
+    print_steps(out, &steps, args.full, ended)?;
     print_events(out, &events, args.full)?;
     for line in logs.iter().flatten() {
         logs::print(out, line, args.full)?;
@@ -71,7 +73,7 @@ pub(super) async fn section(
     Ok((Value::Null, rows))
 }
 
-fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
+fn print_steps(out: Out, steps: &[Value], full: bool, ended: bool) -> Result<(), Failure> {
     let mut table =
         out.table(&["STEP", "TYPE", "STATUS", "TRIES", "UPDATED", "WAITS FOR", "RESULT"]);
     for step in steps {
@@ -84,7 +86,7 @@ fn print_steps(out: Out, steps: &[Value], full: bool) -> Result<(), Failure> {
             result = short_json(&step["result"], if full { usize::MAX } else { 60 });
         }
         let mut waits = Vec::new();
-        if step["status"] != "completed" {
+        if !ended && step["status"] != "completed" {
             let event = cell(step, "waitEventType");
             waits.extend((!event.is_empty()).then_some(event));
             for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {

@@ -14,12 +14,13 @@ const PAGES_MAX: usize = 1_000;
 
 pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
+    let number = run.number(args.run_number)?;
     let mut rows: Vec<Value> = Vec::new();
-    let mut cursor: Option<String> = None;
+    let mut cursor = args.cursor;
     for _ in 0..PAGES_MAX {
         let scope = if args.root { "root" } else { "run" };
         let mut params: Params = vec![("scope", scope.to_owned()), ("pageSize", "100".to_owned())];
-        params.extend(args.run_number.map(|number| ("runNumber", number.to_string())));
+        params.extend(number.map(|number| ("runNumber", number.to_string())));
         params.extend(cursor.take().map(|cursor| ("cursor", cursor)));
         let mut page = client.get(&run.path(&["ledger"]), &params).await?;
         rows.extend(page["events"].as_array_mut().map(std::mem::take).unwrap_or_default());
@@ -32,7 +33,11 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
         note(&format!("only the first {} events are shown", rows.len()));
     }
     if !out.is_text() {
-        out.list(&json!({ "events": rows, "hasNextPage": cursor.is_some() }), "events")?;
+        let mut page = json!({ "events": rows, "hasNextPage": cursor.is_some() });
+        if let Some(cursor) = cursor {
+            page["cursor"] = cursor.into();
+        }
+        out.list(&page, "events")?;
         return Ok(Exit::Ok);
     }
     let columns = match args.full {

@@ -15,10 +15,14 @@ pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
     if args.limit == 0 {
         return Err(Failure::usage("--limit is 0; use 1 or more"));
     }
-    let (rows, more) = pages(&api, &args).await?;
+    let (rows, next) = pages(&api, &args).await?;
     let out = api.out;
     if !out.is_text() {
-        out.list(&json!({ "runs": rows, "hasNextPage": more }), "runs")?;
+        let mut page = json!({ "runs": rows, "hasNextPage": next.is_some() });
+        if let Some(next) = next {
+            page["cursor"] = next.into();
+        }
+        out.list(&page, "runs")?;
         return Ok(Exit::Ok);
     }
     let columns = ["RUN", "STATUS", "CREATED", "UPDATED", "LABELS", "ERROR"];
@@ -42,19 +46,20 @@ pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
         return Ok(Exit::Ok);
     }
     table.print()?;
-    if more {
+    if next.is_some() {
         note(&format!("there are more: --limit {}", args.limit * 10));
     }
     Ok(Exit::Ok)
 }
 
-async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, bool), Failure> {
+// The rows, and where the next ones begin.
+async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, Option<String>), Failure> {
     let (path, items) = match &args.workflow {
         Some(workflow) => (vec!["workflows", workflow.as_str(), "instances"], "instances"),
         None => (vec!["runs"], "runs"),
     };
     let mut rows: Vec<Value> = Vec::new();
-    let mut cursor: Option<String> = None;
+    let mut cursor = args.cursor.clone();
     let mut searching = None;
     loop {
         let mut params = filter_params(&args.filter);
@@ -66,7 +71,7 @@ async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, bool), Failure
         let next = page["cursor"].as_str().map(ToOwned::to_owned);
         let more = page["hasNextPage"].as_bool().unwrap_or(next.is_some());
         if !more || next.is_none() || rows.len() >= args.limit {
-            return Ok((rows, more));
+            return Ok((rows, next.filter(|_| more)));
         }
         if next == cursor {
             return Err(Failure::error("the server answers the same page for ever"));

@@ -16,8 +16,9 @@ use crate::patience::Patience;
 /// How often new lines are asked for.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(Api { client, out }: Api, args: LogsArgs) -> Outcome {
+pub(super) async fn run(Api { client, out }: Api, mut args: LogsArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
+    args.filter.run_number = run.number(args.filter.run_number)?;
     if args.follow {
         return follow(&client, out, &run, &args).await;
     }
@@ -99,12 +100,18 @@ pub(super) fn log_params(filter: &LogFilter) -> Params {
     params
 }
 
-/// One line of the log.
+/// Prints one line of the log with its time.
 pub(super) fn print(out: Out, line: &Value, full: bool) -> Result<(), Failure> {
-    let time = out.dim(&clock(&cell(line, "createdAt")));
+    let time = clock(&cell(line, "createdAt"));
     // Further lines of a message stand under its first.
-    let message = hanging(&text(line, "message"), 19);
-    let mut text = format!("{time} {} {message}", out.level(&cell(line, "level")));
+    let said = hanging(&self::line(out, line, full), time.chars().count() + 7);
+    out.line(&format!("{} {said}", out.dim(&time)))
+}
+
+/// One line of the log: its level, what it says, and where it is from.
+pub(super) fn line(out: Out, line: &Value, full: bool) -> String {
+    let message = text(line, "message");
+    let mut text = format!("{} {}", out.level(&cell(line, "level")), message.trim_end());
     let (category, step) = (cell(line, "category"), cell(line, "stepKey"));
     let mut about: Vec<String> = Vec::new();
     about.extend((!category.is_empty()).then_some(category));
@@ -117,5 +124,5 @@ pub(super) fn print(out: Out, line: &Value, full: bool) -> Result<(), Failure> {
     if full && !line["data"].is_null() {
         text += &format!(" {}", short_json(&line["data"], usize::MAX));
     }
-    out.line(&text)
+    text
 }

@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::get::step_text;
 use super::ledger::summary;
-use super::{RunName, logs, resolve, wait};
+use super::{RunName, logs, resolve_newest, wait};
 use crate::args::WatchArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, hanging, note};
+use crate::output::{Out, cell, clock, hanging, note};
 use crate::patience::Patience;
 
 /// A connection that lasted so long was one, whatever came over it.
@@ -23,14 +23,14 @@ const CONNECTED_MIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(300);
 
 pub(super) async fn run(api: Api, args: WatchArgs) -> Outcome {
-    let run = resolve(&api.client, &args.run).await?;
+    let run = resolve_newest(&api.client, &args.run).await?;
     let started = Instant::now();
     let watching = watch(&api, &run);
     match args.timeout {
         None => watching.await,
         Some(max) => match tokio::time::timeout(max, watching).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(wait::too_long(&run, started.elapsed(), None)),
+            Err(_) => Err(wait::too_long(&api.client, &run, started.elapsed(), None).await),
         },
     }
 }
@@ -40,7 +40,8 @@ async fn watch(Api { client, out }: &Api, run: &RunName) -> Outcome {
         let response = client.stream(&run.path(&["live"]), last_id.as_deref()).await?;
         Ok(response.bytes_stream())
     };
-    follow(open, Patience::new(None), run, |event| show(*out, run, event)).await
+    let mut ended = false;
+    follow(open, Patience::new(None), run, |event| show(*out, run, event, &mut ended)).await
 }
 
 // The stream is opened again where it broke, by the id of the last event that arrived. A run that
@@ -86,8 +87,9 @@ where
     }
 }
 
-// The exit code if this was the end.
-fn show(out: Out, run: &RunName, event: &Event) -> Result<Option<Exit>, Failure> {
+// The exit code if this was the end. `ended` is whether the run had ended before it was watched: its
+// status is told first.
+fn show(out: Out, run: &RunName, event: &Event, ended: &mut bool) -> Result<Option<Exit>, Failure> {
     let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return Ok(None) };
     let ends = event.event == "end";
     if !out.is_text() {
@@ -101,23 +103,37 @@ fn show(out: Out, run: &RunName, event: &Event) -> Result<Option<Exit>, Failure>
     match event.event.as_str() {
         "status" => {
             let details = if data["details"].is_object() { &data["details"] } else { &data };
-            out.line(&format!("{} {}", out.dim("status"), out.status(&cell(details, "status"))))?;
+            let status = cell(details, "status");
+            *ended = wait::is_final(&status);
+            line(out, &data["at"], "status", &out.status(&status))?;
         }
         "step" => {
             let step = if data["step"].is_object() { &data["step"] } else { &data };
-            out.line(&format!("{}   {}", out.dim("step"), hanging(&step_text(step), 7)))?;
+            line(out, &step["updatedAt"], "step", &step_text(step, *ended))?;
         }
         "log" => {
-            logs::print(out, if data["log"].is_object() { &data["log"] } else { &data }, true)?
+            let log = if data["log"].is_object() { &data["log"] } else { &data };
+            line(out, &log["createdAt"], "log", &logs::line(out, log, true))?;
+        }
+        "event" if data["type"] == "workflow.blocked" => {
+            let (code, reason) = (&data["summary"]["code"], &data["summary"]["reason"]);
+            let blocked = serde_json::json!({ "code": code, "message": reason });
+            line(out, &data["at"], "blocked", &wait::blocked_text(&blocked))?;
         }
         "event" => {
-            let summary = hanging(&summary(&data["summary"], false), 7);
-            out.line(&format!("{}  {} {summary}", out.dim("event"), cell(&data, "type")))?;
+            let said = format!("{} {}", cell(&data, "type"), summary(&data["summary"], false));
+            line(out, &data["at"], "event", &said)?;
         }
         "end" => return wait::end(out, run, &normalised(&data)).map(Some),
         other => note(&format!("{other}: {}", event.data)),
     }
     Ok(None)
+}
+
+fn line(out: Out, at: &Value, word: &str, said: &str) -> Result<(), Failure> {
+    let time = at.as_str().map(clock).unwrap_or_default();
+    let columns = time.chars().count() + 9;
+    out.line(&format!("{} {}", out.dim(&format!("{time} {word:<7}")), hanging(said, columns)))
 }
 
 fn normalised(data: &Value) -> Value {
@@ -157,7 +173,7 @@ mod tests {
         away_max: Duration,
         open: impl Fn(usize, Option<String>) -> Result<Chunks, Failure>,
     ) -> Result<Vec<String>, Failure> {
-        let run = RunName { workflow: "order".into(), id: "x".into() };
+        let run = RunName::new("order".into(), "x".into());
         let (opens, mut seen) = (AtomicUsize::new(0), Vec::new());
         let open =
             async |last_id: Option<String>| open(opens.fetch_add(1, Ordering::Relaxed), last_id);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use windlass::kernel::Fact;
 use windlass::{Address, Store};
 
-use super::{open, open_existing};
+use super::{Opened, look, open};
 use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, now, plain};
@@ -24,11 +24,12 @@ const FSYNC_MAX: Duration = Duration::from_millis(20);
 const FSYNCS: u32 = 10;
 
 pub(crate) async fn doctor(InspectArgs { store: arg, output }: InspectArgs) -> Outcome {
-    let store = open_existing(&arg).await?;
-    let mut facts = vec![Fact::new("store", without_password(&arg.store))];
+    let opened = look(&arg).await?;
+    let (store, shown) = (&opened.store, opened.shown());
+    let mut facts = vec![Fact::new("store", shown)];
     facts.extend(store.facts().await?);
-    facts.push(clock(&*store).await?);
-    if let Ok(Address::Sqlite(path)) = arg.store.parse() {
+    facts.push(clock(&**store).await?);
+    if let Ok(Address::Sqlite(path)) = opened.address.parse() {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         facts.push(disk(folder)?);
@@ -42,7 +43,13 @@ pub(crate) async fn doctor(InspectArgs { store: arg, output }: InspectArgs) -> O
         let worry = "restore from a backup, or export what still reads";
         facts.push(Fact::new("damage", sentence).worry(Some(worry.to_owned())));
     }
-    facts.extend(queues(&*store).await?);
+    match queues(&**store).await {
+        Ok(found) => facts.extend(found),
+        // An index may be missing: that has been said, and the rest is told all the same.
+        Err(failure) => {
+            facts.push(Fact::new("queues", "do not read").worry(Some(failure.to_string())));
+        }
+    }
     store.close().await?;
     let worries = facts.iter().filter(|fact| fact.worry.is_some()).count();
     let out = Out::new(output.output);
@@ -143,12 +150,12 @@ async fn queues(store: &dyn Store) -> Result<Vec<Fact>, Failure> {
 
 /// Opening a store is what brings its schema up to date; this says so and nothing else.
 pub(crate) async fn migrate(InspectArgs { store: arg, output }: InspectArgs) -> Outcome {
-    let store = open(&arg).await?;
+    let Opened { store, address } = open(&arg).await?;
     let facts = store.facts().await?;
     let schema = facts.into_iter().find(|fact| fact.name == "schema").map(|fact| fact.value);
     let schema = schema.unwrap_or_default();
     store.close().await?;
-    let (out, shown) = (Out::new(output.output), without_password(&arg.store));
+    let (out, shown) = (Out::new(output.output), without_password(&address));
     match out.is_text() {
         true => out.line(&format!("{shown} has the schema of this build: {schema}"))?,
         false => out.value(&json!({ "store": shown, "schema": schema }))?,

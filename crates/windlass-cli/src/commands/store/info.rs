@@ -3,17 +3,16 @@
 use serde_json::{Value, json};
 use windlass::kernel::{Capped, Health, QueueHealth, RunCount};
 
-use super::open_existing;
+use super::look;
 use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, plain};
-use crate::shown::without_password;
 
 pub(crate) async fn info(args: InspectArgs) -> Outcome {
-    let store = open_existing(&args.store).await?;
-    let health = store.health().await?;
-    store.close().await?;
-    let (out, shown) = (Out::new(args.output.output), without_password(&args.store.store));
+    let opened = look(&args.store).await?;
+    let health = opened.store.health().await?;
+    opened.store.close().await?;
+    let (out, shown) = (Out::new(args.output.output), opened.shown());
     match out.is_text() {
         true => print(out, &shown, &health)?,
         false => out.value(&document(&shown, &health))?,

@@ -9,7 +9,7 @@ use windlass::kernel::{Query, RunKey};
 use windlass::transfer::{Imported, Importer, RunExport, export_run};
 use windlass::{Store, TokioEnv};
 
-use super::{keys_of, open, open_existing};
+use super::{keys_of, look, open};
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, note};
@@ -18,19 +18,19 @@ use crate::output::{Out, note};
 const AT_ONCE: usize = 32;
 
 pub(crate) async fn export(args: ExportArgs) -> Outcome {
-    let store = open_existing(&args.store).await?;
+    let store = look(&args.store).await?.store;
     let mut out: Box<dyn Write> = match &args.out {
         Some(path) => Box::new(BufWriter::new(File::create(path).map_err(|error| {
             Failure::error(format!("{} cannot be written: {error}", path.display()))
         })?)),
         None => Box::new(BufWriter::new(std::io::stdout())),
     };
-    let mut written = 0;
+    let mut written = Written::default();
     if args.runs.is_empty() {
         let mut after = None;
         loop {
             let page = store.list(Query::RunKeys { after, limit: 500 }).await?.run_keys()?;
-            written += write(&*store, &page, args.ended, &mut out).await?;
+            write(&*store, &page, args.ended, &mut out, &mut written).await?;
             after = page.last().copied();
             if page.len() < 500 {
                 break;
@@ -38,12 +38,27 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
         }
     } else {
         let keys = keys_of(&*store, &args.within.namespace, &args.runs).await?;
-        written = write(&*store, &keys, args.ended, &mut out).await?;
+        write(&*store, &keys, args.ended, &mut out, &mut written).await?;
     }
     out.flush()?;
     store.close().await?;
-    note(&format!("{written} runs exported"));
+    let Written { runs, open } = written;
+    note(&format!("{runs} runs exported"));
+    if open > 0 {
+        note(&format!(
+            "{open} of them had not ended: do not import them while anybody works on this store, \
+             or they go on in both (--ended leaves them out)"
+        ));
+    }
     Ok(Exit::Ok)
+}
+
+/// What was exported.
+#[derive(Default)]
+struct Written {
+    runs: u64,
+    /// How many of them had not ended.
+    open: u64,
 }
 
 async fn write(
@@ -51,8 +66,8 @@ async fn write(
     keys: &[RunKey],
     ended: bool,
     out: &mut dyn Write,
-) -> Result<u64, Failure> {
-    let mut written = 0;
+    written: &mut Written,
+) -> Result<(), Failure> {
     for run_key in keys {
         let Some(run) = export_run(store, *run_key).await? else {
             return Err(Failure::new(Exit::NotFound, format!("there is no run {run_key}")));
@@ -60,10 +75,11 @@ async fn write(
         if ended && !run.is_ended() {
             continue;
         }
+        written.runs += 1;
+        written.open += u64::from(!run.is_ended());
         writeln!(out, "{}", run.to_line()?)?;
-        written += 1;
     }
-    Ok(written)
+    Ok(())
 }
 
 pub(crate) async fn import(args: ImportArgs) -> Outcome {
@@ -73,7 +89,7 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
         })?)),
         None => Box::new(BufReader::new(std::io::stdin())),
     };
-    let store = open(&args.store).await?;
+    let store = open(&args.store).await?.store;
     let env = TokioEnv::new()?;
     let importer = Importer::begin(store.clone(), &*env).await?;
     let (mut written, mut skipped, mut failed) = (0_u64, 0_u64, 0_u64);

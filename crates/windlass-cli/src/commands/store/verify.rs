@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass::Store;
 use windlass::kernel::verify::{Anchor, Flaw, Report, verify_one, verify_store};
 
-use super::{keys_of, open_existing};
+use super::{keys_of, look};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, cell, plain};
@@ -16,7 +16,7 @@ pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
         Some(path) => read_anchors(path)?,
         None => Vec::new(),
     };
-    let store = open_existing(&args.store).await?;
+    let store = look(&args.store).await?.store;
     let damage = store.check().await?;
     let (report, compared) = report(&*store, &args, &anchors).await?;
     let flaws = named(&*store, &report.flaws).await;
