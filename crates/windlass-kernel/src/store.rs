@@ -108,6 +108,18 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
+    /// As [`Store::look`], at the generation that a key names.
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        Box::pin(async move {
+            let loaded = self.load(vec![run_key]).await?.into_iter().next();
+            Ok(loaded.map(|mut loaded| {
+                let ended = loaded.run.status.is_ended();
+                loaded.steps.retain(|step| !ended && !step.status.is_settled());
+                Looked { run: loaded.run, open_steps: loaded.steps }
+            }))
+        })
+    }
+
     /// One page of a listing.
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use uuid::Uuid;
-use windlass_kernel::{Error, Loaded, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName};
+use windlass_kernel::{
+    Error, Loaded, Looked, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName,
+};
 
 use crate::error::{Failure, classify, of_call};
 use crate::rows::{self, Cells, MESSAGE, RUN, STEP};
@@ -20,6 +22,18 @@ fn steps_sql() -> String {
     format!(
         "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = ANY ($1) \
          ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+fn run_sql() -> String {
+    format!("SELECT {RUN} FROM @schema@.runs r WHERE r.run_key = $1")
+}
+
+fn open_steps_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = $1 \
+         AND s.status NOT IN ('completed', 'errored', 'skipped', 'cancelled') \
+         ORDER BY s.position, s.step_key"
     )
 }
 
@@ -44,6 +58,8 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("load runs", runs_sql()),
         named("load steps", steps_sql()),
         named("load messages", messages_sql()),
+        named("look at a run", run_sql()),
+        named("look at its steps", open_steps_sql()),
         named("find", find_sql()),
     ]
 }
@@ -118,6 +134,18 @@ async fn read(
         Ok(rows)
     };
     Ok(run.await)
+}
+
+/// A run by its key, with its open steps.
+pub(crate) async fn look_at(shared: &Shared, run_key: RunKey) -> Result<Option<Looked>, Error> {
+    let found = shared.read(&run_sql(), &[&run_key.0]).await?;
+    let Some(run) = found.first().map(rows::run).transpose()? else { return Ok(None) };
+    let mut open_steps = Vec::new();
+    if !run.status.is_ended() {
+        let steps = shared.read(&open_steps_sql(), &[&run_key.0]).await?;
+        open_steps = steps.iter().map(rows::step).collect::<Result<_, _>>()?;
+    }
+    Ok(Some(Looked { run, open_steps }))
 }
 
 /// The newest generation of a run.

@@ -16,8 +16,8 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
     CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
-    LimitKey, Loaded, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
+    LimitKey, Loaded, Looked, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run,
+    RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
     WorkflowName,
 };
 
@@ -412,6 +412,10 @@ impl Store for PostgresStore {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
         self.call(|shared| async move { load::find(&shared, namespace, workflow, id).await })
+    }
+
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        self.call(move |shared| async move { load::look_at(&shared, run_key).await })
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

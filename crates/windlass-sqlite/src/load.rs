@@ -24,6 +24,7 @@ pub(crate) use near::Near;
 // Written out once: a read by name takes about as long as putting its text together.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
 static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
+static OPEN_STEPS_OF_RUN: LazyLock<String> = LazyLock::new(open_steps_of_run);
 static LOOK: LazyLock<String> = LazyLock::new(look_at_run);
 static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
 static NEWEST_GENERATION: LazyLock<String> = LazyLock::new(newest_generation);
@@ -34,6 +35,14 @@ pub(crate) fn run_by_key() -> String {
 
 pub(crate) fn steps_of_run() -> String {
     format!("SELECT {STEP} FROM steps WHERE run_key = ?1")
+}
+
+/// `<>` because for a list SQLite builds a table every time.
+pub(crate) fn open_steps_of_run() -> String {
+    format!(
+        "SELECT {STEP} FROM steps WHERE run_key = ?1 AND status <> 'completed' \
+         AND status <> 'errored' AND status <> 'skipped' AND status <> 'cancelled'"
+    )
 }
 
 pub(crate) fn messages_unread() -> String {
@@ -132,6 +141,21 @@ pub(crate) fn look(
     }
     in_order(&mut open_steps);
     Ok(Some(Some(Looked { run, open_steps })))
+}
+
+/// A run by its key, with its open steps.
+pub(crate) fn look_at(conn: &Connection, key: RunKey) -> Result<Option<Looked>, Error> {
+    snapshot(conn, |conn| {
+        let Some(run) = run(conn, key)? else { return Ok(None) };
+        let mut open_steps = Vec::new();
+        if !run.status.is_ended() {
+            let mut select = conn.prepare_cached(&OPEN_STEPS_OF_RUN).map_err(sql)?;
+            let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
+            open_steps = rows::collect(found, rows::step)?;
+            in_order(&mut open_steps);
+        }
+        Ok(Some(Looked { run, open_steps }))
+    })
 }
 
 /// A run by its key.

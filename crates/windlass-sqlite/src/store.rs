@@ -230,6 +230,10 @@ impl Store for SqliteStore {
         })
     }
 
+    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+        Box::pin(self.read(move |conn| load::look_at(conn, run_key)))
+    }
+
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
         let now = self.clock.now();
         Box::pin(async move {

@@ -262,7 +262,7 @@ pub async fn tasks_by_filter(world: World) {
     }
 }
 
-/// A look at a run by its name gives the open steps and no others, also of a run with a long
+/// A look at a run by its name or its key gives the open steps and no others, also of a run with a long
 /// ledger, and none once it has ended.
 pub async fn a_look_gives_the_open_steps(world: World) {
     let look = async |run: &Run| {
@@ -290,12 +290,15 @@ pub async fn a_look_gives_the_open_steps(world: World) {
             let looked = look(&run).await.unwrap();
             assert_eq!(looked.run, world.run(run.run_key).await);
             assert_eq!(looked.open_steps, open, "after {n} steps");
+            assert_eq!(world.store.look_at(run.run_key).await.unwrap(), Some(looked));
         }
     }
     let now = world.run(run.run_key).await;
     world.ok(world.complete_commit(&now, hold)).await;
     let looked = look(&run).await.unwrap();
+    assert_eq!(world.store.look_at(run.run_key).await.unwrap().as_ref(), Some(&looked));
     assert_eq!((looked.run.status, looked.open_steps), (RunStatus::Complete, Vec::new()));
+    assert_eq!(world.store.look_at(RunKey(world.key())).await.unwrap(), None);
     assert_eq!(look(&Run { id: RunId::new("nobody").unwrap(), ..run }).await, None);
 }
 
