@@ -194,18 +194,23 @@ impl Engine {
         Ok(newest.map_or(child.run_key, |run| run.run_key))
     }
 
-    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+    /// Why a run waits for another build or an operator, if it does.
+    pub(crate) async fn blocked_for(&self, run: &Run) -> Result<Option<String>, Error> {
         let query = Query::Event { event_id: run.cursor };
         let last = self.inner.store.list(query).await?.events()?.into_iter().next();
         let Some(last) = last.filter(|event| event.event_type.as_str() == "workflow.blocked")
         else {
-            return Ok(false);
+            return Ok(None);
         };
         let payload = last.payload_json()?;
         let reason = payload["reason"].as_str().unwrap_or("no reason was kept");
         let build = payload["build"].as_str().filter(|build| !build.is_empty());
         let build = build.map(|build| format!(" (build {build})")).unwrap_or_default();
-        let text = format!("this code cannot carry it on{build}: {reason}");
+        Ok(Some(format!("this code cannot carry it on{build}: {reason}")))
+    }
+
+    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+        let Some(text) = self.blocked_for(run).await? else { return Ok(false) };
         tell.reasons.push(Reason { until: run.turn.due_at, ..tell.reason(Why::Blocked, text) });
         Ok(true)
     }
