@@ -20,7 +20,7 @@ pub(crate) struct SendEvent {
     /// What it carries.
     #[schema(value_type = Option<Value>)]
     payload: Option<Raw>,
-    /// Sent again with the same id it is the same event.
+    /// Sent again with the same id it is the same event; the id with another type or payload is refused.
     #[schema(max_length = 200)]
     id: Option<String>,
 }
@@ -71,5 +71,5 @@ pub(crate) async fn send(
     call.may_send(&run, &name).await?;
     call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
     let run = find(&call, &at).await?;
-    Ok(Json(EventSent { status: InstanceStatus::of(&run) }))
+    Ok(Json(EventSent { status: call.status_of(&run).await? }))
 }

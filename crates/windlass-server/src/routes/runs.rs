@@ -86,7 +86,7 @@ pub(crate) async fn search(
     };
     let filter = Filter::new(call.engine.namespace().clone(), workflow, &filter)?;
     let page = paging::list(&call, &filter).await?;
-    let next = page.cursor();
+    let next = page.cursor(&filter);
     Ok(Json(RunsPage {
         runs: page.runs.iter().map(RunSummary::of).collect(),
         has_next_page: next.is_some(),
@@ -105,14 +105,14 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
         ApiError::not_found("INSTANCE_NOT_FOUND", format!("there is no run {shown:?}"))
     };
     let run_key: RunKey = key.parse().map_err(|_| not_found())?;
-    let loaded = call.engine.store().load(vec![run_key]).await?.into_iter().next();
+    let looked = call.engine.store().look_at(run_key).await?;
     // A key of another tenant is as unknown as one that was never made.
     let visible = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let loaded = loaded.filter(|loaded| visible(&loaded.run)).ok_or_else(not_found)?;
-    ask(&call, Scope::Read, &loaded.run, "runs").await?;
-    Ok(Json(InstanceView::of(&loaded.run, &loaded.steps)))
+    let looked = looked.filter(|looked| visible(&looked.run)).ok_or_else(not_found)?;
+    ask(&call, Scope::Read, &looked.run, "runs").await?;
+    Ok(Json(InstanceView::of(&looked.run, &looked.open_steps)))
 }
 
 /// Which runs to act on.
@@ -181,7 +181,8 @@ pub(crate) struct BulkResult {
     pub matched: u64,
     /// To how many it was done.
     pub done: u64,
-    /// Those to which it could not be done.
+    /// Those to which it could not be done, up to 1,000. Children whose failure their parent has consumed
+    /// are told here and count for nothing else.
     pub failed: Vec<BulkFailure>,
     /// Whether there may be more runs that fit the filter than the limit allows, or than there was time
     /// for: ask again.
@@ -247,12 +248,20 @@ pub(crate) async fn bulk(
             result.matched += 1;
             match act(&call, request.action, run, reason).await {
                 Ok(()) => result.done += 1,
-                Err(error) => result.failed.push(BulkFailure {
-                    workflow_name: run.workflow.to_string(),
-                    id: run.id.to_string(),
-                    code: error.code(),
-                    message: error.message().to_owned(),
-                }),
+                Err(error) => {
+                    // That it stays so is no reason for the next request to get no further than this one.
+                    if error.code() == "FAILURE_CONSUMED" {
+                        result.matched -= 1;
+                    }
+                    if result.failed.len() < BULK_MAX as usize {
+                        result.failed.push(BulkFailure {
+                            workflow_name: run.workflow.to_string(),
+                            id: run.id.to_string(),
+                            code: error.code(),
+                            message: error.message().to_owned(),
+                        });
+                    }
+                }
             }
         }
         match page.next {
