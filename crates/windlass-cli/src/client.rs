@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::Remote;
 use crate::exit::{Exit, Failure};
@@ -53,6 +53,26 @@ impl Client {
 
     pub(crate) async fn get(&self, path: Path<'_>, params: &Params) -> Result<Value, Failure> {
         self.call(Method::GET, path, params, None, REQUEST_TIMEOUT).await
+    }
+
+    /// All rows of a listing, page by page, in the shape of one page that has all of them.
+    pub(crate) async fn all(&self, path: Path<'_>, items: &str) -> Result<Value, Failure> {
+        let mut rows: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut params: Params = vec![("pageSize", "100".to_owned())];
+            params.extend(cursor.clone().map(|cursor| ("cursor", cursor)));
+            let mut page = self.get(path, &params).await?;
+            rows.extend(page[items].as_array_mut().map(std::mem::take).unwrap_or_default());
+            let next = page["cursor"].as_str().map(ToOwned::to_owned);
+            if next.is_none() {
+                return Ok(json!({ items: rows, "hasNextPage": false }));
+            }
+            if next == cursor {
+                return Err(Failure::error("the server answers the same page for ever"));
+            }
+            cursor = next;
+        }
     }
 
     /// A GET that the server answers when something has happened, or after `wait`.

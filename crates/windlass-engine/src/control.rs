@@ -5,16 +5,14 @@ use std::sync::Arc;
 use serde_json::json;
 use windlass_kernel::{
     Actor, Body, CausalRef, ClaimedTurn, Commit, CommitError, Committed, Conflict, DeadLetter,
-    Draft, EFFECT, End, Error, ErrorKind, Hold, Loaded, Looked, Message, MessageId, MessageKind,
-    MessageName, NewMessage, NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard,
-    RunKey, RunStatus, Stamp, Step, StepKey, StepStatus, Task, TasksQuery, Timestamp,
-    Turn as TurnRow, Wake,
+    Draft, EFFECT, End, Error, ErrorKind, Hold, Loaded, Looked, Message, MessageKind, NewMessage,
+    NewRun, OnExisting, Op, Query, Route, RouteName, Run, RunGuard, RunKey, RunStatus, Stamp, Step,
+    StepKey, StepStatus, Task, TasksQuery, Timestamp, Turn as TurnRow,
 };
 
 use crate::cancel::{Order, call_off, shortened};
 use crate::drive::held;
 use crate::engine::{Engine, Inner};
-use crate::env::new_uuid;
 use crate::options::EnqueuedReason;
 use crate::tasks::{CANCEL_TREE, internal_queue};
 use crate::turn::{refusal, result_for_parent};
@@ -54,61 +52,53 @@ impl Control {
     }
 }
 
+/// The next generation of a run that was replaced.
+pub(crate) struct Superseded {
+    pub(crate) run: Run,
+    /// Whether it pauses before it does anything.
+    pub(crate) paused: bool,
+}
+
 impl Engine {
-    /// Asks a run to stop before its next piece of user code. An ended run cannot be paused; one
-    /// that is paused stays so.
-    pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
-        if run.status == RunStatus::Paused {
-            return Ok(());
-        }
-        refuse_ended(run, "paused")?;
-        self.control(run.run_key, "pause", with_actor(actor.as_ref())).await
-    }
-
-    /// Lets a paused run go on. Any other run is left as it is.
-    pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (run, unread) = self.unread_control(run.run_key).await?;
-            if run.status.is_ended() {
-                return Ok(());
-            }
-            if unread {
-                // A pause may be on its way: this request follows it, and a paused run has a turn
-                // to read it in.
-                return match self.control(run.run_key, "resume", with_actor(actor.as_ref())).await {
-                    Err(error) if error.code() == "RUN_TERMINAL" => Ok(()),
-                    sent => sent,
-                };
-            }
-            if run.status != RunStatus::Paused || self.inner.unpause(&run, actor.as_ref()).await? {
-                return Ok(());
-            }
-        }
-        Err(busy(run))
-    }
-
     /// Asks a run that waits for a new build or an operator to try again now.
     pub async fn wake_run(&self, run: &Run) -> Result<(), Error> {
         refuse_ended(run, "woken")?;
         self.control(run.run_key, "wake", json!({})).await
     }
 
-    /// Ends a run, whatever it is doing. One that has ended cannot be terminated.
+    /// Ends a run, whatever it is doing, in whichever generation it is by then. One that has ended cannot
+    /// be terminated.
     pub async fn terminate(
         &self,
         run_key: RunKey,
         reason: Option<&str>,
         actor: Option<Actor>,
     ) -> Result<(), Error> {
+        let (engine, reason) = (self.clone(), reason.map(str::to_owned));
+        let ending = async move { engine.terminate_newest(run_key, reason, actor).await };
+        self.inner.to_the_end(ending).await?
+    }
+
+    async fn terminate_newest(
+        &self,
+        mut run_key: RunKey,
+        reason: Option<String>,
+        actor: Option<Actor>,
+    ) -> Result<(), Error> {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
             let run = self.current(run_key).await?;
-            refuse_ended(&run, "terminated")?;
-            let Some((draft, run)) =
-                inner.terminating(run_key, Order::new("terminate", reason, actor.as_ref())).await?
-            else {
+            if run.status.is_ended() {
+                // It may have been restarted since its key was read.
+                let newest = self.newest(&run).await?;
+                if newest.run_key == run_key {
+                    return refuse_ended(&run, "terminated");
+                }
+                run_key = newest.run_key;
                 continue;
-            };
+            }
+            let order = Order::new("terminate", reason.as_deref(), actor.as_ref());
+            let Some((draft, run)) = inner.terminating(run_key, order).await? else { continue };
             match inner.commit_taken(draft.finish()).await {
                 Ok(_) => return Ok(()),
                 Err(CommitError::Conflict(Conflict::RunHead { .. } | Conflict::RunHold { .. })) => {
@@ -123,6 +113,12 @@ impl Engine {
     /// Begins a run anew as its next generation, with the same input. A live generation is ended
     /// as terminated; its unread messages are dropped with it.
     pub async fn restart(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        let engine = self.clone();
+        let restarting = async move { engine.restart_newest(run_key, actor).await };
+        self.inner.to_the_end(restarting).await?
+    }
+
+    async fn restart_newest(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
         let inner = &self.inner;
         for _ in 0..ATTEMPTS_MAX {
             let run = self.newest(&self.current(run_key).await?).await?;
@@ -146,27 +142,56 @@ impl Engine {
         Err(busy(&self.current(run_key).await?))
     }
 
-    /// Begins a run anew with another input, as its next generation.
-    pub(crate) async fn supersede(&self, run: &Run, input: Body) -> Result<(), Error> {
+    /// Begins a run anew with another input, as its next generation. One that was paused stays so: the
+    /// next generation is sent a pause before anybody can take its turn.
+    pub(crate) async fn supersede(
+        &self,
+        run: &Run,
+        input: Body,
+        actor: Option<Actor>,
+    ) -> Result<Superseded, Error> {
+        let (engine, run) = (self.clone(), run.clone());
+        let replacing = async move { engine.supersede_newest(&run, input, actor).await };
+        self.inner.to_the_end(replacing).await?
+    }
+
+    async fn supersede_newest(
+        &self,
+        run: &Run,
+        input: Body,
+        actor: Option<Actor>,
+    ) -> Result<Superseded, Error> {
         let inner = &self.inner;
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt > 0 {
+                // Others may be at it too, and each takes the turn from the other.
+                let span = inner.env.random() % (u64::from(attempt) * 10);
+                inner.env.sleep(std::time::Duration::from_millis(span)).await;
+            }
             let run = self.newest(run).await?;
             let stamp = inner.clock.stamp(inner.clock.now().max(run.updated_at));
+            let mut paused = false;
             let commit = if run.status.is_ended() {
                 let mut new = inner.next_generation(&run, CausalRef::event(run.cursor));
                 new.input = input.clone();
                 Draft::create(new, OnExisting::Refuse, stamp)?.finish()
             } else {
-                let order = Order::new("replace", Some("replaced"), None);
+                let order = Order::new("replace", Some("replaced"), actor.as_ref());
                 let terminating = inner.terminating(run.run_key, order).await?;
                 let Some((mut draft, run)) = terminating else { continue };
                 let mut new = inner.next_generation(&run, draft.cursor());
                 new.input = input.clone();
+                let run_key = new.run_key;
                 draft.also_create(new, stamp)?;
+                paused = run.status == RunStatus::Paused;
+                if paused {
+                    let body = with_actor(actor.as_ref());
+                    draft.send(inner.control_message(run_key, "pause", &body)?);
+                }
                 draft.finish()
             };
-            if self.superseded(commit).await?.is_some() {
-                return Ok(());
+            if let Some(run) = self.superseded(commit).await? {
+                return Ok(Superseded { run, paused });
             }
         }
         Err(busy(run))
@@ -202,6 +227,7 @@ impl Engine {
                 );
                 return Err(Error::new(ErrorKind::Refused, "RUN_NOT_ERRORED", message));
             }
+            self.refuse_consumed(&run).await?;
             let Some(loaded) = inner.store.load(vec![run.run_key]).await?.into_iter().next() else {
                 continue;
             };
@@ -217,6 +243,23 @@ impl Engine {
             }
         }
         Err(busy(&self.current(run_key).await?))
+    }
+
+    // A parent that has consumed its child's failure goes on without it, and would never hear of what
+    // comes of a retry.
+    async fn refuse_consumed(&self, run: &Run) -> Result<(), Error> {
+        let (Some(parent), Some(fork)) = (run.parent, &run.fork) else { return Ok(()) };
+        let parent = self.inner.store.load(vec![parent]).await?.into_iter().next();
+        let Some(Loaded { run: parent, steps, .. }) = parent else { return Ok(()) };
+        let of_child = |step: &&Step| step.step_key.as_str() == &**fork;
+        if !steps.iter().find(of_child).is_some_and(|step| step.status.is_settled()) {
+            return Ok(());
+        }
+        let message = format!(
+            "run {:?} of workflow {:?} has consumed the failure of its child {:?}; retry or restart that run",
+            parent.id, parent.workflow, run.id
+        );
+        Err(Error::new(ErrorKind::Refused, "FAILURE_CONSUMED", message))
     }
 
     // Sends a commit that makes a next generation; none if somebody was faster.
@@ -276,14 +319,6 @@ impl Engine {
         Ok(newest.unwrap_or_else(|| run.clone()))
     }
 
-    // A run's row, and whether it has control requests that nobody has read, at one moment.
-    async fn unread_control(&self, run_key: RunKey) -> Result<(Run, bool), Error> {
-        let loaded = self.inner.store.load(vec![run_key]).await?.into_iter().next();
-        let Some(loaded) = loaded else { return Ok((self.current(run_key).await?, false)) };
-        let unread = loaded.messages.iter().any(|message| message.kind == MessageKind::Control);
-        Ok((loaded.run, unread))
-    }
-
     /// Whether somebody has asked for a run to be cancelled, and it has not ended yet.
     pub async fn is_cancelling(&self, run: &Run) -> Result<bool, Error> {
         // A turn that gives itself back has obeyed all that it has seen, so what is unread came since. What
@@ -315,55 +350,9 @@ impl Engine {
             }
         }
     }
-
-    pub(crate) async fn control(
-        &self,
-        run_key: RunKey,
-        name: &str,
-        body: serde_json::Value,
-    ) -> Result<(), Error> {
-        let inner = &self.inner;
-        let now = inner.clock.now();
-        let message = NewMessage {
-            run_key,
-            message_id: MessageId::new(format!("control:{}", new_uuid(&*inner.env, now)))?,
-            kind: MessageKind::Control,
-            name: MessageName::new(name)?,
-            body: Some(Body::of(&body)?),
-            caused_by: None,
-            sent_at: now,
-            required: true,
-        };
-        let commit = Commit::new(None, None, vec![Op::PutMessage(Box::new(message))]);
-        match Arc::clone(inner).commit_until_known(commit).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(refusal(&error)),
-        }
-    }
 }
 
 impl Inner {
-    /// Lets a paused run go on; `false` if it has moved on since it was read.
-    pub(crate) async fn unpause(
-        self: &Arc<Self>,
-        run: &Run,
-        actor: Option<&Actor>,
-    ) -> Result<bool, Error> {
-        let stamp = self.stamp_after(run.updated_at);
-        let mut draft = Draft::free(run, self.worker, stamp.at);
-        draft.event("workflow.resumed", &with_actor(actor), stamp)?;
-        draft.status(RunStatus::Active);
-        draft.release(Wake::Now, run.seen);
-        match Arc::clone(self).commit_until_known(draft.finish()).await {
-            Ok(_) => {
-                self.enqueued(run, EnqueuedReason::Resume);
-                Ok(true)
-            }
-            Err(CommitError::Conflict(_)) => Ok(false),
-            Err(error) => Err(refusal(&error)),
-        }
-    }
-
     /// Takes a run's turn from whoever has it, and drafts its end. None if it ended meanwhile.
     async fn terminating(
         self: &Arc<Self>,
@@ -717,7 +706,7 @@ pub(crate) fn with_actor(actor: Option<&Actor>) -> serde_json::Value {
     }
 }
 
-fn refuse_ended(run: &Run, verb: &str) -> Result<(), Error> {
+pub(crate) fn refuse_ended(run: &Run, verb: &str) -> Result<(), Error> {
     if !run.status.is_ended() {
         return Ok(());
     }

@@ -501,6 +501,19 @@ impl Inner {
         if turn.released {
             return Ok(());
         }
+        // Code that cannot even be opened reads no requests: they are obeyed all the same.
+        if turn.has_unread() {
+            turn.read_messages().await?;
+        }
+        let paused = turn.run.status == RunStatus::Paused;
+        if paused || turn.control().is_some() {
+            match turn.obey().await {
+                Ok(false) => {}
+                // A request that does not hold must not keep the turn from being given back.
+                Err(TurnError::Blocked(_)) => turn.refresh().await?,
+                obeyed => return obeyed.map(|_| ()),
+            }
+        }
         let reason = json!({
             "code": error.code(),
             "reason": error.to_string(),

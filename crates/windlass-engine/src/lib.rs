@@ -19,6 +19,7 @@ mod env;
 mod metrics;
 mod model;
 mod options;
+mod pause;
 mod pressure;
 mod rates;
 mod results;
@@ -51,7 +52,9 @@ pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
-pub use schedules::{Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, Timing};
+pub use schedules::{
+    Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, SchedulesPage, Timing,
+};
 pub use settle::{NOT_HERE, Overdue, RATE_LIMITED};
 pub use start::{StartRun, Started};
 pub use tasks::{

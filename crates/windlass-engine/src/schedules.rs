@@ -14,10 +14,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_kernel::{
-    Body, BoxFuture, CausalRef, Draft, Error, ErrorKind, ModelName, NewRun, OnExisting, Order, Run,
-    RunId, RunStatus, RunsQuery, Timestamp, Turn as TurnRow, Wake, WorkflowName,
+    Actor, Body, BoxFuture, CausalRef, Draft, Error, ErrorKind, Limits, ModelName, NewRun,
+    OnExisting, Order, Run, RunId, RunKey, RunStatus, RunsQuery, Timestamp, Turn as TurnRow, Wake,
+    WorkflowName,
 };
 
+use crate::control::ATTEMPTS_MAX;
 use crate::engine::{Engine, Serving};
 use crate::model::{Model, Opened, Program, TurnError};
 use crate::start::StartRun;
@@ -98,12 +100,21 @@ pub struct Schedule {
 
 impl Timing {
     /// Refuses what is no timing, and says why.
-    pub fn validate(&self) -> Result<(), Error> {
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
         match self {
             Self::Every { interval_ms } => {
-                if Duration::from_millis(*interval_ms) < INTERVAL_MIN {
+                let interval = Duration::from_millis(*interval_ms);
+                if interval < INTERVAL_MIN {
                     let message = format!(
                         "an interval of {interval_ms} ms is too short; use at least 1 second"
+                    );
+                    return Err(invalid(message));
+                }
+                // As long as anything may sleep.
+                let days = limits.sleep_days_max;
+                if interval > Duration::from_secs(u64::from(days) * 86_400) {
+                    let message = format!(
+                        "an interval of {interval_ms} ms is too long; use at most {days} days"
                     );
                     return Err(invalid(message));
                 }
@@ -163,62 +174,128 @@ pub struct ScheduleState {
     pub last_at: Option<Timestamp>,
     /// The id of the run that its last slot started.
     pub last_run: Option<String>,
+    /// Why it starts no runs, if it cannot.
+    pub blocked: Option<String>,
+}
+
+/// Some of the schedules, and after which run the next ones come.
+#[derive(Clone, Debug)]
+pub struct SchedulesPage {
+    /// Oldest first.
+    pub schedules: Vec<ScheduleState>,
+    /// Where the next page begins, if there may be one.
+    pub next: Option<RunKey>,
 }
 
 impl Engine {
     /// Sets a schedule. The same schedule again changes nothing; another one under the name
-    /// replaces it, and its slots count from now.
+    /// replaces it, and its slots count from now. One that is paused stays so.
     pub async fn put_schedule(&self, name: &str, schedule: &Schedule) -> Result<(), Error> {
-        schedule.timing.validate()?;
+        self.put_schedule_as(name, schedule, None).await.map(|_| ())
+    }
+
+    /// As [`Engine::put_schedule`], on behalf of somebody. Answers the schedule as it was set.
+    pub async fn put_schedule_as(
+        &self,
+        name: &str,
+        schedule: &Schedule,
+        actor: Option<Actor>,
+    ) -> Result<ScheduleState, Error> {
         let limits = &self.inner.options.limits;
-        let id = RunId::with_limits(name, limits)?;
+        schedule.timing.validate(limits)?;
+        self.check_slot(schedule).await?;
+        let id = RunId::with_limits(name, limits).map_err(|error| {
+            let message = error.message().replacen("run id", "schedule name", 1);
+            Error::new(error.kind(), error.code(), message)
+        })?;
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
         let input = Body::of(schedule)?;
-        match self.find_run(&workflow, &id).await? {
-            Some(run) if run.status.is_ended() || run.input != input => {
-                self.supersede(&run, input).await
-            }
-            Some(_) => Ok(()),
-            None => {
-                let model = ModelName::from_stored("schedules");
-                let mut start = StartRun::new(workflow, model, input);
-                start.id = Some(id);
-                start.on_existing = OnExisting::Refuse;
-                match self.start_run(start).await {
-                    // Another process was faster with the same program.
-                    Err(error) if error.code() == "RUN_EXISTS" => Ok(()),
-                    other => other.map(|_| ()),
+        for _ in 0..ATTEMPTS_MAX {
+            let run = match self.find_run(&workflow, &id).await? {
+                Some(run) if run.status.is_ended() || run.input != input => {
+                    let next = self.supersede(&run, input.clone(), actor.clone()).await?;
+                    return Ok(ScheduleState { paused: next.paused, ..state_of(&next.run)? });
                 }
-            }
+                Some(run) => run,
+                None => {
+                    let model = ModelName::from_stored("schedules");
+                    let mut start = StartRun::new(workflow.clone(), model, input.clone());
+                    start.id = Some(id.clone());
+                    start.on_existing = OnExisting::Refuse;
+                    match self.start_run(start).await {
+                        Ok(started) => self.current(started.run_key).await?,
+                        // Somebody else was faster, with the same schedule or with another.
+                        Err(error) if error.code() == "RUN_EXISTS" => continue,
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            return self.schedule_state(&run).await;
         }
+        let message = format!("schedule {name:?} is set by others all the time; ask again");
+        Err(Error::new(ErrorKind::Unavailable, "RUN_BUSY", message))
+    }
+
+    // A slot starts a run: what nobody could start would never be started.
+    async fn check_slot(&self, schedule: &Schedule) -> Result<(), Error> {
+        let (workflow, model) = (schedule.workflow.clone(), schedule.model.clone());
+        let input = Body::json(schedule.input.get().to_owned());
+        let mut start = StartRun::new(workflow, model, input);
+        start.labels = schedule.labels.clone();
+        self.inner.complete_start(&mut start).await?;
+        self.inner.new_run(self.namespace.clone(), start).map(|_| ())
     }
 
     /// A schedule by its name.
     pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleState>, Error> {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
         let run = self.find_run(&workflow, &RunId::from_stored(name)).await?;
-        run.filter(|run| !run.status.is_ended()).map(|run| state_of(&run)).transpose()
+        match run.filter(|run| !run.status.is_ended()) {
+            Some(run) => self.schedule_state(&run).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The schedules of the engine's namespace, oldest first.
     pub async fn schedules(&self) -> Result<Vec<ScheduleState>, Error> {
-        let mut found = Vec::new();
-        let limit = self.inner.options.limits.page_rows_max;
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.schedules_page(after, self.inner.options.limits.page_rows_max).await?;
+            found.extend(page.schedules);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Some of the schedules: those whose runs come after one, at most `limit` and perhaps fewer.
+    pub async fn schedules_page(
+        &self,
+        after: Option<RunKey>,
+        limit: u32,
+    ) -> Result<SchedulesPage, Error> {
         let mut query = RunsQuery::all(self.namespace.clone(), limit);
         query.workflow = Some(WorkflowName::from_stored(SCHEDULE_WORKFLOW));
         query.order = Order::Ascending;
-        loop {
-            let list = windlass_kernel::Query::Runs(query.clone());
-            let page = self.inner.store.list(list).await?.runs()?;
-            query.after = page.last().map(|run| run.run_key);
-            let last = page.len() < limit as usize;
-            for run in page.iter().filter(|run| !run.status.is_ended()) {
-                found.push(state_of(run)?);
-            }
-            if last {
-                return Ok(found);
-            }
+        query.after = after;
+        let page = self.inner.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
+        let next = page.last().filter(|_| page.len() == limit as usize).map(|run| run.run_key);
+        let mut schedules = Vec::new();
+        for run in page.iter().filter(|run| !run.status.is_ended()) {
+            schedules.push(self.schedule_state(run).await?);
         }
+        Ok(SchedulesPage { schedules, next })
+    }
+
+    async fn schedule_state(&self, run: &Run) -> Result<ScheduleState, Error> {
+        let mut state = state_of(run)?;
+        // One that goes on has its next slot ahead of it: only of others the ledger is asked.
+        let late = state.next_at.is_none_or(|next| next <= self.inner.clock.now());
+        if late && run.status == RunStatus::Waiting {
+            state.blocked = self.blocked_for(run).await?;
+        }
+        Ok(state)
     }
 
     /// Stops a schedule from starting runs until it is resumed.
@@ -237,7 +314,8 @@ impl Engine {
         self.terminate(run.run_key, Some("the schedule was deleted"), None).await
     }
 
-    async fn schedule_run(&self, name: &str) -> Result<Run, Error> {
+    /// The run that a schedule is, by its name.
+    pub async fn schedule_run(&self, name: &str) -> Result<Run, Error> {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
         let run = self.find_run(&workflow, &RunId::from_stored(name)).await?;
         run.filter(|run| !run.status.is_ended()).ok_or_else(|| {
@@ -256,6 +334,7 @@ fn state_of(run: &Run) -> Result<ScheduleState, Error> {
         next_at: kept.next_us.map(Timestamp::from_micros),
         last_at: kept.last_us.map(Timestamp::from_micros),
         last_run: kept.last_run,
+        blocked: None,
     })
 }
 
@@ -482,8 +561,10 @@ mod tests {
             (cron("61 * * * *", "UTC"), "does not read"),
             (cron("* * * * *", "Mars/Olympus"), "no time zone"),
             (Timing::Every { interval_ms: 10 }, "at least 1 second"),
+            (Timing::Every { interval_ms: 366 * 86_400_000 }, "at most 365 days"),
+            (Timing::Every { interval_ms: u64::MAX }, "at most 365 days"),
         ] {
-            let error = timing.validate().expect_err("it is refused");
+            let error = timing.validate(&Limits::DEFAULT).expect_err("it is refused");
             assert_eq!(error.code(), "INVALID_SCHEDULE");
             assert!(error.to_string().contains(expect), "{error}");
         }

@@ -8,11 +8,11 @@ use tracing::{Instrument as _, Span};
 use windlass_kernel::{
     Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorKind, LimitKey,
     MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op,
-    Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
+    Query, Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
 };
 
 use crate::engine::{Engine, Inner};
-use crate::env::new_uuid;
+use crate::env::{Lane, new_uuid};
 use crate::options::EnqueuedReason;
 use crate::results::Ended;
 use crate::telemetry;
@@ -131,11 +131,14 @@ impl Engine {
             inner.complete_start(&mut start).await?;
             let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
             let run_key = commit.run_key().expect("a create names its run");
-            let creating = async move { started(inner.create(commit).await, run_key, id) };
+            let inner = Arc::clone(inner);
+            let creating =
+                async move { started(inner.create_and_begin(commit).await, run_key, id) };
             pending.push(creating.instrument(span));
         }
         let mut runs = Vec::new();
-        for answer in futures::future::join_all(pending).await {
+        // As one piece: they are sent in their order, so the first of two with one id is the one.
+        for answer in inner.to_the_end(futures::future::join_all(pending)).await? {
             match answer {
                 Ok(run) if !run.existed => runs.push(run),
                 Ok(_) => {}
@@ -156,7 +159,8 @@ impl Engine {
         self.inner.store.find(self.namespace.clone(), workflow, id).await
     }
 
-    /// Sends an event to a run. Sent again with the same message id it is the same event.
+    /// Sends an event to a run. Sent again with the same message id it is the same event; the id with
+    /// another name or body is an error.
     pub async fn send_event(
         &self,
         run_key: RunKey,
@@ -198,8 +202,12 @@ impl Engine {
             let beside = inner.beside_message(&message).await?;
             let ops = std::iter::once(Op::PutMessage(Box::new(message))).chain(beside);
             let commit = Commit::new(None, None, ops.collect());
-            match Arc::clone(inner).commit_until_known(commit).await {
+            match Arc::clone(inner).commit_asked(commit).await {
                 Ok(committed) => {
+                    if let Some(Delivery::Duplicate { seq }) = committed.messages.first() {
+                        let sent = (kind, &name, body.as_ref());
+                        self.refuse_another(to, *seq, sent).await?;
+                    }
                     if inner.options.on_enqueued.is_some() {
                         let run = self.current(to).await?;
                         inner.enqueued(&run, EnqueuedReason::Event);
@@ -218,6 +226,27 @@ impl Engine {
                 Err(error) => return Err(refusal(&error)),
             }
         }
+    }
+
+    // A message that was there already is the same one, or somebody used its id for another.
+    async fn refuse_another(
+        &self,
+        run_key: RunKey,
+        seq: u64,
+        (kind, name, body): (MessageKind, &MessageName, Option<&Body>),
+    ) -> Result<(), Error> {
+        let query = Query::Messages { run_key, after: seq.saturating_sub(1), limit: 1 };
+        let found = self.inner.store.list(query).await?.messages()?.into_iter().next();
+        let Some(found) = found.filter(|found| found.seq == seq) else { return Ok(()) };
+        if found.kind == kind && found.name == *name && found.body.as_ref() == body {
+            return Ok(());
+        }
+        let differs = if found.name == *name { "another body" } else { "another name" };
+        let message = format!(
+            "the run has a message with id {:?} and {differs}; send this one with an id of its own",
+            found.message_id
+        );
+        Err(Error::new(ErrorKind::Conflict, "MESSAGE_EXISTS", message))
     }
 
     /// Waits until a run has ended. Follows it through its generations, unless it ended for good.
@@ -292,8 +321,25 @@ impl Inner {
     fn creating(
         &self,
         namespace: Namespace,
-        mut start: StartRun,
+        start: StartRun,
     ) -> Result<(Commit, RunId, Span), Error> {
+        let on_existing = start.on_existing;
+        let mut new = self.new_run(namespace, start)?;
+        let id = new.id.clone();
+        let span = telemetry::start(&new.workflow, new.trace.as_deref(), new.run_key, &id);
+        new.trace = telemetry::traceparent(&span).or(new.trace);
+        let stamp = self.clock.stamp(self.clock.now());
+        let draft = Draft::create(new, on_existing, stamp)?;
+        Ok((draft.finish(), id, span))
+    }
+
+    /// The run that a start asks for, if there can be one. Everybody who starts runs, now or later, asks
+    /// here before anything is written.
+    pub(crate) fn new_run(
+        &self,
+        namespace: Namespace,
+        mut start: StartRun,
+    ) -> Result<NewRun, Error> {
         let registered = self.registered(&start.workflow);
         if let Some(registered) = &registered {
             registered.model.prepare(&mut start)?;
@@ -303,15 +349,6 @@ impl Inner {
             Some(id) => id,
             None => RunId::new(run_key.to_string())?,
         };
-        let limits = &self.options.limits;
-        if start.input.len() > limits.input_bytes_max {
-            let message = format!(
-                "the input has {} bytes; at most {} are allowed",
-                start.input.len(),
-                limits.input_bytes_max
-            );
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message));
-        }
         let limit_key = start.limit_key.or_else(|| registered.and_then(|served| served.limit));
         let eager = start.due_at.is_none()
             && start.priority == 0
@@ -323,32 +360,60 @@ impl Inner {
         };
         turn.priority = start.priority;
         turn.limit_key = limit_key;
-        let span = telemetry::start(&start.workflow, start.trace.as_deref(), run_key, &id);
         let new = NewRun {
             run_key,
             namespace,
             workflow: start.workflow,
             model: start.model,
-            id: id.clone(),
+            id,
             generation: 0,
             input: start.input,
             parent: None,
             fork: None,
             labels: start.labels,
-            trace: telemetry::traceparent(&span).or(start.trace),
+            trace: start.trace,
             headers: start.headers,
             on_end: start.on_end,
             deadline_at: None,
             turn,
             caused_by: start.caused_by,
         };
-        let stamp = self.clock.stamp(self.clock.now());
-        let draft = Draft::create(new, start.on_existing, stamp)?;
-        Ok((draft.finish(), id, span))
+        new.validate(&self.options.limits)?;
+        Ok(new)
     }
 
-    /// Sends a create. If the run is held from the start, its first turn begins here.
+    /// Sends a create. A run that is held from the start is begun here, whether or not whoever asked
+    /// waits for it: nobody else would.
     async fn create(
+        self: &Arc<Self>,
+        commit: Commit,
+    ) -> Result<windlass_kernel::Committed, CommitError> {
+        let held = |op: &Op| matches!(op, Op::CreateRun(run) if run.turn.worker.is_some());
+        if !commit.ops.iter().any(held) {
+            return self.create_and_begin(commit).await;
+        }
+        let inner = Arc::clone(self);
+        let creating = async move { inner.create_and_begin(commit).await };
+        let created = self.to_the_end(creating).await;
+        created.unwrap_or_else(|error| Err(CommitError::Unknown(Arc::new(error))))
+    }
+
+    /// Does something to its end although whoever asked for it may go: a turn that was taken for it is
+    /// given back, and a run that it holds is begun.
+    pub(crate) async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (tell, told) = futures::channel::oneshot::channel();
+        let work = async move { drop(tell.send(work.await)) };
+        self.env.spawn(Lane::User, Box::pin(work.in_current_span()));
+        told.await.map_err(|_| {
+            let message = "the engine has stopped; what was asked for may have been done";
+            Error::new(ErrorKind::Unknown, "ENGINE_STOPPING", message)
+        })
+    }
+
+    async fn create_and_begin(
         self: &Arc<Self>,
         commit: Commit,
     ) -> Result<windlass_kernel::Committed, CommitError> {
@@ -361,7 +426,7 @@ impl Inner {
         let eager = row.turn.worker.is_some();
         let slot = eager.then(|| self.hold(run_key));
         let append = telemetry::append(&row.workflow, &commit);
-        let answer = Arc::clone(self).commit_until_known(commit).instrument(append).await;
+        let answer = Arc::clone(self).commit_asked(commit).instrument(append).await;
         let ours = matches!(&answer, Ok(committed) if committed.run_key == Some(run_key));
         if ours {
             self.metrics.runs_created.add(1);

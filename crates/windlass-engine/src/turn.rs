@@ -669,7 +669,29 @@ impl Inner {
     /// again: the store finds its key. Afterwards what it made ready here is dispatched.
     pub(crate) async fn commit_until_known(
         self: Arc<Self>,
+        commit: Commit,
+    ) -> Result<Committed, CommitError> {
+        self.commit_while(commit, CommitError::is_retryable).await
+    }
+
+    /// As [`Inner::commit_until_known`], for somebody who can ask again: what the store says it has not
+    /// written is not sent again. They may have gone by then, and must not find it done.
+    pub(crate) async fn commit_asked(
+        self: Arc<Self>,
+        commit: Commit,
+    ) -> Result<Committed, CommitError> {
+        let mut unknown = false;
+        let again = move |error: &CommitError| {
+            unknown |= matches!(error, CommitError::Unknown(_));
+            unknown && error.is_retryable()
+        };
+        self.commit_while(commit, again).await
+    }
+
+    async fn commit_while(
+        self: Arc<Self>,
         mut commit: Commit,
+        mut again: impl FnMut(&CommitError) -> bool,
     ) -> Result<Committed, CommitError> {
         let mut delay = Duration::from_millis(10);
         let mut incomplete = self.is_incomplete(&commit);
@@ -678,6 +700,10 @@ impl Inner {
                 match self.complete_commit(&mut commit).await {
                     Ok(()) => incomplete = false,
                     Err(error) if error.is_retryable() => {
+                        let error = CommitError::Unavailable(Arc::new(error));
+                        if !again(&error) {
+                            return Err(error);
+                        }
                         tracing::warn!(%error, "what a new run's end enqueues cannot be read");
                         self.env.sleep(delay).await;
                         delay = (delay * 2).min(Duration::from_secs(5));
@@ -693,7 +719,7 @@ impl Inner {
                     self.dispatch(commit, &committed);
                     return Ok(committed);
                 }
-                Some(Err(error)) if error.is_retryable() => {
+                Some(Err(error)) if again(&error) => {
                     tracing::warn!(%error, "a commit is sent again");
                     self.metrics.commits_resent.add(1);
                     self.env.sleep(delay).await;

@@ -234,12 +234,15 @@ impl Engine {
         }))
     }
 
-    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
-        let Some(Blocked { reason, build, .. }) = self.blocked(run).await? else {
-            return Ok(false);
-        };
+    /// The same in words.
+    pub(crate) async fn blocked_for(&self, run: &Run) -> Result<Option<String>, Error> {
+        let Some(Blocked { reason, build, .. }) = self.blocked(run).await? else { return Ok(None) };
         let build = build.map(|build| format!(" (build {build})")).unwrap_or_default();
-        let text = format!("this code cannot carry it on{build}: {reason}");
+        Ok(Some(format!("this code cannot carry it on{build}: {reason}")))
+    }
+
+    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+        let Some(text) = self.blocked_for(run).await? else { return Ok(false) };
         tell.reasons.push(Reason { until: run.turn.due_at, ..tell.reason(Why::Blocked, text) });
         Ok(true)
     }

@@ -32,8 +32,8 @@ pub struct Options {
     pub threads: usize,
     /// How long a caller waits for a connection. Default 10 seconds.
     pub connect_timeout: Duration,
-    /// How long a committer tries to reach the database again before it answers `Unknown`.
-    /// Default 30 seconds.
+    /// How long a committer tries to reach the database again before it answers `Unknown`, after it
+    /// has lost an answer. What was never sent is `Unavailable` after two seconds. Default 30 seconds.
     pub reconnect_for: Duration,
     /// How long a statement may run. Default 60 seconds.
     pub statement_timeout: Duration,

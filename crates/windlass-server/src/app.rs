@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use windlass::Timestamp;
 use windlass::kernel::{ModelName, Query, RunsQuery, Worker, WorkflowName};
 use windlass_engine::Engine;
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) docs: Docs,
     pub(crate) metrics: Metrics,
-    pub(crate) requests: Semaphore,
+    pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
     workers: Mutex<Option<(Timestamp, Arc<Vec<Worker>>)>>,
@@ -54,7 +54,7 @@ impl App {
     ) -> Result<Self, windlass::Error> {
         Ok(Self(Arc::new(Shared {
             metrics: Metrics::new(&engine)?,
-            requests: Semaphore::new(options.requests_max),
+            requests: Arc::new(Semaphore::new(options.requests_max)),
             waits: Semaphore::new(options.waits_max),
             streams: Arc::new(Semaphore::new(options.streams_max)),
             engine,
@@ -67,22 +67,21 @@ impl App {
     }
 
     /// Room for one more request, or the answer that there is none.
-    pub(crate) fn admit(&self, waits: bool) -> Result<SemaphorePermit<'_>, ApiError> {
-        if waits {
-            let message =
-                "as many requests wait for runs as may; ask again, or ask without waiting";
-            let refused = |_| {
-                ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITS", message)
-                    .retry_after(1)
-            };
-            return self.waits.try_acquire().map_err(refused);
-        }
-        let message = "the server works on as many requests as it may; ask again";
+    pub(crate) fn admit(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        self.requests.try_acquire().map_err(|_| busy())
+    }
+
+    /// Room for one more request that waits for a run's end, among those that do and, until it does,
+    /// among all.
+    pub(crate) fn admit_waiting(&self) -> Result<(SemaphorePermit<'_>, Arc<Waiting>), ApiError> {
+        let working = Arc::clone(&self.requests).try_acquire_owned().map_err(|_| busy())?;
+        let message = "as many requests wait for runs as may; ask again, or ask without waiting";
         let refused = |_| {
-            ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, "SERVER_BUSY", message)
+            ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITS", message)
                 .retry_after(1)
         };
-        self.requests.try_acquire().map_err(refused)
+        let room = self.waits.try_acquire().map_err(refused)?;
+        Ok((room, Arc::new(Waiting(Mutex::new(Some(working))))))
     }
 
     /// The workers, live or not, as they were a moment ago.
@@ -131,6 +130,26 @@ impl App {
                 && worker.info.turns.iter().any(|route| route.name.as_str() == workflow.as_str())
         };
         Ok(self.workers().await?.iter().any(serves))
+    }
+}
+
+fn busy() -> ApiError {
+    let message = "the server works on as many requests as it may; ask again";
+    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, "SERVER_BUSY", message)
+        .retry_after(1)
+}
+
+/// A request that was admitted to wait: its place among those that are worked on, until it waits.
+pub(crate) struct Waiting(Mutex<Option<OwnedSemaphorePermit>>);
+
+impl Waiting {
+    /// From here on there is nothing to be done but to wait.
+    pub(crate) fn begin(&self) {
+        self.0.lock().take();
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.lock().is_none()
     }
 }
 

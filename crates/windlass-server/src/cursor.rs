@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
+use windlass::kernel::RunKey;
 
 use crate::error::ApiError;
 
@@ -21,10 +22,7 @@ pub(crate) fn encode(kind: &str, key: &str) -> String {
 
 /// The key in a cursor, if it is one of this listing.
 pub(crate) fn decode(kind: &str, cursor: &str) -> Result<String, ApiError> {
-    read(kind, cursor).ok_or_else(|| {
-        let message = "the cursor is not one of this listing; use `nextCursor` of the page before, unchanged, with the same filter";
-        ApiError::invalid("INVALID_CURSOR", message)
-    })
+    read(kind, cursor).ok_or_else(of_another)
 }
 
 /// As [`decode`], read as what it must be.
@@ -37,6 +35,41 @@ pub(crate) fn decode_as<T>(
     let key = decode(kind, cursor)?;
     let found = read(&key);
     found.map(Some).ok_or_else(|| ApiError::invalid("INVALID_CURSOR", "the cursor does not read"))
+}
+
+/// A place in what a run has: the generation that it is of, and where in it.
+pub(crate) struct Place<T> {
+    pub(crate) run_key: RunKey,
+    pub(crate) at: T,
+}
+
+/// A cursor of a listing of one generation's rows.
+pub(crate) fn encode_place(kind: &str, run_key: RunKey, at: &str) -> String {
+    encode(kind, &format!("{run_key} {at}"))
+}
+
+/// As [`decode_as`], for a cursor of [`encode_place`].
+pub(crate) fn decode_place<T>(
+    kind: &str,
+    cursor: Option<&str>,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<Place<T>>, ApiError> {
+    decode_as(kind, cursor, |text| {
+        let (run_key, at) = text.split_once(' ')?;
+        Some(Place { run_key: run_key.parse().ok()?, at: read(at)? })
+    })
+}
+
+/// What is told of a cursor that goes with another listing.
+pub(crate) fn of_another() -> ApiError {
+    let message = "the cursor is not one of this listing; use `nextCursor` of the page before, unchanged, with the same filter";
+    ApiError::invalid("INVALID_CURSOR", message)
+}
+
+/// A few digits that stand for what a listing was asked for, so that a cursor goes with no other question.
+pub(crate) fn digest_of(what: &impl std::fmt::Debug) -> String {
+    let digest = Sha256::digest(format!("{what:?}").as_bytes());
+    hex::encode(&digest[..8])
 }
 
 fn read(kind: &str, cursor: &str) -> Option<String> {

@@ -102,6 +102,7 @@ fn wire_code(code: &'static str) -> &'static str {
     match code {
         "RUN_NOT_FOUND" => "INSTANCE_NOT_FOUND",
         "RUN_EXISTS" => "INSTANCE_ID_ALREADY_EXISTS",
+        "MESSAGE_EXISTS" => "EVENT_ID_ALREADY_EXISTS",
         "RUN_TERMINAL" => "INSTANCE_TERMINAL",
         "RUN_NOT_ERRORED" => "INSTANCE_NOT_ERRORED",
         "RUN_BUSY" => "INSTANCE_BUSY",

@@ -17,11 +17,13 @@ use windlass::Manners;
 use windlass::kernel::{MessageName, Run, RunId, WorkflowName};
 use windlass_engine::Engine;
 
-use crate::app::{App, is_internal};
+use crate::app::{App, Waiting, is_internal};
 use crate::auth::{Caller, Scope, Target};
 use crate::depth::is_deeper_than;
 use crate::error::ApiError;
+use crate::paging::may_read;
 use crate::serve::Stopping;
+use crate::view::InstanceStatus;
 
 /// Who asks, and the engine that speaks for their namespace.
 pub(crate) struct Call {
@@ -29,9 +31,17 @@ pub(crate) struct Call {
     pub(crate) engine: Engine,
     pub(crate) caller: Arc<Caller>,
     stopping: Option<Stopping>,
+    waiting: Option<Arc<Waiting>>,
 }
 
 impl Call {
+    /// From here on the request only waits for a run.
+    pub(crate) fn begin_waiting(&self) {
+        if let Some(waiting) = &self.waiting {
+            waiting.begin();
+        }
+    }
+
     /// Ends when the server stops: an answer that waits is given then.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
         let stopping = self.stopping.clone();
@@ -49,6 +59,14 @@ impl Call {
     /// Whether what is of all namespaces may be shown.
     pub(crate) fn is_operator(&self) -> bool {
         self.caller.is_operator(&self.app.engine.options().namespace)
+    }
+
+    /// Where a run is, without what it ended with unless the caller may read that too.
+    pub(crate) async fn status_of(&self, run: &Run) -> Result<InstanceStatus, ApiError> {
+        if self.caller.scopes.allow(Scope::Read) && may_read(self, run).await? {
+            return Ok(InstanceStatus::of(run));
+        }
+        Ok(InstanceStatus::new(run.status, None, None))
     }
 
     /// How a run is asked to end, as its model says.
@@ -79,7 +97,8 @@ impl FromRequestParts<App> for Call {
         let caller = caller.ok_or_else(|| ApiError::unauthenticated("nobody said who asks"))?;
         let engine = app.engine.in_namespace(caller.namespace.clone());
         let stopping = parts.extensions.get::<Stopping>().cloned();
-        Ok(Self { app: app.clone(), engine, caller, stopping })
+        let waiting = parts.extensions.get::<Arc<Waiting>>().cloned();
+        Ok(Self { app: app.clone(), engine, caller, stopping, waiting })
     }
 }
 
@@ -164,9 +183,23 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default();
         serde_html_form::from_str(query).map(Self).map_err(|error| {
-            ApiError::invalid("INVALID_QUERY", format!("the query does not read: {error}"))
+            let message = match misread::<T>(query) {
+                Some(name) => format!("the parameter `{name}` does not read: {error}"),
+                None => format!("the query does not read: {error}"),
+            };
+            ApiError::invalid("INVALID_QUERY", message)
         })
     }
+}
+
+/// The first parameter that does not read by itself: the error of a query does not say which it is about.
+fn misread<T: DeserializeOwned>(query: &str) -> Option<String> {
+    let pairs: Vec<(String, String)> = serde_html_form::from_str(query).ok()?;
+    let reads = |pair: &(String, String)| {
+        let alone = serde_html_form::to_string(std::slice::from_ref(pair));
+        alone.is_ok_and(|alone| serde_html_form::from_str::<T>(&alone).is_ok())
+    };
+    pairs.into_iter().find(|pair| !reads(pair)).map(|(name, _)| name)
 }
 
 /// A body that a handler takes.
@@ -280,6 +313,12 @@ fn read<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, ApiError> {
     if is_deeper_than(bytes, max) {
         let message = format!("the body is nested deeper than {max}");
         return Err(ApiError::invalid("INVALID_DEPTH", message));
+    }
+    // A list would be taken for the fields in their order, which nobody has promised.
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first.is_some_and(|first| *first == b'[') {
+        let message = "the body is a list; send an object, `{…}`";
+        return Err(ApiError::invalid("INVALID_BODY", message));
     }
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::invalid("INVALID_BODY", format!("the body does not read: {error}"))

@@ -70,11 +70,13 @@ async fn admitted(
 ) -> Result<Response, ApiError> {
     let pace = entry.map_or(Pace::Usual, |entry| entry.pace);
     let waits = pace == Pace::Waits && asks_to_wait(&request);
-    let _room = if pace == Pace::Always { None } else { Some(app.admit(waits)?) };
-    let timeout = match waits {
-        true => app.options.wait_max + WAIT_SLACK + app.options.request_timeout,
-        false => app.options.request_timeout,
-    };
+    let waiting = if waits { Some(app.admit_waiting()?) } else { None };
+    let _room = if waits || pace == Pace::Always { None } else { Some(app.admit()?) };
+    let waiting = waiting.as_ref().map(|(_, waiting)| waiting);
+    let mut request = request;
+    if let Some(waiting) = waiting {
+        request.extensions_mut().insert(Arc::clone(waiting));
+    }
     let answer = async {
         let request = match entry.map(|entry| entry.access) {
             Some(Access::Public) => request,
@@ -97,8 +99,14 @@ async fn admitted(
         };
         Ok(next.run(request).await)
     };
-    let answer = tokio::time::timeout(timeout, answer).await;
-    answer.unwrap_or_else(|_| {
+    let mut answer = std::pin::pin!(answer);
+    let timeout = app.options.request_timeout;
+    let mut answered = tokio::time::timeout(timeout, answer.as_mut()).await;
+    // Only the waiting takes longer, not what comes before it.
+    if answered.is_err() && waiting.is_some_and(|waiting| waiting.has_begun()) {
+        answered = tokio::time::timeout(app.options.wait_max + WAIT_SLACK, answer).await;
+    }
+    answered.unwrap_or_else(|_| {
         let message = format!("the request took longer than {} s", timeout.as_secs());
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", message))
     })

@@ -156,9 +156,13 @@ impl Metrics {
         self.requests.add(1, &[route.clone(), method.clone(), status]);
     }
 
-    /// All of it, as Prometheus reads it.
+    /// All of it, as Prometheus reads it. What this process did is told without the store as well.
     pub(crate) async fn text(&self) -> Result<String, ApiError> {
-        *self.seen.lock() = Some(Seen::read(&self.engine).await?);
+        let seen = Seen::read(&self.engine).await;
+        if let Err(error) = &seen {
+            tracing::warn!(%error, "metrics are told without those of the store");
+        }
+        *self.seen.lock() = seen.ok();
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).map_err(|error| failed(error).into())
     }
@@ -169,9 +173,7 @@ async fn keep_fresh(engine: Engine, seen: Weak<Mutex<Option<Seen>>>) {
     loop {
         let read = Seen::read(&engine).await;
         let Some(seen) = seen.upgrade() else { return };
-        if let Ok(read) = read {
-            *seen.lock() = Some(read);
-        }
+        *seen.lock() = read.ok();
         drop(seen);
         tokio::time::sleep(FRESH_FOR).await;
     }
@@ -220,6 +222,11 @@ fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
         });
         let _ = gauge.build();
     };
+    let reached = Arc::clone(seen);
+    let reached = meter
+        .u64_observable_gauge("windlass.store.reached")
+        .with_callback(move |observer| observer.observe(u64::from(reached.lock().is_some()), &[]));
+    let _ = reached.build();
     gauge("windlass.runs", |Seen { health, .. }| {
         let row = |row: &windlass::kernel::RunCount| {
             let labels = vec![

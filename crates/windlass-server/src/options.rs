@@ -30,7 +30,9 @@ pub struct Options {
     pub batch_runs_max: usize,
     /// Requests that are worked on at the same time. Default 1,024.
     pub requests_max: usize,
-    /// Requests that wait for a run's end at the same time. Default 4,096.
+    /// Requests that wait for a run's end at the same time. Default 2,048: with those that are worked on
+    /// and the live streams, fewer than the connections that [`crate::ServeOptions`] allows, so that there
+    /// is always one for whoever asks how the server is.
     pub waits_max: usize,
     /// Live streams at the same time. Default 256.
     pub streams_max: usize,
@@ -55,7 +57,7 @@ impl Default for Options {
             batch_bytes_max: 8 * MIB,
             batch_runs_max: 100,
             requests_max: 1_024,
-            waits_max: 4_096,
+            waits_max: 2_048,
             streams_max: 256,
             request_timeout: Duration::from_secs(30),
             wait_max: Duration::from_secs(60),

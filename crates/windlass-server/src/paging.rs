@@ -83,8 +83,14 @@ pub(crate) fn parse_status(text: &str) -> Result<RunStatus, ApiError> {
 
 /// What a text is told that is no time.
 pub(crate) fn invalid_time(name: &str, text: &str) -> ApiError {
-    let message =
-        format!("{name} {text:?} is no RFC 3339 time; write one such as 2026-03-01T12:00:00Z");
+    let pieces = jiff::fmt::temporal::Pieces::parse(text);
+    let is_time = pieces.is_ok_and(|it| it.time().is_some() && it.offset().is_some());
+    let message = match is_time {
+        true => format!("{name} {text:?} is out of range; use one before the end of the year 9999"),
+        false => {
+            format!("{name} {text:?} is no RFC 3339 time; write one such as 2026-03-01T12:00:00Z")
+        }
+    };
     ApiError::invalid("INVALID_TIME", message)
 }
 
@@ -155,11 +161,22 @@ impl Filter {
         if params.order == Some(Direction::Asc) {
             query.order = Order::Ascending;
         }
-        query.after =
-            cursor::decode_as("runs", params.cursor.as_deref(), |key| key.parse::<RunKey>().ok())?;
         let labels: Result<Vec<_>, _> =
             params.label.iter().map(|label| parse_label(label)).collect();
-        Self { query, labels: Vec::new(), statuses: None }.labelled(labels?)
+        let mut filter = Self { query, labels: Vec::new(), statuses: None }.labelled(labels?)?;
+        if let Some(cursor) = params.cursor.as_deref() {
+            let read = |key: &str| key.parse::<RunKey>().ok();
+            filter.query.after = cursor::decode_as(&filter.listing(), Some(cursor), read)?;
+        }
+        Ok(filter)
+    }
+
+    /// Names the listing in its cursors: what is asked for, and in which order, but not how much of it.
+    fn listing(&self) -> String {
+        let mut labels = self.labels.clone();
+        labels.sort();
+        let asked = RunsQuery { after: None, limit: 0, label: None, ..self.query.clone() };
+        format!("runs-{}", cursor::digest_of(&(asked, labels)))
     }
 
     /// The filter for runs that have all of these labels too.
@@ -216,8 +233,9 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    pub(crate) fn cursor(&self) -> Option<String> {
-        self.next.map(|key| cursor::encode("runs", &key.to_string()))
+    /// Where the next page of the same filter begins.
+    pub(crate) fn cursor(&self, filter: &Filter) -> Option<String> {
+        self.next.map(|key| cursor::encode(&filter.listing(), &key.to_string()))
     }
 }
 

@@ -122,14 +122,20 @@ impl Routes {
         self.add_outside_paced(access, Pace::Usual, path, handler)
     }
 
-    /// As [`Routes::add_outside`], for what says how the server is.
+    /// As [`Routes::add_outside`], for what says how the server is, with and without a slash at the end.
     pub(crate) fn add_probe(
         self,
         access: Access,
         path: &str,
         handler: axum::routing::MethodRouter<App>,
     ) -> Self {
-        self.add_outside_paced(access, Pace::Always, path, handler)
+        let slashed = format!("{path}/");
+        self.add_outside_paced(access, Pace::Always, path, handler.clone()).add_outside_paced(
+            access,
+            Pace::Always,
+            &slashed,
+            handler,
+        )
     }
 
     fn add_outside_paced(

@@ -22,7 +22,9 @@ impl std::fmt::Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match jiff::Timestamp::from_microsecond(self.0.as_micros()) {
             Ok(time) => write!(f, "{time:.3}"),
-            Err(_) => self.0.fmt(f),
+            // What lies beyond is told as the end of what can be: clients read it as a time.
+            Err(_) if self.0 < Timestamp::ZERO => f.write_str("0000-01-01T00:00:00.000Z"),
+            Err(_) => write!(f, "{:.3}", jiff::Timestamp::MAX),
         }
     }
 }
@@ -214,8 +216,8 @@ pub(crate) struct StepView {
     pub state: &'static str,
     /// How often it was tried.
     pub attempts: u32,
-    /// How often it may be tried; none if there is no bound.
-    pub max_attempts: Option<u32>,
+    /// How often it may be tried: 1 for what is never tried again, 2,147,483,647 if there is no bound.
+    pub max_attempts: u32,
     /// How long an attempt may take.
     pub timeout_ms: Option<u64>,
     /// When it is tried again.
@@ -253,7 +255,7 @@ impl StepView {
             kind: step.kind.to_string(),
             state: state.as_str(),
             attempts: step.attempt,
-            max_attempts: step.attempts_max,
+            max_attempts: step.attempts_max.unwrap_or_else(|| attempts_unbound(&step.kind)),
             timeout_ms: step.timeout.and_then(|span| u64::try_from(span.as_millis()).ok()),
             next_retry_at: retry,
             wake_at: wake,
@@ -264,6 +266,15 @@ impl StepView {
                 .map(|to| to.to_string()),
             error: step.error.as_ref().map(ErrorView::of),
         }
+    }
+}
+
+/// What is told of a step that says nothing of how often it is tried. The specification has a number.
+fn attempts_unbound(kind: &str) -> u32 {
+    match kind {
+        "do" | "activity" | "relay" => i32::MAX as u32,
+        // A sleep, a wait or a child is one attempt.
+        _ => 1,
     }
 }
 
@@ -490,6 +501,15 @@ mod tests {
         for at in [0, 1, 999, 59_999, 951_827_696_789, 1_709_251_199_999, 253_402_207_200_000, -1] {
             let written = serde_json::to_string(&ms(at)).unwrap();
             assert_eq!(written, format!("\"{}\"", ms(at)), "{at}");
+        }
+    }
+
+    #[test]
+    fn times_beyond_all_calendars_are_still_times() {
+        for at in [i64::MAX, i64::MIN] {
+            let time = Time(Timestamp::from_micros(at));
+            let text = serde_json::to_string(&time).unwrap();
+            assert!(parse_time(text.trim_matches('"')).is_some(), "{text}");
         }
     }
 

@@ -11,6 +11,7 @@ pub mod damage;
 pub mod differential;
 pub mod engine;
 pub mod memory;
+pub mod outage;
 pub mod replay;
 pub mod sim;
 pub mod world;

@@ -30,7 +30,7 @@ pub(crate) struct HttpArgs {
     /// Requests that are worked on at the same time; more are told to come back. [default: 1024]
     #[arg(long, value_name = "N")]
     pub(crate) requests_max: Option<String>,
-    /// Requests that wait for the end of a run at the same time. [default: 4096]
+    /// Requests that wait for the end of a run at the same time. [default: 2048]
     #[arg(long, value_name = "N")]
     pub(crate) waits_max: Option<String>,
     /// Live streams at the same time. [default: 256]

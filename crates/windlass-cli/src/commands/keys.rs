@@ -10,7 +10,7 @@ use crate::output::{Out, cell, cell_ago, note};
 pub(super) async fn run(Api { client, out }: Api, command: KeysCommand) -> Outcome {
     match command {
         KeysCommand::List => {
-            let found = client.get(&["keys"], &Vec::new()).await?;
+            let found = client.all(&["keys"], "keys").await?;
             list(out, &found)
         }
         KeysCommand::Create { name, scopes, namespace, expires } => {

@@ -9,14 +9,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, cell, cell_ago, note, plain_line, short_json};
 
 pub(super) async fn run(Api { client, out }: Api, command: SchedulesCommand) -> Outcome {
-    let none = Vec::new();
     match command {
         SchedulesCommand::List => {
-            let found = client.get(&["schedules"], &none).await?;
+            let found = client.all(&["schedules"], "schedules").await?;
             list(out, &found)?;
         }
         SchedulesCommand::Get { name } => {
-            let found = client.get(&["schedules", &name], &none).await?;
+            let found = client.get(&["schedules", &name], &Vec::new()).await?;
             one(out, &name, &found)?;
         }
         SchedulesCommand::Put(args) => {
@@ -58,7 +57,11 @@ fn list(out: Out, found: &Value) -> Result<(), Failure> {
     }
     let mut table = out.table(&["SCHEDULE", "WORKFLOW", "WHEN", "NEXT", "LAST", "STATE"]);
     for row in found["schedules"].as_array().into_iter().flatten() {
-        let state = if row["paused"] == true { out.status("paused") } else { String::new() };
+        let state = match (&row["paused"], &row["blocked"]) {
+            (Value::Bool(true), _) => out.status("paused"),
+            (_, Value::String(_)) => out.status("blocked"),
+            _ => String::new(),
+        };
         let (next, last) = (cell_ago(row, "nextAt"), cell_ago(row, "lastAt"));
         table.row([
             out.bold(&cell(row, "name")),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use windlass::Engine;
-use windlass::kernel::BoxFuture;
+use windlass::kernel::{Actor, BoxFuture};
 use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
 
@@ -77,7 +77,10 @@ struct AdminKey {
 
 impl AdminKey {
     fn new(key: &str, caller: Caller) -> Self {
-        Self { digest: windlass::kernel::Sha256Digest::of(key.as_bytes()), caller }
+        let digest = windlass::kernel::Sha256Digest::of(key.as_bytes());
+        // Not nobody in particular: the ledger tells what was done with it, and with which.
+        let actor = Some(Actor::new("admin_key", &digest.to_string()));
+        Self { digest, caller: Caller { actor, ..caller } }
     }
 }
 
@@ -87,9 +90,12 @@ impl Authorize for AdminKey {
         request: &'a axum::http::request::Parts,
     ) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
         let token = request.headers.get("authorization").and_then(|value| value.to_str().ok());
-        let token = token.and_then(|text| text.strip_prefix("Bearer "));
+        let token = token.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| {
+            // As other keys are taken.
+            scheme.eq_ignore_ascii_case("bearer")
+        });
         // Digests are compared, so that how far a guess agrees cannot be timed.
-        let is = token.is_some_and(|token| {
+        let is = token.is_some_and(|(_, token)| {
             windlass::kernel::Sha256Digest::of(token.trim().as_bytes()) == self.digest
         });
         Box::pin(std::future::ready(Ok(is.then(|| self.caller.clone()))))

@@ -18,7 +18,7 @@ pub(super) const KNOWN: [(&str, &str); 16] = [
     ("head_bytes_max", "65536"),
     ("connections_max", "4096"),
     ("requests_max", "1024"),
-    ("waits_max", "4096"),
+    ("waits_max", "2048"),
     ("streams_max", "256"),
     ("request_timeout", "30 seconds"),
     ("wait_max", "60 seconds"),

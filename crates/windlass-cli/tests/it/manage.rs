@@ -1,7 +1,8 @@
 //! The management commands against the real server.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::scripted::Scripted;
 use crate::support::{Server, sqlite_in, until};
 
 fn start() -> (tempfile::TempDir, Server) {
@@ -185,4 +186,32 @@ fn keys_are_made_with_the_admin_key_and_revoked() {
     let id = listed["keys"][0]["id"].as_str().unwrap().to_owned();
     server.say(&["keys", "revoke", &id, "--key", admin]).expect(0);
     server.say(&["workflows", "list", "--key", &key]).expect(6);
+    // However the scheme is written, and the ledger tells what was done with it.
+    let lower = format!("authorization: bearer {admin}");
+    server.say(&["runs", "create", "order/o-1", "-H", &lower]).expect(0);
+    server.say(&["runs", "pause", "order/o-1", "-H", &lower]).expect(0);
+    let events = ["runs", "events", "order/o-1", "-o", "json", "--key", admin];
+    until("the pause is in the ledger", || {
+        let events = server.say(&events).expect(0).json();
+        let mut events = events["events"].as_array().into_iter().flatten();
+        let paused = events.find(|event| event["type"] == "workflow.paused");
+        paused.is_some_and(|event| event["summary"]["actor"]["kind"] == "admin_key")
+    });
+}
+
+#[test]
+fn lists_are_read_to_their_last_page() {
+    let page = |items: &str, name: &str, cursor: Option<&str>| {
+        let row = json!({ "id": name, "name": name });
+        json!({ items: [row], "cursor": cursor, "hasNextPage": cursor.is_some() })
+    };
+    for (items, path) in [("schedules", "GET /api/schedules"), ("keys", "GET /api/keys")] {
+        let first = vec![(path, 200, page(items, "one", Some("next")))];
+        let server = Scripted::first_then(first, vec![(path, 200, page(items, "two", None))]);
+        let said = server.say(&[items, "list"]).expect(0);
+        assert!(said.out.contains("one") && said.out.contains("two"), "{said:?}");
+        assert!(server.asked()[1].line.contains("cursor=next"), "{:?}", server.asked());
+        let said = server.say(&[items, "list", "-o", "json"]).expect(0).json();
+        assert_eq!(said["hasNextPage"], false);
+    }
 }

@@ -1,10 +1,11 @@
 //! Whether a commit is well-formed: checked before any store sees it, so all refuse the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::body::Body;
 use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard, SqlValue, Statement};
+use crate::draft::NewRun;
 use crate::error::{Error, ErrorKind};
 use crate::ids::RunKey;
 use crate::ledger::Head;
@@ -232,25 +233,44 @@ fn check_body(what: &str, body: &Option<Body>, max: usize) -> Result<(), Error> 
     body.as_ref().map_or(Ok(()), |body| check_max(what, "bytes", body.len(), max))
 }
 
-fn check_run(run: &Run, limits: &Limits) -> Result<(), Error> {
-    check_max("the input", "bytes", run.input.len(), limits.input_bytes_max)?;
-    check_body("the output", &run.output, limits.output_bytes_max)?;
-    check_body("the error", &run.error, limits.output_bytes_max)?;
-    check_body("the state", &run.state, limits.state_bytes_max)?;
-    check_text("a fork's name", run.fork.as_deref().unwrap_or_default(), 256)?;
-    check_text("a trace context", run.trace.as_deref().unwrap_or_default(), 1_024)?;
-    let headers = run.headers.as_deref().unwrap_or_default();
+impl NewRun {
+    /// Refuses what no run can be started with. Whoever starts many asks of each before the first is
+    /// written: what a store refuses, it refuses one by one.
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
+        check_max("the input", "bytes", self.input.len(), limits.input_bytes_max)?;
+        let beside = [&self.fork, &self.trace, &self.headers, &self.on_end];
+        check_beside(beside.map(|text| text.as_deref().unwrap_or_default()), limits)?;
+        check_labels(&self.labels, limits)
+    }
+}
+
+fn check_beside([fork, trace, headers, on_end]: [&str; 4], limits: &Limits) -> Result<(), Error> {
+    check_text("a fork's name", fork, 256)?;
+    check_text("a trace context", trace, 1_024)?;
     check_max("the run's headers", "bytes", headers.len(), limits.headers_bytes_max)?;
-    let on_end = run.on_end.as_deref().unwrap_or_default();
-    check_max("what the run's end enqueues", "bytes", on_end.len(), limits.task_bytes_max)?;
-    check_max("a run", "labels", run.labels.len(), limits.labels_max)?;
-    for (key, value) in &run.labels {
+    check_max("what the run's end enqueues", "bytes", on_end.len(), limits.task_bytes_max)
+}
+
+fn check_labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), Error> {
+    check_max("a run", "labels", labels.len(), limits.labels_max)?;
+    for (key, value) in labels {
         check_text("a label's key", key, limits.label_key_chars_max)?;
         check_text(&format!("the value of label {key:?}"), value, limits.label_value_chars_max)?;
         if key.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "INVALID_NAME", "a label's key is empty"));
         }
     }
+    Ok(())
+}
+
+fn check_run(run: &Run, limits: &Limits) -> Result<(), Error> {
+    check_max("the input", "bytes", run.input.len(), limits.input_bytes_max)?;
+    check_body("the output", &run.output, limits.output_bytes_max)?;
+    check_body("the error", &run.error, limits.output_bytes_max)?;
+    check_body("the state", &run.state, limits.state_bytes_max)?;
+    let beside = [&run.fork, &run.trace, &run.headers, &run.on_end];
+    check_beside(beside.map(|text| text.as_deref().unwrap_or_default()), limits)?;
+    check_labels(&run.labels, limits)?;
     if run.input_hash != run.input.digest() {
         return Err(malformed("the input hash is not the hash of the input"));
     }

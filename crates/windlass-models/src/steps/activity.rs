@@ -128,7 +128,8 @@ impl<O> Activity<O> {
             close_by: None,
             breaker: None,
         };
-        Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority })
+        let attempts_max = self.policy.attempts_max();
+        Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority, attempts_max })
     }
 }
 

@@ -84,6 +84,7 @@ pub(crate) enum Plan {
         route: Route,
         body: Body,
         priority: i16,
+        attempts_max: Option<u32>,
     },
 }
 

@@ -151,7 +151,7 @@ impl StepsProgram {
                 let stamp = turn.stamp();
                 self.make_draft(turn).also_create(new, stamp)?;
             }
-            Some(Plan::Activity { route, body, priority }) => {
+            Some(Plan::Activity { route, body, priority, .. }) => {
                 let mut task = activity_task(turn, key, route, body, priority, stamp.at);
                 if let Some(revived) = &self.revived {
                     revived.revive(&mut task);

@@ -368,6 +368,7 @@ impl StepsProgram {
         }
         let (attempts_max, timeout) = match &entry.plan {
             Some(Plan::Do { policy, timeout, .. }) => (policy.attempts_max(), *timeout),
+            Some(Plan::Activity { attempts_max, .. }) => (*attempts_max, None),
             _ => (None, None),
         };
         StepRow {

@@ -17,6 +17,10 @@ const TRIES_MAX: u32 = 50;
 /// How often in a row the answer to a batch may be lost before its commits are sent one by one.
 const LOSSES_MAX: u32 = 3;
 
+/// How long a batch that was never sent waits for a connection: nothing was written, so whoever asked can
+/// be told so at once and decide whether to ask again.
+const UNSENT_FOR: Duration = Duration::from_secs(2);
+
 /// The database refuses the batch, and will again: somebody in it is to blame.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -106,7 +110,8 @@ impl Session {
         // What comes from a batch that was lost is not sent as often again.
         let mut losses = if sent_before { LOSSES_MAX - 1 } else { 0 };
         let until = self.shared.options.reconnect_for;
-        let mut deadline = Instant::now() + until;
+        let began = Instant::now();
+        let mut deadline = began + if sent_before { until } else { until.min(UNSENT_FOR) };
         let patience = self.shared.options.statement_timeout + Duration::from_secs(10);
         loop {
             let live = match self.live(deadline).await {
@@ -133,7 +138,7 @@ impl Session {
                         return Err(Refused { error: None, sent_before });
                     }
                     tokio::time::sleep(Duration::from_millis(20 << losses)).await;
-                    deadline = deadline.max(Instant::now() + until / 2);
+                    deadline = (began + until).max(Instant::now() + until / 2);
                 }
                 Err(None) => return Err(Refused { error: None, sent_before }),
                 Err(Some(error)) => match classify(&error) {

@@ -110,6 +110,10 @@ impl Jwt {
         if header.alg != key.algorithm {
             return Err(refused(format!("algorithm {:?}", header.alg)));
         }
+        // Whatever it names must be understood, and nothing of it is.
+        if header.crit.is_some() {
+            return Err(refused("critical header".into()));
+        }
         let mut validation = Validation::new(key.algorithm);
         validation.leeway = self.leeway_s;
         validation.validate_nbf = true;
@@ -118,6 +122,10 @@ impl Jwt {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         let token = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation);
         let claims = token.map_err(|error| refused(error.to_string()))?.claims;
+        // A list of issuers would do for the library if one of them were right.
+        if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
+            return Err(refused("issuer".into()));
+        }
         let namespace = claims.get(&self.namespace_claim).and_then(Value::as_str);
         let namespace = namespace.ok_or_else(|| refused("no namespace".into()))?;
         let namespace =
@@ -218,11 +226,14 @@ mod tests {
     fn every_other_token_is_refused() {
         let past = jsonwebtoken::get_current_timestamp() - 3_600;
         type Change = fn(&mut Value, u64);
-        let changes: [(&str, Change); 9] = [
+        let changes: [(&str, Change); 10] = [
             ("expired", |claims, past| claims["exp"] = past.into()),
             ("no expiry", |claims, _| drop(claims.as_object_mut().unwrap().remove("exp"))),
             ("not yet", |claims, past| claims["nbf"] = (past + 7_200).into()),
             ("another issuer", |claims, _| claims["iss"] = "https://evil.example".into()),
+            ("many issuers", |claims, _| {
+                claims["iss"] = json!(["https://issuer.example", "https://evil.example"]);
+            }),
             ("no issuer", |claims, _| drop(claims.as_object_mut().unwrap().remove("iss"))),
             ("another audience", |claims, _| claims["aud"] = "payroll".into()),
             ("no audience", |claims, _| drop(claims.as_object_mut().unwrap().remove("aud"))),
@@ -240,7 +251,14 @@ mod tests {
         let body = format!("{}.{}", parts.next().unwrap(), parts.next().unwrap());
         let unsigned =
             format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{}.", body.split('.').nth(1).unwrap());
+        let critical = |names: &[&str]| {
+            let crit = Some(names.iter().map(|name| (*name).to_owned()).collect());
+            let header = Header { crit, ..Header::new(Algorithm::HS256) };
+            encode(&header, &fine, &EncodingKey::from_secret(SECRET)).unwrap()
+        };
         for (what, token) in [
+            ("something critical", critical(&["b64"])),
+            ("nothing critical", critical(&[])),
             ("another secret", token(Algorithm::HS256, b"another secret of some length...", &fine)),
             ("another algorithm", token(Algorithm::HS384, SECRET, &fine)),
             ("cut off", body.clone()),

@@ -23,7 +23,7 @@ const REASON_CHARS_MAX: usize = 1_000;
 pub(crate) struct Done {
     /// Always true.
     pub ok: bool,
-    /// Where the run is now.
+    /// Where the run is now; what it ended with only for those who may read.
     pub details: InstanceStatus,
 }
 
@@ -72,7 +72,7 @@ impl Action {
 
 async fn done(call: &Call, at: &AtRun) -> ApiResult<Done> {
     let run = find(call, at).await?;
-    Ok(Json(Done { ok: true, details: InstanceStatus::of(&run) }))
+    Ok(Json(Done { ok: true, details: call.status_of(&run).await? }))
 }
 
 /// Stops a run before its next piece of user code. Its timers go on.
@@ -89,7 +89,7 @@ pub(crate) async fn pause(call: Call, at: AtRun) -> ApiResult<Done> {
     loop {
         let run = find(&call, &at).await?;
         if run.status == RunStatus::Paused || run.status.is_ended() || waited >= PAUSE_SEEN_WITHIN {
-            return Ok(Json(Done { ok: true, details: InstanceStatus::of(&run) }));
+            return Ok(Json(Done { ok: true, details: call.status_of(&run).await? }));
         }
         tokio::time::sleep(pause).await;
         waited += pause;

@@ -21,7 +21,7 @@ pub(crate) struct SendEvent {
     /// What it carries.
     #[schema(value_type = Option<Value>)]
     payload: Option<Raw>,
-    /// Sent again with the same id it is the same event.
+    /// Sent again with the same id it is the same event; the id with another type or payload is refused.
     #[schema(max_length = 200)]
     id: Option<String>,
 }
@@ -81,5 +81,5 @@ pub(crate) async fn send(
         }
         _ => error.into(),
     })?;
-    Ok(Json(EventSent { status: InstanceStatus::of(&run) }))
+    Ok(Json(EventSent { status: call.status_of(&run).await? }))
 }

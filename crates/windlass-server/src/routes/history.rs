@@ -9,15 +9,17 @@ use windlass::kernel::{
 };
 
 use super::instances::find;
-use crate::cursor::{self, decode_as};
+use crate::cursor::{self, Place, decode_place, encode_place};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, run_not_found};
 use crate::json::Json;
-use crate::paging::{Direction, bytes_of, cut_to_bytes, page_size};
+use crate::paging::{Direction, PAGE_BYTES_MAX, bytes_of, cut_to_bytes, page_size};
 use crate::view::{EventRecord, LogRecord, StepRecord};
 
 /// Rows that are read from the store at a time.
 const STORE_ROWS: u32 = 200;
+/// Messages that are read at a time at first.
+const EVENT_ROWS: u32 = 16;
 
 /// Which part of the history.
 #[derive(Deserialize, IntoParams)]
@@ -89,35 +91,54 @@ pub(crate) async fn history(
 ) -> ApiResult<History> {
     let size = page_size(params.page_size)? as usize;
     let newest_first = params.order == Some(Direction::Desc);
-    let steps_after = decode_as("steps", params.steps_cursor.as_deref(), parse_step_cursor)?;
-    let events_after =
-        decode_as("events", params.events_cursor.as_deref(), |seq| seq.parse::<u64>().ok())?;
-    let logs_after =
-        decode_as("logs", params.logs_cursor.as_deref(), |id| id.parse::<LogId>().ok())?;
     let level = params.log_level.as_deref().map(parse_level).transpose()?;
-    let run = generation(&call, &at, params.run_number).await?;
+    if params.log_category.as_ref().is_some_and(|category| category.contains('\0')) {
+        let message = "logCategory contains NUL; no category does";
+        return Err(ApiError::invalid("INVALID_TEXT", message));
+    }
+    let order = if newest_first { "desc" } else { "asc" };
+    let (of_steps, of_events) = (format!("steps-{order}"), format!("events-{order}"));
+    let of_logs =
+        format!("logs-{order}-{}", cursor::digest_of(&(level, params.log_category.as_ref())));
+    let steps_after = decode_place(&of_steps, params.steps_cursor.as_deref(), parse_step_cursor)?;
+    let events_after: Option<Place<u64>> =
+        decode_place(&of_events, params.events_cursor.as_deref(), |seq| seq.parse().ok())?;
+    let logs_after: Option<Place<LogId>> =
+        decode_place(&of_logs, params.logs_cursor.as_deref(), |id| id.parse().ok())?;
+    let keys = [
+        steps_after.as_ref().map(|place| place.run_key),
+        events_after.as_ref().map(|place| place.run_key),
+        logs_after.as_ref().map(|place| place.run_key),
+    ];
+    let run = generation_of(&call, &at, params.run_number, keys).await?;
     let (number, now) = (run.generation, call.engine.clock().now());
     let wanted = Wanted { size, newest_first };
+    let steps_after = steps_after.map(|place| place.at);
     let (steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
-    let (events, more_events) = events(&call, &run, events_after, wanted).await?;
+    let (events, more_events) =
+        events(&call, &run, events_after.map(|place| place.at), wanted).await?;
     let logs = match params.include_logs {
         Some(true) => {
             let filter = (level, params.log_category.map(Into::into));
-            Some(logs(&call, run.run_key, filter, logs_after, wanted).await?)
+            let after = logs_after.map(|place| place.at);
+            Some(logs(&call, run.run_key, filter, after, wanted).await?)
         }
         _ => None,
     };
+    let key = run.run_key;
     let last_step = steps.last().filter(|_| more_steps);
     let last_event = events.last().filter(|_| more_events);
     let last_log = logs.as_ref().and_then(|(lines, more)| lines.last().filter(|_| *more));
     Ok(Json(History {
         run_number: number,
-        steps_cursor: last_step
-            .map(|step| cursor::encode("steps", &format!("{} {}", step.position, step.step_key))),
+        steps_cursor: last_step.map(|step| {
+            encode_place(&of_steps, key, &format!("{} {}", step.position, step.step_key))
+        }),
         steps_has_next_page: more_steps,
-        events_cursor: last_event.map(|event| cursor::encode("events", &event.seq.to_string())),
+        events_cursor: last_event
+            .map(|event| encode_place(&of_events, key, &event.seq.to_string())),
         events_has_next_page: more_events,
-        logs_cursor: last_log.map(|line| cursor::encode("logs", &line.log_id.to_string())),
+        logs_cursor: last_log.map(|line| encode_place(&of_logs, key, &line.log_id.to_string())),
         logs_has_next_page: logs.as_ref().map(|(_, more)| *more),
         steps: steps.iter().map(|step| StepRecord::of(step, &run, now)).collect(),
         events: events.iter().map(|event| EventRecord::of(event, number)).collect(),
@@ -155,6 +176,25 @@ pub(crate) async fn generation(
     found
         .filter(|run| run.generation == number)
         .ok_or_else(|| run_not_found(at.workflow.as_str(), &format!("{} run {number}", at.id)))
+}
+
+/// As [`generation`], if none is asked for the one that a cursor is of: what began in a generation goes on
+/// there, whatever came after it.
+pub(crate) async fn generation_of<const N: usize>(
+    call: &Call,
+    at: &AtRun,
+    number: Option<u32>,
+    cursors: [Option<RunKey>; N],
+) -> Result<Run, ApiError> {
+    let mut keys = cursors.into_iter().flatten();
+    let Some(key) = keys.next() else { return generation(call, at, number).await };
+    let looked = call.engine.store().look_at(key).await?.map(|looked| looked.run);
+    let run = looked.filter(|run| {
+        let named = (&run.namespace, &run.workflow, &run.id);
+        named == (call.engine.namespace(), &at.workflow, &at.id)
+            && number.is_none_or(|number| number == run.generation)
+    });
+    run.filter(|_| keys.all(|other| other == key)).ok_or_else(cursor::of_another)
 }
 
 #[derive(Clone, Copy)]
@@ -256,32 +296,45 @@ async fn events(
     cursor: Option<u64>,
     wanted: Wanted,
 ) -> Result<(Vec<Message>, bool), ApiError> {
-    let limit = STORE_ROWS;
-    let list = async |after| {
+    let list = async |after, limit| {
         let query = Query::Messages { run_key: run.run_key, after, limit };
         call.engine.store().list(query).await?.messages()
     };
     let is_event = |message: &Message| message.kind == MessageKind::Event;
-    let mut found = Vec::new();
+    let mut found: Vec<Message> = Vec::new();
+    let full = |found: &Vec<Message>| {
+        let bytes: usize = found.iter().map(event_bytes).sum();
+        found.len() > wanted.size || bytes > PAGE_BYTES_MAX
+    };
+    // Each may carry a mebibyte. Where few of them are events, more are looked through at a time.
+    let mut limit = (wanted.size as u32 + 1).min(EVENT_ROWS);
+    let next_limit = |limit: u32, events: usize| match events {
+        0 => (limit * 2).min(STORE_ROWS),
+        _ => limit,
+    };
     if wanted.newest_first {
         // Messages are numbered without gaps, so the rows before a number can be asked for.
         let mut before = cursor.unwrap_or(u64::MAX).min(run.accepted + 1);
-        while before > 1 && found.len() <= wanted.size {
+        while before > 1 && !full(&found) {
             let after = (before - 1).saturating_sub(u64::from(limit));
-            let page = list(after).await?;
+            let page = list(after, limit).await?;
             let older = page.into_iter().filter(|message| message.seq < before);
-            found.extend(older.rev().filter(is_event));
+            let events: Vec<Message> = older.rev().filter(is_event).collect();
+            limit = next_limit(limit, events.len());
+            found.extend(events);
             before = after + 1;
         }
         return Ok(cut(found, wanted, event_bytes));
     }
     let mut after = cursor.unwrap_or(0);
     loop {
-        let page = list(after).await?;
+        let page = list(after, limit).await?;
         let is_last = page.len() < limit as usize;
         after = page.last().map_or(after, |message| message.seq);
-        found.extend(page.into_iter().filter(is_event));
-        if is_last || found.len() > wanted.size {
+        let events: Vec<Message> = page.into_iter().filter(is_event).collect();
+        limit = next_limit(limit, events.len());
+        found.extend(events);
+        if is_last || full(&found) {
             return Ok(cut(found, wanted, event_bytes));
         }
     }

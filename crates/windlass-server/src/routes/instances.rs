@@ -16,7 +16,8 @@ use crate::app::App;
 use crate::depth::is_deeper_than;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{
-    AtRun, Call, InWorkflow, Incoming, Params, Payload, run_not_found, workflow_not_found,
+    AtRun, Call, InWorkflow, Incoming, MaybePayload, Params, Payload, run_not_found,
+    workflow_not_found,
 };
 use crate::json::Json;
 use crate::paging::{self, Filter, RunsParams, invalid_time};
@@ -64,7 +65,7 @@ pub(crate) async fn list(
     if page.runs.is_empty() && params.cursor.is_none() {
         known(&call, &workflow).await?;
     }
-    let cursor = page.cursor();
+    let cursor = page.cursor(&filter);
     Ok(Json(Instances {
         instances: page.runs.iter().map(RunSummary::of).collect(),
         has_next_page: cursor.is_some(),
@@ -83,7 +84,7 @@ pub(crate) async fn known(
 }
 
 /// A run to be created.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CreateInstance {
     /// Its id; one is made if there is none.
@@ -143,11 +144,7 @@ impl CreateInstance {
         let mut start = StartRun::new(workflow, model, Body::json(params));
         start.id = self.id.map(|id| run_id(&id, limits)).transpose()?;
         start.labels = self.labels.unwrap_or_default();
-        if let Some(label) = start.labels.keys().find(|label| label.starts_with("workflow.")) {
-            let message =
-                format!("the label {label:?} begins with \"workflow.\", which is reserved");
-            return Err(ApiError::invalid("RESERVED_HEADER", message));
-        }
+        refuse_reserved(&start.labels)?;
         let headers = self.headers.filter(|headers| !headers.is_empty());
         start.headers = headers.map(|headers| json!(headers).to_string().into());
         start.priority = self.priority.unwrap_or_default();
@@ -186,6 +183,15 @@ fn run_id(id: &str, limits: &windlass::Limits) -> Result<RunId, ApiError> {
         .map_err(|error| ApiError::from(error).coded("INVALID_INSTANCE_ID"))
 }
 
+/// Refuses labels that only the engine gives.
+pub(crate) fn refuse_reserved(labels: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    let Some(label) = labels.keys().find(|label| label.starts_with("workflow.")) else {
+        return Ok(());
+    };
+    let message = format!("the label {label:?} begins with \"workflow.\", which is reserved");
+    Err(ApiError::invalid("RESERVED_HEADER", message))
+}
+
 pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiError> {
     if !is_deeper_than(text.as_bytes(), max) {
         return Ok(());
@@ -198,14 +204,14 @@ pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiE
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances", tag = "instances",
     operation_id = "createInstance",
     params(("workflowName" = String, Path, description = "The workflow"), CreateParams),
-    request_body = CreateInstance,
+    request_body = Option<CreateInstance>,
     responses((status = 200, body = Instance), (status = "default", body = Failure)))]
 pub(crate) async fn create(
     call: Call,
     InWorkflow(workflow): InWorkflow,
     Params(params): Params<CreateParams>,
     headers: HeaderMap,
-    Payload(body): Payload<CreateInstance>,
+    MaybePayload(body): MaybePayload<CreateInstance>,
 ) -> ApiResult<Instance> {
     let wait = Wait::new(&call.app, params.wait_ms)?;
     let model = known(&call, &workflow).await?;
@@ -215,7 +221,7 @@ pub(crate) async fn create(
     let details = match wait {
         Some(wait) => {
             let run = wait_for_end(&call, &workflow, &started.id, wait).await?;
-            InstanceStatus::of(&run)
+            call.status_of(&run).await?
         }
         None => InstanceStatus::new(RunStatus::Active, None, None),
     };

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::Namespace;
 
 use crate::auth::{ApiKey, Keys, NewKey, Scope};
+use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
-use crate::extract::{Call, Incoming, Named, Payload};
+use crate::extract::{Call, Incoming, Named, Params, Payload};
 use crate::json::Json;
+use crate::paging::page_size;
 use crate::view::Time;
 
 const NAME_CHARS_MAX: usize = 100;
@@ -78,11 +80,31 @@ pub(crate) struct CreatedKey {
     pub known: KeyView,
 }
 
-/// All keys.
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// Rows of the page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of keys.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct KeyList {
-    /// Those of the caller's namespace; all of them for admins of the server's own.
+    /// Those of the caller's namespace, by id; all of them for admins of the server's own.
     pub keys: Vec<KeyView>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
 }
 
 fn keys(call: &Call) -> Result<&Arc<Keys>, ApiError> {
@@ -100,11 +122,24 @@ fn reaches(call: &Call, namespace: &Namespace) -> bool {
 
 /// Lists API keys, never the keys themselves.
 #[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys",
+    params(ListParams),
     responses((status = 200, body = KeyList), (status = "default", body = Failure)))]
-pub(crate) async fn list(call: Call) -> ApiResult<KeyList> {
-    let keys = keys(&call)?.list().await?.into_iter();
-    let keys = keys.filter(|key| reaches(&call, &key.namespace)).map(KeyView::from);
-    Ok(Json(KeyList { keys: keys.collect() }))
+pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiResult<KeyList> {
+    let size = page_size(params.page_size)? as usize;
+    let after = decode_as("keys", params.cursor.as_deref(), |id| Some(id.to_owned()))?;
+    let mut found = keys(&call)?.list().await?;
+    found.retain(|key| {
+        reaches(&call, &key.namespace) && after.as_ref().is_none_or(|after| key.id > *after)
+    });
+    let more = found.len() > size;
+    found.truncate(size);
+    let next = found.last().filter(|_| more).map(|key| cursor::encode("keys", &key.id));
+    Ok(Json(KeyList {
+        keys: found.into_iter().map(KeyView::from).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
 }
 
 /// Makes an API key.

@@ -5,9 +5,9 @@ use utoipa::{IntoParams, ToSchema};
 use windlass::Timestamp;
 use windlass::kernel::{Event, EventId, Query};
 
-use super::history::generation;
+use super::history::generation_of;
 use super::instances::find;
-use crate::cursor::{self, decode_as};
+use crate::cursor::{self, Place, decode_as, decode_place};
 use crate::error::{ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params};
 use crate::json::Json;
@@ -69,26 +69,35 @@ pub(crate) async fn ledger(
     Params(params): Params<LedgerParams>,
 ) -> ApiResult<LedgerPage> {
     let size = page_size(params.page_size)?;
-    let run = generation(&call, &at, params.run_number).await?;
     let cursor = params.cursor.as_deref();
     let limit = size + 1;
     let scope = params.scope.unwrap_or_default();
-    let query = match scope {
+    let (run, query) = match scope {
         LedgerScope::Run => {
-            let from = decode_as("ledger", cursor, |ordinal| ordinal.parse().ok())?.unwrap_or(0);
-            Query::Events { run_key: run.run_key, from, limit }
+            let from: Option<Place<u64>> = decode_place("ledger", cursor, |at| at.parse().ok())?;
+            let keys = [from.as_ref().map(|from| from.run_key)];
+            let run = generation_of(&call, &at, params.run_number, keys).await?;
+            let from = from.map_or(0, |from| from.at);
+            let query = Query::Events { run_key: run.run_key, from, limit };
+            (run, query)
         }
         LedgerScope::Root => {
-            let after = decode_as("root", cursor, parse_place)?;
-            Query::RootEvents { root: run.root, after, limit }
+            let after = decode_place("root", cursor, parse_place)?;
+            let keys = [after.as_ref().map(|after| after.run_key)];
+            let run = generation_of(&call, &at, params.run_number, keys).await?;
+            let after = after.map(|after| after.at);
+            let query = Query::RootEvents { root: run.root, after, limit };
+            (run, query)
         }
     };
     let mut events = call.engine.store().list(query).await?.events()?;
     let more = events.len() > size as usize;
     events.truncate(size as usize);
     let next = events.last().filter(|_| more).map(|event| match scope {
-        LedgerScope::Run => cursor::encode("ledger", &(event.ordinal + 1).to_string()),
-        LedgerScope::Root => cursor::encode("root", &place(event)),
+        LedgerScope::Run => {
+            cursor::encode_place("ledger", run.run_key, &(event.ordinal + 1).to_string())
+        }
+        LedgerScope::Root => cursor::encode_place("root", run.run_key, &place(event)),
     });
     Ok(Json(LedgerPage {
         events: events.iter().map(LedgerEvent::of).collect(),
@@ -146,8 +155,9 @@ pub(crate) async fn generations(
     Params(params): Params<GenerationsParams>,
 ) -> ApiResult<Generations> {
     let size = page_size(params.page_size)?;
-    let before =
-        decode_as("generations", params.cursor.as_deref(), |number| number.parse::<u32>().ok())?;
+    let listing = format!("generations-{}", cursor::digest_of(&(&at.workflow, &at.id)));
+    let read = |number: &str| number.parse::<u32>().ok();
+    let before = decode_as(&listing, params.cursor.as_deref(), read)?;
     find(&call, &at).await?;
     let query = Query::Generations {
         namespace: call.engine.namespace().clone(),
@@ -160,7 +170,7 @@ pub(crate) async fn generations(
     let more = runs.len() > size as usize;
     runs.truncate(size as usize);
     let last = runs.last().filter(|_| more);
-    let next = last.map(|run| cursor::encode("generations", &run.generation.to_string()));
+    let next = last.map(|run| cursor::encode(&listing, &run.generation.to_string()));
     Ok(Json(Generations {
         generations: runs.iter().map(RunSummary::of).collect(),
         has_next_page: next.is_some(),

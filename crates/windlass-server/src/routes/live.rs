@@ -85,7 +85,11 @@ impl Place {
         (status = "default", body = Failure)))]
 pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response, ApiError> {
     let last = parts.headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
-    let place = cursor::decode_as("live", last, Place::decode)?;
+    let place = cursor::decode_as("live", last, Place::decode).map_err(|_| {
+        let message =
+            "Last-Event-ID is not an id of this stream; send the last one unchanged, or none";
+        ApiError::invalid("INVALID_CURSOR", message)
+    })?;
     let run = generation(&call, &at, place.map(|place| place.run_number)).await?;
     if place.is_some_and(|place| place.ended) && is_over(&call, &at, &run).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());

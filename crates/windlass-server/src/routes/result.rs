@@ -38,6 +38,7 @@ pub(crate) async fn wait_for_end(
     id: &RunId,
     wait: Wait,
 ) -> Result<Run, ApiError> {
+    call.begin_waiting();
     let until = Instant::now() + wait.0;
     loop {
         let run = call.engine.find_run(workflow, id).await?;

@@ -86,7 +86,7 @@ pub(crate) async fn search(
     };
     let filter = Filter::new(call.engine.namespace().clone(), workflow, &filter)?;
     let page = paging::list(&call, &filter).await?;
-    let next = page.cursor();
+    let next = page.cursor(&filter);
     Ok(Json(RunsPage {
         runs: page.runs.iter().map(RunSummary::of).collect(),
         has_next_page: next.is_some(),
@@ -181,7 +181,8 @@ pub(crate) struct BulkResult {
     pub matched: u64,
     /// To how many it was done.
     pub done: u64,
-    /// Those to which it could not be done.
+    /// Those to which it could not be done, up to 1,000. Children whose failure their parent has consumed
+    /// are told here and count for nothing else.
     pub failed: Vec<BulkFailure>,
     /// Whether there may be more runs that fit the filter than the limit allows, or than there was time
     /// for: ask again.
@@ -251,12 +252,20 @@ pub(crate) async fn bulk(
             result.matched += 1;
             match act(&call, request.action, run, reason).await {
                 Ok(()) => result.done += 1,
-                Err(error) => result.failed.push(BulkFailure {
-                    workflow_name: run.workflow.to_string(),
-                    id: run.id.to_string(),
-                    code: error.code(),
-                    message: error.message().to_owned(),
-                }),
+                Err(error) => {
+                    // That it stays so is no reason for the next request to get no further than this one.
+                    if error.code() == "FAILURE_CONSUMED" {
+                        result.matched -= 1;
+                    }
+                    if result.failed.len() < BULK_MAX as usize {
+                        result.failed.push(BulkFailure {
+                            workflow_name: run.workflow.to_string(),
+                            id: run.id.to_string(),
+                            code: error.code(),
+                            message: error.message().to_owned(),
+                        });
+                    }
+                }
             }
         }
         match page.next {

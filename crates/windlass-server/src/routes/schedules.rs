@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
-use windlass::kernel::{ModelName, WorkflowName};
+use utoipa::{IntoParams, ToSchema};
+use windlass::kernel::{ModelName, RunKey, WorkflowName};
 use windlass::{Missed, Overlap, ScheduleState};
 use windlass_engine::{Schedule, Timing};
 
-use super::instances::check_depth;
+use super::instances::{check_depth, refuse_reserved};
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
+use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
-use crate::extract::{Call, Incoming, Named, Payload};
+use crate::extract::{Call, Incoming, Named, Params, Payload};
 use crate::json::Json;
+use crate::paging::{PAGE_BYTES_MAX, page_size};
 use crate::view::{Raw, Time};
 
 /// What becomes of slots that passed while nobody served the schedule.
@@ -49,7 +51,7 @@ pub(crate) struct SetSchedule {
     workflow: String,
     /// A cron expression: five fields, or six with seconds first.
     cron: Option<String>,
-    /// Or the time between two runs, at least 1,000.
+    /// Or the time between two runs: at least 1,000, at most 365 days.
     every_ms: Option<u64>,
     /// The time zone of the cron expression. Default `UTC`.
     timezone: Option<String>,
@@ -103,11 +105,14 @@ pub(crate) struct ScheduleView {
     pub last_at: Option<Time>,
     /// The id of the run that its last slot started.
     pub last_run: Option<String>,
+    /// Why it starts no runs, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
 }
 
 impl From<ScheduleState> for ScheduleView {
     fn from(state: ScheduleState) -> Self {
-        let ScheduleState { name, schedule, paused, next_at, last_at, last_run } = state;
+        let ScheduleState { name, schedule, paused, next_at, last_at, last_run, blocked } = state;
         let (cron, timezone, every_ms) = match schedule.timing {
             Timing::Cron { expression, time_zone } => (Some(expression), Some(time_zone), None),
             Timing::Every { interval_ms } => (None, None, Some(interval_ms)),
@@ -133,23 +138,68 @@ impl From<ScheduleState> for ScheduleView {
             next_at: next_at.map(Time),
             last_at: last_at.map(Time),
             last_run,
+            blocked,
         }
     }
 }
 
-/// All schedules.
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// Rows of the page: 1 to 100. Default 25.
+    page_size: Option<u32>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A page of schedules.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Schedules {
     /// Oldest first.
     pub schedules: Vec<ScheduleView>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Whether there is one.
+    pub has_next_page: bool,
 }
+
+/// How many pages of the store are looked through for one page of an answer: most runs of schedules are
+/// earlier generations.
+const STORE_PAGES_MAX: usize = 20;
 
 /// Lists the schedules.
 #[utoipa::path(get, path = "/schedules", tag = "schedules", operation_id = "listSchedules",
+    params(ListParams),
     responses((status = 200, body = Schedules), (status = "default", body = Failure)))]
-pub(crate) async fn list(call: Call) -> ApiResult<Schedules> {
-    let schedules = call.engine.schedules().await?.into_iter().map(ScheduleView::from);
-    Ok(Json(Schedules { schedules: schedules.collect() }))
+pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiResult<Schedules> {
+    let size = page_size(params.page_size)? as usize;
+    let read = |key: &str| key.parse::<RunKey>().ok();
+    let mut after = decode_as("schedules", params.cursor.as_deref(), read)?;
+    let mut found: Vec<ScheduleState> = Vec::new();
+    let mut bytes = 0;
+    for _ in 0..STORE_PAGES_MAX {
+        let page = call.engine.schedules_page(after, (size - found.len()) as u32).await?;
+        bytes += page.schedules.iter().map(|state| state.schedule.input.get().len()).sum::<usize>();
+        found.extend(page.schedules);
+        after = page.next;
+        if after.is_none() || found.len() >= size || bytes > PAGE_BYTES_MAX {
+            break;
+        }
+    }
+    let next = after.map(|key| cursor::encode("schedules", &key.to_string()));
+    Ok(Json(Schedules {
+        schedules: found.into_iter().map(ScheduleView::from).collect(),
+        has_next_page: next.is_some(),
+        next_cursor: next.clone(),
+        cursor: next,
+    }))
 }
 
 async fn view(call: &Call, name: &str) -> ApiResult<ScheduleView> {
@@ -176,7 +226,8 @@ fn known(name: &str) -> Result<String, ApiError> {
     windlass::kernel::RunId::new(name).map(|id| id.to_string()).map_err(|_| not_found(name))
 }
 
-/// Sets a schedule. The same again changes nothing; another one replaces it, from now on.
+/// Sets a schedule. The same again changes nothing; another one replaces it, from now on. One that is
+/// paused stays so until it is resumed.
 #[utoipa::path(put, path = "/schedules/{name}", tag = "schedules", operation_id = "putSchedule",
     params(("name" = String, Path, description = "The schedule")),
     request_body = SetSchedule,
@@ -212,6 +263,7 @@ pub(crate) async fn put(
     let null = || RawValue::from_string("null".into()).expect("null is JSON");
     let input = set.params.unwrap_or_else(null);
     check_depth("params", input.get(), limits.json_depth_max)?;
+    refuse_reserved(&set.labels)?;
     let schedule = Schedule {
         timing,
         workflow,
@@ -228,8 +280,25 @@ pub(crate) async fn put(
             OverlapWord::Skip => Overlap::Skip,
         },
     };
-    call.engine.put_schedule(&name, &schedule).await?;
-    view(&call, &name).await
+    let actor = call.caller.actor.clone();
+    let state = call.engine.put_schedule_as(&name, &schedule, actor).await?;
+    if state.paused {
+        // Told as such to whoever looks next, too.
+        until_paused(&call, &name).await?;
+    }
+    Ok(Json(state.into()))
+}
+
+// A schedule's own turn reads the request to pause, in a moment.
+async fn until_paused(call: &Call, name: &str) -> ApiResult<ScheduleView> {
+    for _ in 0..50 {
+        let Json(state) = view(call, name).await?;
+        if state.paused {
+            return Ok(Json(state));
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    view(call, name).await
 }
 
 /// That it was done.
@@ -245,7 +314,9 @@ pub(crate) struct Deleted {
     params(("name" = String, Path, description = "The schedule")),
     responses((status = 200, body = Deleted), (status = "default", body = Failure)))]
 pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted> {
-    call.engine.delete_schedule(&known(&name)?).await?;
+    let run = call.engine.schedule_run(&known(&name)?).await?;
+    let (reason, actor) = (Some("the schedule was deleted"), call.caller.actor.clone());
+    call.engine.terminate(run.run_key, reason, actor).await?;
     Ok(Json(Deleted { ok: true }))
 }
 
@@ -256,16 +327,9 @@ pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted>
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;
-    call.engine.pause_schedule(&name).await?;
-    // The schedule's own turn reads the request, in a moment.
-    for _ in 0..50 {
-        let Json(state) = view(&call, &name).await?;
-        if state.paused {
-            return Ok(Json(state));
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    view(&call, &name).await
+    let run = call.engine.schedule_run(&name).await?;
+    call.engine.pause(&run, call.caller.actor.clone()).await?;
+    until_paused(&call, &name).await
 }
 
 /// Lets a paused schedule go on.
@@ -275,6 +339,7 @@ pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleV
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn resume(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;
-    call.engine.resume_schedule(&name).await?;
+    let run = call.engine.schedule_run(&name).await?;
+    call.engine.resume(&run, call.caller.actor.clone()).await?;
     view(&call, &name).await
 }

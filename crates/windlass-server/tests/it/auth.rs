@@ -25,6 +25,8 @@ on_both_stores!(
     a_key_is_refused_once_it_has_expired,
     messages_that_end_a_run_take_more_than_sending,
     queues_show_others_to_the_operator_alone,
+    who_may_not_read_is_told_no_results,
+    the_ledger_of_a_schedule_tells_who_did_it,
 );
 
 /// Keys in memory, and the options of a server that takes them.
@@ -638,5 +640,74 @@ async fn queues_show_others_to_the_operator_alone(kind: Kind) {
         refused(get("/workers", namespace, scope).await, (403, "FORBIDDEN"));
     }
     assert_eq!(get("/workers", "default", Scope::Admin).await.0, 200);
+    server.stop().await;
+}
+
+async fn who_may_not_read_is_told_no_results(kind: Kind) {
+    let (store, options) = keyed();
+    let server = Server::start_with(kind, options).await;
+    let maker = Maker::new(&store, &server);
+    let admin = maker.key("default", &[Scope::Admin]).await;
+    let post = async |path: &str, key: &str, body: Value| {
+        let (status, body) =
+            read(server.request(Method::POST, path).bearer_auth(key).json(&body)).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    };
+    for (workflow, id, params) in [("greet", "g", json!("Ann")), ("charge", "c", json!(0))] {
+        let body = json!({ "id": id, "params": params });
+        let path = format!("/workflows/{workflow}/instances?waitMs=20000");
+        post(&path, &admin, body).await;
+    }
+    let reads = maker.key("default", &[Scope::Manage, Scope::Read]).await;
+    let manages = maker.key("default", &[Scope::Manage]).await;
+    let creates = maker.key("default", &[Scope::Create]).await;
+    let done = post("/workflows/greet/instances/g/resume", &reads, json!({})).await;
+    assert_eq!(done["details"], json!({ "status": "complete", "output": "Hello, Ann!" }));
+    let done = post("/workflows/greet/instances/g/resume", &manages, json!({})).await;
+    assert_eq!(done["details"], json!({ "status": "complete" }));
+    let done = post("/workflows/charge/instances/c/resume", &manages, json!({})).await;
+    assert_eq!(done["details"], json!({ "status": "errored" }));
+    let waited = post("/workflows/greet/instances?waitMs=20000", &creates, json!({})).await;
+    assert_eq!(waited["details"], json!({ "status": "complete" }));
+    server.stop().await;
+}
+
+async fn the_ledger_of_a_schedule_tells_who_did_it(kind: Kind) {
+    let (store, options) = keyed();
+    let server = Server::start_with(kind, options).await;
+    let key = Maker::new(&store, &server).key("default", &[Scope::Admin]).await;
+    let ask = async |method: Method, path: &str, body: Value| {
+        let (status, body) = read(server.request(method, path).bearer_auth(&key).json(&body)).await;
+        assert_eq!(status, 200, "{path}: {body}");
+    };
+    let body = |every: u32| json!({ "workflow": "greet", "everyMs": every });
+    ask(Method::PUT, "/schedules/s", body(3_600_000)).await;
+    ask(Method::POST, "/schedules/s/pause", json!({})).await;
+    ask(Method::POST, "/schedules/s/resume", json!({})).await;
+    ask(Method::PUT, "/schedules/s", body(3_600_001)).await;
+    ask(Method::DELETE, "/schedules/s", json!({})).await;
+    let generations = windlass::kernel::Query::Generations {
+        namespace: server.engine.namespace().clone(),
+        workflow: windlass::kernel::WorkflowName::from_stored("windlass.schedule"),
+        id: windlass::kernel::RunId::from_stored("s"),
+        before: None,
+        limit: 10,
+    };
+    let mut told = Vec::new();
+    for run in server.engine.store().list(generations).await.unwrap().runs().unwrap() {
+        let run_key = run.run_key;
+        let query = windlass::kernel::Query::Events { run_key, from: 0, limit: 100 };
+        for event in server.engine.store().list(query).await.unwrap().events().unwrap() {
+            let payload = event.payload_json().unwrap();
+            if payload["actor"]["kind"] == "api_key" {
+                told.push(event.event_type.as_str().to_owned());
+            }
+        }
+    }
+    told.sort();
+    let expect =
+        ["workflow.paused", "workflow.resumed", "workflow.terminated", "workflow.terminated"];
+    assert_eq!(told, expect);
     server.stop().await;
 }

@@ -10,7 +10,12 @@ use windlass_server::{Options, ServeOptions};
 
 use crate::harness::{Kind, Server, on_both_stores, open, read, refused};
 
-on_both_stores!(bodies_that_are_wrong, routes_that_are_not_there);
+on_both_stores!(
+    bodies_that_are_wrong,
+    routes_that_are_not_there,
+    lists_are_no_objects,
+    queries_that_are_wrong_are_named,
+);
 
 const CREATE: &str = "/workflows/greet/instances";
 
@@ -21,7 +26,8 @@ async fn bodies_that_are_wrong(kind: Kind) {
     };
     let json_kind = "application/json";
     refused(post(json_kind, "{".into()).await, (400, "INVALID_BODY"));
-    refused(post(json_kind, String::new()).await, (400, "INVALID_BODY"));
+    assert_eq!(post(json_kind, String::new()).await.0, 200, "all of it may be left out");
+    refused(post(json_kind, " ".into()).await, (400, "INVALID_BODY"));
     refused(post(json_kind, "\u{0}".into()).await, (400, "INVALID_BODY"));
     refused(post("text/plain", "{}".into()).await, (415, "UNSUPPORTED_MEDIA_TYPE"));
     refused(
@@ -202,5 +208,72 @@ async fn random_bytes_are_answered_or_hung_up_on() {
         let (answer, took) = exchange(&server, &[request.as_bytes()], Duration::ZERO).await;
         assert!(!answer.contains(" 500 ") && took < Duration::from_secs(10), "{request}\n{answer}");
     }
+    server.stop().await;
+}
+
+async fn lists_are_no_objects(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "l-1", json!({}), "waiting").await;
+    for (path, body) in [
+        (CREATE, json!(["an-id", null, {}, {}, 0, null, null])),
+        ("/workflows/greet/instances/batch", json!([[["a"]]])),
+        ("/workflows/approve/instances/l-1/events", json!(["approval", 1, "x"])),
+        ("/workflows/approve/instances/l-1/terminate", json!(["because"])),
+        ("/runs/bulk", json!(["terminate", {}, false, 1, null])),
+        ("/keys", json!(["a", ["read"], null, null])),
+    ] {
+        refused(server.post(path, body).await, (400, "INVALID_BODY"));
+    }
+    server.stop().await;
+}
+
+async fn queries_that_are_wrong_are_named(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("greet", "q", json!("x"), "complete").await;
+    for (path, code, named) in [
+        ("/runs?pageSize=x", "INVALID_QUERY", "pageSize"),
+        ("/runs?order=up", "INVALID_QUERY", "order"),
+        ("/workflows/greet/instances/q/history?includeLogs=maybe", "INVALID_QUERY", "includeLogs"),
+        ("/workflows/greet/instances/q/result?waitMs=-1", "INVALID_QUERY", "waitMs"),
+        ("/runs?createdFrom=99999-01-01T00:00:00Z", "INVALID_TIME", "createdFrom"),
+        ("/runs?createdFrom=9999-12-31T23:59:59Z", "INVALID_TIME", "out of range"),
+        (
+            "/workflows/greet/instances/q/history?includeLogs=true&logCategory=%00",
+            "INVALID_TEXT",
+            "logCategory",
+        ),
+        ("/workflows/greet/instances/q/history?logCategory=%00", "INVALID_TEXT", "NUL"),
+    ] {
+        let (status, body) = server.get(path).await;
+        assert_eq!((status, body["code"].as_str().unwrap()), (400, code), "{path}: {body}");
+        assert!(body["message"].as_str().unwrap().contains(named), "{path}: {body}");
+    }
+    let live = "/workflows/greet/instances/q/live";
+    let request = server.request(Method::GET, live).header("last-event-id", "x");
+    let (status, body) = read(request).await;
+    assert_eq!((status, body["code"].as_str().unwrap()), (400, "INVALID_CURSOR"), "{body}");
+    assert!(body["message"].as_str().unwrap().contains("Last-Event-ID"), "{body}");
+    for path in ["//healthz/", "//readyz/", "//metrics/"] {
+        let status = server.request(Method::GET, path).send().await.unwrap().status();
+        assert_eq!(status, 200, "{path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_gives_a_body_no_more_time() {
+    let server = impatient().await;
+    let head = "POST /api/workflows/greet/instances?waitMs=30000 HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    let pieces = [head.as_bytes()];
+    let exchange = exchange(&server, &pieces, Duration::ZERO);
+    let (answer, _) = tokio::time::timeout(Duration::from_secs(15), exchange)
+        .await
+        .expect("the body is waited for as long as any");
+    assert!(answer.contains("408"), "{answer}");
+    // Who waits is not cut off.
+    server.run("approve", "w", json!({}), "waiting").await;
+    let (status, body) = server.get("/workflows/approve/instances/w/result?waitMs=2000").await;
+    assert_eq!((status, &body["done"]), (200, &json!(false)), "{body}");
     server.stop().await;
 }

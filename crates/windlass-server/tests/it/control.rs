@@ -13,6 +13,10 @@ on_both_stores!(
     labels_with_colons_are_not_taken_for_others,
     a_bulk_retry_takes_each_run_once,
     a_count_goes_on_where_an_action_stops,
+    an_id_names_one_event,
+    a_blocked_run_can_be_paused,
+    a_failure_that_the_parent_has_taken_is_not_retried,
+    a_termination_follows_a_restart,
 );
 
 async fn pausing_and_resuming(kind: Kind) {
@@ -202,5 +206,100 @@ async fn a_count_goes_on_where_an_action_stops(kind: Kind) {
     let body = json!({ "action": "terminate", "filter": {}, "dryRun": true, "limit": 7 });
     let some = bulk(body).await;
     assert_eq!((&some["matched"], &some["more"]), (&json!(7), &json!(true)), "{some}");
+    server.stop().await;
+}
+
+async fn an_id_names_one_event(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("approve", "i-1", json!({}), "waiting").await;
+    let events = "/workflows/approve/instances/i-1/events";
+    let first = json!({ "type": "approval", "payload": { "n": 1 }, "id": "one" });
+    server.posted(events, first.clone()).await;
+    // Before it is consumed, after it is, and after the run has ended.
+    for round in 0..3 {
+        server.posted(events, first.clone()).await;
+        for other in [
+            json!({ "type": "approval", "payload": { "n": 2 }, "id": "one" }),
+            json!({ "type": "approval", "id": "one" }),
+            json!({ "type": "rejection", "payload": { "n": 1 }, "id": "one" }),
+        ] {
+            refused(server.post(events, other).await, (409, "EVENT_ID_ALREADY_EXISTS"));
+        }
+        if round == 1 {
+            server.posted(events, json!({ "type": "approval", "payload": 2, "id": "two" })).await;
+            server.until("approve", "i-1", "complete").await;
+        }
+    }
+    let run = server.ok("/workflows/approve/instances/i-1").await;
+    assert_eq!(run["details"]["output"], json!([{ "n": 1 }, 2]));
+    server.stop().await;
+}
+
+async fn a_blocked_run_can_be_paused(kind: Kind) {
+    let server = Server::start(kind).await;
+    // Two runs whose input the code does not read, and one that is fine behind them.
+    for id in ["b-1", "b-2"] {
+        server.run("charge", id, json!("no number"), "waiting").await;
+    }
+    server.run("charge", "b-3", json!(5), "waiting").await;
+    let blocked = server.ok("/workflows/charge/instances/b-1/why").await;
+    assert_eq!(blocked["reasons"][0]["code"], "blocked", "{blocked}");
+    let at = "/workflows/charge/instances/b-1";
+    let paused = server.posted(&format!("{at}/pause"), json!({})).await;
+    assert_eq!(paused["details"]["status"], "paused", "{paused}");
+    let filter = json!({ "workflow": "charge" });
+    let mut left = 5;
+    loop {
+        let body = json!({ "action": "pause", "filter": filter, "limit": 1 });
+        let some = server.posted("/runs/bulk", body).await;
+        if some["matched"] == 0 {
+            break;
+        }
+        left -= 1;
+        assert!(left > 0, "it does not get on: {some}");
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    }
+    for id in ["b-1", "b-2", "b-3"] {
+        server.until("charge", id, "paused").await;
+    }
+    let resumed = server.posted(&format!("{at}/resume"), json!({})).await;
+    assert_ne!(resumed["details"]["status"], "paused");
+    server.until("charge", "b-1", "waiting").await;
+    let ended = server.posted(&format!("{at}/terminate"), json!({})).await;
+    assert_eq!(ended["details"]["status"], "terminated");
+    server.stop().await;
+}
+
+async fn a_failure_that_the_parent_has_taken_is_not_retried(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("payer", "p-1", json!({}), "errored").await;
+    let children = server.ok("/workflows/charge/instances").await;
+    let child = children["instances"][0]["id"].as_str().unwrap().to_owned();
+    let at = format!("/workflows/charge/instances/{child}");
+    refused(server.post(&format!("{at}/retry"), json!({})).await, (409, "FAILURE_CONSUMED"));
+    // One that stays as it is does not keep a bulk request from the next.
+    server.run("charge", "free", json!(0), "errored").await;
+    let body = json!({ "action": "retry", "filter": { "workflow": "charge" }, "limit": 1 });
+    let bulk = server.posted("/runs/bulk", body).await;
+    let told = (&bulk["done"], &bulk["failed"][0]["code"]);
+    assert_eq!(told, (&json!(1), &json!("FAILURE_CONSUMED")), "{bulk}");
+    // The parent's own retry begins the child anew.
+    server.posted("/workflows/payer/instances/p-1/retry", json!({})).await;
+    let parent = server.until("payer", "p-1", "errored").await;
+    assert_eq!(parent["meta"]["runNumber"], 1);
+    server.stop().await;
+}
+
+async fn a_termination_follows_a_restart(kind: Kind) {
+    let server = Server::start(kind).await;
+    let before = server.run("nap", "r-1", json!({}), "waiting").await;
+    let old: windlass::kernel::RunKey = before["meta"]["runKey"].as_str().unwrap().parse().unwrap();
+    server.posted("/workflows/nap/instances/r-1/restart", json!({})).await;
+    // As a request does that had looked the run up before it was restarted.
+    server.engine.terminate(old, Some("over"), None).await.unwrap();
+    let after = server.until("nap", "r-1", "terminated").await;
+    assert_eq!(after["meta"]["runNumber"], 1);
+    let again = server.engine.terminate(old, None, None).await.unwrap_err();
+    assert_eq!(again.code(), "RUN_TERMINAL");
     server.stop().await;
 }

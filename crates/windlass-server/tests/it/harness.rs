@@ -78,6 +78,17 @@ impl Server {
         engine_options: EngineOptions,
         serve: ServeOptions,
     ) -> Self {
+        Self::start_on(kind, options, engine_options, serve, |store| store).await
+    }
+
+    /// As [`Server::start_as`], on what `around` makes of the store.
+    pub(crate) async fn start_on(
+        kind: Kind,
+        options: Options,
+        engine_options: EngineOptions,
+        serve: ServeOptions,
+        around: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let schema = (kind == Kind::Postgres).then(Schema::new);
         let store: Arc<dyn Store> = match &schema {
@@ -92,7 +103,7 @@ impl Server {
             }
         };
         let engine_options = EngineOptions { shared: kind == Kind::Postgres, ..engine_options };
-        let engine = Engine::builder().options(engine_options).start(store).await;
+        let engine = Engine::builder().options(engine_options).start(around(store)).await;
         let engine = engine.expect("the engine starts");
         register(&engine);
         let router = windlass_server::router(&engine, options).expect("the options are fine");
@@ -235,6 +246,13 @@ fn register(engine: &Engine) {
         .workflow("family", move |ctx: Ctx, _: Value| {
             let naps = naps.clone();
             async move { Ok::<_, BoxError>(ctx.child("kid", &naps, &json!({})).await?) }
+        })
+        .expect("it is registered");
+    let charges = engine.remote_workflow::<u32, String>("charge").expect("a name");
+    engine
+        .workflow("payer", move |ctx: Ctx, _: Value| {
+            let charges = charges.clone();
+            async move { Ok::<_, BoxError>(ctx.child("kid", &charges, &0).await?) }
         })
         .expect("it is registered");
     engine

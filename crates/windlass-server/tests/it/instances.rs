@@ -15,6 +15,9 @@ on_both_stores!(
     the_ledger_of_a_run,
     the_ledger_of_a_tree,
     slashes_at_the_end,
+    a_batch_that_is_refused_leaves_nothing,
+    attempts_are_numbers,
+    all_of_a_body_may_be_left_out,
 );
 
 async fn a_run_from_its_creation_to_its_result(kind: Kind) {
@@ -389,5 +392,55 @@ async fn the_ledger_of_a_tree(kind: Kind) {
         trees.push(tree);
     }
     assert_eq!(trees[0], trees[1], "whoever of the tree is asked, it is the same tree");
+    server.stop().await;
+}
+
+async fn a_batch_that_is_refused_leaves_nothing(kind: Kind) {
+    let server = Server::start(kind).await;
+    let many: serde_json::Map<String, Value> =
+        (0..33).map(|n| (format!("l-{n}"), json!("x"))).collect();
+    for (change, code) in [
+        (json!({ "labels": { "a": "b\u{0}" } }), "INVALID_TEXT"),
+        (json!({ "labels": many }), "INVALID_SIZE"),
+        (json!({ "labels": { "a": "x".repeat(2_000) } }), "INVALID_SIZE"),
+        (json!({ "labels": { "": "x" } }), "INVALID_NAME"),
+        (json!({ "params": "x".repeat(1024 * 1024) }), "INVALID_SIZE"),
+        (json!({ "headers": { "a": "b" } }), "INVALID_HEADERS"),
+    ] {
+        let mut odd = json!({ "id": "odd" });
+        odd.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let batch = json!({ "instances": [{ "id": "first" }, odd, { "id": "last" }] });
+        refused(server.post("/workflows/nap/instances/batch", batch).await, (400, code));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert_eq!(server.ok("/runs").await["runs"], json!([]), "after {code}");
+    }
+    server.stop().await;
+}
+
+async fn attempts_are_numbers(kind: Kind) {
+    let server = Server::start(kind).await;
+    let forever = async |ctx: Ctx, _: Value| -> windlass::Result<()> {
+        let never = async || Err::<(), BoxError>("no".into());
+        Ok(ctx.step("never", never).retries(windlass::Retries::Forever).delay("1 hour").await?)
+    };
+    server.engine.workflow("forever", forever).unwrap();
+    for (workflow, params, expect) in [
+        ("nap", json!({}), 1),
+        ("approve", json!({}), 1),
+        ("family", json!({}), 1),
+        ("charge", json!(4), 5),
+        ("forever", json!({}), 2_147_483_647),
+    ] {
+        let run = server.run(workflow, "a-1", params, "waiting").await;
+        assert_eq!(run["meta"]["currentStep"]["maxAttempts"], expect, "{workflow}: {run}");
+    }
+    server.stop().await;
+}
+
+async fn all_of_a_body_may_be_left_out(kind: Kind) {
+    let server = Server::start(kind).await;
+    let path = "/workflows/greet/instances?waitMs=20000";
+    let made = crate::harness::read(server.request(reqwest::Method::POST, path)).await;
+    assert_eq!((made.0, &made.1["details"]["output"]), (200, &json!("Hello, nobody!")));
     server.stop().await;
 }

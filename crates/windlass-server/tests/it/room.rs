@@ -161,3 +161,35 @@ async fn a_client_that_does_not_read_is_hung_up_on() {
     assert!(read.is_err() || answer.len() < 29_000_000, "all of it came: {}", answer.len());
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_takes_a_place_among_requests_until_it_waits() {
+    let options = Options { requests_max: 1, waits_max: 1, ..open() };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    server.run("approve", "w", json!({}), "waiting").await;
+    // What has not been read takes a place, whatever it will wait for.
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /api/workflows/greet/instances?waitMs=1 HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    refused(server.get("/workflows").await, (503, "SERVER_BUSY"));
+    drop(socket);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // What waits for a run takes none.
+    let path = "/workflows/approve/instances/w/result?waitMs=20000";
+    let waiting = tokio::spawn(server.request(Method::GET, path).send());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(server.get("/workflows").await.0, 200);
+    refused(server.get(path).await, (429, "TOO_MANY_WAITS"));
+    server.posted("/workflows/approve/instances/w/terminate", json!({})).await;
+    assert_eq!(waiting.await.unwrap().unwrap().status(), 200);
+    server.stop().await;
+}
+
+#[test]
+fn waits_leave_connections_to_others() {
+    let (options, serve) = (Options::default(), ServeOptions::default());
+    let most = options.requests_max + options.waits_max + options.streams_max;
+    assert!(most < serve.connections_max, "{most}");
+}

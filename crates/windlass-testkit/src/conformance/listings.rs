@@ -262,7 +262,7 @@ pub async fn tasks_by_filter(world: World) {
     }
 }
 
-/// A look at a run by its name gives the open steps and no others, also of a run with a long
+/// A look at a run by its name or its key gives the open steps and no others, also of a run with a long
 /// ledger, and none once it has ended.
 pub async fn a_look_gives_the_open_steps(world: World) {
     let look = async |run: &Run| {

@@ -26,6 +26,7 @@ on_every_store!(
     events_race_with_generations,
     pauses_and_resumes_beside_each_other,
     a_host_that_ticks,
+    who_asks_may_go_before_the_answer,
 );
 
 async fn two(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<u32> {
@@ -382,4 +383,33 @@ async fn a_host_that_ticks(h: Arc<Harness>) {
     assert_eq!(counts.get("step"), 4);
     run.result().await.unwrap();
     assert_eq!(engine.tick(10, None).await.unwrap(), 0);
+}
+
+async fn who_asks_may_go_before_the_answer(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine
+        .workflow("patient", async |ctx: Ctx, (): ()| ok(ctx.event::<u32>("go", "go").await?))
+        .unwrap();
+    // Each is polled once and dropped: what it began goes on, or was never begun.
+    let left = async |mut asked: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        let _ = futures::poll!(&mut asked);
+    };
+    let starts = flow.clone();
+    left(Box::pin(async move { drop(starts.start(()).id("left").await) })).await;
+    let run = flow.start(()).id("left").await.unwrap();
+    until_asked(&run, "go").await;
+    let (of, key) = (engine.clone(), run.run_key());
+    left(Box::pin(async move { drop(of.restart(key, None).await) })).await;
+    until("it is restarted", || async {
+        let newest = engine.newest(&engine.current(run.run_key()).await.unwrap()).await.unwrap();
+        newest.generation == 1 && newest.status == RunStatus::Waiting
+    })
+    .await;
+    let (of, key) = (engine.clone(), run.run_key());
+    left(Box::pin(async move { drop(of.terminate(key, None, None).await) })).await;
+    until("it has ended", || async {
+        let newest = engine.newest(&engine.current(run.run_key()).await.unwrap()).await.unwrap();
+        newest.status == RunStatus::Terminated
+    })
+    .await;
 }
