@@ -33,8 +33,8 @@ async fn no_listing_scans_a_table() {
         let prepared = client.prepare(&sql).await.unwrap();
         let nulls = vec!["NULL"; prepared.params().len()].join(", ");
         let nulls = if nulls.is_empty() { String::new() } else { format!("({nulls})") };
-        client.batch_execute(&format!("PREPARE s{n} AS {sql}")).await.unwrap();
-        let plan = client.query(&format!("EXPLAIN EXECUTE s{n} {nulls}"), &[]).await.unwrap();
+        client.batch_execute(&format!("PREPARE plan_{n} AS {sql}")).await.unwrap();
+        let plan = client.query(&format!("EXPLAIN EXECUTE plan_{n} {nulls}"), &[]).await.unwrap();
         let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
         let plan = plan.join("\n");
         // The partitions of the months are empty here, and may be scanned as such.
