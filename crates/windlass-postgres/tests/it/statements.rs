@@ -26,15 +26,16 @@ async fn no_listing_scans_a_table() {
     // The planner may choose what it likes, as it may for somebody with a prompt.
     client.batch_execute("SET plan_cache_mode = force_generic_plan").await.unwrap();
     for (n, (name, sql)) in store.statements_for_tests().into_iter().enumerate() {
-        let reads = ["list ", "load ", "find", "held", "queues", "census"];
+        let reads = ["list ", "load ", "look ", "find", "held", "queues", "census"];
         if !reads.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         let prepared = client.prepare(&sql).await.unwrap();
         let nulls = vec!["NULL"; prepared.params().len()].join(", ");
         let nulls = if nulls.is_empty() { String::new() } else { format!("({nulls})") };
-        client.batch_execute(&format!("PREPARE s{n} AS {sql}")).await.unwrap();
-        let plan = client.query(&format!("EXPLAIN EXECUTE s{n} {nulls}"), &[]).await.unwrap();
+        // The client calls its own `s` and a number.
+        client.batch_execute(&format!("PREPARE plan_{n} AS {sql}")).await.unwrap();
+        let plan = client.query(&format!("EXPLAIN EXECUTE plan_{n} {nulls}"), &[]).await.unwrap();
         let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
         let plan = plan.join("\n");
         // The partitions of the months are empty here, and may be scanned as such.
