@@ -85,10 +85,21 @@ impl Inner {
         }
     }
 
-    /// Takes the first turn of a run that was created as held by this worker.
-    pub(crate) fn begin_new(self: &Arc<Self>, run: Box<Run>) {
-        let known = self.live.lock().get(&run.run_key).cloned();
-        let slot = known.unwrap_or_else(|| self.hold(run.run_key));
+    /// Takes the first turn of a run that was created as held by this worker, unless a claim has given
+    /// it the run since: what was asked for may be answered late. `slot` is what was noted before.
+    pub(crate) fn begin_new(self: &Arc<Self>, run: Box<Run>, slot: Option<Arc<Slot>>) {
+        let slot = {
+            let mut live = self.live.lock();
+            match (live.get(&run.run_key), slot) {
+                (None, None) => {
+                    let slot = Arc::new(Slot::default());
+                    live.insert(run.run_key, Arc::clone(&slot));
+                    slot
+                }
+                (Some(known), Some(slot)) if Arc::ptr_eq(known, &slot) && !slot.is_lost() => slot,
+                _ => return,
+            }
+        };
         self.spawn(Start::New(run), slot, None);
     }
 

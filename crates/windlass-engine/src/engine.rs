@@ -564,7 +564,7 @@ impl Inner {
                     self.metrics.runs_created.add(1);
                     self.enqueued(&run, EnqueuedReason::Create);
                     if run.turn.worker == Some(self.worker) && !committed.repeated {
-                        self.begin_new(run);
+                        self.begin_new(run, None);
                     }
                 }
                 Op::Enqueue(task) => {

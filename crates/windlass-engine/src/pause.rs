@@ -18,7 +18,7 @@ impl Engine {
     /// that is paused stays so.
     pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
         let mut run_key = run.run_key;
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
             let (run, unread) = self.unread_control(run_key).await?;
             if run.status.is_ended() {
                 // It may have been restarted since its key was read.
@@ -32,8 +32,9 @@ impl Engine {
             if !unread && run.status == RunStatus::Paused {
                 return Ok(());
             }
-            if !unread && run.turn.worker.is_none() {
-                // There may be nobody to read a request: a workflow that no worker serves.
+            // There may be nobody to read a request: a workflow that no worker serves. A run that moves on
+            // meanwhile has somebody.
+            if attempt == 0 && !unread && run.turn.worker.is_none() {
                 if self.inner.pause_free(&run, actor.as_ref()).await? {
                     return Ok(());
                 }
@@ -144,7 +145,7 @@ impl Inner {
     async fn moved(self: &Arc<Self>, draft: Draft) -> Result<bool, Error> {
         match Arc::clone(self).commit_asked(draft.finish()).await {
             Ok(_) => Ok(true),
-            Err(CommitError::Conflict(_)) => Ok(false),
+            Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
             Err(error) => Err(refusal(&error)),
         }
     }

@@ -433,7 +433,9 @@ impl Inner {
             self.enqueued(&row, EnqueuedReason::Create);
         }
         match (slot, &answer) {
-            (Some(_), Ok(committed)) if ours && committed.hold.is_some() => self.begin_new(row),
+            (Some(slot), Ok(committed)) if ours && committed.hold.is_some() => {
+                self.begin_new(row, Some(slot));
+            }
             (Some(slot), _) => self.unhold(run_key, &slot),
             (None, _) => {}
         }

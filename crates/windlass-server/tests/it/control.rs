@@ -265,6 +265,10 @@ async fn a_blocked_run_can_be_paused(kind: Kind) {
     let resumed = server.posted(&format!("{at}/resume"), json!({})).await;
     assert_ne!(resumed["details"]["status"], "paused");
     server.until("charge", "b-1", "waiting").await;
+    let unserved = server.engine.remote_workflow::<Value, Value>("nobody").unwrap();
+    unserved.start(json!(1)).id("u-1").await.unwrap();
+    let paused = server.posted("/workflows/nobody/instances/u-1/pause", json!({})).await;
+    assert_eq!(paused["details"]["status"], "paused", "{paused}");
     let ended = server.posted(&format!("{at}/terminate"), json!({})).await;
     assert_eq!(ended["details"]["status"], "terminated");
     server.stop().await;
