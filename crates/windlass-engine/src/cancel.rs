@@ -13,7 +13,7 @@ use windlass_kernel::{
 
 use crate::control::{ATTEMPTS_MAX, busy, with_actor};
 use crate::engine::{Engine, Inner};
-use crate::model::Manners;
+use crate::model::{CalledOff, Manners};
 use crate::tasks::CANCEL_LATE;
 use crate::turn::refusal;
 
@@ -181,6 +181,7 @@ const CALLED_OFF_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(crate) fn call_off(
     draft: &mut Draft,
     open: Vec<Step>,
+    called_off: Option<CalledOff>,
     mut stamp: impl FnMut() -> Stamp,
 ) -> Result<(), Error> {
     let mut bytes = 0;
@@ -196,21 +197,16 @@ pub(crate) fn call_off(
         }
         let stamp = stamp();
         let key = step.step_key.as_str();
-        // The words of the models, by what a step is: the run's own need not be served here.
-        let (event, payload) = match &*step.kind {
-            "relay" => {
-                let number: u32 = key.parse().unwrap_or_default();
-                ("relay.step_cancelled", json!({ "step": number, "attempt": step.attempt }))
-            }
+        let own = called_off.and_then(|called_off| called_off(&step));
+        let (event, payload) = own.unwrap_or_else(|| match &*step.kind {
             "activity" => ("activity.cancelled", json!({ "key": key })),
-            "timer" => ("timer.cancelled", json!({ "key": key })),
             "child" => {
                 let child = step.input.as_ref().and_then(|input| input.read::<Value>().ok());
                 let run_key = child.map(|child| child["run_key"].clone());
                 ("child.failed", json!({ "key": key, "run_key": run_key, "cancelled": true }))
             }
             _ => ("step.cancelled", json!({ "key": key })),
-        };
+        });
         step.status = StepStatus::Cancelled;
         step.updated_at = stamp.at;
         if step.error.is_none() {

@@ -423,7 +423,7 @@ impl Inner {
             last = last.plus(std::time::Duration::from_micros(1));
             self.clock.stamp(last)
         };
-        call_off(&mut draft, open_steps, &mut stamp)?;
+        call_off(&mut draft, open_steps, self.manners(&run).called_off, &mut stamp)?;
         let stamp = stamp();
         let mut payload = with_actor(order.actor);
         payload["request"] = order.request.into();

@@ -47,7 +47,7 @@ pub use dead_letters::{Requeued, Revived};
 pub use engine::{Engine, EngineParts, Serving};
 pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
 pub use metrics::{Counter, Measure, Metrics, Recorder};
-pub use model::{GivenUp, Manners, Model, Opened, Program, TurnError};
+pub use model::{CalledOff, GivenUp, Manners, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
 pub use results::Ended;

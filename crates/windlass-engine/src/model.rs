@@ -1,6 +1,7 @@
 //! How a model plugs in: given a turn, it advances a run.
 
-use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run, StepKey};
+use serde_json::Value;
+use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run, Step, StepKey};
 
 use crate::start::StartRun;
 use crate::templates::Template;
@@ -47,16 +48,22 @@ pub trait Model: Send + Sync + 'static {
     fn has_reach(&self, step_kind: &str) -> bool;
 }
 
-/// How runs of a model are asked to end. The default is that of models that have no word in it: the
-/// engine ends their runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How runs of a model are asked to end, and what is told of it. The default is that of models that have no
+/// word in it: the engine ends their runs.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Manners {
     /// The message that asks a run to end in its own time, with `{reason}` as its body.
     pub cancel: Option<&'static str>,
     /// The names of messages that end runs, or keep them from going on. Whoever sends one manages the run,
     /// and must be allowed to.
     pub controls: &'static [&'static str],
+    /// What the ledger says of a step that is open when somebody ends its run: the type and payload of an
+    /// event, where the model has words of its own.
+    pub called_off: Option<CalledOff>,
 }
+
+/// The event of a step that is called off; none if the engine's own words do.
+pub type CalledOff = fn(&Step) -> Option<(&'static str, Value)>;
 
 /// A run that is not tried again.
 pub struct GivenUp<'a> {

@@ -429,7 +429,8 @@ impl Turn {
         }
         let open = self.inner.store.look_at(self.run.run_key).await.map_err(TurnError::Store)?;
         let open = open.map(|looked| looked.open_steps).unwrap_or_default();
-        call_off(draft, open, || self.stamp()).map_err(TurnError::Blocked)?;
+        let called_off = self.inner.manners(&self.run).called_off;
+        call_off(draft, open, called_off, || self.stamp()).map_err(TurnError::Blocked)?;
         let mut payload = control_payload(message);
         payload["request"] = "cancel".into();
         let reason = cancel_reason(message);

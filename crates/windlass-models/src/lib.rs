@@ -20,4 +20,6 @@ use windlass_engine::Manners;
 pub const MANNERS: &[(&str, Manners)] = &[
     #[cfg(feature = "machines")]
     (machines::MODEL, machines::MANNERS),
+    #[cfg(feature = "relays")]
+    (relays::MODEL, relays::MANNERS),
 ];

@@ -19,6 +19,7 @@ pub use effects::Effects;
 pub use group::{GROUP_LABEL, GroupCounts, RunGroup};
 pub use hook::{HookError, NoopTerminalHook, RunOutcome, TerminalHook, TerminalStatus};
 pub use outcome::{StepError, StepOutcome, StepRunner};
+pub(crate) use relay::{MANNERS, MODEL};
 pub use runtime::{Finished, RunInfo, RunState, RuntimeBuilder, Submitted, WorkflowRuntime};
 pub use spec::{HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED_PREFIX, RunSpec};
 pub use step::{Signal, Step};

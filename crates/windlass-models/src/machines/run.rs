@@ -32,6 +32,10 @@ pub(crate) fn model_name() -> ModelName {
 pub(crate) const MANNERS: Manners = Manners {
     cancel: Some(signal_types::CANCEL),
     controls: &[signal_types::CANCEL, signal_types::SHUTDOWN],
+    called_off: Some(|step| {
+        let is_timer = &*step.kind == "timer";
+        is_timer.then(|| ("timer.cancelled", json!({ "key": step.step_key.as_str() })))
+    }),
 };
 
 struct Machines {

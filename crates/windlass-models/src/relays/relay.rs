@@ -5,10 +5,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Model, NOT_HERE, Opened, Program, StartRun, TaskBody,
-    TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text, read_headers,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Manners, Model, NOT_HERE, Opened, Program, StartRun,
+    TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text,
+    read_headers,
 };
 use windlass_kernel::{
     Body, BoxFuture, Error, ErrorKind, Loaded, ModelName, OnEnd, QueueName, RetryPolicy, RouteName,
@@ -17,13 +19,15 @@ use windlass_kernel::{
 
 use super::hook::{HookError, RunOutcome, TerminalHook, TerminalStatus};
 use super::outcome::{StepError, StepOutcome, StepRunner};
-use super::program::RelayProgram;
+use super::program::{RelayProgram, STEP_KIND};
 use super::spec::header_rules;
 use super::step::Step;
 
 /// The name of this model, as runs carry it.
+pub(crate) const MODEL: &str = "relays";
+
 pub(crate) fn model_name() -> ModelName {
-    ModelName::from_stored("relays")
+    ModelName::from_stored(MODEL)
 }
 
 /// What one attempt of a step gave.
@@ -121,9 +125,24 @@ pub(crate) fn headers_of(run: &Run) -> Result<BTreeMap<String, String>, Error> {
 
 pub(crate) struct RelayModel(pub(crate) Arc<Relay>);
 
+/// The engine ends relays; what it calls off is told as a step tells it itself.
+pub(crate) const MANNERS: Manners = Manners {
+    cancel: None,
+    controls: &[],
+    called_off: Some(|step| {
+        let number: u32 = step.step_key.as_str().parse().ok()?;
+        let payload = json!({ "step": number, "attempt": step.attempt });
+        (&*step.kind == STEP_KIND).then_some(("relay.step_cancelled", payload))
+    }),
+};
+
 impl Model for RelayModel {
     fn name(&self) -> ModelName {
         model_name()
+    }
+
+    fn manners(&self) -> Manners {
+        MANNERS
     }
 
     fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {

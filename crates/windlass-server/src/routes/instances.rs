@@ -7,8 +7,8 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
-use windlass::{RunStatus, Timestamp};
 use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
+use windlass::{RunStatus, Timestamp};
 use windlass_engine::StartRun;
 
 use super::result::{Wait, wait_for_end};
