@@ -55,7 +55,7 @@ impl Workshop {
                 }
                 let mut cargo = cargo(&self.home.join(folder));
                 cargo.args(["build", "--release", "--locked", "--target-dir"]).arg(&self.target);
-                // As Windlass's own profile says it.
+                // As Windlass's profile `dist` says it.
                 cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat");
                 cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
                 process::succeed(&mut cargo)?;
@@ -70,13 +70,13 @@ impl Workshop {
 
     fn build_windlass(&self) -> anyhow::Result<PathBuf> {
         let root = self.home.join("../../..");
-        process::succeed(cargo(&root).args(["build", "--release", "-p", "windlass-bench"]))?;
+        process::succeed(cargo(&root).args(["build", "--profile", "dist", "-p", "windlass-bench"]))?;
         let mut metadata = cargo(&root);
         metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
         let answer = metadata.stderr(Stdio::inherit()).output().context("cargo does not start")?;
         let answer: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
         match answer["target_directory"].as_str() {
-            Some(target) => Ok(Path::new(target).join("release/windlass-bench")),
+            Some(target) => Ok(Path::new(target).join("dist/windlass-bench")),
             None => bail!("cargo does not say where it builds"),
         }
     }
