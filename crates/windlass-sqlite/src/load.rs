@@ -37,12 +37,13 @@ pub(crate) fn steps_of_run() -> String {
     format!("SELECT {STEP} FROM steps WHERE run_key = ?1")
 }
 
-// `<>` because for a list SQLite builds a table every time.
-const OPEN: &str = "s.status <> 'completed' AND s.status <> 'errored' \
-                    AND s.status <> 'skipped' AND s.status <> 'cancelled'";
-
+/// `<>` because for a list SQLite builds a table every time.
 pub(crate) fn open_steps_of_run() -> String {
-    format!("SELECT {STEP} FROM steps s WHERE s.run_key = ?1 AND {OPEN}")
+    format!(
+        "SELECT {STEP} FROM steps s WHERE s.run_key = ?1 \
+         AND s.status <> 'completed' AND s.status <> 'errored' \
+         AND s.status <> 'skipped' AND s.status <> 'cancelled'"
+    )
 }
 
 pub(crate) fn messages_unread() -> String {
@@ -68,7 +69,8 @@ pub(crate) fn look_at_run() -> String {
     format!(
         "SELECT {looked} FROM runs r LEFT JOIN steps s \
          ON s.run_key = CASE WHEN r.ended_at IS NULL AND r.next_ordinal <= ?4 THEN r.run_key END \
-         AND {OPEN} \
+         AND s.status <> 'completed' AND s.status <> 'errored' \
+         AND s.status <> 'skipped' AND s.status <> 'cancelled' \
          WHERE r.rowid = (SELECT rowid FROM runs \
          WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 ORDER BY generation DESC LIMIT 1)"
     )
