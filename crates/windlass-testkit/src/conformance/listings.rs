@@ -319,6 +319,9 @@ pub async fn generations_and_trees(world: World) {
         runs.iter().map(|run| run.run_key).collect::<Vec<_>>()
     };
     assert_eq!(list(None, 10).await, [keys[3], keys[2], keys[1], keys[0]]);
+    let new = world.new_run("again", Turn::ready());
+    let looked = world.store.look(new.namespace, new.workflow, new.id).await.unwrap();
+    assert_eq!(looked.unwrap().run.run_key, keys[3], "a look is at the newest generation");
     assert_eq!(list(Some(3), 2).await, [keys[2], keys[1]]);
 
     let root = idle_run(&world, "root", Wake::OnMessage).await;
