@@ -10,6 +10,7 @@ mod memory;
 mod postgres;
 mod sqlite;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -121,7 +122,7 @@ impl RunRows {
 impl Phase {
     fn new(commit: Commit) -> anyhow::Result<Self> {
         let (mut change, mut event, mut step) = (None, None, None);
-        for op in commit.ops {
+        for op in Arc::unwrap_or_clone(commit.ops) {
             match op {
                 Op::SetRun(of) => change = Some(*of),
                 Op::AppendEvent { event: of, .. } => event = Some(of),

@@ -233,7 +233,7 @@ impl Engine {
             };
             let step = letter.and_then(|letter| letter.step_key.as_ref());
             let mut commit = inner.carried_on(loaded, actor.as_ref(), step)?;
-            commit.ops.extend(self.requeued_with(&run, letter).await?);
+            commit.ops_mut().extend(self.requeued_with(&run, letter).await?);
             match self.superseded(commit).await {
                 Ok(Some(created)) => return Ok(created),
                 Ok(None) => {}

@@ -88,6 +88,17 @@ impl Inner {
     /// Takes the first turn of a run that was created as held by this worker, unless a claim has given
     /// it the run since: what was asked for may be answered late. `slot` is what was noted before.
     pub(crate) fn begin_new(self: &Arc<Self>, run: Box<Run>, slot: Option<Arc<Slot>>) {
+        if let Some(turns) = self.first_turns(run, slot) {
+            self.env.spawn(Lane::User, Box::pin(turns));
+        }
+    }
+
+    /// As [`Inner::begin_new`], for a task that was spawned already.
+    pub(crate) fn first_turns(
+        self: &Arc<Self>,
+        run: Box<Run>,
+        slot: Option<Arc<Slot>>,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let slot = {
             let mut live = self.live.lock();
             match (live.get(&run.run_key), slot) {
@@ -97,10 +108,11 @@ impl Inner {
                     slot
                 }
                 (Some(known), Some(slot)) if Arc::ptr_eq(known, &slot) && !slot.is_lost() => slot,
-                _ => return,
+                _ => return None,
             }
         };
-        self.spawn(Start::New(run), slot, None);
+        let counted = Counted::new(self, &run.workflow);
+        Some(Arc::clone(self).turns(Start::New(run), slot, None, counted))
     }
 
     /// Takes claimed turns and tasks.
@@ -223,8 +235,19 @@ impl Inner {
         steps_left: Option<Arc<AtomicI64>>,
         counted: Counted,
     ) {
-        let inner = Arc::clone(self);
-        let take = async move {
+        let turns = Arc::clone(self).turns(start, slot, steps_left, counted);
+        self.env.spawn(Lane::User, Box::pin(turns));
+    }
+
+    fn turns(
+        self: Arc<Self>,
+        start: Start,
+        slot: Arc<Slot>,
+        steps_left: Option<Arc<AtomicI64>>,
+        counted: Counted,
+    ) -> impl Future<Output = ()> + Send {
+        let inner = self;
+        async move {
             let run_key = start.run().run_key;
             let limited = start.run().turn.limit_key.is_some();
             let turns = AssertUnwindSafe(inner.take_turns(start, &slot, steps_left)).catch_unwind();
@@ -251,8 +274,7 @@ impl Inner {
                 // The store need not say that a slot of a limit has come back.
                 inner.signals.everything();
             }
-        };
-        self.env.spawn(Lane::User, Box::pin(take));
+        }
     }
 
     // Nobody would take a run from a worker that lives: what panicked is blocked like any other code

@@ -541,13 +541,13 @@ impl Inner {
     }
 
     /// What follows from a commit that holds, outside the store.
-    pub(crate) fn dispatch(self: &Arc<Self>, commit: Commit, committed: &Committed) {
+    pub(crate) fn dispatch(self: &Arc<Self>, commit: &Commit, committed: &Committed) {
         let guarded = commit.run_key();
         if matches!(commit.run, Some(RunGuard::Free { .. })) && commit.task.is_some() {
             self.metrics.turns_at_hand.add(1);
         }
         let mut deliveries = committed.messages.iter();
-        for op in commit.ops {
+        for op in commit.ops.iter() {
             match op {
                 Op::PutMessage(message) => {
                     if let Some(Delivery::Accepted { seq }) = deliveries.next() {
@@ -562,9 +562,9 @@ impl Inner {
                 }
                 Op::CreateRun(run) if Some(run.run_key) != guarded => {
                     self.metrics.runs_created.add(1);
-                    self.enqueued(&run, EnqueuedReason::Create);
+                    self.enqueued(run, EnqueuedReason::Create);
                     if run.turn.worker == Some(self.worker) && !committed.repeated {
-                        self.begin_new(run, None);
+                        self.begin_new(run.clone(), None);
                     }
                 }
                 Op::Enqueue(task) => {
@@ -572,11 +572,11 @@ impl Inner {
                         self.metrics.tasks_scheduled.add(1);
                     }
                     if task.worker == Some(self.worker) && !committed.repeated {
-                        self.begin_task(*task);
+                        self.begin_task((**task).clone());
                     }
                 }
                 // Whoever runs it here need not go on.
-                Op::Settle { task_id } => self.tasks.cancel(&task_id),
+                Op::Settle { task_id } => self.tasks.cancel(task_id),
                 Op::SetRun(change) if change.status.is_some_and(|status| status.is_ended()) => {
                     let status = change.status.expect("it has a status");
                     self.results.ended(Ended {

@@ -15,6 +15,7 @@ use crate::engine::{Engine, Inner};
 use crate::env::{Lane, new_uuid};
 use crate::options::EnqueuedReason;
 use crate::results::Ended;
+use crate::slot::Slot;
 use crate::telemetry;
 use crate::turn::refusal;
 
@@ -390,12 +391,23 @@ impl Inner {
     ) -> Result<windlass_kernel::Committed, CommitError> {
         let held = |op: &Op| matches!(op, Op::CreateRun(run) if run.turn.worker.is_some());
         if !commit.ops.iter().any(held) {
-            return self.create_and_begin(commit).await;
+            return self.send_create(commit).await.0;
         }
         let inner = Arc::clone(self);
-        let creating = async move { inner.create_and_begin(commit).await };
-        let created = self.to_the_end(creating).await;
-        created.unwrap_or_else(|error| Err(CommitError::Unknown(Arc::new(error))))
+        let (tell, told) = futures::channel::oneshot::channel();
+        let creating = async move { inner.send_create(commit).await }.in_current_span();
+        // The turns go on in the task of the create: another one would be work for nothing.
+        let inner = Arc::clone(self);
+        let work = async move {
+            let (answer, held) = creating.await;
+            let turns = held.and_then(|(run, slot)| inner.first_turns(run, Some(slot)));
+            let _ = tell.send(answer);
+            if let Some(turns) = turns {
+                turns.await;
+            }
+        };
+        self.env.spawn(Lane::User, Box::pin(work));
+        told.await.unwrap_or_else(|_| Err(CommitError::Unknown(Arc::new(stopped_meanwhile()))))
     }
 
     /// Does something to its end although whoever asked for it may go: a turn that was taken for it is
@@ -407,16 +419,19 @@ impl Inner {
         let (tell, told) = futures::channel::oneshot::channel();
         let work = async move { drop(tell.send(work.await)) };
         self.env.spawn(Lane::User, Box::pin(work.in_current_span()));
-        told.await.map_err(|_| {
-            let message = "the engine has stopped; what was asked for may have been done";
-            Error::new(ErrorKind::Unknown, "ENGINE_STOPPING", message)
-        })
+        told.await.map_err(|_| stopped_meanwhile())
     }
 
-    async fn create_and_begin(
-        self: &Arc<Self>,
-        commit: Commit,
-    ) -> Result<windlass_kernel::Committed, CommitError> {
+    async fn create_and_begin(self: &Arc<Self>, commit: Commit) -> Created {
+        let (answer, held) = self.send_create(commit).await;
+        if let Some((run, slot)) = held {
+            self.begin_new(run, Some(slot));
+        }
+        answer
+    }
+
+    // The answer, and the run with its slot if it is held here now.
+    async fn send_create(self: &Arc<Self>, commit: Commit) -> (Created, Option<HeldRun>) {
         let run_key = commit.run_key().expect("a create names its run");
         let row = commit.ops.iter().find_map(|op| match op {
             Op::CreateRun(run) if run.run_key == run_key => Some(run.clone()),
@@ -432,13 +447,22 @@ impl Inner {
             self.metrics.runs_created.add(1);
             self.enqueued(&row, EnqueuedReason::Create);
         }
-        match (slot, &answer) {
-            (Some(slot), Ok(committed)) if ours && committed.hold.is_some() => {
-                self.begin_new(row, Some(slot));
+        let held = match (slot, &answer) {
+            (Some(slot), Ok(committed)) if ours && committed.hold.is_some() => Some((row, slot)),
+            (Some(slot), _) => {
+                self.unhold(run_key, &slot);
+                None
             }
-            (Some(slot), _) => self.unhold(run_key, &slot),
-            (None, _) => {}
-        }
-        answer
+            (None, _) => None,
+        };
+        (answer, held)
     }
+}
+
+type Created = Result<windlass_kernel::Committed, CommitError>;
+type HeldRun = (Box<Run>, Arc<Slot>);
+
+fn stopped_meanwhile() -> Error {
+    let message = "the engine has stopped; what was asked for may have been done";
+    Error::new(ErrorKind::Unknown, "ENGINE_STOPPING", message)
 }

@@ -240,7 +240,7 @@ impl Inner {
             };
             let workflow = run.workflow.clone();
             let on_end = self.template_of(&workflow).await?.and_then(|template| template.on_end);
-            if let Op::CreateRun(run) = &mut commit.ops[index] {
+            if let Op::CreateRun(run) = &mut commit.ops_mut()[index] {
                 run.on_end = on_end;
             }
         }

@@ -446,7 +446,7 @@ impl Turn {
     pub fn end<T: Serialize>(
         &mut self,
         draft: &mut Draft,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         end: End,
     ) -> Result<(), Error> {
@@ -717,7 +717,7 @@ impl Inner {
             let answer = self.store.commit(vec![sent]).await.pop();
             match answer {
                 Some(Ok(committed)) => {
-                    self.dispatch(commit, &committed);
+                    self.dispatch(&commit, &committed);
                     return Ok(committed);
                 }
                 Some(Err(error)) if again(&error) => {

@@ -23,14 +23,19 @@ pub struct Commit {
     pub run: Option<RunGuard>,
     /// What must be true of the task.
     pub task: Option<TaskGuard>,
-    /// What is written.
-    pub ops: Vec<Op>,
+    /// What is written. Shared, because whoever sends a commit keeps it until it is answered.
+    pub ops: Arc<Vec<Op>>,
 }
 
 impl Commit {
     /// A commit whose key is derived from its ops.
     pub fn new(run: Option<RunGuard>, task: Option<TaskGuard>, ops: Vec<Op>) -> Self {
-        Self { key: CommitKey::of(&ops), run, task, ops }
+        Self { key: CommitKey::of(&ops), run, task, ops: Arc::new(ops) }
+    }
+
+    /// The ops, to change them; copied first if somebody else has them too.
+    pub fn ops_mut(&mut self) -> &mut Vec<Op> {
+        Arc::make_mut(&mut self.ops)
     }
 
     /// The run that the guard names.
@@ -92,7 +97,7 @@ impl Commit {
     pub fn causes_to_look_up(&self) -> Vec<(RunKey, CausalRef)> {
         let mut known: Vec<CausalRef> = Vec::new();
         let mut wanted = Vec::new();
-        for op in &self.ops {
+        for op in self.ops.iter() {
             match op {
                 Op::CreateRun(run) => known.push(CausalRef::run(run.run_key)),
                 Op::AppendEvent { event, cause } => {

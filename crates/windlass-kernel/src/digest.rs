@@ -50,6 +50,15 @@ impl Sha256Digest {
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// Writes it as text.
+    pub(crate) fn write(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(Self::PREFIX.as_bytes());
+        let from = to.len();
+        to.resize(from + 2 * self.0.len(), 0);
+        // Two digits a byte: the room is right.
+        let _ = hex::encode_to_slice(self.0, &mut to[from..]);
+    }
 }
 
 /// A setsum digest of a JSON value or of a map of them, written `setsum:v1:<lowerhex>`.

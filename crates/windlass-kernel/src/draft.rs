@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::body::Body;
 use crate::commit::{
@@ -124,10 +124,10 @@ impl Draft {
     /// A commit that creates a run, with its `workflow.enqueued` event.
     pub fn create(new: NewRun, on_existing: OnExisting, stamp: Stamp) -> Result<Self, Error> {
         let guard = RunGuard::Absent { run_key: new.run_key, on_existing };
-        let (run, ledger) = enqueued(new, stamp)?;
+        let (run, ledger, event) = enqueued(new, stamp)?;
         let on_end = Ending::of(&run);
-        let subject = Subject::New(Box::new(run));
-        Ok(Self { guard, task: None, subject, ledger, ops: Vec::new(), on_end })
+        let ops = room_for_ops(Some(event));
+        Ok(Self { guard, task: None, subject: Subject::New(run), ledger, ops, on_end })
     }
 
     /// A commit under a hold of the run's turn.
@@ -149,7 +149,7 @@ impl Draft {
         let subject = Subject::Old(Box::new(change));
         let ledger = Ledger::of(run);
         let on_end = Ending::of(run);
-        Self { guard, task: None, subject, ledger, ops: Vec::new(), on_end }
+        Self { guard, task: None, subject, ledger, ops: room_for_ops(None), on_end }
     }
 
     /// Checks events against these limits instead of the defaults.
@@ -177,7 +177,7 @@ impl Draft {
     /// Appends a first-party event.
     pub fn event<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
@@ -193,9 +193,9 @@ impl Draft {
         stamp: Stamp,
         limits: &Limits,
     ) -> Result<EventId, Error> {
-        let id = self.ledger.record_event(event_type, version, payload, stamp, limits)?;
-        self.ops.extend(self.ledger.take_ops());
-        Ok(id)
+        let op = self.ledger.record_event(event_type, version, payload, stamp, limits)?;
+        self.ops.push(op);
+        Ok(stamp.event_id)
     }
 
     /// Appends a user's event with a cause that the user names.
@@ -209,16 +209,16 @@ impl Draft {
         limits: &Limits,
     ) -> Result<EventId, Error> {
         let ledger = &mut self.ledger;
-        let id = ledger
+        let op = ledger
             .record_event_caused_by(event_type, version, payload, caused_by, stamp, limits)?;
-        self.ops.extend(self.ledger.take_ops());
-        Ok(id)
+        self.ops.push(op);
+        Ok(stamp.event_id)
     }
 
     /// Writes a step and the event that says so; the event seals the step.
     pub fn step<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         step: Step,
         stamp: Stamp,
@@ -239,7 +239,7 @@ impl Draft {
     /// Consumes a message and appends the event that says so; the event seals its body.
     pub fn consume<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         message: &Message,
         by: StepKey,
@@ -255,7 +255,7 @@ impl Draft {
     /// As [`Draft::consume`], for a step whose result the message is: one event seals both.
     pub fn consume_into_step<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         message: &Message,
         step: Step,
@@ -281,13 +281,12 @@ impl Draft {
         state: Option<Body>,
         stamp: Stamp,
     ) -> Result<RunKey, Error> {
-        let (mut run, mut ledger) = enqueued(new, stamp)?;
+        let (mut run, ledger, event) = enqueued(new, stamp)?;
         run.state = state;
         let run_key = run.run_key;
-        let events = ledger.take_ops();
         end_row(&mut run, &ledger);
-        self.ops.push(Op::CreateRun(Box::new(run)));
-        self.ops.extend(events);
+        self.ops.push(Op::CreateRun(run));
+        self.ops.push(event);
         Ok(run_key)
     }
 
@@ -384,7 +383,7 @@ impl Draft {
     /// would have begun for the run's steps is not: nobody would look for it afterwards.
     pub fn end<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         end: End,
         stamp: Stamp,
@@ -419,7 +418,6 @@ impl Draft {
 
     /// The commit.
     pub fn finish(mut self) -> Commit {
-        self.ops.extend(self.ledger.take_ops());
         let own = match self.subject {
             Subject::New(mut run) => {
                 end_row(&mut run, &self.ledger);
@@ -439,18 +437,18 @@ impl Draft {
 
     fn sealed<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
     ) -> Result<EventId, Error> {
-        let id = self.ledger.append(event_type, payload, seals, stamp)?;
-        self.ops.extend(self.ledger.take_ops());
+        let op = self.ledger.append(event_type, payload, seals, stamp)?;
+        self.ops.push(op);
         // A row is never older than its last event, so whoever reads it stamps above both.
         if let Subject::Old(change) = &mut self.subject {
             change.updated_at = change.updated_at.max(stamp.at);
         }
-        Ok(id)
+        Ok(stamp.event_id)
     }
 
     fn set_status(&mut self, status: RunStatus) {
@@ -498,27 +496,53 @@ impl RunChange {
     }
 }
 
-fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Run, Ledger), Error> {
-    let caused_by = new.caused_by.unwrap_or(CausalRef::run(new.run_key));
-    let run = new.row(stamp.at);
-    let mut ledger = Ledger::starting(&run, caused_by);
-    ledger.append("workflow.enqueued", &enqueued_payload(&run), &[], stamp)?;
-    Ok((run, ledger))
+// What most commits need: the run, a step, its event and perhaps the end.
+fn room_for_ops(first: Option<Op>) -> Vec<Op> {
+    let mut ops = Vec::with_capacity(4);
+    ops.extend(first);
+    ops
 }
 
-// The input itself is covered by the genesis hash; what stands here is for people.
-fn enqueued_payload(run: &Run) -> Value {
-    json!({
-        "workflow": run.workflow,
-        "model": run.model,
-        "id": run.id,
-        "generation": run.generation,
-        "input": {
-            "encoding": run.input.encoding.as_str(),
-            "bytes": run.input.len(),
-            "digest": run.input_hash,
-        },
-    })
+fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Box<Run>, Ledger, Op), Error> {
+    let caused_by = new.caused_by.unwrap_or(CausalRef::run(new.run_key));
+    let run = Box::new(new.row(stamp.at));
+    let mut ledger = Ledger::starting(&run, caused_by);
+    let event = ledger.append("workflow.enqueued", &EnqueuedPayload::of(&run), &[], stamp)?;
+    Ok((run, ledger, event))
+}
+
+// The input itself is covered by the genesis hash; what stands here is for people. Members stand in
+// the order of their names, as the canonical form wants them.
+#[derive(Serialize)]
+struct EnqueuedPayload<'a> {
+    generation: u32,
+    id: &'a RunId,
+    input: InputPayload,
+    model: &'a ModelName,
+    workflow: &'a WorkflowName,
+}
+
+#[derive(Serialize)]
+struct InputPayload {
+    bytes: usize,
+    digest: Sha256Digest,
+    encoding: &'static str,
+}
+
+impl<'a> EnqueuedPayload<'a> {
+    fn of(run: &'a Run) -> Self {
+        Self {
+            generation: run.generation,
+            id: &run.id,
+            input: InputPayload {
+                bytes: run.input.len(),
+                digest: run.input_hash,
+                encoding: run.input.encoding.as_str(),
+            },
+            model: &run.model,
+            workflow: &run.workflow,
+        }
+    }
 }
 
 fn end_row(run: &mut Run, ledger: &Ledger) {

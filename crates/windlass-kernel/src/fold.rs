@@ -196,7 +196,7 @@ impl<'a> Folder<'a> {
         if let Some(guard) = &commit.task {
             uses.push((Thing::Task(guard.task_id), true));
         }
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
                     uses.push((Thing::Run(run.run_key), true));
@@ -288,10 +288,11 @@ fn end_of(commit: &Commit) -> Option<(Head, Hold)> {
 // Two commits of one turn as one: the later change of the run's row wins field by field, and all
 // else is written in order.
 fn merged(mut earlier: Commit, later: &Commit) -> Commit {
-    let before = earlier.ops.iter().position(|op| matches!(op, Op::SetRun(_)));
-    let before = before.map(|at| earlier.ops.remove(at));
-    for op in &later.ops {
-        earlier.ops.push(match (op, &before) {
+    let ops = earlier.ops_mut();
+    let before = ops.iter().position(|op| matches!(op, Op::SetRun(_)));
+    let before = before.map(|at| ops.remove(at));
+    for op in later.ops.iter() {
+        ops.push(match (op, &before) {
             (Op::SetRun(change), Some(Op::SetRun(before))) => {
                 Op::SetRun(Box::new(changed(before, change)))
             }

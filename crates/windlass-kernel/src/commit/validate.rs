@@ -26,7 +26,7 @@ impl Commit {
         let mut requeued = BTreeSet::new();
         let (mut enqueued, mut settled) = (BTreeSet::new(), BTreeSet::new());
         let mut names = BTreeSet::new();
-        for op in &self.ops {
+        for op in self.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
                     created += 1;
@@ -203,7 +203,7 @@ impl Ledgers {
     }
 
     fn finish(&self, commit: &Commit) -> Result<(), Error> {
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             let (run_key, head, cursor) = match op {
                 Op::CreateRun(run) => (run.run_key, run.head, run.cursor),
                 Op::SetRun(change) => (change.run_key, change.head, change.cursor),

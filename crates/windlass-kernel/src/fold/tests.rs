@@ -320,7 +320,7 @@ fn user_sql_is_alone() {
     let (mut maker, _) = Maker::new();
     let mut commits: Vec<Commit> =
         [(13, 0, 0, 0), (13, 1, 0, 0), (13, 2, 0, 0)].map(|action| maker.commit(action)).to_vec();
-    commits[1].ops.push(Op::UserSql(vec![crate::commit::Statement {
+    commits[1].ops_mut().push(Op::UserSql(vec![crate::commit::Statement {
         sql: "SELECT 1".into(),
         params: Vec::new(),
     }]));

@@ -1,9 +1,5 @@
 //! The hash chain: each event's hash covers its predecessor's, the first one's the run's identity.
 
-use std::fmt::Write as _;
-
-use sha2::{Digest as _, Sha256};
-
 use crate::digest::Sha256Digest;
 use crate::ledger::Event;
 use crate::rows::Run;
@@ -20,8 +16,7 @@ pub struct Head {
 /// The head of an empty ledger. It covers what must never change about a run, so a run's row
 /// cannot be renamed, moved to another tenant or given another input without breaking its chain.
 pub fn genesis(run: &Run) -> Head {
-    let generation = run.generation.to_string();
-    let key = |key: Option<&[u8; 16]>| key.map_or(&[][..], |key| &key[..]).to_vec();
+    let mut generation = itoa::Buffer::new();
     let hash = Sha256Digest::of_parts(&[
         b"windlass:run:v1",
         run.run_key.as_bytes(),
@@ -29,11 +24,11 @@ pub fn genesis(run: &Run) -> Head {
         run.workflow.as_str().as_bytes(),
         run.model.as_str().as_bytes(),
         run.id.as_str().as_bytes(),
-        generation.as_bytes(),
+        generation.format(run.generation).as_bytes(),
         run.input.encoding.as_str().as_bytes(),
         run.input_hash.as_bytes(),
         run.root.as_bytes(),
-        &key(run.parent.as_ref().map(|key| key.as_bytes())),
+        run.parent.as_ref().map_or(&[][..], |key| &key.as_bytes()[..]),
         run.fork.as_deref().unwrap_or_default().as_bytes(),
     ]);
     Head { next_ordinal: 0, hash }
@@ -41,34 +36,34 @@ pub fn genesis(run: &Run) -> Head {
 
 /// The hash of an event after `previous`.
 pub(crate) fn hash_event(previous: &Sha256Digest, event: &Event) -> Sha256Digest {
-    let mut hasher = Sha256::new();
-    hasher.update(previous.as_bytes());
-    let (before, after) = envelope(event);
-    hasher.update(before.as_bytes());
-    hasher.update(&event.payload);
-    hasher.update(after.as_bytes());
-    Sha256Digest::from_bytes(hasher.finalize().into())
+    let mut text = Vec::with_capacity(512 + event.payload.len());
+    text.extend_from_slice(previous.as_bytes());
+    write_event(event, &mut text);
+    Sha256Digest::of(&text)
 }
 
-// The RFC 8785 form of the event, in two parts around its payload. It is written by hand because
-// the payload is canonical already and no other member can need an escape.
-fn envelope(event: &Event) -> (String, String) {
-    let mut before = String::with_capacity(200);
-    let cause = event.caused_by.canonical();
-    let _ = write!(
-        before,
-        "{{\"caused_by\":{cause},\"created_at\":{},\"event_id\":\"{}\",\"ordinal\":{},\"payload\":",
-        event.created_at.as_micros(),
-        event.event_id,
-        event.ordinal,
-    );
-    let mut after = String::with_capacity(100);
-    let _ = write!(
-        after,
-        ",\"run_key\":\"{}\",\"type\":\"{}\",\"version\":{}}}",
-        event.run_key, event.event_type, event.version,
-    );
-    (before, after)
+// The RFC 8785 form of the event. It is written by hand because the payload is canonical already and
+// no other member can need an escape.
+fn write_event(event: &Event, to: &mut Vec<u8>) {
+    let mut digits = itoa::Buffer::new();
+    let mut uuid = [0; uuid::fmt::Hyphenated::LENGTH];
+    to.extend_from_slice(b"{\"caused_by\":");
+    event.caused_by.write(to);
+    to.extend_from_slice(b",\"created_at\":");
+    to.extend_from_slice(digits.format(event.created_at.as_micros()).as_bytes());
+    to.extend_from_slice(b",\"event_id\":\"");
+    to.extend_from_slice(event.event_id.0.hyphenated().encode_lower(&mut uuid).as_bytes());
+    to.extend_from_slice(b"\",\"ordinal\":");
+    to.extend_from_slice(digits.format(event.ordinal).as_bytes());
+    to.extend_from_slice(b",\"payload\":");
+    to.extend_from_slice(&event.payload);
+    to.extend_from_slice(b",\"run_key\":\"");
+    to.extend_from_slice(event.run_key.0.hyphenated().encode_lower(&mut uuid).as_bytes());
+    to.extend_from_slice(b"\",\"type\":\"");
+    to.extend_from_slice(event.event_type.as_str().as_bytes());
+    to.extend_from_slice(b"\",\"version\":");
+    to.extend_from_slice(digits.format(event.version).as_bytes());
+    to.push(b'}');
 }
 
 #[cfg(test)]
@@ -98,8 +93,8 @@ mod tests {
             "payload": {"a": "é\n", "b": 1}, "created_at": 1_700_000_000_123_456_i64,
         }))
         .unwrap();
-        let (before, after) = envelope(&event);
-        let ours = [before.as_bytes(), &event.payload, after.as_bytes()].concat();
+        let mut ours = Vec::new();
+        write_event(&event, &mut ours);
         assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(whole.clone()).unwrap());
 
         let previous = Sha256Digest::of(b"previous");

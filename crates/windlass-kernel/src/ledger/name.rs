@@ -1,6 +1,8 @@
 //! Event types: dotted names in the past tense, with prefixes that only Windlass may use.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
@@ -35,13 +37,21 @@ pub const RESERVED_PREFIXES: &[&str] = &[
 ];
 
 /// The type of an event, such as `step.completed`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventType(Arc<str>);
+#[derive(Clone)]
+pub struct EventType(Text);
+
+// Our own types are part of the program.
+#[derive(Clone)]
+enum Text {
+    Own(&'static str),
+    Other(Arc<str>),
+}
 
 impl EventType {
     /// A first-party type: its prefix must be a reserved one.
-    pub fn first_party(text: &str) -> Result<Self, Error> {
-        let name = Self::parse(text, &Limits::DEFAULT)?;
+    pub fn first_party(text: &'static str) -> Result<Self, Error> {
+        check_name(text, &Limits::DEFAULT)?;
+        let name = Self(Text::Own(text));
         if !name.is_first_party() {
             let message = format!("event type {text:?} has no first-party prefix");
             return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
@@ -51,58 +61,88 @@ impl EventType {
 
     /// A custom type: its prefix must not be a reserved one.
     pub fn custom(text: &str, limits: &Limits) -> Result<Self, Error> {
-        let name = Self::parse(text, limits)?;
+        check_name(text, limits)?;
         if let Some(prefix) = RESERVED_PREFIXES.iter().find(|prefix| text.starts_with(**prefix)) {
             let message = format!(
                 "event type {text:?} starts with {prefix:?}, which is reserved; use a prefix of your own"
             );
             return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
         }
-        Ok(name)
+        Ok(Self(Text::Other(text.into())))
     }
 
     /// Takes back a type that a store holds.
     pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+        Self(Text::Other(text.into()))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Text::Own(text) => text,
+            Text::Other(text) => text,
+        }
     }
 
     /// Whether only Windlass can have written it.
     pub fn is_first_party(&self) -> bool {
-        RESERVED_PREFIXES.iter().any(|prefix| self.0.starts_with(prefix))
+        RESERVED_PREFIXES.iter().any(|prefix| self.as_str().starts_with(prefix))
     }
+}
 
-    // The charset has no character that JSON escapes: the hash relies on it.
-    fn parse(text: &str, limits: &Limits) -> Result<Self, Error> {
-        check_max("event type", "characters", text.chars().count(), limits.event_type_chars_max)?;
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let good = text
-            .split('.')
-            .all(|part| part.starts_with(word) && part.chars().all(|c| word(c) || c == '-'));
-        if !good {
-            let shown: String = text.chars().take(40).collect();
-            let message = format!(
-                "event type {shown:?} is not a dotted name; use words of letters, digits, '_' and '-' with '.' between them, such as \"ticket.classified\""
-            );
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
-        }
-        Ok(Self(text.into()))
+// The charset has no character that JSON escapes: the hash relies on it.
+fn check_name(text: &str, limits: &Limits) -> Result<(), Error> {
+    check_max("event type", "characters", text.chars().count(), limits.event_type_chars_max)?;
+    let word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    let good = text.split('.').all(|part| {
+        let part = part.as_bytes();
+        part.first().is_some_and(|c| word(*c)) && part.iter().all(|c| word(*c) || *c == b'-')
+    });
+    if !good {
+        let shown: String = text.chars().take(40).collect();
+        let message = format!(
+            "event type {shown:?} is not a dotted name; use words of letters, digits, '_' and '-' with '.' between them, such as \"ticket.classified\""
+        );
+        return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
+    }
+    Ok(())
+}
+
+impl PartialEq for EventType {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for EventType {}
+
+impl PartialOrd for EventType {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for EventType {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for EventType {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl fmt::Display for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", &*self.0)
+        write!(f, "{:?}", self.as_str())
     }
 }
 
@@ -111,7 +151,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, first_party: &str, custom: &str) {
+    fn check(text: &'static str, first_party: &str, custom: &str) {
         let shown = |result: Result<EventType, Error>| match result {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),
@@ -133,6 +173,6 @@ mod tests {
         check("a..b", "not a dotted name", "not a dotted name");
         check("a b", "not a dotted name", "not a dotted name");
         check("a.\"b", "not a dotted name", "not a dotted name");
-        check(&"x".repeat(101), "has 101 characters; at most 100", "at most 100");
+        check("x".repeat(101).leak(), "has 101 characters; at most 100", "at most 100");
     }
 }

@@ -65,6 +65,45 @@ impl Seal {
         }
     }
 
+    /// Seals as canonical JSON, written by hand: every commit of a step has some.
+    pub(crate) fn written(seals: &[Self]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(160 * seals.len() + 2);
+        text.push(b'[');
+        for (index, seal) in seals.iter().enumerate() {
+            if index > 0 {
+                text.push(b',');
+            }
+            seal.write(&mut text);
+        }
+        text.push(b']');
+        text
+    }
+
+    fn write(&self, to: &mut Vec<u8>) {
+        // A vector takes all that is written to it.
+        let quoted = |to: &mut Vec<u8>, text: &str| drop(serde_json::to_writer(to, text));
+        to.extend_from_slice(b"{\"bytes\":");
+        to.extend_from_slice(itoa::Buffer::new().format(self.bytes).as_bytes());
+        to.extend_from_slice(b",\"digest\":\"");
+        self.digest.write(to);
+        match &self.of {
+            SealOf::RunEnd { status } => {
+                to.extend_from_slice(b"\",\"of\":\"run.end\",\"status\":");
+                quoted(to, status);
+            }
+            SealOf::Step { key } => {
+                to.extend_from_slice(b"\",\"key\":");
+                quoted(to, key);
+                to.extend_from_slice(b",\"of\":\"step\"");
+            }
+            SealOf::Message { seq } => {
+                to.extend_from_slice(b"\",\"of\":\"message\",\"seq\":");
+                to.extend_from_slice(itoa::Buffer::new().format(*seq).as_bytes());
+            }
+        }
+        to.push(b'}');
+    }
+
     /// Seals a message's body.
     pub fn message(seq: u64, body: Option<&Body>) -> Self {
         Self {
@@ -150,4 +189,32 @@ fn parts(body: Option<&Body>) -> [&[u8]; 2] {
 
 fn contains(bytes: &Bytes, word: &[u8]) -> bool {
     bytes.windows(word.len()).any(|window| window == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::canonical::to_canonical;
+
+    #[test]
+    fn seals_are_written_as_their_canonical_form() {
+        let body = Body::json("[1]");
+        let step = |key: &str| Seal {
+            of: SealOf::Step { key: key.to_owned() },
+            digest: Sha256Digest::of(key.as_bytes()),
+            bytes: 1 << 40,
+        };
+        let seals = [
+            step("a"),
+            step("é \"\\\n\u{1}\u{7f}\u{2028}"),
+            Seal::message(7, Some(&body)),
+            Seal::message(8, None),
+            Seal::run_end(RunStatus::Complete, Some(&body), None),
+        ];
+        for n in 0..=seals.len() {
+            let expect = to_canonical(&seals[..n]).unwrap();
+            let found = Seal::written(&seals[..n]);
+            assert_eq!(String::from_utf8(found), String::from_utf8(expect));
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::canonical::{to_canonical, value_to_canonical};
+use crate::canonical::{Plain, to_canonical};
 use crate::commit::{CauseCheck, Op};
 use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorKind};
@@ -23,10 +23,10 @@ pub struct Stamp {
     pub at: Timestamp,
 }
 
-/// A run's ledger as its writer sees it: committed up to a head, pending after it.
+/// A run's ledger as its writer sees it: committed up to a head, after it what was made into ops.
 ///
-/// Pending events vanish with the process; nothing outside may learn their ids before the
-/// commit that carries them holds.
+/// Those vanish with the process; nothing outside may learn their ids before the commit that
+/// carries them holds.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     run_key: RunKey,
@@ -34,7 +34,6 @@ pub struct Ledger {
     cursor: CausalRef,
     // Whether the store has to look for what the cursor names.
     cause: CauseCheck,
-    pending: Vec<(Event, CauseCheck)>,
     payload_bytes_max: usize,
 }
 
@@ -55,7 +54,7 @@ impl Ledger {
 
     fn new(run_key: RunKey, head: Head, cursor: CausalRef, cause: CauseCheck) -> Self {
         let payload_bytes_max = Limits::DEFAULT.event_payload_bytes_max;
-        Self { run_key, head, cursor, cause, pending: Vec::new(), payload_bytes_max }
+        Self { run_key, head, cursor, cause, payload_bytes_max }
     }
 
     /// Checks payloads of first-party events against these limits instead of the defaults.
@@ -63,7 +62,7 @@ impl Ledger {
         self.payload_bytes_max = limits.event_payload_bytes_max;
     }
 
-    /// The head after all pending events.
+    /// The head after all events that were appended.
     pub fn head(&self) -> Head {
         self.head
     }
@@ -73,19 +72,14 @@ impl Ledger {
         self.cursor
     }
 
-    /// How many events are pending.
-    pub fn pending_len(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Appends a first-party event, caused by the cursor.
     pub fn append<T: Serialize>(
         &mut self,
-        event_type: &str,
+        event_type: &'static str,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
-    ) -> Result<EventId, Error> {
+    ) -> Result<Op, Error> {
         let event_type = EventType::first_party(event_type)?;
         let payload = sealed_payload(payload, seals)?;
         check_payload(&event_type, &payload, self.payload_bytes_max)?;
@@ -100,7 +94,7 @@ impl Ledger {
         payload: &T,
         stamp: Stamp,
         limits: &Limits,
-    ) -> Result<EventId, Error> {
+    ) -> Result<Op, Error> {
         let cause = (self.cursor, self.cause);
         self.record(event_type, version, payload, cause, stamp, limits)
     }
@@ -115,22 +109,10 @@ impl Ledger {
         caused_by: CausalRef,
         stamp: Stamp,
         limits: &Limits,
-    ) -> Result<EventId, Error> {
-        let own = |(event, _): &(Event, CauseCheck)| caused_by == CausalRef::event(event.event_id);
-        let check = if caused_by == self.cursor {
-            self.cause
-        } else if self.pending.iter().any(own) {
-            CauseCheck::Known
-        } else {
-            CauseCheck::Look
-        };
+    ) -> Result<Op, Error> {
+        // An earlier event of the same commit is found there.
+        let check = if caused_by == self.cursor { self.cause } else { CauseCheck::Look };
         self.record(event_type, version, payload, (caused_by, check), stamp, limits)
-    }
-
-    /// Takes the pending events as ops of a commit.
-    pub fn take_ops(&mut self) -> Vec<Op> {
-        let op = |(event, cause)| Op::AppendEvent { event, cause };
-        self.pending.drain(..).map(op).collect()
     }
 
     fn record<T: Serialize>(
@@ -141,7 +123,7 @@ impl Ledger {
         cause: (CausalRef, CauseCheck),
         stamp: Stamp,
         limits: &Limits,
-    ) -> Result<EventId, Error> {
+    ) -> Result<Op, Error> {
         let (event_type, payload) = Self::check_custom(event_type, version, payload, limits)?;
         self.push(event_type, version, payload, cause, stamp)
     }
@@ -171,7 +153,7 @@ impl Ledger {
         payload: Vec<u8>,
         (caused_by, check): (CausalRef, CauseCheck),
         stamp: Stamp,
-    ) -> Result<EventId, Error> {
+    ) -> Result<Op, Error> {
         let mut event = Event {
             run_key: self.run_key,
             ordinal: self.head.next_ordinal,
@@ -187,12 +169,14 @@ impl Ledger {
         self.head = Head { next_ordinal: event.ordinal + 1, hash: event.hash };
         self.cursor = CausalRef::event(event.event_id);
         self.cause = CauseCheck::Known;
-        self.pending.push((event, check));
-        Ok(stamp.event_id)
+        Ok(Op::AppendEvent { event, cause: check })
     }
 }
 
 fn check_payload(event_type: &EventType, payload: &[u8], max: usize) -> Result<(), Error> {
+    if payload.len() <= max {
+        return Ok(());
+    }
     check_max(&format!("the payload of event {event_type}"), "bytes", payload.len(), max)
 }
 
@@ -211,6 +195,15 @@ fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, 
         let message = "the payload of an event cannot be written as JSON";
         Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
     };
+    let text = serde_json::to_vec(payload).map_err(invalid)?;
+    if let Some(plain) = Plain::of(&text) {
+        if seals.is_empty() {
+            return Ok(text);
+        }
+        if let Some(whole) = plain.put_seals(&text, &Seal::written(seals)) {
+            return Ok(whole);
+        }
+    }
     let mut value = serde_json::to_value(payload).map_err(invalid)?;
     if !seals.is_empty() {
         let Some(object) = value.as_object_mut() else {
@@ -219,7 +212,7 @@ fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, 
         };
         object.insert("seals".to_owned(), serde_json::to_value(seals).map_err(invalid)?);
     }
-    value_to_canonical(&value).map_err(uncanonical)
+    to_canonical(&value).map_err(uncanonical)
 }
 
 #[cfg(test)]
@@ -258,11 +251,11 @@ mod tests {
     }
 
     fn events(draft: Draft) -> Vec<(Event, CauseCheck)> {
-        let event = |op| match op {
-            Op::AppendEvent { event, cause } => Some((event, cause)),
+        let event = |op: &Op| match op {
+            Op::AppendEvent { event, cause } => Some((event.clone(), *cause)),
             _ => None,
         };
-        draft.finish().ops.into_iter().filter_map(event).collect()
+        draft.finish().ops.iter().filter_map(event).collect()
     }
 
     #[test]

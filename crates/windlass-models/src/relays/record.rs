@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass_engine::{Metrics, Turn};
@@ -207,10 +208,10 @@ pub(crate) fn write(
         Verdict::Outcome(StepOutcome::Succeed { result }) => {
             // The result is the run's output: nothing is stored twice.
             row.status = StepStatus::Completed;
-            let payload = json!({ "step": number, "attempt": attempt, "outcome": "succeed" });
+            let payload = Completed { outcome: Some("succeed"), ..Completed::of(number, attempt) };
             draft.step("relay.step_completed", &payload, row, stamp)?;
             let output = body(result, json);
-            let payload = json!({ "output_bytes": output.len() });
+            let payload = Output { output_bytes: output.len() };
             turn.end(draft, "workflow.completed", &payload, End::Complete(output))?;
             Ok(After::Ended)
         }
@@ -237,8 +238,8 @@ pub(crate) fn write(
         Verdict::Outcome(outcome) => {
             row.status = StepStatus::Completed;
             row.result = payload_of(outcome.clone()).map(|payload| body(&payload, json));
-            let bytes = payload_len(outcome);
-            let mut payload = json!({ "step": number, "attempt": attempt, "payload_bytes": bytes });
+            let mut payload = Completed::of(number, attempt);
+            payload.payload_bytes = payload_len(outcome);
             let open = next_open(outcome, turn.now(), &mut payload);
             draft.step("relay.step_completed", &payload, row, stamp)?;
             let (open, wake) = put_next(turn, draft, number + 1, open, program);
@@ -286,15 +287,42 @@ pub(crate) fn write(
     }
 }
 
+// What the event of a completed step says. Members stand in the order of their names, as the canonical
+// form wants them: then it is written once and not sorted.
+#[derive(Serialize)]
+struct Completed<'a> {
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<&'a str>,
+    step: u32,
+}
+
+impl Completed<'_> {
+    fn of(step: u32, attempt: u32) -> Self {
+        Self { attempt, delay_ms: None, outcome: None, payload_bytes: None, signal: None, step }
+    }
+}
+
+#[derive(Serialize)]
+struct Output {
+    output_bytes: usize,
+}
+
 // What the next step waits for.
-fn next_open(outcome: &StepOutcome, now: Timestamp, payload: &mut Value) -> Open {
+fn next_open<'a>(outcome: &'a StepOutcome, now: Timestamp, payload: &mut Completed<'a>) -> Open {
     match outcome {
         StepOutcome::ContinueAfter { delay, .. } if !delay.is_zero() => {
-            payload["delay_ms"] = (delay.as_millis() as u64).into();
+            payload.delay_ms = Some(delay.as_millis() as u64);
             Open { due: Some(now.plus(*delay)), ..Open::default() }
         }
         StepOutcome::ContinueOnSignal { signal, timeout, .. } => {
-            payload["signal"] = signal.as_str().into();
+            payload.signal = Some(signal.as_str());
             Open {
                 due: timeout.map(|timeout| now.plus(timeout)),
                 wait_for: Some(signal.as_str().into()),

@@ -196,7 +196,7 @@ fn finish(commit: &Commit, committed: &mut Committed) {
 
 // What the commit adds that is not held: ready by now, or due later.
 fn new_wakeups(commit: &Commit, now: Timestamp, wakeups: &mut Vec<Wakeup>) {
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         match op {
             Op::CreateRun(run) if run.turn.worker.is_none() => {
                 let turn = run.turn.clone();

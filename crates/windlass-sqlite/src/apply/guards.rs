@@ -23,7 +23,7 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
         return Ok(Some(conflict));
     }
     // The guarded run, its children and next generations must all be new.
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         if let Op::CreateRun(run) = op
             && let Some(conflict) = existing(w, run)?
         {

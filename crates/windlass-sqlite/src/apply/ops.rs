@@ -65,7 +65,7 @@ pub(super) fn write<'b>(
     deliveries: &[Delivery],
 ) -> Result<(), Fail> {
     // Runs first: a message of the same commit may be for one of them.
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         if let Op::CreateRun(run) = op {
             create_run(w, run)?;
         }
@@ -76,7 +76,7 @@ pub(super) fn write<'b>(
     };
     let mut deliveries = deliveries.iter();
     let mut task_moved = false;
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         match op {
             Op::CreateRun(_) | Op::SetRun(_) | Op::UserSql(_) => {}
             Op::AppendEvent { event, .. } => buffers.events.push(event),

@@ -130,12 +130,13 @@ pub async fn a_malformed_commit_fails_alone(world: World) {
     let (run, hold) = world.create_held("good").await;
     let (bad, bad_hold) = world.create_held("bad").await;
     let mut twisted = world.step_commit(&bad, bad_hold, "one", "1");
-    for op in &mut twisted.ops {
+    for op in twisted.ops_mut() {
         if let Op::AppendEvent { event, .. } = op {
             event.ordinal += 1;
         }
     }
-    let unguarded = Commit::new(None, None, world.step_commit(&bad, bad_hold, "x", "1").ops);
+    let unguarded =
+        Commit::new(None, None, world.step_commit(&bad, bad_hold, "x", "1").ops.to_vec());
     let commits = vec![twisted, world.step_commit(&run, hold, "one", "1"), unguarded];
     assert_eq!(codes(&world, commits).await, ["INVALID_COMMIT", "ok", "INVALID_COMMIT"]);
     assert_eq!(world.run(bad.run_key).await, bad);

@@ -256,7 +256,7 @@ pub async fn a_task_is_not_enqueued_and_settled_at_once(world: World) {
     draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
     draft.enqueue(task.clone());
     let mut both = draft.finish();
-    both.ops.push(Op::Settle { task_id: task.task_id });
+    both.ops_mut().push(Op::Settle { task_id: task.task_id });
     assert_eq!(world.code(both).await, "INVALID_COMMIT");
     assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
 

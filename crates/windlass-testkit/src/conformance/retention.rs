@@ -35,7 +35,7 @@ async fn run_of(world: &World, new: NewRun, ends: bool) -> Run {
 async fn ended_with(world: &World, id: &str, edit: impl FnOnce(&mut RunChange)) -> Run {
     let (run, hold) = world.create_held(id).await;
     let mut commit = world.complete_commit(&run, hold);
-    let change = commit.ops.iter_mut().find_map(|op| match op {
+    let change = commit.ops_mut().iter_mut().find_map(|op| match op {
         Op::SetRun(change) => Some(change),
         _ => None,
     });

@@ -70,7 +70,7 @@ impl Bugs {
                 let mut again = sent.clone();
                 skip_hold(inner, &mut again);
                 skip_head(inner, &mut again);
-                again.ops.retain(|op| matches!(op, Op::SetRun(_) | Op::AppendEvent { .. }));
+                again.ops_mut().retain(|op| matches!(op, Op::SetRun(_) | Op::AppendEvent { .. }));
                 write(again)
             }
             (PlantedBug::ConflictLeaks, Err(CommitError::Conflict(_))) => {
@@ -96,7 +96,7 @@ impl Bugs {
     }
 
     fn rename_messages(&self, inner: &MemoryStore, commit: &mut Commit) {
-        for op in &mut commit.ops {
+        for op in commit.ops_mut() {
             let Op::PutMessage(message) = op else { continue };
             let query = Query::Messages { run_key: message.run_key, after: 0, limit: 1_000 };
             let rows = inner.list(query).now_or_never().and_then(|rows| rows.ok()?.messages().ok());
@@ -235,7 +235,7 @@ fn skip_head(inner: &MemoryStore, commit: &mut Commit) {
     let (run_key, mut next) = (*run_key, loaded.run.head.next_ordinal);
     *head = loaded.run.head;
     let mut end = loaded.run.head;
-    for op in &mut commit.ops {
+    for op in commit.ops_mut() {
         if let Op::AppendEvent { event, .. } = op
             && event.run_key == run_key
         {
@@ -244,7 +244,7 @@ fn skip_head(inner: &MemoryStore, commit: &mut Commit) {
             end = Head { next_ordinal: next, hash: event.hash };
         }
     }
-    for op in &mut commit.ops {
+    for op in commit.ops_mut() {
         if let Op::SetRun(change) = op {
             change.head = end;
         }
@@ -269,7 +269,7 @@ fn advances(commit: &Commit) -> bool {
 }
 
 fn turn_change(commit: &mut Commit) -> Option<&mut TurnChange> {
-    commit.ops.iter_mut().find_map(|op| match op {
+    commit.ops_mut().iter_mut().find_map(|op| match op {
         Op::SetRun(change) => Some(&mut change.turn),
         _ => None,
     })
@@ -311,12 +311,12 @@ fn halve(commit: &mut Commit) {
         )
     };
     if let Some(place) = commit.ops.iter().rposition(optional) {
-        commit.ops.remove(place);
+        commit.ops_mut().remove(place);
     }
 }
 
 fn forget_end(commit: &mut Commit) {
-    for op in &mut commit.ops {
+    for op in commit.ops_mut() {
         if let Op::SetRun(change) = op
             && change.status.is_some_and(|status| status.is_ended())
         {
@@ -328,7 +328,7 @@ fn forget_end(commit: &mut Commit) {
 }
 
 fn rewrite_event(commit: &mut Commit) {
-    for op in &mut commit.ops {
+    for op in commit.ops_mut() {
         if let Op::AppendEvent { event, .. } = op {
             event.payload = bytes::Bytes::from_static(b"{}");
         }

@@ -184,7 +184,7 @@ impl Checker {
         let mut keys: BTreeSet<RunKey> = commit.run_key().into_iter().collect();
         keys.extend(commit.messages().map(|message| message.run_key));
         let mut tasks = commit.task.is_some();
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
                     keys.insert(run.run_key);

@@ -65,7 +65,7 @@ impl State {
             }
             Some(RunGuard::Absent { .. }) | None => {}
         }
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             if let Op::CreateRun(run) = op
                 && let Some(existing) = self.existing(run)
             {
@@ -194,7 +194,7 @@ impl State {
 
     fn check_steps(&self, commit: &Commit) -> Result<(), Refusal> {
         let mut settled: BTreeSet<(RunKey, &StepKey)> = BTreeSet::new();
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             if let Op::PutStep(step) = op {
                 let stored =
                     self.steps.get(&step.run_key).and_then(|steps| steps.get(&step.step_key));
@@ -212,7 +212,7 @@ impl State {
 
     fn check_consumed(&self, commit: &Commit) -> Result<(), Refusal> {
         let mut consumed = BTreeSet::new();
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             if let Op::ConsumeMessage { run_key, seq, .. } = op {
                 let index = (*seq as usize).wrapping_sub(1);
                 let message = self.messages.get(run_key).and_then(|messages| messages.get(index));
@@ -230,7 +230,7 @@ impl State {
         let mut tasks = BTreeSet::new();
         let mut logs = BTreeSet::new();
         let mut letters = BTreeSet::new();
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             let (what, free) = match op {
                 Op::Enqueue(task) => {
                     let id = task.task_id;
@@ -287,7 +287,7 @@ impl State {
         }
         // Messages come before the run's own change, so a release sees those it did not read.
         let messages = commit.messages().map(|message| self.accept(message)).collect();
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             match op {
                 Op::Settle { task_id } if !self.may_settle(commit, *task_id) => {}
                 op => self.write_op(op),

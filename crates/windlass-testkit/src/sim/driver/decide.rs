@@ -37,7 +37,7 @@ impl View {
 
     /// The view after its own commit held.
     pub(super) fn apply(&mut self, commit: &Commit) {
-        for op in &commit.ops {
+        for op in commit.ops.iter() {
             match op {
                 Op::SetRun(change) => change.apply_to(&mut self.run),
                 Op::PutStep(step) => {

@@ -1,0 +1,233 @@
+//! Most JSON is canonical as `serde_json` writes it; one pass over the text tells, without a copy.
+
+use super::DEPTH_READABLE_MAX;
+
+/// The member that a scan looks for a place for.
+const SEALS: &[u8] = b"seals";
+
+// Integers of so many digits are always exact.
+const DIGITS_MAX: usize = 15;
+
+/// What a scan of canonical JSON has found.
+pub(crate) struct Plain {
+    /// Where a member named `seals` would stand; nowhere if the text is no object or has one.
+    seals_at: Option<usize>,
+}
+
+impl Plain {
+    /// Looks whether compact JSON is canonical beyond doubt: keys are ASCII without escapes and in
+    /// order, each once; numbers are short integers; escapes are those of one letter. `None` says
+    /// only that somebody else has to look.
+    pub(crate) fn of(text: &[u8]) -> Option<Self> {
+        let mut scan = Scan { text, at: 0, seals_at: None };
+        scan.value(0)?;
+        (scan.at == text.len()).then_some(Self { seals_at: scan.seals_at })
+    }
+
+    /// Puts a member named `seals` with this value into the object that was scanned.
+    pub(crate) fn put_seals(&self, text: &[u8], seals: &[u8]) -> Option<Vec<u8>> {
+        let at = self.seals_at?;
+        let (before, after) = text.split_at(at);
+        let mut whole = Vec::with_capacity(text.len() + seals.len() + SEALS.len() + 4);
+        whole.extend_from_slice(before);
+        let last = after.len() == 1;
+        if last && before.len() > 1 {
+            whole.push(b',');
+        }
+        whole.push(b'"');
+        whole.extend_from_slice(SEALS);
+        whole.extend_from_slice(b"\":");
+        whole.extend_from_slice(seals);
+        if !last {
+            whole.push(b',');
+        }
+        whole.extend_from_slice(after);
+        Some(whole)
+    }
+}
+
+struct Scan<'t> {
+    text: &'t [u8],
+    at: usize,
+    seals_at: Option<usize>,
+}
+
+impl<'t> Scan<'t> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    fn value(&mut self, depth: usize) -> Option<()> {
+        match self.next()? {
+            b'{' if depth < DEPTH_READABLE_MAX => self.object(depth + 1),
+            b'[' if depth < DEPTH_READABLE_MAX => self.array(depth + 1),
+            b'"' => self.string().map(|_| ()),
+            b'-' => self.number(b'1'),
+            b'0'..=b'9' => {
+                self.at -= 1;
+                self.number(b'0')
+            }
+            b't' => self.word(b"rue"),
+            b'f' => self.word(b"alse"),
+            b'n' => self.word(b"ull"),
+            _ => None,
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Option<()> {
+        let mut before: Option<&[u8]> = None;
+        // At the top, the first place where `seals` does not break the order.
+        let mut place = (depth == 1).then_some(self.at);
+        if self.peek()? == b'}' {
+            self.at += 1;
+            self.seals_at = place.or(self.seals_at);
+            return Some(());
+        }
+        loop {
+            let key_at = self.at;
+            if self.next()? != b'"' {
+                return None;
+            }
+            let key = self.string()?;
+            let plain = key.iter().all(|byte| byte.is_ascii() && *byte != b'\\');
+            if !plain || before.is_some_and(|before| before >= key) {
+                return None;
+            }
+            if depth == 1 && key >= SEALS && before.is_none_or(|before| before < SEALS) {
+                place = (key != SEALS).then_some(key_at);
+            }
+            before = Some(key);
+            if self.next()? != b':' {
+                return None;
+            }
+            self.value(depth)?;
+            match self.next()? {
+                b',' => {}
+                b'}' => break,
+                _ => return None,
+            }
+        }
+        if depth == 1 {
+            let ends_before = before.is_some_and(|before| before < SEALS);
+            self.seals_at = if ends_before { Some(self.at - 1) } else { place };
+        }
+        Some(())
+    }
+
+    fn array(&mut self, depth: usize) -> Option<()> {
+        if self.peek()? == b']' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            self.value(depth)?;
+            match self.next()? {
+                b',' => {}
+                b']' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
+    // What stands between the quotes.
+    fn string(&mut self) -> Option<&'t [u8]> {
+        let from = self.at;
+        loop {
+            match self.next()? {
+                b'"' => return Some(&self.text[from..self.at - 1]),
+                b'\\' => match self.next()? {
+                    b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't' => {}
+                    _ => return None,
+                },
+                ..0x20 => return None,
+                _ => {}
+            }
+        }
+    }
+
+    // No fraction, no exponent, no zero in front of other digits, no negative zero.
+    fn number(&mut self, first_min: u8) -> Option<()> {
+        let from = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        let digits = &self.text[from..self.at];
+        let first = *digits.first()?;
+        let zero_first = first == b'0' && digits.len() > 1;
+        let whole = !matches!(self.peek(), Some(b'.' | b'e' | b'E'));
+        (first >= first_min && !zero_first && digits.len() <= DIGITS_MAX && whole).then_some(())
+    }
+
+    fn word(&mut self, rest: &[u8]) -> Option<()> {
+        let found = self.text.get(self.at..self.at + rest.len())?;
+        self.at += rest.len();
+        (found == rest).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, with_seals: Option<&str>) {
+        let plain = Plain::of(text.as_bytes());
+        let found = plain.and_then(|plain| plain.put_seals(text.as_bytes(), b"[]"));
+        let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(found.as_deref(), with_seals, "{text}");
+    }
+
+    #[test]
+    fn seals_stand_where_they_belong() {
+        check("{}", Some(r#"{"seals":[]}"#));
+        check(r#"{"a":1}"#, Some(r#"{"a":1,"seals":[]}"#));
+        check(r#"{"z":1}"#, Some(r#"{"seals":[],"z":1}"#));
+        check(r#"{"a":{"t":1},"z":1}"#, Some(r#"{"a":{"t":1},"seals":[],"z":1}"#));
+        check(r#"{"seal":1,"sealsa":2,"z":3}"#, Some(r#"{"seal":1,"seals":[],"sealsa":2,"z":3}"#));
+        check(r#"{"seals":1}"#, None);
+        check(r#"{"a":1,"seals":1,"z":2}"#, None);
+        check("[1]", None);
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_left_to_others() {
+        let doubtful = [
+            "1.0",
+            "1e3",
+            "-0",
+            "01",
+            "1234567890123456",
+            r#"{"b":1,"a":2}"#,
+            r#"{"a":1,"a":2}"#,
+            r#"{"é":1}"#,
+            r#"{"a\n":1}"#,
+            r#""\u0001""#,
+            r#""\/""#,
+            "{ }",
+            "[1, 2]",
+            "[1",
+            "tru",
+            "\"a",
+            "1 ",
+            "",
+            "nul",
+            "[1,]",
+            "{\"a\":}",
+        ];
+        for text in doubtful {
+            assert!(Plain::of(text.as_bytes()).is_none(), "{text}");
+        }
+        for text in ["0", "-1", "999999999999999", "true", "[]", "[1,\"é\\n\"]", "null", "\"\""] {
+            assert!(Plain::of(text.as_bytes()).is_some(), "{text}");
+        }
+        let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
+        assert!(Plain::of(deep(DEPTH_READABLE_MAX).as_bytes()).is_some());
+        assert!(Plain::of(deep(DEPTH_READABLE_MAX + 1).as_bytes()).is_none());
+    }
+}
