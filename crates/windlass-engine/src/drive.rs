@@ -10,8 +10,8 @@ use futures::future::Either;
 use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
-    Body, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run, RunKey,
-    RunStatus, Wake, WorkflowName,
+    Body, BoxFuture, ClaimedTurn, Claims, End, Error, ErrorKind, HeldItem, Hold, Loaded, Run,
+    RunKey, RunStatus, Wake, WorkflowName,
 };
 
 use crate::at_hand::Taking;
@@ -89,7 +89,7 @@ impl Inner {
     /// it the run since: what was asked for may be answered late. `slot` is what was noted before.
     pub(crate) fn begin_new(self: &Arc<Self>, run: Box<Run>, slot: Option<Arc<Slot>>) {
         if let Some(turns) = self.first_turns(run, slot) {
-            self.env.spawn(Lane::User, Box::pin(turns));
+            self.env.spawn(Lane::User, turns);
         }
     }
 
@@ -98,7 +98,7 @@ impl Inner {
         self: &Arc<Self>,
         run: Box<Run>,
         slot: Option<Arc<Slot>>,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+    ) -> Option<BoxFuture<'static, ()>> {
         let slot = {
             let mut live = self.live.lock();
             match (live.get(&run.run_key), slot) {
@@ -112,7 +112,7 @@ impl Inner {
             }
         };
         let counted = Counted::new(self, &run.workflow);
-        Some(Arc::clone(self).turns(Start::New(run), slot, None, counted))
+        Some(Box::pin(Arc::clone(self).turns(Start::New(run), slot, None, counted)))
     }
 
     /// Takes claimed turns and tasks.
@@ -239,6 +239,8 @@ impl Inner {
         self.env.spawn(Lane::User, Box::pin(turns));
     }
 
+    // Every run in flight has one of these, so what happens to few of them is in boxes of its own: with
+    // all of it inside, it was 8 KiB that had to be moved about.
     fn turns(
         self: Arc<Self>,
         start: Start,
@@ -259,7 +261,7 @@ impl Inner {
                 _ => None,
             };
             if let Some(panic) = panic {
-                inner.panicked(run_key, &slot, panic).await;
+                Box::pin(inner.panicked(run_key, &slot, panic)).await;
             }
             inner.unhold(run_key, &slot);
             slot.put_away();
@@ -321,7 +323,7 @@ impl Inner {
             if let Err(error) = taken {
                 // Dropping a program must not look like something that the program did.
                 drop(program);
-                self.failed(turn, error).await;
+                Box::pin(self.failed(turn, error)).await;
                 return;
             }
             if turn.run.status.is_ended() {
@@ -371,11 +373,11 @@ impl Inner {
         turn: &mut Turn,
     ) -> Result<(), TurnError> {
         if turn.has_unread() {
-            turn.read_messages().await?;
+            Box::pin(turn.read_messages()).await?;
         }
         // Control requests come before any user code. A paused run has a turn only to read them.
         let paused = turn.run.status == RunStatus::Paused;
-        if (paused || turn.control().is_some()) && turn.obey().await? {
+        if (paused || turn.control().is_some()) && Box::pin(turn.obey()).await? {
             return Ok(());
         }
         if turn.is_draining() {
@@ -428,7 +430,7 @@ impl Inner {
                 let model = self.registered(&claimed.workflow).map(|registered| registered.model);
                 let opened = match model {
                     _ if claimed.reclaims >= self.options.reclaims_max => {
-                        self.no_progress(*loaded, claimed, model).await;
+                        Box::pin(self.no_progress(*loaded, claimed, model)).await;
                         return None;
                     }
                     Some(model) => model.open(Opened::Loaded(&loaded)),
@@ -447,7 +449,7 @@ impl Inner {
         match opened {
             Ok(program) => Some((program, turn)),
             Err(error) => {
-                self.failed(turn, TurnError::Blocked(error)).await;
+                Box::pin(self.failed(turn, TurnError::Blocked(error))).await;
                 None
             }
         }

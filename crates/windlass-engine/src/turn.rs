@@ -668,25 +668,25 @@ fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, E
 impl Inner {
     /// Sends a commit until its outcome is known. After a lost answer the same commit is sent
     /// again: the store finds its key. Afterwards what it made ready here is dispatched.
-    pub(crate) async fn commit_until_known(
+    pub(crate) fn commit_until_known(
         self: Arc<Self>,
         commit: Commit,
-    ) -> Result<Committed, CommitError> {
-        self.commit_while(commit, CommitError::is_retryable).await
+    ) -> impl Future<Output = Result<Committed, CommitError>> + Send {
+        self.commit_while(commit, CommitError::is_retryable)
     }
 
     /// As [`Inner::commit_until_known`], for somebody who can ask again: what the store says it has not
     /// written is not sent again. They may have gone by then, and must not find it done.
-    pub(crate) async fn commit_asked(
+    pub(crate) fn commit_asked(
         self: Arc<Self>,
         commit: Commit,
-    ) -> Result<Committed, CommitError> {
+    ) -> impl Future<Output = Result<Committed, CommitError>> + Send {
         let mut unknown = false;
         let again = move |error: &CommitError| {
             unknown |= matches!(error, CommitError::Unknown(_));
             unknown && error.is_retryable()
         };
-        self.commit_while(commit, again).await
+        self.commit_while(commit, again)
     }
 
     async fn commit_while(
@@ -698,7 +698,7 @@ impl Inner {
         let mut incomplete = self.is_incomplete(&commit);
         loop {
             if incomplete {
-                match self.complete_commit(&mut commit).await {
+                match Box::pin(self.complete_commit(&mut commit)).await {
                     Ok(()) => incomplete = false,
                     Err(error) if error.is_retryable() => {
                         let error = CommitError::Unavailable(Arc::new(error));
@@ -713,8 +713,7 @@ impl Inner {
                     Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
                 }
             }
-            let sent = commit.clone();
-            let answer = self.store.commit(vec![sent]).await.pop();
+            let answer = self.store.commit(vec![commit.clone()]).await.pop();
             match answer {
                 Some(Ok(committed)) => {
                     self.dispatch(&commit, &committed);

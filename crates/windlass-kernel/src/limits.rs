@@ -1,5 +1,7 @@
 //! A limit on everything that can grow, in one place, with the defaults that users meet.
 
+use std::fmt;
+
 use crate::error::{Error, ErrorKind};
 
 const MIB: usize = 1024 * 1024;
@@ -142,7 +144,12 @@ impl Default for Limits {
 }
 
 /// Refuses what is larger than its limit, and says both.
-pub(crate) fn check_max(what: &str, unit: &str, found: usize, max: usize) -> Result<(), Error> {
+pub(crate) fn check_max(
+    what: impl fmt::Display,
+    unit: &str,
+    found: usize,
+    max: usize,
+) -> Result<(), Error> {
     if found <= max {
         return Ok(());
     }

@@ -25,10 +25,14 @@ impl Plain {
     }
 
     /// Puts a member named `seals` with this value into the object that was scanned.
-    pub(crate) fn put_seals(&self, text: &[u8], seals: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn put_seals(
+        &self,
+        text: &[u8],
+        write_seals: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<Vec<u8>> {
         let at = self.seals_at?;
         let (before, after) = text.split_at(at);
-        let mut whole = Vec::with_capacity(text.len() + seals.len() + SEALS.len() + 4);
+        let mut whole = Vec::with_capacity(text.len() + 200);
         whole.extend_from_slice(before);
         let last = after.len() == 1;
         if last && before.len() > 1 {
@@ -37,7 +41,7 @@ impl Plain {
         whole.push(b'"');
         whole.extend_from_slice(SEALS);
         whole.extend_from_slice(b"\":");
-        whole.extend_from_slice(seals);
+        write_seals(&mut whole);
         if !last {
             whole.push(b',');
         }
@@ -178,7 +182,8 @@ mod tests {
     #[track_caller]
     fn check(text: &str, with_seals: Option<&str>) {
         let plain = Plain::of(text.as_bytes());
-        let found = plain.and_then(|plain| plain.put_seals(text.as_bytes(), b"[]"));
+        let found = plain
+            .and_then(|plain| plain.put_seals(text.as_bytes(), |to| to.extend_from_slice(b"[]")));
         let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!(found.as_deref(), with_seals, "{text}");
     }

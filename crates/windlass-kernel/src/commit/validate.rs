@@ -1,6 +1,7 @@
 //! Whether a commit is well-formed: checked before any store sees it, so all refuse the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::body::Body;
@@ -229,7 +230,7 @@ fn malformed(message: &str) -> Error {
     Error::new(ErrorKind::Invalid, "INVALID_COMMIT", format!("the commit is malformed: {message}"))
 }
 
-fn check_body(what: &str, body: &Option<Body>, max: usize) -> Result<(), Error> {
+fn check_body(what: impl fmt::Display, body: &Option<Body>, max: usize) -> Result<(), Error> {
     body.as_ref().map_or(Ok(()), |body| check_max(what, "bytes", body.len(), max))
 }
 
@@ -291,9 +292,10 @@ fn check_step(step: &Step, limits: &Limits) -> Result<(), Error> {
     check_text("a step's name", &step.name, limits.step_key_chars_max)?;
     check_text("a step's kind", &step.kind, 64)?;
     check_text("what a step waits for", step.wait_for.as_deref().unwrap_or_default(), 256)?;
-    check_body(&format!("the input of step {:?}", step.step_key), &step.input, max)?;
-    check_body(&format!("the result of step {:?}", step.step_key), &step.result, max)?;
-    check_body(&format!("the error of step {:?}", step.step_key), &step.error, max)
+    let key = &step.step_key;
+    check_body(format_args!("the input of step {key:?}"), &step.input, max)?;
+    check_body(format_args!("the result of step {key:?}"), &step.result, max)?;
+    check_body(format_args!("the error of step {key:?}"), &step.error, max)
 }
 
 fn check_task(task: &Task, limits: &Limits) -> Result<(), Error> {

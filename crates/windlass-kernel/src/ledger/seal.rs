@@ -65,21 +65,19 @@ impl Seal {
         }
     }
 
-    /// Seals as canonical JSON, written by hand: every commit of a step has some.
-    pub(crate) fn written(seals: &[Self]) -> Vec<u8> {
-        let mut text = Vec::with_capacity(160 * seals.len() + 2);
-        text.push(b'[');
+    /// Writes seals as canonical JSON, by hand: every commit of a step has some.
+    pub(crate) fn write(seals: &[Self], to: &mut Vec<u8>) {
+        to.push(b'[');
         for (index, seal) in seals.iter().enumerate() {
             if index > 0 {
-                text.push(b',');
+                to.push(b',');
             }
-            seal.write(&mut text);
+            seal.write_one(to);
         }
-        text.push(b']');
-        text
+        to.push(b']');
     }
 
-    fn write(&self, to: &mut Vec<u8>) {
+    fn write_one(&self, to: &mut Vec<u8>) {
         // A vector takes all that is written to it.
         let quoted = |to: &mut Vec<u8>, text: &str| drop(serde_json::to_writer(to, text));
         to.extend_from_slice(b"{\"bytes\":");
@@ -213,7 +211,8 @@ mod tests {
         ];
         for n in 0..=seals.len() {
             let expect = to_canonical(&seals[..n]).unwrap();
-            let found = Seal::written(&seals[..n]);
+            let mut found = Vec::new();
+            Seal::write(&seals[..n], &mut found);
             assert_eq!(String::from_utf8(found), String::from_utf8(expect));
         }
     }

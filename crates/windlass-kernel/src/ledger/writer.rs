@@ -174,10 +174,7 @@ impl Ledger {
 }
 
 fn check_payload(event_type: &EventType, payload: &[u8], max: usize) -> Result<(), Error> {
-    if payload.len() <= max {
-        return Ok(());
-    }
-    check_max(&format!("the payload of event {event_type}"), "bytes", payload.len(), max)
+    check_max(format_args!("the payload of event {event_type}"), "bytes", payload.len(), max)
 }
 
 fn canonical<T: Serialize>(payload: &T) -> Result<Vec<u8>, Error> {
@@ -200,7 +197,7 @@ fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, 
         if seals.is_empty() {
             return Ok(text);
         }
-        if let Some(whole) = plain.put_seals(&text, &Seal::written(seals)) {
+        if let Some(whole) = plain.put_seals(&text, |to| Seal::write(seals, to)) {
             return Ok(whole);
         }
     }
