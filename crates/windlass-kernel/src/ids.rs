@@ -100,6 +100,11 @@ macro_rules! name {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// The text, shared with this name.
+            pub fn shared(&self) -> Arc<str> {
+                Arc::clone(&self.0)
+            }
         }
 
         impl fmt::Display for $type {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
@@ -315,7 +316,7 @@ impl WholeRun {
 
     fn verify_seals(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
-        let mut steps: BTreeMap<String, LastSeal> = BTreeMap::new();
+        let mut steps: BTreeMap<Arc<str>, LastSeal> = BTreeMap::new();
         let mut end = None;
         for event in &self.events {
             let seals = match seals_of(event) {
@@ -374,7 +375,7 @@ impl WholeRun {
 
     // A step that is open may have been written again without an event. One that an event settled
     // has a digest with its status in it: set back to an open one, it does not fit.
-    fn verify_steps(&self, mut seals: BTreeMap<String, LastSeal>, flaws: &mut Vec<Flaw>) {
+    fn verify_steps(&self, mut seals: BTreeMap<Arc<str>, LastSeal>, flaws: &mut Vec<Flaw>) {
         for step in &self.steps {
             let key = &step.step_key;
             match seals.remove(key.as_str()) {

@@ -24,29 +24,28 @@ impl Plain {
         (scan.at == text.len()).then_some(Self { seals_at: scan.seals_at })
     }
 
-    /// Puts a member named `seals` with this value into the object that was scanned.
+    /// Puts a member named `seals` into the object that was scanned; nothing if it has no place there.
     pub(crate) fn put_seals(
         &self,
-        text: &[u8],
+        text: &mut Vec<u8>,
         write_seals: impl FnOnce(&mut Vec<u8>),
-    ) -> Option<Vec<u8>> {
+    ) -> Option<()> {
         let at = self.seals_at?;
-        let (before, after) = text.split_at(at);
-        let mut whole = Vec::with_capacity(text.len() + 200);
-        whole.extend_from_slice(before);
-        let last = after.len() == 1;
-        if last && before.len() > 1 {
-            whole.push(b',');
+        let end = text.len();
+        let (first, last) = (at == 1, at + 1 == end);
+        if last && !first {
+            text.push(b',');
         }
-        whole.push(b'"');
-        whole.extend_from_slice(SEALS);
-        whole.extend_from_slice(b"\":");
-        write_seals(&mut whole);
+        text.push(b'"');
+        text.extend_from_slice(SEALS);
+        text.extend_from_slice(b"\":");
+        write_seals(text);
         if !last {
-            whole.push(b',');
+            text.push(b',');
         }
-        whole.extend_from_slice(after);
-        Some(whole)
+        let added = text.len() - end;
+        text[at..].rotate_right(added);
+        Some(())
     }
 }
 
@@ -181,10 +180,10 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, with_seals: Option<&str>) {
-        let plain = Plain::of(text.as_bytes());
-        let found = plain
-            .and_then(|plain| plain.put_seals(text.as_bytes(), |to| to.extend_from_slice(b"[]")));
-        let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
+        let mut whole = text.as_bytes().to_vec();
+        let put = |plain: Plain| plain.put_seals(&mut whole, |to| to.extend_from_slice(b"[]"));
+        let found = Plain::of(text.as_bytes()).and_then(put);
+        let found = found.map(|()| String::from_utf8(whole).unwrap());
         assert_eq!(found.as_deref(), with_seals, "{text}");
     }
 

@@ -1,5 +1,7 @@
 //! The hash chain: each event's hash covers its predecessor's, the first one's the run's identity.
 
+use sha2::{Digest as _, Sha256};
+
 use crate::digest::Sha256Digest;
 use crate::ledger::Event;
 use crate::rows::Run;
@@ -36,34 +38,34 @@ pub fn genesis(run: &Run) -> Head {
 
 /// The hash of an event after `previous`.
 pub(crate) fn hash_event(previous: &Sha256Digest, event: &Event) -> Sha256Digest {
-    let mut text = Vec::with_capacity(512 + event.payload.len());
-    text.extend_from_slice(previous.as_bytes());
-    write_event(event, &mut text);
-    Sha256Digest::of(&text)
+    let mut hasher = Sha256::new();
+    hasher.update(previous.as_bytes());
+    write_event(event, |part| hasher.update(part));
+    Sha256Digest::from_bytes(hasher.finalize().into())
 }
 
-// The RFC 8785 form of the event. It is written by hand because the payload is canonical already and
-// no other member can need an escape.
-fn write_event(event: &Event, to: &mut Vec<u8>) {
+// The RFC 8785 form of the event, part by part. It is written by hand because the payload is canonical
+// already and no other member can need an escape.
+fn write_event(event: &Event, mut to: impl FnMut(&[u8])) {
     let mut digits = itoa::Buffer::new();
     let mut uuid = [0; uuid::fmt::Hyphenated::LENGTH];
-    to.extend_from_slice(b"{\"caused_by\":");
-    event.caused_by.write(to);
-    to.extend_from_slice(b",\"created_at\":");
-    to.extend_from_slice(digits.format(event.created_at.as_micros()).as_bytes());
-    to.extend_from_slice(b",\"event_id\":\"");
-    to.extend_from_slice(event.event_id.0.hyphenated().encode_lower(&mut uuid).as_bytes());
-    to.extend_from_slice(b"\",\"ordinal\":");
-    to.extend_from_slice(digits.format(event.ordinal).as_bytes());
-    to.extend_from_slice(b",\"payload\":");
-    to.extend_from_slice(&event.payload);
-    to.extend_from_slice(b",\"run_key\":\"");
-    to.extend_from_slice(event.run_key.0.hyphenated().encode_lower(&mut uuid).as_bytes());
-    to.extend_from_slice(b"\",\"type\":\"");
-    to.extend_from_slice(event.event_type.as_str().as_bytes());
-    to.extend_from_slice(b"\",\"version\":");
-    to.extend_from_slice(digits.format(event.version).as_bytes());
-    to.push(b'}');
+    to(b"{\"caused_by\":");
+    event.caused_by.write(&mut to);
+    to(b",\"created_at\":");
+    to(digits.format(event.created_at.as_micros()).as_bytes());
+    to(b",\"event_id\":\"");
+    to(event.event_id.0.hyphenated().encode_lower(&mut uuid).as_bytes());
+    to(b"\",\"ordinal\":");
+    to(digits.format(event.ordinal).as_bytes());
+    to(b",\"payload\":");
+    to(&event.payload);
+    to(b",\"run_key\":\"");
+    to(event.run_key.0.hyphenated().encode_lower(&mut uuid).as_bytes());
+    to(b"\",\"type\":\"");
+    to(event.event_type.as_str().as_bytes());
+    to(b"\",\"version\":");
+    to(digits.format(event.version).as_bytes());
+    to(b"}");
 }
 
 #[cfg(test)]
@@ -94,7 +96,7 @@ mod tests {
         }))
         .unwrap();
         let mut ours = Vec::new();
-        write_event(&event, &mut ours);
+        write_event(&event, |part| ours.extend_from_slice(part));
         assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(whole.clone()).unwrap());
 
         let previous = Sha256Digest::of(b"previous");

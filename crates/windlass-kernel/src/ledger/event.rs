@@ -39,11 +39,11 @@ impl CausalRef {
     /// The canonical JSON, as it is stored and hashed.
     pub fn canonical(&self) -> String {
         let mut text = Vec::with_capacity(80);
-        self.write(&mut text);
+        self.write(|part| text.extend_from_slice(part));
         String::from_utf8(text).expect("keys and names are ASCII")
     }
 
-    pub(crate) fn write(&self, to: &mut Vec<u8>) {
+    pub(crate) fn write(&self, mut to: impl FnMut(&[u8])) {
         let (name, key) = match self {
             Self::EventId { event_id } => (&b"event_id"[..], event_id.0),
             Self::RunId { run_id } => (&b"run_id"[..], run_id.0),
@@ -51,7 +51,7 @@ impl CausalRef {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         let key = key.hyphenated().encode_lower(&mut text).as_bytes();
         for part in [b"{\"", name, b"\":\"", key, b"\",\"type\":\"", name, b"\"}"] {
-            to.extend_from_slice(part);
+            to(part);
         }
     }
 

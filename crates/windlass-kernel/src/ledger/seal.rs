@@ -1,5 +1,7 @@
 //! Seals: digests inside events of the bodies beside the ledger, so that the chain covers them too.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +25,7 @@ pub enum SealOf {
     #[serde(rename = "step")]
     Step {
         /// The step's key.
-        key: String,
+        key: Arc<str>,
     },
     /// A message's body, when it is consumed.
     #[serde(rename = "message")]
@@ -50,7 +52,7 @@ impl Seal {
     pub fn step(step: &Step) -> Self {
         let bodies = [&step.input, &step.result, &step.error];
         Self {
-            of: SealOf::Step { key: step.step_key.as_str().to_owned() },
+            of: SealOf::Step { key: step.step_key.shared() },
             digest: step_digest(step),
             bytes: bodies.into_iter().flatten().map(|body| body.len() as u64).sum(),
         }
@@ -198,7 +200,7 @@ mod tests {
     fn seals_are_written_as_their_canonical_form() {
         let body = Body::json("[1]");
         let step = |key: &str| Seal {
-            of: SealOf::Step { key: key.to_owned() },
+            of: SealOf::Step { key: key.into() },
             digest: Sha256Digest::of(key.as_bytes()),
             bytes: 1 << 40,
         };

@@ -1,5 +1,7 @@
 //! Writing a ledger: events get their place, cause and hash before anything is sent to a store.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -83,7 +85,7 @@ impl Ledger {
         let event_type = EventType::first_party(event_type)?;
         let payload = sealed_payload(payload, seals)?;
         check_payload(&event_type, &payload, self.payload_bytes_max)?;
-        self.push(event_type, 1, payload, (self.cursor, self.cause), stamp)
+        Ok(self.push(event_type, 1, payload, (self.cursor, self.cause), stamp))
     }
 
     /// Appends a user's event, caused by the cursor, and moves the cursor to it.
@@ -125,7 +127,7 @@ impl Ledger {
         limits: &Limits,
     ) -> Result<Op, Error> {
         let (event_type, payload) = Self::check_custom(event_type, version, payload, limits)?;
-        self.push(event_type, version, payload, cause, stamp)
+        Ok(self.push(event_type, version, payload.into(), cause, stamp))
     }
 
     /// Refuses a custom event that no ledger takes, before there is one to write it to; else its
@@ -150,10 +152,10 @@ impl Ledger {
         &mut self,
         event_type: EventType,
         version: u16,
-        payload: Vec<u8>,
+        payload: Bytes,
         (caused_by, check): (CausalRef, CauseCheck),
         stamp: Stamp,
-    ) -> Result<Op, Error> {
+    ) -> Op {
         let mut event = Event {
             run_key: self.run_key,
             ordinal: self.head.next_ordinal,
@@ -161,7 +163,7 @@ impl Ledger {
             event_type,
             version,
             caused_by,
-            payload: Bytes::from(payload),
+            payload,
             created_at: stamp.at,
             hash: Sha256Digest::from_bytes([0; 32]),
         };
@@ -169,7 +171,7 @@ impl Ledger {
         self.head = Head { next_ordinal: event.ordinal + 1, hash: event.hash };
         self.cursor = CausalRef::event(event.event_id);
         self.cause = CauseCheck::Known;
-        Ok(Op::AppendEvent { event, cause: check })
+        Op::AppendEvent { event, cause: check }
     }
 }
 
@@ -186,21 +188,40 @@ fn uncanonical(source: crate::canonical::Error) -> Error {
     Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
 }
 
+// Where payloads are put together; what is kept of one has no room to spare.
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+const SCRATCH_BYTES_MAX: usize = 16 * 1_024;
+
 // Seals are a member of the payload, so a first-party payload has to be an object.
-fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, Error> {
+fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Bytes, Error> {
+    let mut text = SCRATCH.take();
+    text.clear();
+    let whole = match plain_payload(payload, seals, &mut text) {
+        Some(()) => Ok(Bytes::copy_from_slice(&text)),
+        None => sorted_payload(payload, seals).map(Bytes::from),
+    };
+    if text.capacity() <= SCRATCH_BYTES_MAX {
+        SCRATCH.set(text);
+    }
+    whole
+}
+
+fn plain_payload<T: Serialize>(payload: &T, seals: &[Seal], to: &mut Vec<u8>) -> Option<()> {
+    serde_json::to_writer(&mut *to, payload).ok()?;
+    let plain = Plain::of(to)?;
+    match seals.is_empty() {
+        true => Some(()),
+        false => plain.put_seals(to, |to| Seal::write(seals, to)),
+    }
+}
+
+fn sorted_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, Error> {
     let invalid = |source: serde_json::Error| {
         let message = "the payload of an event cannot be written as JSON";
         Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
     };
-    let text = serde_json::to_vec(payload).map_err(invalid)?;
-    if let Some(plain) = Plain::of(&text) {
-        if seals.is_empty() {
-            return Ok(text);
-        }
-        if let Some(whole) = plain.put_seals(&text, |to| Seal::write(seals, to)) {
-            return Ok(whole);
-        }
-    }
     let mut value = serde_json::to_value(payload).map_err(invalid)?;
     if !seals.is_empty() {
         let Some(object) = value.as_object_mut() else {

@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use windlass_engine::{Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Decision, Draft, Encoding, Error, Message, MessageKind, Run,
-    RunKey, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
+    RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
 use super::effects::Effects;
@@ -29,11 +30,6 @@ const ERRORS_MAX: usize = 20;
 
 pub(crate) struct RelayProgram {
     relay: Arc<Relay>,
-    run_id: String,
-    run_key: RunKey,
-    generation: u32,
-    namespace: String,
-    workflow: String,
     headers: BTreeMap<String, String>,
     // A run that came with JSON ends with JSON, if its result is some.
     json: bool,
@@ -41,6 +37,8 @@ pub(crate) struct RelayProgram {
     payload: Bytes,
     pub(crate) open: Open,
     memos: Arc<Memos>,
+    // The step before, for what the next one has in common with it.
+    before: Option<Step>,
 }
 
 /// What is known of the step that comes next.
@@ -108,11 +106,6 @@ impl RelayProgram {
         });
         let memos = Arc::new(memos_of(&relay, memos.collect()));
         Ok(Self {
-            run_id: run.id.as_str().to_owned(),
-            run_key: run.run_key,
-            generation: run.generation,
-            namespace: run.namespace.as_str().to_owned(),
-            workflow: run.workflow.as_str().to_owned(),
             headers: headers_of(run)?,
             json: run.input.encoding == Encoding::Json,
             relay,
@@ -120,6 +113,7 @@ impl RelayProgram {
             payload,
             open: open.unwrap_or_default(),
             memos,
+            before: None,
         })
     }
 
@@ -208,7 +202,7 @@ impl RelayProgram {
     // Runs one attempt of the next step and commits what came of it. `true` if the turn is over.
     async fn run_step(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
         turn.metrics().steps_begun.add(1);
-        let step = Arc::new(self.step());
+        let step = Arc::new(self.step(&turn.run));
         let mut work = (self.relay.run)(Arc::clone(&step));
         // Whatever the step has started elsewhere should stop with it, also when the engine stops and
         // all of this is dropped.
@@ -224,22 +218,41 @@ impl RelayProgram {
             return Ok(true);
         }
         let verdict = self.verdict(turn, &step, ran);
-        self.record(turn, &step, verdict).await
+        let over = self.record(turn, &step, verdict).await?;
+        self.before = Arc::into_inner(step);
+        Ok(over)
     }
 
-    fn step(&self) -> Step {
-        let memos = Arc::clone(&self.memos);
-        let (run_id, workflow) = (self.run_id.clone(), self.workflow.clone());
-        let mut step = Step::new(run_id, workflow, self.number, self.payload.clone(), memos);
-        step.run_key = Some(self.run_key);
-        step.generation = self.generation;
-        step.namespace.clone_from(&self.namespace);
+    fn step(&mut self, run: &Run) -> Step {
         let limits = &self.relay.engine.limits;
-        step.effects = Effects::new(limits.into());
-        step.answer_bytes_max = limits.step_bytes_max.max(limits.output_bytes_max);
-        step.headers.clone_from(&self.headers);
-        step.headers.insert("workflow.run_id".into(), self.run_id.clone());
-        step.headers.insert("workflow.step".into(), self.number.to_string());
+        let effects = Effects::new(limits.into());
+        let memos = Arc::clone(&self.memos);
+        let mut step = match self.before.take() {
+            Some(before) => Step {
+                step_number: self.number,
+                payload: self.payload.clone(),
+                cancel_token: CancellationToken::new(),
+                memos,
+                ..before
+            },
+            None => {
+                let (run_id, workflow) = (run.id.as_str().into(), run.workflow.as_str().into());
+                let payload = self.payload.clone();
+                let mut step = Step::new(run_id, workflow, self.number, payload, memos);
+                step.run_key = Some(run.run_key);
+                step.generation = run.generation;
+                step.namespace = run.namespace.as_str().into();
+                step.answer_bytes_max = limits.step_bytes_max.max(limits.output_bytes_max);
+                step.headers.clone_from(&self.headers);
+                step.headers.insert("workflow.run_id".into(), step.run_id.clone());
+                step
+            }
+        };
+        match step.headers.get_mut("workflow.step") {
+            Some(number) => *number = self.number.to_string(),
+            None => drop(step.headers.insert("workflow.step".into(), self.number.to_string())),
+        }
+        step.effects = effects;
         step.attempt = self.open.attempt + 1;
         step.signal.clone_from(&self.open.signal);
         step
@@ -393,8 +406,7 @@ impl RelayProgram {
 
     // The row of the step as far as it does not depend on what became of it.
     pub(crate) fn row(&self, draft: &Draft, turn: &Turn, at: Timestamp) -> StepRow {
-        let key = StepKey::from_stored(self.number.to_string());
-        let mut row = record::blank(turn, key, STEP_KIND, at);
+        let mut row = record::blank(turn, record::key(self.number), STEP_KIND, at);
         row.position = draft.head().next_ordinal;
         if let Some((position, created_at)) = self.open.stored {
             (row.position, row.created_at) = (position, created_at);
@@ -436,7 +448,7 @@ impl RelayProgram {
                     return Ok(self.follow(turn, verdict, after));
                 }
                 Err(CommitError::UserSql { message, .. }) if verdict.is_final() => {
-                    tracing::warn!(run_id = self.run_id, message, "SQL of a failed step failed");
+                    tracing::warn!(run_id = %turn.run.id, message, "SQL of a failed step failed");
                     stored = Default::default();
                 }
                 // The runner's own SQL failed: that is a failed attempt like any other.
@@ -520,7 +532,7 @@ impl RelayProgram {
                     return Ok(());
                 }
                 Err(CommitError::UserSql { message, .. }) => {
-                    tracing::warn!(run_id = self.run_id, message, "SQL of a cancelled step failed");
+                    tracing::warn!(run_id = %turn.run.id, message, "SQL of a cancelled step failed");
                     // What was enqueued belongs to it: all of it is done, or none.
                     stored = Default::default();
                 }

@@ -133,11 +133,16 @@ pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
     }
 }
 
+/// The key of a step's row.
+pub(crate) fn key(number: u32) -> StepKey {
+    StepKey::from_stored(itoa::Buffer::new().format(number))
+}
+
 /// A row of `steps` with nothing in it.
 pub(crate) fn blank(turn: &Turn, key: StepKey, kind: &str, at: Timestamp) -> StepRow {
     StepRow {
         run_key: turn.run.run_key,
-        name: key.as_str().into(),
+        name: key.shared(),
         step_key: key,
         kind: kind.into(),
         status: StepStatus::Pending,
@@ -345,8 +350,7 @@ fn put_next(
         return (open, None);
     }
     let at = turn.stamp().at;
-    let key = StepKey::from_stored(number.to_string());
-    let mut row = blank(turn, key, super::program::STEP_KIND, at);
+    let mut row = blank(turn, key(number), super::program::STEP_KIND, at);
     row.position = draft.head().next_ordinal;
     row.status = StepStatus::Waiting;
     row.attempts_max = program.attempts_max();
@@ -384,7 +388,7 @@ fn letter(
         task_id: TaskId(derived(run.run_key.0, &format!("step {number}"))),
         namespace: run.namespace.clone(),
         run_key: Some(run.run_key),
-        step_key: Some(StepKey::from_stored(number.to_string())),
+        step_key: Some(key(number)),
         kind: Arc::from("step"),
         queue: QueueName::from_stored("relays"),
         name: RouteName::from(&run.workflow),
