@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::Either;
 use serde_json::json;
 use tracing::Instrument as _;
 use windlass_kernel::{
@@ -253,15 +252,9 @@ impl Inner {
             let run_key = start.run().run_key;
             let limited = start.run().turn.limit_key.is_some();
             let turns = AssertUnwindSafe(inner.take_turns(start, &slot, steps_left)).catch_unwind();
-            let stopped = inner.stopped();
             // What is given back when the engine stops is not put away: it is forgotten.
-            let (turns, stopped) = (std::pin::pin!(turns), std::pin::pin!(stopped));
-            let panic = match futures::future::select(turns, stopped).await {
-                Either::Left((Err(panic), _)) => Some(panic_text(&*panic)),
-                _ => None,
-            };
-            if let Some(panic) = panic {
-                Box::pin(inner.panicked(run_key, &slot, panic)).await;
+            if let Some(Err(panic)) = inner.until_stopped(turns).await {
+                Box::pin(inner.panicked(run_key, &slot, panic_text(&*panic))).await;
             }
             inner.unhold(run_key, &slot);
             slot.put_away();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -449,6 +450,27 @@ impl Inner {
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.phase.load(Ordering::Acquire) == Phase::Stopped as u8
+    }
+
+    /// Does something until it is done or the engine is to stop at once.
+    pub(crate) async fn until_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let (mut work, mut stopped) = (std::pin::pin!(work), std::pin::pin!(self.stopped()));
+        // Being told of the stop takes a lock that all share, so it is asked for again only when whom
+        // to tell or the phase has changed, and not whenever the work goes on.
+        let mut told: Option<(Waker, u8)> = None;
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            let phase = self.phase.load(Ordering::Acquire);
+            let same = |(waker, then): &(Waker, u8)| waker.will_wake(cx.waker()) && *then == phase;
+            if told.as_ref().is_some_and(same) {
+                return Poll::Pending;
+            }
+            told = Some((cx.waker().clone(), phase));
+            stopped.as_mut().poll(cx).map(|()| None)
+        })
+        .await
     }
 
     /// Ends when the engine is to stop at once.

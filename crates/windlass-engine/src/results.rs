@@ -21,7 +21,8 @@ pub struct Ended {
     pub error: Option<Body>,
 }
 
-/// Runs that ended within memory of this many bytes are answered without asking the store.
+/// So many runs that ended last, within so many bytes, are answered without asking the store.
+const RECENT_MAX: usize = 8_192;
 const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RECENT_OVERHEAD_BYTES: usize = 200;
 
@@ -66,7 +67,7 @@ impl Results {
         state.order.push_back((ended.run_key, bytes));
         state.recent.insert(ended.run_key, ended);
         state.bytes += bytes;
-        while state.bytes > RECENT_BYTES_MAX {
+        while state.bytes > RECENT_BYTES_MAX || state.order.len() > RECENT_MAX {
             let Some((run_key, bytes)) = state.order.pop_front() else { break };
             state.recent.remove(&run_key);
             state.bytes -= bytes;
