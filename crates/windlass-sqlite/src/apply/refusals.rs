@@ -123,7 +123,7 @@ fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Res
 
 fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     let mut settled_here = HashSet::new();
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         let Op::PutStep(step) = op else { continue };
         let step_key = &step.step_key;
         let sql = "SELECT status FROM steps WHERE run_key = ?1 AND step_key = ?2";
@@ -147,7 +147,7 @@ fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
 
 fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     let mut consumed_here: HashSet<(RunKey, u64)> = HashSet::new();
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         let Op::ConsumeMessage { run_key, seq, .. } = op else { continue };
         let sql = "SELECT 1 FROM messages WHERE run_key = ?1 AND seq = ?2 AND consumed_at IS NULL";
         let mut find = w.conn.prepare_cached(sql)?;
@@ -160,7 +160,7 @@ fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
 }
 
 fn dead_letters(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
-    for op in &commit.ops {
+    for op in commit.ops.iter() {
         let Op::Requeue { task_id, .. } = op else { continue };
         let sql = "SELECT 1 FROM dead_letters WHERE task_id = ?1 AND requeued_at IS NULL";
         if !w.conn.prepare_cached(sql)?.exists(params![Blob(task_id.as_bytes())])? {
