@@ -31,8 +31,9 @@ use counts::Counts;
 
 pub(crate) use runs::{HotRun, RunCache};
 
-// Rows of one INSERT. More did not help, fewer cost up to a tenth.
-const ROWS: usize = 32;
+// Rows of one INSERT, in order of what is tried. More did not help, fewer cost up to a tenth; what
+// the largest leaves over is not written one by one.
+const ROWS: [usize; 3] = [32, 8, 1];
 const EVENT_COLUMNS: usize = 9;
 const STEP_COLUMNS: usize = 19;
 
@@ -55,17 +56,29 @@ pub(crate) struct Writer<'c> {
     run_by_name: Statement<'c>,
     run_insert: Bound<'c>,
     run_insert_new: Bound<'c>,
-    event_one: Bound<'c>,
-    event_many: Bound<'c>,
-    step_one: Bound<'c>,
-    step_many: Bound<'c>,
+    event_inserts: Inserts<'c>,
+    step_inserts: Inserts<'c>,
 }
 
-/// Rows of a batch that wait to be written together.
+/// The same INSERT for each number of [`ROWS`].
+type Inserts<'c> = [Bound<'c>; ROWS.len()];
+
+/// Rows of a batch that wait to be written together, beside what they are sorted by: the keys of
+/// rows that lie about in memory are not fetched again for every comparison.
 #[derive(Default)]
 pub(crate) struct Buffers<'b> {
-    events: Vec<&'b Event>,
-    steps: Vec<&'b Step>,
+    events: Vec<(u128, &'b Event)>,
+    steps: Vec<(u128, &'b Step)>,
+}
+
+impl<'b> Buffers<'b> {
+    fn event(&mut self, event: &'b Event) {
+        self.events.push((event.event_id.0.as_u128(), event));
+    }
+
+    fn step(&mut self, step: &'b Step) {
+        self.steps.push((step.run_key.0.as_u128(), step));
+    }
 }
 
 impl<'c> Writer<'c> {
@@ -85,10 +98,8 @@ impl<'c> Writer<'c> {
             run_by_name: conn.prepare(guards::BY_NAME)?,
             run_insert: Bound::prepare(conn, &ops::INSERT_RUN)?,
             run_insert_new: Bound::prepare(conn, &ops::INSERT_RUN_IF_NEW)?,
-            event_one: Bound::prepare(conn, &insert_events(1))?,
-            event_many: Bound::prepare(conn, &insert_events(ROWS))?,
-            step_one: Bound::prepare(conn, &upsert_steps(1))?,
-            step_many: Bound::prepare(conn, &upsert_steps(ROWS))?,
+            event_inserts: inserts(conn, insert_events)?,
+            step_inserts: inserts(conn, upsert_steps)?,
         })
     }
 
@@ -203,30 +214,22 @@ impl<'c> Writer<'c> {
     }
 
     fn flush_events(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
-        // Neighbours in the index are written one after the other.
-        buffers.events.sort_by_key(|event| (event.run_key, event.ordinal));
-        let mut chunks = buffers.events.chunks_exact(ROWS);
-        for chunk in &mut chunks {
-            insert(&mut self.event_many, chunk, bind_event)?;
-        }
-        for one in chunks.remainder().chunks(1) {
-            insert(&mut self.event_one, one, bind_event)?;
-        }
+        // Ids rise with time: written in their order, they go to the end of their index, where
+        // SQLite neither searches nor splits pages. The index of ordinals has no end to write to,
+        // because many runs go on at once.
+        buffers.events.sort_unstable_by_key(|(id, _)| *id);
+        insert(&mut self.event_inserts, &buffers.events, |to, (_, event)| bind_event(to, event))?;
         buffers.events.clear();
         Ok(())
     }
 
     fn flush_steps(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
         // A stable sort: of two writes of one step the later one stays the later one.
-        buffers.steps.sort_by(|a, b| (a.run_key, &a.step_key).cmp(&(b.run_key, &b.step_key)));
-        let mut chunks = buffers.steps.chunks_exact(ROWS);
-        let mut written = 0;
-        for chunk in &mut chunks {
-            written += insert(&mut self.step_many, chunk, bind_step)?;
-        }
-        for one in chunks.remainder().chunks(1) {
-            written += insert(&mut self.step_one, one, bind_step)?;
-        }
+        buffers.steps.sort_by(|(a, one), (b, other)| {
+            a.cmp(b).then_with(|| one.step_key.cmp(&other.step_key))
+        });
+        let written =
+            insert(&mut self.step_inserts, &buffers.steps, |to, (_, step)| bind_step(to, step))?;
         if written != buffers.steps.len() {
             return Err(Fail::Redo);
         }
@@ -285,16 +288,30 @@ fn places(columns: usize, rows: usize) -> String {
     vec![row; rows].join(", ")
 }
 
+fn inserts(conn: &Connection, sql: fn(usize) -> String) -> rusqlite::Result<Inserts<'_>> {
+    let [many, some, one] = ROWS.map(|rows| Bound::prepare(conn, &sql(rows)));
+    Ok([many?, some?, one?])
+}
+
+// As many rows at a time as there are statements for; says how many rows were written.
 fn insert<T>(
-    statement: &mut Bound<'_>,
-    rows: &[&T],
-    bind: fn(&mut Bound<'_>, &T) -> rusqlite::Result<()>,
+    statements: &mut Inserts<'_>,
+    mut rows: &[T],
+    bind: impl Fn(&mut Bound<'_>, &T) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<usize> {
-    statement.start();
-    for row in rows {
-        bind(statement, row)?;
+    let mut written = 0;
+    for (statement, size) in statements.iter_mut().zip(ROWS) {
+        let mut chunks = rows.chunks_exact(size);
+        for chunk in &mut chunks {
+            statement.start();
+            for row in chunk {
+                bind(statement, row)?;
+            }
+            written += statement.run()?;
+        }
+        rows = chunks.remainder();
     }
-    statement.run()
+    Ok(written)
 }
 
 fn bind_event(to: &mut Bound<'_>, event: &Event) -> rusqlite::Result<()> {

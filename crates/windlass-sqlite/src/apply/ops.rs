@@ -27,14 +27,14 @@ const DEADLINE: u16 = 1 << 6;
 const STARTED: u16 = 1 << 7;
 const ENDED: u16 = 1 << 8;
 const RETENTION: u16 = 1 << 9;
+const READY: u16 = 1 << 10;
+const DUE: u16 = 1 << 11;
 
-const PARTS: [(u16, &str); 10] = [
+const PARTS: [(u16, &str); 12] = [
     (STATUS, ", status = ?"),
-    (
-        TURN,
-        ", turn_ready = ?, turn_due_at = ?, turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?, \
-         turn_last = ?",
-    ),
+    (TURN, ", turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?, turn_last = ?"),
+    (READY, ", turn_ready = ?"),
+    (DUE, ", turn_due_at = ?"),
     (SEEN, ", seen = ?"),
     (OUTPUT, ", output_encoding = ?, output = ?"),
     (ERROR, ", error_encoding = ?, error = ?"),
@@ -87,8 +87,8 @@ pub(super) fn write<'b>(
     for op in commit.ops.iter() {
         match op {
             Op::CreateRun(_) | Op::SetRun(_) | Op::UserSql(_) => {}
-            Op::AppendEvent { event, .. } => buffers.events.push(event),
-            Op::PutStep(step) => buffers.steps.push(step),
+            Op::AppendEvent { event, .. } => buffers.event(event),
+            Op::PutStep(step) => buffers.step(step),
             Op::PutMessage(message) => {
                 if let Some(Delivery::Accepted { seq }) = deliveries.next() {
                     put_message(w, message, *seq, advanced)?;
@@ -243,6 +243,8 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
     turn = turn.after_commit(change.turn, status, run.accepted, now);
     // The claim's number rises whenever the turn changes hands.
     set(TURN, turn.claim_no != run.turn.claim_no);
+    set(READY, turn.ready != run.turn.ready);
+    set(DUE, turn.due_at != run.turn.due_at);
     let lets_go = turn.worker.is_none();
     run.turn = turn;
     run.status = status;
@@ -287,13 +289,13 @@ fn update_run(
             STATUS => to.name(run.status.as_str())?,
             TURN => {
                 let turn = &run.turn;
-                to.number(turn.ready)?;
-                to.number_opt(micros(turn.due_at))?;
                 to.bytes_opt(turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
                 to.number(number(turn.claim_no))?;
                 to.number_opt(micros(turn.claimed_at))?;
                 to.bytes_opt(turn.last.as_ref().map(|worker| &worker.as_bytes()[..]))?;
             }
+            READY => to.number(run.turn.ready)?,
+            DUE => to.number_opt(micros(run.turn.due_at))?,
             SEEN => {
                 let TurnChange::Release { seen, .. } = change.turn else { continue };
                 to.number(number(seen))?;
