@@ -5,6 +5,8 @@
 //! take, which is noticed when the batch's steps are written; then the batch is undone and every
 //! commit is written by itself, with that check made first ([`Writer::careful`]).
 
+mod bound;
+mod counts;
 mod guards;
 mod ops;
 mod refusals;
@@ -21,13 +23,17 @@ use windlass_kernel::{
 };
 
 use crate::error::Fail;
-use crate::rows::{Blob, body, count, micros, number, span};
+use crate::rows::{Blob, count, micros, number, span};
 use crate::user_sql::{Fence, run_statements};
+
+use bound::Bound;
+use counts::Counts;
 
 pub(crate) use runs::{HotRun, RunCache};
 
-// Rows of one INSERT. More did not help, fewer cost up to a tenth.
-const ROWS: usize = 32;
+// Rows of one INSERT, in order of what is tried. More did not help, fewer cost up to a tenth; what
+// the largest leaves over is not written one by one.
+const ROWS: [usize; 3] = [32, 8, 1];
 const EVENT_COLUMNS: usize = 9;
 const STEP_COLUMNS: usize = 19;
 
@@ -44,22 +50,35 @@ pub(crate) struct Writer<'c> {
     pub(crate) heard: bool,
     /// Wake-ups of this batch.
     pub(crate) wakeups: HashSet<Wakeup>,
-    counts: HashMap<(Namespace, WorkflowName, RunStatus), i64>,
-    updates: HashMap<u16, Statement<'c>>,
+    counts: Counts,
+    updates: HashMap<u16, Bound<'c>>,
     run_by_key: Statement<'c>,
     run_by_name: Statement<'c>,
-    run_insert: Statement<'c>,
-    event_one: Statement<'c>,
-    event_many: Statement<'c>,
-    step_one: Statement<'c>,
-    step_many: Statement<'c>,
+    run_insert: Bound<'c>,
+    run_insert_new: Bound<'c>,
+    event_inserts: Inserts<'c>,
+    step_inserts: Inserts<'c>,
 }
 
-/// Rows of a batch that wait to be written together.
+/// The same INSERT for each number of [`ROWS`].
+type Inserts<'c> = [Bound<'c>; ROWS.len()];
+
+/// Rows of a batch that wait to be written together, beside what they are sorted by: the keys of
+/// rows that lie about in memory are not fetched again for every comparison.
 #[derive(Default)]
 pub(crate) struct Buffers<'b> {
-    events: Vec<&'b Event>,
-    steps: Vec<&'b Step>,
+    events: Vec<(u128, &'b Event)>,
+    steps: Vec<(u128, &'b Step)>,
+}
+
+impl<'b> Buffers<'b> {
+    fn event(&mut self, event: &'b Event) {
+        self.events.push((event.event_id.0.as_u128(), event));
+    }
+
+    fn step(&mut self, step: &'b Step) {
+        self.steps.push((step.run_key.0.as_u128(), step));
+    }
 }
 
 impl<'c> Writer<'c> {
@@ -73,15 +92,14 @@ impl<'c> Writer<'c> {
             careful: false,
             heard: false,
             wakeups: HashSet::new(),
-            counts: HashMap::new(),
+            counts: Counts::default(),
             updates: HashMap::new(),
             run_by_key: conn.prepare(guards::BY_KEY)?,
             run_by_name: conn.prepare(guards::BY_NAME)?,
-            run_insert: conn.prepare(&ops::INSERT_RUN)?,
-            event_one: conn.prepare(&insert_events(1))?,
-            event_many: conn.prepare(&insert_events(ROWS))?,
-            step_one: conn.prepare(&upsert_steps(1))?,
-            step_many: conn.prepare(&upsert_steps(ROWS))?,
+            run_insert: Bound::prepare(conn, &ops::INSERT_RUN)?,
+            run_insert_new: Bound::prepare(conn, &ops::INSERT_RUN_IF_NEW)?,
+            event_inserts: inserts(conn, insert_events)?,
+            step_inserts: inserts(conn, upsert_steps)?,
         })
     }
 
@@ -91,20 +109,38 @@ impl<'c> Writer<'c> {
         buffers: &mut Buffers<'b>,
         commit: &'b Commit,
     ) -> Result<Committed, Fail> {
-        if let Some(conflict) = guards::check(self, commit)? {
-            return guards::repeated(self, buffers, commit, conflict);
+        // A new run is looked for by inserting it, where that is the first thing that can fail.
+        let blind = if self.careful { None } else { guards::only_creates(commit) };
+        let mut deliveries = Vec::new();
+        if let Some(run) = blind {
+            if !ops::create_run(self, run, true)? {
+                return match guards::check(self, commit)? {
+                    Some(conflict) => guards::repeated(self, buffers, commit, conflict),
+                    None => Err(Fail::Redo),
+                };
+            }
+        } else {
+            if let Some(conflict) = guards::check(self, commit)? {
+                return guards::repeated(self, buffers, commit, conflict);
+            }
+            deliveries = refusals::check(self, buffers, commit)?;
+            run_statements(self.conn, self.fence, commit.user_sql())?;
+            ops::create_runs(self, commit)?;
         }
-        let deliveries = refusals::check(self, buffers, commit)?;
-        run_statements(self.conn, self.fence, commit.user_sql())?;
         ops::write(self, buffers, commit, &deliveries)?;
 
         let run_key = commit.run_key();
-        let (mut accepted, mut hold) = (0, None);
+        let (mut accepted, mut hold, mut ended) = (0, None, false);
         if let Some(key) = run_key
             && let Some(run) = self.run(key)?
         {
             accepted = run.accepted;
             hold = run.turn.hold();
+            ended = run.status.is_ended();
+        }
+        if let Some(key) = run_key.filter(|_| ended) {
+            // Nothing more is expected of it, and a memory of living runs stays small.
+            self.runs.forget(key);
         }
         Ok(Committed {
             run_key,
@@ -133,7 +169,7 @@ impl<'c> Writer<'c> {
 
     /// Counts runs that came to a status, or left it.
     pub(crate) fn count(&mut self, run: (&Namespace, &WorkflowName), status: RunStatus, by: i64) {
-        *self.counts.entry((run.0.clone(), run.1.clone(), status)).or_default() += by;
+        self.counts.add(run.0, run.1, status, by);
     }
 
     /// Notes something that listeners want to know.
@@ -171,39 +207,29 @@ impl<'c> Writer<'c> {
                    VALUES ('runs', ?1, ?2, ?3, 0, ?4) \
                    ON CONFLICT DO UPDATE SET value = value + excluded.value";
         for ((namespace, workflow, status), by) in self.counts.drain() {
-            if by != 0 {
-                let mut add = self.conn.prepare_cached(sql)?;
-                add.execute(params![namespace.as_str(), workflow.as_str(), status.as_str(), by])?;
-            }
+            let mut add = self.conn.prepare_cached(sql)?;
+            add.execute(params![namespace.as_str(), workflow.as_str(), status.as_str(), by])?;
         }
         Ok(())
     }
 
     fn flush_events(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
-        // Neighbours in the index are written one after the other.
-        buffers.events.sort_by_key(|event| (event.run_key, event.ordinal));
-        let mut chunks = buffers.events.chunks_exact(ROWS);
-        for chunk in &mut chunks {
-            insert(&mut self.event_many, EVENT_COLUMNS, chunk, bind_event)?;
-        }
-        for one in chunks.remainder().chunks(1) {
-            insert(&mut self.event_one, EVENT_COLUMNS, one, bind_event)?;
-        }
+        // Ids rise with time: written in their order, they go to the end of their index, where
+        // SQLite neither searches nor splits pages. The index of ordinals has no end to write to,
+        // because many runs go on at once.
+        buffers.events.sort_unstable_by_key(|(id, _)| *id);
+        insert(&mut self.event_inserts, &buffers.events, |to, (_, event)| bind_event(to, event))?;
         buffers.events.clear();
         Ok(())
     }
 
     fn flush_steps(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
         // A stable sort: of two writes of one step the later one stays the later one.
-        buffers.steps.sort_by(|a, b| (a.run_key, &a.step_key).cmp(&(b.run_key, &b.step_key)));
-        let mut chunks = buffers.steps.chunks_exact(ROWS);
-        let mut written = 0;
-        for chunk in &mut chunks {
-            written += insert(&mut self.step_many, STEP_COLUMNS, chunk, bind_step)?;
-        }
-        for one in chunks.remainder().chunks(1) {
-            written += insert(&mut self.step_one, STEP_COLUMNS, one, bind_step)?;
-        }
+        buffers.steps.sort_by(|(a, one), (b, other)| {
+            a.cmp(b).then_with(|| one.step_key.cmp(&other.step_key))
+        });
+        let written =
+            insert(&mut self.step_inserts, &buffers.steps, |to, (_, step)| bind_step(to, step))?;
         if written != buffers.steps.len() {
             return Err(Fail::Redo);
         }
@@ -262,48 +288,59 @@ fn places(columns: usize, rows: usize) -> String {
     vec![row; rows].join(", ")
 }
 
+fn inserts(conn: &Connection, sql: fn(usize) -> String) -> rusqlite::Result<Inserts<'_>> {
+    let [many, some, one] = ROWS.map(|rows| Bound::prepare(conn, &sql(rows)));
+    Ok([many?, some?, one?])
+}
+
+// As many rows at a time as there are statements for; says how many rows were written.
 fn insert<T>(
-    statement: &mut Statement<'_>,
-    columns: usize,
-    rows: &[&T],
-    bind: fn(&mut Statement<'_>, usize, &T) -> rusqlite::Result<()>,
+    statements: &mut Inserts<'_>,
+    mut rows: &[T],
+    bind: impl Fn(&mut Bound<'_>, &T) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<usize> {
-    for (index, row) in rows.iter().enumerate() {
-        bind(statement, index * columns, row)?;
+    let mut written = 0;
+    for (statement, size) in statements.iter_mut().zip(ROWS) {
+        let mut chunks = rows.chunks_exact(size);
+        for chunk in &mut chunks {
+            statement.start();
+            for row in chunk {
+                bind(statement, row)?;
+            }
+            written += statement.run()?;
+        }
+        rows = chunks.remainder();
     }
-    statement.raw_execute()
+    Ok(written)
 }
 
-fn bind_event(to: &mut Statement<'_>, before: usize, event: &Event) -> rusqlite::Result<()> {
-    to.raw_bind_parameter(before + 1, Blob(event.run_key.as_bytes()))?;
-    to.raw_bind_parameter(before + 2, number(event.ordinal))?;
-    to.raw_bind_parameter(before + 3, Blob(event.event_id.as_bytes()))?;
-    to.raw_bind_parameter(before + 4, event.event_type.as_str())?;
-    to.raw_bind_parameter(before + 5, event.version)?;
-    to.raw_bind_parameter(before + 6, event.caused_by.canonical())?;
-    to.raw_bind_parameter(before + 7, Blob(&event.payload))?;
-    to.raw_bind_parameter(before + 8, event.created_at.as_micros())?;
-    to.raw_bind_parameter(before + 9, Blob(event.hash.as_bytes()))
+fn bind_event(to: &mut Bound<'_>, event: &Event) -> rusqlite::Result<()> {
+    to.bytes(event.run_key.as_bytes())?;
+    to.number(number(event.ordinal))?;
+    to.bytes(event.event_id.as_bytes())?;
+    to.name(event.event_type.as_str())?;
+    to.number(event.version)?;
+    to.text(&event.caused_by.canonical())?;
+    to.bytes(&event.payload)?;
+    to.number(event.created_at.as_micros())?;
+    to.bytes(event.hash.as_bytes())
 }
 
-fn bind_step(to: &mut Statement<'_>, before: usize, step: &Step) -> rusqlite::Result<()> {
-    to.raw_bind_parameter(before + 1, Blob(step.run_key.as_bytes()))?;
-    to.raw_bind_parameter(before + 2, step.step_key.as_str())?;
-    to.raw_bind_parameter(before + 3, &*step.name)?;
-    to.raw_bind_parameter(before + 4, &*step.kind)?;
-    to.raw_bind_parameter(before + 5, step.status.as_str())?;
-    to.raw_bind_parameter(before + 6, number(step.position))?;
-    to.raw_bind_parameter(before + 7, step.attempt)?;
-    to.raw_bind_parameter(before + 8, step.attempts_max)?;
-    to.raw_bind_parameter(before + 9, step.timeout.map(span))?;
-    to.raw_bind_parameter(before + 10, micros(step.due_at))?;
-    to.raw_bind_parameter(before + 11, step.wait_for.as_deref())?;
-    to.raw_bind_parameter(before + 12, step.created_at.as_micros())?;
-    to.raw_bind_parameter(before + 13, step.updated_at.as_micros())?;
-    for (index, one) in [&step.input, &step.result, &step.error].into_iter().enumerate() {
-        let (encoding, bytes) = body(one);
-        to.raw_bind_parameter(before + 14 + 2 * index, encoding)?;
-        to.raw_bind_parameter(before + 15 + 2 * index, bytes)?;
-    }
-    Ok(())
+fn bind_step(to: &mut Bound<'_>, step: &Step) -> rusqlite::Result<()> {
+    to.bytes(step.run_key.as_bytes())?;
+    to.text(step.step_key.as_str())?;
+    to.name(&step.name)?;
+    to.name(&step.kind)?;
+    to.name(step.status.as_str())?;
+    to.number(number(step.position))?;
+    to.number(step.attempt)?;
+    to.number_opt(step.attempts_max)?;
+    to.number_opt(step.timeout.map(span))?;
+    to.number_opt(micros(step.due_at))?;
+    to.text_opt(step.wait_for.as_deref())?;
+    to.number(step.created_at.as_micros())?;
+    to.number(step.updated_at.as_micros())?;
+    to.body(&step.input)?;
+    to.body(&step.result)?;
+    to.body(&step.error)
 }

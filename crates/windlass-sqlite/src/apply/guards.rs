@@ -3,8 +3,8 @@
 use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Hold, OnExisting, Op, Run,
-    RunGuard, RunKey, TaskGuard, WorkerKey,
+    CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Hold, OnExisting,
+    Op, Run, RunGuard, RunKey, TaskGuard, WorkerKey,
 };
 
 use super::{Buffers, Writer, created, message_seq};
@@ -34,6 +34,24 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
         Some(guard) => task_guard(w, guard),
         None => Ok(None),
     }
+}
+
+/// The run of a commit that does nothing but create it: nothing but the run itself, if it is there,
+/// keeps such a commit from being written, so that no look is needed beforehand.
+pub(super) fn only_creates(commit: &Commit) -> Option<&Run> {
+    if commit.task.is_some() || !matches!(commit.run, Some(RunGuard::Absent { .. })) {
+        return None;
+    }
+    let mut created = None;
+    for op in commit.ops.iter() {
+        match op {
+            Op::CreateRun(run) if created.is_none() => created = Some(&**run),
+            Op::AppendEvent { cause, .. } if *cause != CauseCheck::Look => {}
+            Op::PutStep(_) | Op::Enqueue(_) | Op::PutLog(_) => {}
+            _ => return None,
+        }
+    }
+    created
 }
 
 fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {

@@ -1,15 +1,16 @@
 //! The rows of a commit whose guards held and that nothing refused.
 
+use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
-use rusqlite::{OptionalExtension, Statement, params};
+use rusqlite::{OptionalExtension, params};
 use windlass_kernel::{
     Commit, DeadLetter, Delivery, Hold, LogLine, MessageKind, NewMessage, Op, Reschedule, Route,
     Run, RunChange, RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
     WorkerKey,
 };
 
-use super::{Buffers, HotRun, Writer};
+use super::{Bound, Buffers, HotRun, Writer};
 use crate::error::Fail;
 use crate::rows::{Blob, DEAD_LETTER, LOG, MESSAGE, RUN, TASK, body, labels_text, micros, number};
 
@@ -26,14 +27,14 @@ const DEADLINE: u16 = 1 << 6;
 const STARTED: u16 = 1 << 7;
 const ENDED: u16 = 1 << 8;
 const RETENTION: u16 = 1 << 9;
+const READY: u16 = 1 << 10;
+const DUE: u16 = 1 << 11;
 
-const PARTS: [(u16, &str); 10] = [
+const PARTS: [(u16, &str); 12] = [
     (STATUS, ", status = ?"),
-    (
-        TURN,
-        ", turn_ready = ?, turn_due_at = ?, turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?, \
-         turn_last = ?",
-    ),
+    (TURN, ", turn_worker = ?, turn_claim_no = ?, turn_claimed_at = ?, turn_last = ?"),
+    (READY, ", turn_ready = ?"),
+    (DUE, ", turn_due_at = ?"),
     (SEEN, ", seen = ?"),
     (OUTPUT, ", output_encoding = ?, output = ?"),
     (ERROR, ", error_encoding = ?, error = ?"),
@@ -46,6 +47,9 @@ const PARTS: [(u16, &str); 10] = [
 
 /// Inserts a run.
 pub(super) static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_into("runs", RUN));
+/// Inserts a run, unless its key or its name is taken.
+pub(super) static INSERT_RUN_IF_NEW: LazyLock<String> =
+    LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", *INSERT_RUN));
 static INSERT_MESSAGE: LazyLock<String> = LazyLock::new(|| insert_into("messages", MESSAGE));
 static INSERT_TASK: LazyLock<String> = LazyLock::new(|| insert_into("tasks", TASK));
 static INSERT_DEAD_LETTER: LazyLock<String> =
@@ -57,19 +61,23 @@ fn insert_into(table: &str, columns: &str) -> String {
     format!("INSERT INTO {table} ({columns}) VALUES {places}")
 }
 
-/// Writes all ops of a commit.
+/// Inserts the runs of a commit. Before all else: a message of the same commit may be for one.
+pub(super) fn create_runs(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+    for op in commit.ops.iter() {
+        if let Op::CreateRun(run) = op {
+            create_run(w, run, false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what a commit does beside creating runs.
 pub(super) fn write<'b>(
     w: &mut Writer<'_>,
     buffers: &mut Buffers<'b>,
     commit: &'b Commit,
     deliveries: &[Delivery],
 ) -> Result<(), Fail> {
-    // Runs first: a message of the same commit may be for one of them.
-    for op in commit.ops.iter() {
-        if let Op::CreateRun(run) = op {
-            create_run(w, run)?;
-        }
-    }
     let advanced = match &commit.run {
         Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) => Some(guard.run_key()),
         _ => None,
@@ -79,8 +87,8 @@ pub(super) fn write<'b>(
     for op in commit.ops.iter() {
         match op {
             Op::CreateRun(_) | Op::SetRun(_) | Op::UserSql(_) => {}
-            Op::AppendEvent { event, .. } => buffers.events.push(event),
-            Op::PutStep(step) => buffers.steps.push(step),
+            Op::AppendEvent { event, .. } => buffers.event(event),
+            Op::PutStep(step) => buffers.step(step),
             Op::PutMessage(message) => {
                 if let Some(Delivery::Accepted { seq }) = deliveries.next() {
                     put_message(w, message, *seq, advanced)?;
@@ -123,60 +131,59 @@ pub(super) fn write<'b>(
     }
 }
 
-fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
+/// Inserts a run. If it is only to be inserted as a new one, says whether it was: then neither its
+/// key nor its name was taken.
+pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<bool, Fail> {
     let turn = run.turn.clone().normalised(w.now);
     let labels = labels_text(&run.labels)?;
-    let (state_encoding, state) = body(&run.state);
-    let (output_encoding, output) = body(&run.output);
-    let (error_encoding, error) = body(&run.error);
-    let rowid = w.run_insert.insert(params![
-        Blob(run.run_key.as_bytes()),
-        run.namespace.as_str(),
-        run.workflow.as_str(),
-        turn.queue.as_str(),
-        run.status.as_str(),
-        Blob(run.head.hash.as_bytes()),
-        number(run.head.next_ordinal),
-        Blob(run.cursor.as_bytes()),
-        turn.priority,
-        turn.ready,
-        micros(turn.due_at),
-        turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())),
-        number(turn.claim_no),
-        micros(turn.claimed_at),
-        turn.reclaims,
-        turn.limit_key.as_ref().map(|key| key.as_str()),
-        None::<&[u8]>,
-        number(run.accepted),
-        number(run.seen),
-        run.created_at.as_micros(),
-        micros(run.started_at),
-        run.updated_at.as_micros(),
-        micros(run.ended_at),
-        micros(run.deadline_at),
-        micros(run.retention_until),
-        run.model.as_str(),
-        run.id.as_str(),
-        run.generation,
-        Blob(run.root.as_bytes()),
-        run.parent.as_ref().map(|key| Blob(key.as_bytes())),
-        run.fork.as_deref(),
-        labels,
-        run.trace.as_deref(),
-        run.headers.as_deref(),
-        run.on_end.as_deref(),
-        Blob(run.input_hash.as_bytes()),
-        run.input.encoding.as_str(),
-        Blob(&run.input.bytes),
-        state_encoding,
-        state,
-        output_encoding,
-        output,
-        error_encoding,
-        error,
-    ])?;
+    let to = if if_new { w.run_insert_new.start() } else { w.run_insert.start() };
+    to.bytes(run.run_key.as_bytes())?;
+    to.name(run.namespace.as_str())?;
+    to.name(run.workflow.as_str())?;
+    to.name(turn.queue.as_str())?;
+    to.name(run.status.as_str())?;
+    to.bytes(run.head.hash.as_bytes())?;
+    to.number(number(run.head.next_ordinal))?;
+    to.bytes(run.cursor.as_bytes())?;
+    to.number(turn.priority)?;
+    to.number(turn.ready)?;
+    to.number_opt(micros(turn.due_at))?;
+    to.bytes_opt(turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
+    to.number(number(turn.claim_no))?;
+    to.number_opt(micros(turn.claimed_at))?;
+    to.number(turn.reclaims)?;
+    to.text_opt(turn.limit_key.as_ref().map(|key| key.as_str()))?;
+    to.null()?;
+    to.number(number(run.accepted))?;
+    to.number(number(run.seen))?;
+    to.number(run.created_at.as_micros())?;
+    to.number_opt(micros(run.started_at))?;
+    to.number(run.updated_at.as_micros())?;
+    to.number_opt(micros(run.ended_at))?;
+    to.number_opt(micros(run.deadline_at))?;
+    to.number_opt(micros(run.retention_until))?;
+    to.name(run.model.as_str())?;
+    to.text(run.id.as_str())?;
+    to.number(run.generation)?;
+    to.bytes(run.root.as_bytes())?;
+    to.bytes_opt(run.parent.as_ref().map(|key| &key.as_bytes()[..]))?;
+    to.text_opt(run.fork.as_deref())?;
+    to.text_opt(labels.as_deref())?;
+    to.text_opt(run.trace.as_deref())?;
+    to.text_opt(run.headers.as_deref())?;
+    to.text_opt(run.on_end.as_deref())?;
+    to.bytes(run.input_hash.as_bytes())?;
+    to.name(run.input.encoding.as_str())?;
+    to.bytes(&run.input.bytes)?;
+    to.body(&run.state)?;
+    to.body(&run.output)?;
+    to.body(&run.error)?;
+    if to.run()? == 0 {
+        return Ok(false);
+    }
+    let rowid = w.conn.last_insert_rowid();
     put_labels(w, run)?;
-    w.count((&run.namespace, &run.workflow), run.status, 1);
+    w.counts.add(&run.namespace, &run.workflow, run.status, 1);
     let hot = HotRun {
         rowid,
         namespace: run.namespace.clone(),
@@ -188,7 +195,7 @@ fn create_run(w: &mut Writer<'_>, run: &Run) -> Result<(), Fail> {
     };
     wake_turn(w, &hot);
     w.runs.put(run.run_key, hot);
-    Ok(())
+    Ok(true)
 }
 
 fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
@@ -212,7 +219,7 @@ fn wake_turn(w: &mut Writer<'_>, run: &HotRun) {
 
 fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(), Fail> {
     let now = w.now;
-    let Some(run) = w.run(change.run_key)? else { return Ok(()) };
+    let Some(run) = w.runs.find(w.conn, change.run_key)? else { return Ok(()) };
     let before = run.status;
     let status = change.status.unwrap_or(before);
     let mut parts = 0;
@@ -236,18 +243,24 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
     turn = turn.after_commit(change.turn, status, run.accepted, now);
     // The claim's number rises whenever the turn changes hands.
     set(TURN, turn.claim_no != run.turn.claim_no);
+    set(READY, turn.ready != run.turn.ready);
+    set(DUE, turn.due_at != run.turn.due_at);
     let lets_go = turn.worker.is_none();
     run.turn = turn;
     run.status = status;
     run.head = change.head;
-    let run = run.clone();
-    update_run(w, parts, &run, change)?;
+    let statement = match w.updates.entry(parts) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(Bound::prepare(w.conn, &update_sql(parts))?),
+    };
+    update_run(statement, parts, run, change)?;
 
     if status != before {
-        w.count((&run.namespace, &run.workflow), before, -1);
-        w.count((&run.namespace, &run.workflow), status, 1);
+        w.counts.add(&run.namespace, &run.workflow, before, -1);
+        w.counts.add(&run.namespace, &run.workflow, status, 1);
     }
-    if lets_go {
+    if lets_go && w.heard {
+        let run = run.clone();
         wake_turn(w, &run);
         if held_before {
             w.freed(&run.namespace, run.turn.limit_key.as_ref())?;
@@ -257,53 +270,47 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
 }
 
 fn update_run(
-    w: &mut Writer<'_>,
+    to: &mut Bound<'_>,
     parts: u16,
     run: &HotRun,
     change: &RunChange,
-) -> Result<(), Fail> {
-    let statement = match w.updates.entry(parts) {
-        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-        std::collections::hash_map::Entry::Vacant(entry) => {
-            entry.insert(w.conn.prepare(&update_sql(parts))?)
-        }
-    };
-    let mut at = Binder { statement, next: 1 };
-    at.bind(Blob(change.head.hash.as_bytes()))?;
-    at.bind(number(change.head.next_ordinal))?;
-    at.bind(Blob(change.cursor.as_bytes()))?;
-    at.bind(change.updated_at.as_micros())?;
-    at.bind(number(run.accepted))?;
+) -> rusqlite::Result<()> {
+    to.start();
+    to.bytes(change.head.hash.as_bytes())?;
+    to.number(number(change.head.next_ordinal))?;
+    to.bytes(change.cursor.as_bytes())?;
+    to.number(change.updated_at.as_micros())?;
+    to.number(number(run.accepted))?;
     for (part, _) in PARTS {
         if parts & part == 0 {
             continue;
         }
         match part {
-            STATUS => at.bind(run.status.as_str())?,
+            STATUS => to.name(run.status.as_str())?,
             TURN => {
                 let turn = &run.turn;
-                at.bind(turn.ready)?;
-                at.bind(micros(turn.due_at))?;
-                at.bind(turn.worker.as_ref().map(|worker| Blob(worker.as_bytes())))?;
-                at.bind(number(turn.claim_no))?;
-                at.bind(micros(turn.claimed_at))?;
-                at.bind(turn.last.as_ref().map(|worker| Blob(worker.as_bytes())))?;
+                to.bytes_opt(turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
+                to.number(number(turn.claim_no))?;
+                to.number_opt(micros(turn.claimed_at))?;
+                to.bytes_opt(turn.last.as_ref().map(|worker| &worker.as_bytes()[..]))?;
             }
+            READY => to.number(run.turn.ready)?,
+            DUE => to.number_opt(micros(run.turn.due_at))?,
             SEEN => {
                 let TurnChange::Release { seen, .. } = change.turn else { continue };
-                at.bind(number(seen))?;
+                to.number(number(seen))?;
             }
-            OUTPUT => at.bind_body(&change.output)?,
-            ERROR => at.bind_body(&change.error)?,
-            STATE => at.bind_body(&change.state)?,
-            DEADLINE => at.bind(micros(change.deadline_at))?,
-            STARTED => at.bind(micros(change.started_at))?,
-            ENDED => at.bind(micros(change.ended_at))?,
-            _ => at.bind(micros(change.retention_until))?,
+            OUTPUT => to.body(&change.output)?,
+            ERROR => to.body(&change.error)?,
+            STATE => to.body(&change.state)?,
+            DEADLINE => to.number_opt(micros(change.deadline_at))?,
+            STARTED => to.number_opt(micros(change.started_at))?,
+            ENDED => to.number_opt(micros(change.ended_at))?,
+            _ => to.number_opt(micros(change.retention_until))?,
         }
     }
-    at.bind(run.rowid)?;
-    at.statement.raw_execute()?;
+    to.number(run.rowid)?;
+    to.run()?;
     Ok(())
 }
 
@@ -319,25 +326,6 @@ fn update_sql(parts: u16) -> String {
     }
     sql.push_str(" WHERE rowid = ?");
     sql
-}
-
-struct Binder<'s, 'c> {
-    statement: &'s mut Statement<'c>,
-    next: usize,
-}
-
-impl Binder<'_, '_> {
-    fn bind(&mut self, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
-        self.statement.raw_bind_parameter(self.next, value)?;
-        self.next += 1;
-        Ok(())
-    }
-
-    fn bind_body(&mut self, value: &Option<windlass_kernel::Body>) -> rusqlite::Result<()> {
-        let (encoding, bytes) = body(value);
-        self.bind(encoding)?;
-        self.bind(bytes)
-    }
 }
 
 fn put_message(
