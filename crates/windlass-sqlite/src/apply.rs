@@ -1,9 +1,10 @@
 //! One commit: guards, then refusals, then the user's SQL, then the rows.
 //!
 //! Everything is decided by reading before anything of a commit is written, so that no savepoint
-//! is needed while all goes well. The one exception is a settled step: its upsert simply does not
-//! take, which is noticed when the batch's steps are written; then the batch is undone and every
-//! commit is written by itself, with that check made first ([`Writer::careful`]).
+//! is needed while all goes well. There are two exceptions. A settled step: its upsert simply does
+//! not take, which is noticed when the batch's steps are written; then the batch is undone and every
+//! commit is written by itself, with that check made first ([`Writer::careful`]). And a commit that
+//! only creates a run: its insert comes first and does not take if the run is there already.
 
 mod bound;
 mod counts;

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use rusqlite::{OptionalExtension, params};
 use windlass_kernel::{
     Commit, DeadLetter, Delivery, Hold, LogLine, MessageKind, NewMessage, Op, Reschedule, Route,
-    Run, RunChange, RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake, Wakeup,
-    WorkerKey,
+    Run, RunChange, RunGuard, RunKey, Task, TaskGuard, TaskId, Timestamp, Turn, TurnChange, Wake,
+    Wakeup, WorkerKey,
 };
 
 use super::{Bound, Buffers, HotRun, Writer};
@@ -137,6 +137,33 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
     let turn = run.turn.clone().normalised(w.now);
     let labels = labels_text(&run.labels)?;
     let to = if if_new { w.run_insert_new.start() } else { w.run_insert.start() };
+    bind_run(to, run, &turn, labels.as_deref())?;
+    if to.run()? == 0 {
+        return Ok(false);
+    }
+    let rowid = w.conn.last_insert_rowid();
+    put_labels(w, run)?;
+    w.counts.add(&run.namespace, &run.workflow, run.status, 1);
+    let hot = HotRun {
+        rowid,
+        namespace: run.namespace.clone(),
+        workflow: run.workflow.clone(),
+        status: run.status,
+        head: run.head,
+        turn,
+        accepted: run.accepted,
+    };
+    wake_turn(w, &hot);
+    w.runs.put(run.run_key, hot);
+    Ok(true)
+}
+
+fn bind_run(
+    to: &mut Bound<'_>,
+    run: &Run,
+    turn: &Turn,
+    labels: Option<&str>,
+) -> rusqlite::Result<()> {
     to.bytes(run.run_key.as_bytes())?;
     to.name(run.namespace.as_str())?;
     to.name(run.workflow.as_str())?;
@@ -168,7 +195,7 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
     to.bytes(run.root.as_bytes())?;
     to.bytes_opt(run.parent.as_ref().map(|key| &key.as_bytes()[..]))?;
     to.text_opt(run.fork.as_deref())?;
-    to.text_opt(labels.as_deref())?;
+    to.text_opt(labels)?;
     to.text_opt(run.trace.as_deref())?;
     to.text_opt(run.headers.as_deref())?;
     to.text_opt(run.on_end.as_deref())?;
@@ -177,25 +204,7 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
     to.bytes(&run.input.bytes)?;
     to.body(&run.state)?;
     to.body(&run.output)?;
-    to.body(&run.error)?;
-    if to.run()? == 0 {
-        return Ok(false);
-    }
-    let rowid = w.conn.last_insert_rowid();
-    put_labels(w, run)?;
-    w.counts.add(&run.namespace, &run.workflow, run.status, 1);
-    let hot = HotRun {
-        rowid,
-        namespace: run.namespace.clone(),
-        workflow: run.workflow.clone(),
-        status: run.status,
-        head: run.head,
-        turn,
-        accepted: run.accepted,
-    };
-    wake_turn(w, &hot);
-    w.runs.put(run.run_key, hot);
-    Ok(true)
+    to.body(&run.error)
 }
 
 fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
