@@ -110,25 +110,31 @@ impl Drop for SqliteStore {
 impl Store for SqliteStore {
     fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
         // Checked here and not by the writer, of which there is only one.
-        let checks: Vec<Result<(), CommitError>> =
-            commits.iter().map(|commit| commit.validate(&self.limits)).collect();
-        let mut is_good = checks.iter().map(Result::is_ok);
-        let good: Vec<Commit> =
-            commits.into_iter().filter(|_| is_good.next() == Some(true)).collect();
+        let mut refused: Vec<(usize, CommitError)> = Vec::new();
+        let mut good = commits;
+        let mut place = 0;
+        good.retain(|commit| {
+            let check = commit.validate(&self.limits);
+            let is_good = check.is_ok();
+            refused.extend(check.err().map(|error| (place, error)));
+            place += 1;
+            is_good
+        });
+        let sent = good.len();
         let answer = self.committer.commit(good);
         Box::pin(async move {
             let written = match answer {
                 Ok(answer) => answer.await.map_err(|_| error::lost()),
                 Err(error) => Err(error),
             };
-            let mut written = written.map(Vec::into_iter);
-            let mut next = || match &mut written {
-                Ok(results) => {
-                    results.next().unwrap_or_else(|| Err(error::commit_error(error::lost())))
-                }
-                Err(error) => Err(error::commit_error(error::again(error))),
-            };
-            checks.into_iter().map(|check| check.and_then(|()| next())).collect()
+            let mut results = written.unwrap_or_else(|error| {
+                (0..sent).map(|_| Err(error::commit_error(error::again(&error)))).collect()
+            });
+            // From the first to the last, each comes to stand where it was.
+            for (place, error) in refused {
+                results.insert(place, Err(error));
+            }
+            results
         })
     }
 

@@ -168,7 +168,12 @@ impl Commit {
 }
 
 // The ledgers that a commit appends to: each must go on where it ended, and end where the row says.
-struct Ledgers(Vec<(RunKey, Head, Option<crate::ids::EventId>)>);
+struct Ledgers {
+    guarded: Option<Appended>,
+    created: Vec<Appended>,
+}
+
+type Appended = (RunKey, Head, Option<crate::ids::EventId>);
 
 impl Ledgers {
     fn of(commit: &Commit) -> Self {
@@ -176,11 +181,11 @@ impl Ledgers {
             .run
             .as_ref()
             .and_then(|guard| guard.head().map(|head| (guard.run_key(), head, None)));
-        Self(guarded.into_iter().collect())
+        Self { guarded, created: Vec::new() }
     }
 
     fn begin(&mut self, run: &Run) {
-        self.0.push((run.run_key, crate::ledger::genesis(run), None));
+        self.created.push((run.run_key, crate::ledger::genesis(run), None));
     }
 
     fn append(
@@ -190,7 +195,8 @@ impl Ledgers {
         event_id: crate::ids::EventId,
         hash: crate::digest::Sha256Digest,
     ) -> Result<(), Error> {
-        let ledger = self.0.iter_mut().find(|(key, ..)| *key == run_key).ok_or_else(|| {
+        let mut ledgers = self.guarded.iter_mut().chain(&mut self.created);
+        let ledger = ledgers.find(|(key, ..)| *key == run_key).ok_or_else(|| {
             malformed(&format!("an event is for run {run_key}, which the commit does not guard"))
         })?;
         if ledger.1.next_ordinal != ordinal {
@@ -210,7 +216,8 @@ impl Ledgers {
                 Op::SetRun(change) => (change.run_key, change.head, change.cursor),
                 _ => continue,
             };
-            let Some((_, end, last)) = self.0.iter().find(|(key, ..)| *key == run_key) else {
+            let mut ledgers = self.guarded.iter().chain(&self.created);
+            let Some((_, end, last)) = ledgers.find(|(key, ..)| *key == run_key) else {
                 continue;
             };
             if *end != head || last.is_some_and(|last| last != cursor) {
