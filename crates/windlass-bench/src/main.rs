@@ -36,6 +36,9 @@ struct Cli {
     /// Print one JSON object as the last line.
     #[arg(long, global = true)]
     json: bool,
+    /// Threads of the runtime. SQLite's writer is a thread beside them.
+    #[arg(long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
 }
 
 #[derive(Subcommand)]
@@ -88,7 +91,7 @@ enum Workload {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(cli.threads.into())
         .enable_all()
         .build()
         .context("the runtime does not start")?;

@@ -50,7 +50,7 @@ impl Default for Options {
             limits: Limits::DEFAULT,
             clock: Arc::new(system_time),
             page_bytes: 4_096,
-            cache_bytes: 64 << 20,
+            cache_bytes: 16 << 20,
             wal_bytes_soft: 32 << 20,
             wal_bytes_hard: 512 << 20,
             user_sql_max: Duration::from_secs(10),

@@ -95,7 +95,12 @@ pub(crate) fn windlass_arguments(peer: &Peer, address: &str) -> Vec<String> {
         Store::Postgres => ("postgres", "--dsn"),
         Store::Sqlite | Store::Files => ("sqlite", "--path"),
     };
-    ["--store", store, option, address].map(str::to_owned).to_vec()
+    let mut arguments = vec!["--store", store, option, address];
+    if store == "sqlite" {
+        // Two cores: one for the runtime, one for the thread that writes.
+        arguments.extend(["--threads", "1"]);
+    }
+    arguments.into_iter().map(str::to_owned).collect()
 }
 
 fn connect(dsn: &str) -> anyhow::Result<Client> {
