@@ -22,7 +22,7 @@ pub struct Ended {
 }
 
 /// So many runs that ended last, within so many bytes, are answered without asking the store.
-const RECENT_MAX: usize = 8_192;
+const RECENT_MAX: usize = 16_384;
 const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RECENT_OVERHEAD_BYTES: usize = 200;
 

@@ -48,6 +48,10 @@ impl Slot {
         self.released.store(true, Ordering::Release);
     }
 
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
     /// That commit was refused.
     pub(crate) fn kept(&self) {
         self.released.store(false, Ordering::Release);

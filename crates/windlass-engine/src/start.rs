@@ -261,8 +261,10 @@ impl Engine {
                 Ok(ended) => return Ok(ended),
                 Err(receiver) => receiver,
             };
-            // A run that this process holds ends here; any other may have ended before.
-            if !inner.live.lock().contains_key(&run_key) {
+            // A run whose turn is being taken here ends here; any other may have ended before, so long
+            // ago that it is no longer remembered.
+            let goes_on = inner.live.lock().get(&run_key).is_some_and(|slot| !slot.is_released());
+            if !goes_on {
                 let run = self.current(run_key).await?;
                 if run.status.is_ended() {
                     return Ok(ended(run));

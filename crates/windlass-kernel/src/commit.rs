@@ -229,6 +229,7 @@ pub struct TaskGuard {
 
 /// One row-level write. A store applies it; it never opens a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "an op is written only as part of a commit"]
 pub enum Op {
     /// Inserts a run as it stands, its labels too. Its first events are in the same commit.
     CreateRun(Box<Run>),

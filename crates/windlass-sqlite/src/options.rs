@@ -22,7 +22,7 @@ pub struct Options {
     pub clock: Clock,
     /// The size of a page of a new database, a power of two from 512 to 65,536. Default 4,096.
     pub page_bytes: u32,
-    /// The page cache of the connection that writes. Default 64 MiB.
+    /// The page cache of the connection that writes. Default 16 MiB.
     pub cache_bytes: u64,
     /// Size of the write-ahead log at which its pages are copied into the database, beside the
     /// commits. Default 32 MiB.

@@ -46,6 +46,7 @@ macro_rules! conformance {
                 a_chain_of_commits,
                 a_commit_on_a_head_that_never_was_fails_alone,
                 a_broken_key_fails_alone,
+                a_create_that_breaks_a_key_leaves_nothing,
                 a_malformed_commit_fails_alone,
                 messages_and_releases_in_order,
                 a_message_after_the_end_is_refused,

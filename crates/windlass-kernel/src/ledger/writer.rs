@@ -235,6 +235,7 @@ fn sorted_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, 
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -294,6 +295,43 @@ mod tests {
         assert_eq!(checks, [Known, Known, Look, Known]);
         let ordinals: Vec<_> = events.iter().map(|(event, _)| event.ordinal).collect();
         assert_eq!(ordinals, [0, 1, 2, 3]);
+    }
+
+    fn any_payload() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(serde_json::Value::from),
+            (-1_000_i64..1_000).prop_map(serde_json::Value::from),
+            any::<i64>().prop_map(serde_json::Value::from),
+            any::<f64>().prop_map(serde_json::Value::from),
+            "[ -~é\\n]{0,8}".prop_map(serde_json::Value::from),
+        ];
+        let value = leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(serde_json::Value::from),
+                members(inner),
+            ]
+        });
+        members(value)
+    }
+
+    fn members(
+        of: impl Strategy<Value = serde_json::Value>,
+    ) -> impl Strategy<Value = serde_json::Value> {
+        let name = "seal|seals|sealsa|[a-z]{0,3}|[t-z]{1,2}|é";
+        prop::collection::btree_map(name, of, 0..5)
+            .prop_map(|map| serde_json::Value::Object(map.into_iter().collect()))
+    }
+
+    proptest! {
+        // Both ways of writing a payload give the same bytes, or neither does.
+        #[test]
+        fn a_payload_is_written_as_if_it_were_sorted(payload in any_payload(), sealed: bool) {
+            let seal = Seal::message(3, Some(&Body::json("[]")));
+            let seals = if sealed { vec![seal.clone(), seal] } else { Vec::new() };
+            let (fast, slow) = (sealed_payload(&payload, &seals), sorted_payload(&payload, &seals));
+            prop_assert_eq!(fast.ok().map(Vec::from), slow.ok());
+        }
     }
 
     #[test]

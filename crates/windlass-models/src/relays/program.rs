@@ -573,7 +573,12 @@ pub(crate) fn delay_max(days: u32) -> Duration {
 impl Program for RelayProgram {
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
         turn.replayed();
-        Box::pin(self.take(turn))
+        Box::pin(async move {
+            let taken = self.take(turn).await;
+            // While the run waits, it keeps nothing of a step that is over.
+            self.before = None;
+            taken
+        })
     }
 
     fn bytes(&self) -> usize {

@@ -135,7 +135,7 @@ pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
 
 /// The key of a step's row.
 pub(crate) fn key(number: u32) -> StepKey {
-    StepKey::from_stored(itoa::Buffer::new().format(number))
+    StepKey::from_stored(number.to_string())
 }
 
 /// A row of `steps` with nothing in it.

@@ -36,8 +36,8 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
     }
 }
 
-/// The run of a commit that does nothing but create it: nothing but the run itself, if it is there,
-/// keeps such a commit from being written, so that no look is needed beforehand.
+/// The run of a commit that creates it, if nothing else has to be looked for beforehand. A task or a log
+/// line beside it may still break a key, and with it the batch.
 pub(super) fn only_creates(commit: &Commit) -> Option<&Run> {
     if commit.task.is_some() || !matches!(commit.run, Some(RunGuard::Absent { .. })) {
         return None;

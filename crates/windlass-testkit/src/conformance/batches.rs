@@ -125,6 +125,28 @@ pub async fn a_broken_key_fails_alone(world: World) {
     assert_eq!(world.events(bad.run_key).await.len(), 1);
 }
 
+/// A create that breaks a key beside its run fails alone, and its name stays free.
+pub async fn a_create_that_breaks_a_key_leaves_nothing(world: World) {
+    let task = world.task(None);
+    world.enqueue(vec![task.clone()]).await;
+    let (run, hold) = world.create_held("good").await;
+    let bad = world.new_run("bad", Turn::ready());
+    let mut draft = Draft::create(bad.clone(), OnExisting::Refuse, world.stamp()).unwrap();
+    draft.enqueue(task);
+    let other = world.new_run("other", Turn::ready());
+    let commits = vec![
+        world.create_commit(other, OnExisting::Refuse),
+        draft.finish(),
+        world.step_commit(&run, hold, "one", "1"),
+    ];
+    assert_eq!(codes(&world, commits).await, ["ok", "STORE_CONSTRAINT", "ok"]);
+    assert!(world.store.look_at(bad.run_key).await.unwrap().is_none());
+    assert_eq!(world.events(bad.run_key).await, []);
+    let again = world.create_commit(bad.clone(), OnExisting::Refuse);
+    world.ok(again).await;
+    assert_eq!(world.events(bad.run_key).await.len(), 1);
+}
+
 /// A commit that no store could apply is refused before any store sees it, alone.
 pub async fn a_malformed_commit_fails_alone(world: World) {
     let (run, hold) = world.create_held("good").await;

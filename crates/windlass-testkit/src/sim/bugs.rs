@@ -311,7 +311,7 @@ fn halve(commit: &mut Commit) {
         )
     };
     if let Some(place) = commit.ops.iter().rposition(optional) {
-        commit.ops_mut().remove(place);
+        drop(commit.ops_mut().remove(place));
     }
 }
 
