@@ -158,8 +158,10 @@ mod tests {
         conn.execute_batch("CREATE TABLE rows (a ANY, b ANY) STRICT").unwrap();
         let mut insert = Bound::prepare(&conn, "INSERT INTO rows (a, b) VALUES (?, ?)").unwrap();
         let long = "n".repeat(TEXT_BYTES + 1);
-        let names = [None, Some("a"), Some("a"), Some("ab"), Some(&*long), Some(&*long), Some("")];
-        for (n, name) in names.into_iter().enumerate() {
+        let long = &*long;
+        let names = ["a", "a", "b", "ab", long, long, ""].map(Some);
+        let names = [None].into_iter().chain(names);
+        for (n, name) in names.enumerate() {
             insert.start();
             insert.number_opt(Some(i64::try_from(n / 2).unwrap()).filter(|n| *n < 3)).unwrap();
             insert.name_opt(name).unwrap();
@@ -180,9 +182,10 @@ mod tests {
             ("0", "NULL"),
             ("0", "'a'"),
             ("1", "'a'"),
-            ("1", "'ab'"),
+            ("1", "'b'"),
+            ("2", "'ab'"),
             ("2", &*quoted),
-            ("2", &*quoted),
+            ("NULL", &*quoted),
             ("NULL", "''"),
             ("'a'", "NULL"),
         ];
