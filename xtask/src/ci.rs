@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: format, lints, tidy and tests, one after the other, all of them always.
+//! `cargo xtask ci`: runs all checks and tests in stages.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
@@ -7,18 +7,27 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::{process, test, tidy, workspace};
+use crate::{deny, features, process, publish, test, tidy, workspace};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
 
-/// Runs every stage, also after one failed, so that one visit shows all there is to mend.
+/// `cargo doc` of the workspace; a broken link is an error.
+const DOC: &[&str] = &["doc", "--workspace", "--no-deps", "--all-features"];
+const DENY_DOC_WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
+
+/// Runs every stage, even after a failure, so that one run shows all problems. Fast stages come
+/// first. The doc tests are part of `test`.
 pub(crate) fn run(root: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
-    let stages: [(&str, &dyn Fn() -> Result<ExitCode>); 4] = [
-        ("format", &|| cargo(root, FORMAT, interrupt)),
-        ("clippy", &|| cargo(root, CLIPPY, interrupt)),
+    let stages: [(&str, &dyn Fn() -> Result<ExitCode>); 8] = [
+        ("format", &|| cargo(root, FORMAT, None, interrupt)),
         ("tidy", &|| tidy::run(root)),
+        ("deny", &|| deny::run(root)),
+        ("clippy", &|| cargo(root, CLIPPY, None, interrupt)),
+        ("package", &|| publish::run(root, interrupt)),
+        ("features", &|| features::run(root, interrupt)),
+        ("doc", &|| cargo(root, DOC, Some(DENY_DOC_WARNINGS), interrupt)),
         ("test", &|| test::run(root, &[], interrupt)),
     ];
     let start = Instant::now();
@@ -63,9 +72,14 @@ fn summary(reports: &[Report], took: Duration) -> ExitCode {
     if reports.iter().all(|report| report.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn cargo(root: &Path, args: &[&str], interrupt: &Interrupt) -> Result<ExitCode> {
+fn cargo(
+    root: &Path,
+    args: &[&str],
+    variable: Option<(&str, &str)>,
+    interrupt: &Interrupt,
+) -> Result<ExitCode> {
     let mut cargo = workspace::cargo(root);
-    cargo.args(args).stdin(Stdio::null());
+    cargo.args(args).envs(variable).stdin(Stdio::null());
     Ok(process::exit_code(process::run(&mut cargo, interrupt)?))
 }
 

@@ -1,4 +1,4 @@
-//! Signals as flags that are looked at between two steps, so that every exit cleans up.
+//! Handles signals as flags that are checked between steps, so that every exit cleans up.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// What has been asked of this process from outside.
+/// The signals that this process has received.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt {
     keyboard: Arc<AtomicBool>,
@@ -15,7 +15,8 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes Ctrl-C, SIGTERM and SIGHUP from their default, which would end us at once.
+    /// Installs handlers for Ctrl-C, SIGTERM and SIGHUP, whose default ends the process without
+    /// cleanup.
     pub(crate) fn listen() -> Result<Self> {
         let interrupt = Self::default();
         for (signal, flag) in [
@@ -29,29 +30,29 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether anybody wants us to end.
+    /// Whether any signal requests the end of the process.
     pub(crate) fn requested(&self) -> bool {
         self.keyboard.load(Ordering::Relaxed) || self.terminated()
     }
 
-    /// Whether somebody other than the keyboard wants us to end.
+    /// Whether a signal other than Ctrl-C requests the end of the process.
     pub(crate) fn terminated(&self) -> bool {
         self.terminate.load(Ordering::Relaxed)
     }
 
-    /// Fails when anybody wants us to end.
+    /// Fails if a signal requests the end of the process.
     pub(crate) fn check(&self) -> Result<()> {
         if self.requested() { Err(Interrupted.into()) } else { Ok(()) }
     }
 
-    /// As if a SIGTERM had come.
+    /// Simulates a SIGTERM.
     #[cfg(test)]
     pub(crate) fn raise(&self) {
         self.terminate.store(true, Ordering::Relaxed);
     }
 }
 
-/// The error of a command that was asked to end.
+/// The error of an interrupted command.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 

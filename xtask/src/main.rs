@@ -1,15 +1,21 @@
-//! The repository's own commands: `cargo xtask test`, `ci`, `tidy` and `pg`.
+//! Development commands of this repository: `cargo xtask test`, `ci`, `tidy`, `deny`, `features`
+//! and `pg`.
 #![allow(
     clippy::disallowed_methods,
-    reason = "a command-line tool at the edge: it measures real time and waits for real processes"
+    reason = "a command-line tool needs the real clock and real processes"
 )]
 
 mod ci;
+mod deny;
+mod fast;
+mod features;
 mod interrupt;
+mod metadata;
 mod packages;
 mod pg;
 mod postgres;
 mod process;
+mod publish;
 mod test;
 mod tidy;
 mod workspace;
@@ -20,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 use crate::interrupt::{Interrupt, Interrupted};
 
-/// The repository's own commands.
+/// Development commands of this repository.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -30,22 +36,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run all tests against a throw-away PostgreSQL.
+    /// Run all tests with a temporary PostgreSQL.
     Test {
-        /// Arguments for `cargo test`, after `--`; `-p` narrows it to one crate.
+        /// Run only the tests that take little time: under 90 seconds once they are built.
+        #[arg(long, conflicts_with = "args")]
+        fast: bool,
+        /// Arguments for `cargo test`, after `--`; `-p` selects one crate.
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Run a command beside a throw-away PostgreSQL; without one, print its address and wait.
+    /// Run a command with a temporary PostgreSQL; without a command, print its address and wait.
     Pg {
         /// The command and its arguments, after `--`.
         #[arg(last = true)]
         command: Vec<String>,
     },
-    /// Check format, lints and the rules of `tidy`, then run all tests.
+    /// Run all checks and tests. They must pass before a merge.
     Ci,
-    /// Check the rules that the compiler does not know.
+    /// Check the rules of this repository that the compiler does not check.
     Tidy,
+    /// Check licences, bans, duplicate versions and sources of all dependencies against `deny.toml`.
+    Deny,
+    /// Compile crates with features: each feature alone, in pairs, and omitted.
+    Features,
 }
 
 fn main() -> ExitCode {
@@ -66,9 +79,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     let root = workspace::root()?;
     let interrupt = Interrupt::listen()?;
     match command {
-        Command::Test { args } => test::run(&root, &args, &interrupt),
+        Command::Test { fast: true, .. } => fast::run(&root, &interrupt),
+        Command::Test { args, .. } => test::run(&root, &args, &interrupt),
         Command::Pg { command } => pg::run(&root, &command, &interrupt),
         Command::Ci => ci::run(&root, &interrupt),
         Command::Tidy => tidy::run(&root),
+        Command::Deny => deny::run(&root),
+        Command::Features => features::run(&root, &interrupt),
     }
 }

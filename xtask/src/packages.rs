@@ -1,4 +1,4 @@
-//! Installs a Debian package that the tests need, where that is ours to do.
+//! Installs a Debian package that the tests need, if we run as root on Debian.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::process;
 const PYTHON: &str = "Debian, Ubuntu: apt-get install python3; Fedora: dnf install python3; macOS: \
                       brew install python3.";
 
-/// Sees to it that there is a Python, which runs the example of a relay in another language.
+/// Makes sure that Python is installed. It runs the example of a relay in another language.
 pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
     let found = || process::capture(Command::new("python3").arg("--version")).is_ok();
     if found() || (install("python3", PYTHON, interrupt)? && found()) {
@@ -20,15 +20,16 @@ pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
     bail!("the tests need python3, and none was found. {PYTHON}")
 }
 
-/// Installs a package as root on a Debian; answers whether it could. `how` is what people are told
-/// when apt-get fails.
+/// Installs a package as root on Debian and returns whether that was possible. `how` is the hint in
+/// the error if apt-get fails.
 pub(crate) fn install(package: &str, how: &str, interrupt: &Interrupt) -> Result<bool> {
     let has_apt = process::capture(Command::new("apt-get").arg("--version")).is_ok();
     if !has_apt || !is_root()? {
         return Ok(false);
     }
     eprintln!("{package} is missing: installing it with apt-get");
-    // An update that fails (one dead mirror) may still leave lists that are good enough.
+    // Ignores a failed update (for example, of one dead mirror): the package lists may still be
+    // usable.
     for args in [&["update"][..], &["install", "-y", package]] {
         let mut apt = Command::new("apt-get");
         let status = process::run(

@@ -1,4 +1,4 @@
-//! `cargo xtask pg`: a throw-away PostgreSQL for one command, or until Ctrl-C.
+//! `cargo xtask pg`: a temporary PostgreSQL for one command, or until Ctrl-C.
 
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::postgres::Cluster;
 use crate::{process, workspace};
 
-/// Runs the command and returns its exit code; without one, waits to be interrupted.
+/// Runs the command and returns its exit code; without a command, waits for an interrupt.
 pub(crate) fn run(root: &Path, command: &[String], interrupt: &Interrupt) -> Result<ExitCode> {
     let cluster = Cluster::start(&workspace::target_dir(root), interrupt)?;
     let Some((program, args)) = command.split_first() else {
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, command: &[String], interrupt: &Interrupt) -> Res
     Ok(process::exit_code(status))
 }
 
-/// A cargo is called as `test` calls it; anything else as it is, where the user stands.
+/// Runs cargo like `test` does, and any other command unchanged in the current directory.
 fn program_of(root: &Path, program: &str) -> Command {
     if program == "cargo" { workspace::cargo(root) } else { Command::new(program) }
 }

@@ -1,4 +1,4 @@
-//! A throw-away PostgreSQL cluster that is stopped and deleted when its value is dropped.
+//! A temporary PostgreSQL cluster that is stopped and deleted on drop.
 
 mod account;
 mod binaries;
@@ -17,11 +17,11 @@ use self::binaries::Binaries;
 use crate::interrupt::Interrupt;
 use crate::process;
 
-/// The file that holds our settings; `postgresql.conf` includes it last.
+/// The file with our settings; `postgresql.conf` includes it last.
 const CONFIG: &str = "windlass.conf";
-/// Only this machine gets in, and only over TCP.
+/// Allows only TCP connections from this machine.
 const ACCESS: &str = "host all all 127.0.0.1/32 trust\n";
-/// Somebody else may take the free port before the server does.
+/// The number of attempts: another process may take the free port before the server.
 const STARTS_MAX: u32 = 3;
 
 /// A running cluster.
@@ -33,13 +33,13 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster under `target`, or under the system's directory for temporary files
-    /// when the user that PostgreSQL runs as cannot get at `target`.
+    /// Starts a cluster below `target`, or in the temporary directory if the user of PostgreSQL
+    /// cannot access `target`.
     pub(crate) fn start(target: &Path, interrupt: &Interrupt) -> Result<Self> {
         let binaries = binaries::find_or_install(interrupt)?;
         let account = Account::choose()?;
         let directory = directory::create(target, &account)?;
-        // From here on the drop of `cluster` cleans up, whatever fails.
+        // From here on, dropping `cluster` cleans up after any failure.
         let mut cluster = Self { binaries, account, directory, port: 0 };
         cluster.initialise()?;
         interrupt.check()?;
@@ -53,7 +53,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What tests read: the address, and what they need to restart the server.
+    /// The variables for tests: the address, and the data for restarting the server.
     pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("WINDLASS_TEST_PG", format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)),
@@ -63,7 +63,7 @@ impl Cluster {
         ]
     }
 
-    /// What PostgreSQL's own clients read, so that a plain `psql` finds the way.
+    /// The variables of PostgreSQL's clients, so that `psql` connects without arguments.
     pub(crate) fn client_environment(&self) -> [(&'static str, String); 4] {
         [
             ("PGHOST", "127.0.0.1".to_owned()),
@@ -81,7 +81,8 @@ impl Cluster {
         self.directory.join("server.log")
     }
 
-    /// One of PostgreSQL's programs, run as its user and where that user can be.
+    /// A command for one of PostgreSQL's programs, with its user and in a directory that this user
+    /// can access.
     fn program(&self, name: &str) -> Command {
         let mut command = self.account.command(&self.binaries.directory.join(name));
         command.current_dir(&self.directory).env("LC_ALL", "C");
@@ -123,7 +124,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops the server if there is one; also one that a test started on the same data.
+    /// Stops the server, also one that a test started on the same data.
     fn stop(&self) -> Result<()> {
         let pid_file = self.data().join("postmaster.pid");
         if !pid_file.exists() {
@@ -148,8 +149,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Durable as in production, because tests and benches are about that; only the images of
-/// whole pages, which guard against torn writes in a power cut, are off.
+/// Durable like production, because tests and benchmarks depend on that. Only full-page writes,
+/// which protect against torn pages after a power failure, are off.
 fn config(port: u16) -> String {
     format!(
         "listen_addresses = '127.0.0.1'\n\
@@ -168,7 +169,8 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// The first line of `postmaster.pid`; a stand-alone backend writes its own negated.
+/// The process id in the first line of `postmaster.pid`. A stand-alone backend writes a negative
+/// number.
 fn server_pid(text: &str) -> Option<u32> {
     text.lines().next()?.trim().parse().ok()
 }

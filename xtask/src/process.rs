@@ -1,4 +1,4 @@
-//! Runs other programs to their end, and ends them when we are asked to end.
+//! Runs other programs, and stops them if this process is interrupted.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -10,48 +10,48 @@ use anyhow::{Context, Result, bail};
 use crate::interrupt::{Interrupt, Interrupted};
 
 const POLL: Duration = Duration::from_millis(10);
-/// How long a program may take to end by itself once it was asked to.
+/// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Runs a program in a process group of its own, so that it ends with all it started.
+/// Runs a program in its own process group, so that all its child processes can be stopped with it.
 pub(crate) fn run(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
     let mut child = spawn(command.process_group(0))?;
     let group = format!("-{}", child.id());
     wait(&mut child, &group, || interrupt.requested())
 }
 
-/// Runs a program that owns the terminal: it stays in our process group and gets the
-/// keyboard's signals itself (Ctrl-C cancels a query in psql), so we leave those to it.
+/// Runs a program that uses the terminal. It stays in our process group and receives the signals of
+/// the keyboard itself (Ctrl-C cancels a query in psql), so this process ignores them.
 pub(crate) fn run_in_terminal(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus> {
     let mut child = spawn(command)?;
     let process = child.id().to_string();
     wait(&mut child, &process, || interrupt.terminated())
 }
 
-/// Runs a short program out of the keyboard's reach and returns what it printed; an error
-/// shows that too.
+/// Runs a short program that does not receive the signals of the keyboard, and returns its output.
+/// An error contains the output too.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
     let output = command
         .process_group(0)
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("could not start `{}`", shown(command)))?;
+        .with_context(|| format!("could not start `{}`", display_command(command)))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` failed ({}):\n{stdout}{stderr}", shown(command), output.status);
+        bail!("`{}` failed ({}):\n{stdout}{stderr}", display_command(command), output.status);
     }
     Ok(stdout)
 }
 
-/// Sends a signal to a process, or to a group when the id begins with `-`.
+/// Sends a signal to a process, or to a process group if the id starts with `-`.
 pub(crate) fn signal(name: &str, id: &str) -> Result<()> {
-    // Through the shell, because its `kill` is everywhere and a system call would be unsafe.
+    // Uses `kill` of the shell, because a system call would need unsafe code.
     let script = "kill -s \"$0\" -- \"$1\"";
     capture(Command::new("sh").args(["-c", script, name, id])).map(drop)
 }
 
-/// Our own exit code for a program's: its code, or 128 + signal as shells do it.
+/// Converts the exit status of a program to an exit code: its code, or 128 + signal like shells.
 pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
@@ -59,11 +59,11 @@ pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
-    command.spawn().with_context(|| format!("could not start `{}`", shown(command)))
+    command.spawn().with_context(|| format!("could not start `{}`", display_command(command)))
 }
 
-/// The program and its arguments; what `Debug` prints has the whole environment in it.
-fn shown(command: &Command) -> String {
+/// Formats the program and its arguments. `Debug` would print the whole environment.
+fn display_command(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
@@ -82,7 +82,7 @@ fn wait(child: &mut Child, id: &str, stop: impl Fn() -> bool) -> Result<ExitStat
 }
 
 fn end(child: &mut Child, id: &str) -> Result<()> {
-    // Both signals may come too late, and then there is nobody left to end.
+    // Both signals may arrive after the program has ended.
     signal("TERM", id).ok();
     let asked = Instant::now();
     while child.try_wait()?.is_none() && asked.elapsed() < GRACE {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(status.code(), Some(3));
     }
 
-    /// The pipe is at its end when nobody is left who could write into it.
+    /// The pipe ends when no process can write into it any more.
     #[test]
     fn an_interrupt_ends_a_program_and_what_it_started() {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -141,6 +141,6 @@ mod tests {
     fn a_program_is_shown_as_it_is_typed() {
         let mut command = Command::new("cargo");
         command.args(["test", "-p", "xtask"]).env("SECRET", "1").env_remove("HOME");
-        assert_eq!(shown(&command), "cargo test -p xtask");
+        assert_eq!(display_command(&command), "cargo test -p xtask");
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything there is to test, beside a PostgreSQL of its own.
+//! `cargo xtask test`: runs all tests with a temporary PostgreSQL.
 
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
@@ -18,10 +18,10 @@ pub(crate) fn run(root: &Path, args: &[String], interrupt: &Interrupt) -> Result
     Ok(process::exit_code(process::run(&mut cargo, interrupt)?))
 }
 
-/// Plain `cargo test`: it needs no tool beyond cargo, and it runs the doc tests.
+/// Uses `cargo test`, which needs no additional tool and runs the doc tests.
 fn arguments(extra: &[String]) -> Vec<&str> {
-    let mut args = vec!["test", "--no-fail-fast"];
-    // Cargo ignores `-p` beside `--workspace`.
+    let mut args = vec!["test", "--no-fail-fast", "--all-features"];
+    // Cargo ignores `-p` if `--workspace` is given.
     if !names_a_package(extra) {
         args.push("--workspace");
     }
@@ -42,13 +42,14 @@ mod tests {
     #[test]
     fn all_crates_unless_one_is_named() {
         for (extra, expect) in [
-            ("", "test --no-fail-fast --workspace"),
-            ("claim", "test --no-fail-fast --workspace claim"),
-            ("-p windlass-sqlite", "test --no-fail-fast -p windlass-sqlite"),
-            ("--package=xtask", "test --no-fail-fast --package=xtask"),
-            ("-- -p", "test --no-fail-fast --workspace -- -p"),
+            ("", "--workspace"),
+            ("claim", "--workspace claim"),
+            ("-p windlass-sqlite", "-p windlass-sqlite"),
+            ("--package=xtask", "--package=xtask"),
+            ("-- -p", "--workspace -- -p"),
         ] {
             let extra: Vec<String> = extra.split_whitespace().map(String::from).collect();
+            let expect = format!("test --no-fail-fast --all-features {expect}");
             assert_eq!(arguments(&extra).join(" "), expect);
         }
     }

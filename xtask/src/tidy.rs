@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the rules of this repository that no compiler and no linter knows.
+//! `cargo xtask tidy`: checks rules of this repository that no compiler or linter checks.
 
 mod bans;
 mod code;
@@ -20,7 +20,7 @@ use self::tree::Tree;
 
 type Check = fn(&Tree) -> Vec<Finding>;
 
-/// Every check, with what it keeps true.
+/// All checks with their rules.
 const CHECKS: &[(&str, Check)] = &[
     ("each crate depends on what it may know", edges::check),
     ("models do not know each other", models::check),
@@ -33,11 +33,11 @@ const CHECKS: &[(&str, Check)] = &[
     ("every path that docs and comments name is there", docs::check),
 ];
 
-/// One thing to mend: where, what, and what to do about it.
+/// A violation: its location, the problem, and how to fix it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     file: String,
-    /// Counted from 1; none when it is about the file as a whole.
+    /// The line, starting at 1; none if the finding is about the whole file.
     line: Option<usize>,
     what: String,
     mend: String,

@@ -1,4 +1,4 @@
-//! Where the repository is, and how its cargo is called.
+//! The location of the repository, and commands for its cargo.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The root of the workspace: above this crate when cargo started us, else above the
+/// The root of the workspace: above this crate if cargo started this program, else above the
 /// current directory.
 pub(crate) fn root() -> Result<PathBuf> {
     let start = match env::var_os("CARGO_MANIFEST_DIR") {
@@ -20,7 +20,7 @@ pub(crate) fn root() -> Result<PathBuf> {
         .with_context(|| format!("no Cargo.lock above {}", start.display()))
 }
 
-/// Where cargo puts what it builds.
+/// The target directory of cargo.
 pub(crate) fn target_dir(root: &Path) -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root.join(dir),
@@ -28,9 +28,8 @@ pub(crate) fn target_dir(root: &Path) -> PathBuf {
     }
 }
 
-/// A cargo in the root of the workspace, with what our own `cargo run` set taken out again:
-/// build scripts that watch those variables would be built anew at every change between
-/// `cargo build` and `cargo xtask`.
+/// A cargo command in the root of the workspace without the variables of our own `cargo run`: build
+/// scripts that watch them would run again at every change between `cargo build` and `cargo xtask`.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);

@@ -1,4 +1,4 @@
-//! The stores that are measured: each database is a fresh one and is removed afterwards.
+//! The measured stores. Each benchmark creates its own database and removes it afterwards.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use windlass_kernel::{Limits, MemoryStore, Store};
 use windlass_postgres::PostgresStore;
 use windlass_sqlite::SqliteStore;
 
-use crate::script::now;
+use crate::generator::now;
 
-/// Which store, and where.
+/// The store and its location.
 #[derive(Clone, clap::Args)]
 pub(crate) struct Target {
-    /// Which store.
+    /// The kind of store.
     #[arg(long)]
     store: Kind,
-    /// The address of a PostgreSQL database, without TLS; else WINDLASS_TEST_PG or WINDLASS_DSN.
+    /// The address of a PostgreSQL database without TLS. Default: WINDLASS_TEST_PG or WINDLASS_DSN.
     #[arg(long)]
     dsn: Option<String>,
-    /// The directory for SQLite's files, on the disk that is to be measured; else `target`.
+    /// The directory for SQLite files, on the disk to measure. Default: `target`.
     #[arg(long)]
     path: Option<PathBuf>,
 }
@@ -40,18 +40,18 @@ pub(crate) enum Kind {
 }
 
 impl Target {
-    /// A store in its usual place.
+    /// A store at its default location.
     #[cfg(test)]
     pub(crate) fn of(store: Kind) -> Self {
         Self { store, dsn: None, path: None }
     }
 
-    /// The directory that was asked for.
+    /// The directory on the command line.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What the store is called.
+    /// The name of the store.
     pub(crate) fn name(&self) -> &'static str {
         match self.store {
             Kind::Sqlite => "sqlite",
@@ -61,23 +61,22 @@ impl Target {
     }
 }
 
-/// Where the databases of one benchmark live: a directory, or schemas with a prefix of our own.
-pub(crate) enum Place {
-    /// Files in a directory that goes when this does.
+/// The databases of one benchmark: a directory, or schemas with a prefix.
+pub(crate) enum Databases {
+    /// Files in a directory that is removed on drop.
     Sqlite(TempDir),
-    /// Schemas that [`Place::remove`] drops.
+    /// Schemas that [`Databases::remove`] drops.
     Postgres {
         /// The address.
         dsn: String,
-        /// What our schemas begin with.
+        /// The prefix of the schemas.
         prefix: String,
     },
-    /// Nowhere.
     Memory,
 }
 
-impl Place {
-    /// A place with nothing in it.
+impl Databases {
+    /// Creates an empty location.
     pub(crate) fn new(target: &Target) -> anyhow::Result<Self> {
         Ok(match target.store {
             Kind::Sqlite => Self::Sqlite(directory(target.path.as_deref())?),
@@ -86,7 +85,9 @@ impl Place {
                 let dsn = given
                     .or_else(|| env::var("WINDLASS_TEST_PG").ok())
                     .or_else(|| env::var("WINDLASS_DSN").ok())
-                    .ok_or_else(|| anyhow!("say where PostgreSQL is: --dsn or WINDLASS_DSN"))?;
+                    .ok_or_else(|| {
+                        anyhow!("the PostgreSQL address is missing: set --dsn or WINDLASS_DSN")
+                    })?;
                 let prefix = format!("windlass_bench_{}", std::process::id());
                 Self::Postgres { dsn, prefix }
             }
@@ -94,27 +95,27 @@ impl Place {
         })
     }
 
-    /// Opens the store of this name, which is made if there is none.
-    pub(crate) async fn open(&self, name: &str) -> anyhow::Result<Opened> {
+    /// Opens the store with this name; creates it if it does not exist.
+    pub(crate) async fn open(&self, name: &str) -> anyhow::Result<OpenStore> {
         Ok(match self {
             Self::Sqlite(_) => {
                 let options = windlass_sqlite::Options::default();
-                Opened::Sqlite(SqliteStore::open(self.file(name)?, options)?)
+                OpenStore::Sqlite(SqliteStore::open(self.file(name)?, options)?)
             }
             Self::Postgres { dsn, .. } => {
                 let options = windlass_postgres::Options {
                     schema: self.schema(name)?,
                     ..windlass_postgres::Options::default()
                 };
-                Opened::Postgres(PostgresStore::open(dsn, options).await?)
+                OpenStore::Postgres(PostgresStore::open(dsn, options).await?)
             }
             Self::Memory => {
-                Opened::Memory(Arc::new(MemoryStore::new(Arc::new(now), Limits::DEFAULT)))
+                OpenStore::Memory(Arc::new(MemoryStore::new(Arc::new(now), Limits::DEFAULT)))
             }
         })
     }
 
-    /// The file of a store's database.
+    /// The file of a SQLite store.
     pub(crate) fn file(&self, name: &str) -> anyhow::Result<PathBuf> {
         match self {
             Self::Sqlite(directory) => Ok(directory.path().join(format!("{name}.db"))),
@@ -122,7 +123,7 @@ impl Place {
         }
     }
 
-    /// The schema of a store's database.
+    /// The schema of a PostgreSQL store.
     pub(crate) fn schema(&self, name: &str) -> anyhow::Result<String> {
         match self {
             Self::Postgres { prefix, .. } => Ok(format!("{prefix}_{name}")),
@@ -130,19 +131,19 @@ impl Place {
         }
     }
 
-    /// A connection of our own, past the store.
+    /// Opens a separate connection to PostgreSQL.
     pub(crate) async fn connect(&self) -> anyhow::Result<tokio_postgres::Client> {
         let Self::Postgres { dsn, .. } = self else {
             return Err(anyhow!("only PostgreSQL has connections"));
         };
         let (client, connection) =
-            tokio_postgres::connect(dsn, NoTls).await.context("PostgreSQL does not answer")?;
-        // It ends with the client; what goes wrong on it is told to whoever waits for an answer.
+            tokio_postgres::connect(dsn, NoTls).await.context("failed to connect to PostgreSQL")?;
+        // Ends with the client. Errors are returned to the pending queries.
         tokio::spawn(connection);
         Ok(client)
     }
 
-    /// Removes everything.
+    /// Removes all databases.
     pub(crate) async fn remove(self) -> anyhow::Result<()> {
         if let Self::Postgres { prefix, .. } = &self {
             let client = self.connect().await?;
@@ -157,7 +158,7 @@ impl Place {
 }
 
 /// An open store.
-pub(crate) enum Opened {
+pub(crate) enum OpenStore {
     /// The embedded one.
     Sqlite(Arc<SqliteStore>),
     /// The shared one.
@@ -166,20 +167,20 @@ pub(crate) enum Opened {
     Memory(Arc<MemoryStore>),
 }
 
-impl Opened {
-    /// A store in a file that somebody else made and removes.
+impl OpenStore {
+    /// Opens a store in a file of another process.
     pub(crate) fn file(file: &Path) -> anyhow::Result<Self> {
         Ok(Self::Sqlite(SqliteStore::open(file, windlass_sqlite::Options::default())?))
     }
 
-    /// A store in a schema that somebody else drops.
+    /// Opens a store in a schema of another process.
     pub(crate) async fn schema(dsn: &str, schema: &str) -> anyhow::Result<Self> {
         let schema = schema.to_owned();
         let options = windlass_postgres::Options { schema, ..Default::default() };
         Ok(Self::Postgres(PostgresStore::open(dsn, options).await?))
     }
 
-    /// Whether other processes may have it open too.
+    /// Whether other processes can open it at the same time.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
@@ -194,16 +195,16 @@ impl Opened {
     }
 }
 
-/// A new directory on the disk of `target`: a file system in memory has no fsync to measure.
+/// Creates a directory on the disk of `target`: an in-memory file system has no fsync to measure.
 pub(crate) fn directory(given: Option<&Path>) -> anyhow::Result<TempDir> {
-    let program = env::current_exe().context("the program has no path")?;
+    let program = env::current_exe().context("failed to get the path of this program")?;
     let target = program.ancestors().find(|path| path.ends_with("target"));
     let parent = match (given, target) {
         (Some(given), _) => given.to_owned(),
         (None, Some(target)) => target.join("bench"),
-        (None, None) => env::current_dir().context("there is no current directory")?,
+        (None, None) => env::current_dir().context("failed to get the current directory")?,
     };
-    std::fs::create_dir_all(&parent).context("the directory cannot be made")?;
+    std::fs::create_dir_all(&parent).context("failed to create the directory")?;
     let directory = tempfile::Builder::new().prefix("windlass-bench-").tempdir_in(&parent);
-    directory.with_context(|| format!("no directory can be made in {}", parent.display()))
+    directory.with_context(|| format!("failed to create a directory in {}", parent.display()))
 }

@@ -1,10 +1,11 @@
-//! The calibration: what the database and its driver do with the same rows and nothing else.
+//! The calibration: how fast the database and its driver write the same rows without Windlass.
 //!
-//! The rows are those of the load, made by the same code before the clock runs. They go into the
-//! same tables, with the same indexes and triggers, of a database that the store itself has just
-//! made. So many runs as a batch had commits go together through the phases of a run: created; a
-//! step, a step, a step; completed. Each phase is one durable transaction of prepared multi-row
-//! statements. There are no guards, hashes, counters, wake-ups, nor callers to answer.
+//! The code of the load generates the rows before the measurement. They are written into the same
+//! tables, with the same indexes and triggers, of a database that the store has just created. A
+//! batch has as many runs as the load had commits in a batch; its runs go through the phases
+//! together: create, one phase per step, complete. Each phase is one durable transaction of
+//! prepared multi-row statements. There are no guards, hashes, counters, notifications, or waiting
+//! callers.
 
 mod memory;
 mod postgres;
@@ -16,28 +17,28 @@ use std::time::Duration;
 use anyhow::anyhow;
 use windlass_kernel::{Commit, Event, Op, Run, RunChange, Step};
 
-use crate::backend::Place;
-use crate::script::Author;
+use crate::backend::Databases;
+use crate::generator::RunGenerator;
 
-/// Runs whose rows are made at once, while the clock stands.
+/// The number of runs whose rows are generated at once, outside the measurement.
 const CHUNK: usize = 10_000;
 
-/// What is to be written alike: so many runs, so many in a batch, by so many callers.
+/// The size of the calibration: the same runs, batches and callers as the load.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Runs of the load.
+    /// The number of runs.
     pub(crate) runs: u64,
-    /// Commits of a batch.
+    /// The number of commits in a batch.
     pub(crate) batch: usize,
-    /// Callers at once: a single one never keeps two connections busy.
+    /// The number of callers: a single caller never uses two connections.
     pub(crate) in_flight: usize,
 }
 
-/// Runs a second that the driver alone writes.
+/// Measures how many runs per second the driver alone writes.
 pub(crate) async fn runs_per_s(
-    place: &Place,
+    place: &Databases,
     name: &str,
-    author: &Author,
+    generator: &RunGenerator,
     shape: Shape,
 ) -> anyhow::Result<f64> {
     let Shape { runs, batch, in_flight } = shape;
@@ -45,11 +46,11 @@ pub(crate) async fn runs_per_s(
     let mut taken = Duration::ZERO;
     let mut n = 0;
     while n < runs {
-        // Whole batches, so that no chunk ends with a small one.
+        // Rounds up to whole batches, so that no chunk ends with a small one.
         let whole = (CHUNK.div_ceil(batch) * batch) as u64;
         let count = whole.min(runs - n);
         let rows =
-            (n..n + count).map(|n| RunRows::new(author, n)).collect::<Result<Vec<_>, _>>()?;
+            (n..n + count).map(|n| RunRows::new(generator, n)).collect::<Result<Vec<_>, _>>()?;
         taken += writer.write(rows, batch).await?;
         n += count;
     }
@@ -63,16 +64,16 @@ enum Writer {
 }
 
 impl Writer {
-    async fn open(place: &Place, name: &str, in_flight: usize) -> anyhow::Result<Self> {
-        // The store makes the tables, so they are the same ones.
+    async fn open(place: &Databases, name: &str, in_flight: usize) -> anyhow::Result<Self> {
+        // The store creates the tables, so that they are identical.
         place.open(name).await?.store().close().await?;
         Ok(match place {
-            Place::Sqlite(_) => Self::Sqlite(sqlite::Writer::open(&place.file(name)?)?),
-            Place::Postgres { .. } => {
+            Databases::Sqlite(_) => Self::Sqlite(sqlite::Writer::open(&place.file(name)?)?),
+            Databases::Postgres { .. } => {
                 let schema = place.schema(name)?;
                 Self::Postgres(postgres::Writer::open(place, &schema, in_flight).await?)
             }
-            Place::Memory => Self::Memory(memory::Writer::default()),
+            Databases::Memory => Self::Memory(memory::Writer::default()),
         })
     }
 
@@ -88,32 +89,32 @@ impl Writer {
 /// All rows that the commits of one run write.
 struct RunRows {
     run: Run,
-    /// What each phase writes: the first one creates the run and changes nothing.
+    /// The rows of each phase. The first phase creates the run.
     phases: Vec<Phase>,
 }
 
 struct Phase {
     change: Option<RunChange>,
     event: Event,
-    /// The cause as it is stored.
+    /// The cause in its stored form.
     caused_by: String,
     step: Option<Step>,
 }
 
 impl RunRows {
-    fn new(author: &Author, n: u64) -> anyhow::Result<Self> {
-        let (mut script, create) = author.create(n)?;
-        let mut commits = Vec::with_capacity(author.steps() + 2);
+    fn new(generator: &RunGenerator, n: u64) -> anyhow::Result<Self> {
+        let (mut generated, create) = generator.create(n)?;
+        let mut commits = Vec::with_capacity(generator.steps() + 2);
         let created = create.ops.iter().find_map(|op| match op {
             Op::CreateRun(run) => Some(Run::clone(run)),
             _ => None,
         });
-        let run = created.ok_or_else(|| anyhow!("the first commit creates no run"))?;
+        let run = created.ok_or_else(|| anyhow!("the first commit does not create a run"))?;
         commits.push(create);
-        for step in 0..author.steps() {
-            commits.push(author.step(&mut script, step)?);
+        for step in 0..generator.steps() {
+            commits.push(generator.step(&mut generated, step)?);
         }
-        commits.push(author.complete(&mut script)?);
+        commits.push(generator.complete(&mut generated)?);
         let phases = commits.into_iter().map(Phase::new).collect::<anyhow::Result<_>>()?;
         Ok(Self { run, phases })
     }
@@ -143,12 +144,12 @@ mod tests {
     use super::*;
     use crate::backend::{Kind, Target};
 
-    // What the calibration has written reads, verifies and is complete as if the store had.
+    // The calibrated database must be readable, verifiable and complete, like one of the store.
     async fn check(kind: Kind) {
-        let place = Place::new(&Target::of(kind)).unwrap();
-        let author = Author::new(3).unwrap();
+        let place = Databases::new(&Target::of(kind)).unwrap();
+        let generator = RunGenerator::new(3).unwrap();
         let shape = Shape { runs: 25, batch: 10, in_flight: 2 };
-        runs_per_s(&place, "check", &author, shape).await.unwrap();
+        runs_per_s(&place, "check", &generator, shape).await.unwrap();
         let store = place.open("check").await.unwrap().store();
         let report = verify_store(&*store, &[]).await.unwrap();
         let query = RunsQuery::all(Namespace::default_namespace(), 100);
@@ -165,12 +166,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_sqlite_it_writes_what_the_store_writes() {
+    async fn sqlite_writes_the_same_rows_as_the_store() {
         check(Kind::Sqlite).await;
     }
 
     #[tokio::test]
-    async fn on_postgres_it_writes_what_the_store_writes() {
+    async fn postgres_writes_the_same_rows_as_the_store() {
         check(Kind::Postgres).await;
     }
 }

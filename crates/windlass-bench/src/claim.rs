@@ -1,4 +1,4 @@
-//! Claims: what they cost when there is nothing, much, and much beside it, and whether they drift.
+//! `claim`: the cost of claims on an empty, a full and a crowded store, and whether it drifts.
 
 mod pages;
 
@@ -6,48 +6,48 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use windlass_kernel::{
-    Body, ClaimOrder, ClaimRequest, Commit, Namespace, Op, QueueName, Route, RouteName, Store,
-    Task, TaskGuard, TaskId, Want, WorkerKey,
+    Body, ClaimFilter, ClaimOrder, ClaimRequest, Commit, Namespace, Op, QueueName, Route,
+    RouteName, Store, Task, TaskGuard, TaskId, WorkerKey,
 };
 
-use crate::backend::{Opened, Place, Target};
+use crate::backend::{Databases, OpenStore, Target};
+use crate::generator::{RunGenerator, now};
 use crate::report::{Report, Times};
-use crate::script::{Author, now};
 
 /// Options of `claim`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Tasks that are ready.
+    /// The number of ready tasks.
     #[arg(long, default_value_t = 10_000)]
     ready: usize,
-    /// Tasks that are scheduled beside them.
+    /// The number of additional scheduled tasks.
     #[arg(long, default_value_t = 1_000_000)]
     scheduled: usize,
-    /// Tasks a claim.
+    /// Tasks per claim.
     #[arg(long, default_value_t = 100)]
     batch: usize,
-    /// Claims whose time is taken, in each state of the store.
+    /// The number of measured claims in each state of the store.
     #[arg(long, default_value_t = 200)]
     claims: usize,
-    /// Tasks that are claimed and settled to see whether claims drift.
+    /// The number of tasks to claim and settle for the drift measurement.
     #[arg(long, default_value_t = 200_000)]
     drift: usize,
 }
 
-/// Tasks that one commit of the preparation enqueues.
+/// Tasks per commit of the preparation.
 const ENQUEUED_AT_ONCE: usize = 1_000;
 
 /// Measures one state after the other.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let mut report = Report::default();
     report.put("store", args.target.name()).put("batch", args.batch);
     let mut bench = Bench::open(place, args.batch).await?;
@@ -76,7 +76,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-// A machine that slows down makes everything slower: enqueueing beside the claims tells how much.
+// The enqueue times show how much the machine itself slowed down.
 fn put_drift(report: &mut Report, cycle: &Cycle, batch: usize) {
     if cycle.claims.len() < 10 {
         return;
@@ -101,45 +101,46 @@ fn put_times(report: &mut Report, state: &str, times: &Times) {
         .put(&format!("{state}_p99_ms"), times.percentile_ms(0.99));
 }
 
-/// Times of claims, and of the commits between them that enqueue as much again.
+/// The durations of claims, and of the commits that refill the queue between them.
 #[derive(Default)]
 struct Cycle {
     claims: Times,
     enqueues: Times,
 }
 
-/// A store, a worker that claims, and an author of tasks.
+/// A store, a claiming worker, and a generator of tasks.
 struct Bench<'a> {
-    place: &'a Place,
-    opened: Opened,
-    author: Author,
+    place: &'a Databases,
+    opened: OpenStore,
+    generator: RunGenerator,
     worker: WorkerKey,
     batch: usize,
 }
 
 impl<'a> Bench<'a> {
-    async fn open(place: &'a Place, batch: usize) -> anyhow::Result<Self> {
+    async fn open(place: &'a Databases, batch: usize) -> anyhow::Result<Self> {
         let opened = place.open("claim").await?;
-        let author = Author::new(0)?;
-        let worker = WorkerKey(author.key(now()));
-        Ok(Self { place, opened, author, worker, batch })
+        let generator = RunGenerator::new(0)?;
+        let worker = WorkerKey(generator.key(now()));
+        Ok(Self { place, opened, generator, worker, batch })
     }
 
-    /// One claim, and how long it took.
+    /// Claims once and measures the duration.
     async fn claim(&self) -> anyhow::Result<(Vec<Task>, Duration)> {
         let request = claim_request(self.worker, "work", self.batch);
         let store = self.opened.store();
         let started = Instant::now();
-        let claims = store.claim(request).await.context("a claim failed")?;
+        let claims = store.claim(request).await.context("claim failed")?;
         Ok((claims.tasks, started.elapsed()))
     }
 
-    /// Claims, settles what was claimed, and enqueues as much again, so that as many stay ready.
+    /// Claims and settles tasks, and enqueues as many, so that the number of ready tasks is
+    /// constant.
     async fn cycle(&self, claims: usize) -> anyhow::Result<Cycle> {
         let mut cycle = Cycle::default();
         for _ in 0..claims {
             let (tasks, time) = self.claim().await?;
-            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            anyhow::ensure!(tasks.len() == self.batch, "a claim returned {} tasks", tasks.len());
             cycle.claims.add(time);
             self.settle(tasks).await?;
             let started = Instant::now();
@@ -157,7 +158,7 @@ impl<'a> Bench<'a> {
         commit_all(&*self.opened.store(), commits.collect()).await
     }
 
-    /// Enqueues tasks: ready at once, or due after this span, a millisecond apart.
+    /// Enqueues tasks: ready, or due after this time, one millisecond apart.
     async fn enqueue(&self, count: usize, after: Option<Duration>) -> anyhow::Result<()> {
         let store = self.opened.store();
         let mut done = 0;
@@ -177,7 +178,7 @@ impl<'a> Bench<'a> {
     fn task(&self, after: Option<Duration>) -> anyhow::Result<Task> {
         let at = now();
         let route = Route { queue: QueueName::default_queue(), name: RouteName::new("work")? };
-        let task_id = TaskId(self.author.key(at));
+        let task_id = TaskId(self.generator.key(at));
         Ok(Task {
             ready: after.is_none(),
             due_at: after.map(|after| at.plus(after)),
@@ -186,13 +187,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Pages that a claim reads, if the database can tell. What was claimed for it is settled and
-    /// enqueued again.
+    /// The number of pages that a claim reads, if the database reports it. Settles the claimed
+    /// tasks and enqueues them again.
     async fn pages(&mut self, report: &mut Report, state: &str) -> anyhow::Result<Option<f64>> {
         let pages = match self.place {
-            Place::Sqlite(_) => Some(self.pages_sqlite().await?),
-            Place::Postgres { .. } => Some(self.pages_postgres().await?),
-            Place::Memory => None,
+            Databases::Sqlite(_) => Some(self.pages_sqlite().await?),
+            Databases::Postgres { .. } => Some(self.pages_postgres().await?),
+            Databases::Memory => None,
         };
         if let Some(pages) = pages {
             report.put(&format!("{state}_pages"), pages);
@@ -207,8 +208,8 @@ fn claim_request(worker: WorkerKey, name: &str, max: usize) -> ClaimRequest {
         Route { queue: QueueName::default_queue(), name: RouteName::from_stored(name.to_owned()) };
     ClaimRequest {
         worker,
-        turns: Want::default(),
-        tasks: Want { routes: vec![route], max: u32::try_from(max).unwrap_or(u32::MAX) },
+        turns: ClaimFilter::default(),
+        tasks: ClaimFilter { routes: vec![route], max: u32::try_from(max).unwrap_or(u32::MAX) },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     }
@@ -216,7 +217,7 @@ fn claim_request(worker: WorkerKey, name: &str, max: usize) -> ClaimRequest {
 
 async fn commit_all(store: &dyn Store, commits: Vec<Commit>) -> anyhow::Result<()> {
     for result in store.commit(commits).await {
-        result.context("a commit failed")?;
+        result.context("commit failed")?;
     }
     Ok(())
 }

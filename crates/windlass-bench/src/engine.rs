@@ -1,5 +1,6 @@
-//! Workloads that go through the engine and `steps`, as a user's program does.
+//! Workloads that use the engine through the public API.
 
+pub(crate) mod cancel_latency;
 pub(crate) mod claim_latency;
 pub(crate) mod fanout;
 pub(crate) mod machines;
@@ -16,14 +17,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use windlass::{BoxError, Ctx, Engine, Options, WorkflowRef};
+use windlass::admin::Options;
+use windlass::{Ctx, Engine, WorkflowRef};
 
-use crate::backend::{Opened, Place, Target};
+use crate::backend::{Databases, OpenStore, Target};
 
-/// The store of another process of the same workload.
+/// The store of a second process of the same workload.
 #[derive(clap::Args)]
-pub(crate) struct Elsewhere {
-    /// A file, or an address with a schema.
+pub(crate) struct StoreLocation {
+    /// A SQLite file, or a PostgreSQL address with a schema.
     #[arg(long)]
     file: Option<PathBuf>,
     #[arg(long)]
@@ -32,20 +34,19 @@ pub(crate) struct Elsewhere {
     schema: Option<String>,
 }
 
-impl Elsewhere {
-    /// Opens it.
-    pub(crate) async fn open(&self) -> anyhow::Result<Opened> {
+impl StoreLocation {
+    pub(crate) async fn open(&self) -> anyhow::Result<OpenStore> {
         match (&self.file, &self.dsn, &self.schema) {
-            (Some(file), ..) => Opened::file(file),
-            (None, Some(dsn), Some(schema)) => Opened::schema(dsn, schema).await,
-            _ => anyhow::bail!("say --file, or --dsn and --schema"),
+            (Some(file), ..) => OpenStore::file(file),
+            (None, Some(dsn), Some(schema)) => OpenStore::schema(dsn, schema).await,
+            _ => anyhow::bail!("set --file, or --dsn and --schema"),
         }
     }
 }
 
-impl Place {
-    /// A second process of this program with one of its stores.
-    pub(crate) fn elsewhere(&self, workload: &str, name: &str) -> anyhow::Result<Command> {
+impl Databases {
+    /// The command for a second process of this program on one of the stores.
+    pub(crate) fn process_command(&self, workload: &str, name: &str) -> anyhow::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(workload);
         match self {
@@ -60,24 +61,24 @@ impl Place {
     }
 }
 
-/// An engine on an open store.
-pub(crate) async fn engine(opened: &Opened, options: Options) -> anyhow::Result<Engine> {
-    let options = Options { shared: matches!(opened, Opened::Postgres(_)), ..options };
-    Ok(Engine::builder().options(options).start(opened.store()).await?)
+/// Starts an engine on an open store.
+pub(crate) async fn engine(opened: &OpenStore, options: Options) -> anyhow::Result<Engine> {
+    let options = Options { shared: matches!(opened, OpenStore::Postgres(_)), ..options };
+    Ok(windlass::Builder::from(options).start(opened.store()).await?)
 }
 
-/// Opens a fresh store and an engine on it.
+/// Opens a new store and starts an engine on it.
 pub(crate) async fn fresh(
     target: &Target,
     options: Options,
-) -> anyhow::Result<(Place, Opened, Engine)> {
-    let place = Place::new(target)?;
+) -> anyhow::Result<(Databases, OpenStore, Engine)> {
+    let place = Databases::new(target)?;
     let opened = place.open("engine").await?;
     let engine = engine(&opened, options).await?;
     Ok((place, opened, engine))
 }
 
-/// The workflow of the load: a few steps that give a small value each.
+/// The workflow of the load: a few steps that each return a small value.
 pub(crate) fn few_steps(engine: &Engine, steps: usize) -> anyhow::Result<WorkflowRef<u64, u64>> {
     let keys: Arc<Vec<String>> = Arc::new((0..steps).map(|n| format!("step-{n}")).collect());
     let workflow = move |ctx: Ctx, n: u64| {
@@ -85,16 +86,16 @@ pub(crate) fn few_steps(engine: &Engine, steps: usize) -> anyhow::Result<Workflo
         async move {
             let mut sum = n;
             for key in keys.iter() {
-                let add = async || Ok::<_, BoxError>(1_u64);
+                let add = async || Ok(1_u64);
                 sum += ctx.step(key, add).await?;
             }
-            Ok::<_, BoxError>(sum)
+            Ok(sum)
         }
     };
     Ok(engine.workflow("load", workflow)?)
 }
 
-/// How many megabytes of memory this process has.
+/// The resident memory of this process in megabytes.
 pub(crate) fn rss_mb() -> f64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 =

@@ -1,4 +1,5 @@
-//! Flipped bits and cut files: each is noticed, or leaves everything as it was.
+//! `flips`: flips bits and truncates files. The store must detect each damage, or be unaffected by
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,32 +20,32 @@ use crate::report::Report;
 /// Options of `flips`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many copies of the closed file to damage.
+    /// The number of damaged copies of the closed file.
     #[arg(long, default_value_t = 10_000)]
     flips: u64,
-    /// How many copies of the log of an open store to damage.
+    /// The number of damaged copies of the log of an open store.
     #[arg(long, default_value_t = 1_000)]
     log_flips: u64,
-    /// The first seed; each copy has the next one.
+    /// The first seed; each copy uses the next one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Finished runs in the file.
+    /// The number of finished runs in the file.
     #[arg(long, default_value_t = 60)]
     runs: usize,
-    /// Commits in the log.
+    /// The number of commits in the log.
     #[arg(long, default_value_t = 300)]
     commits: usize,
-    /// The directory for the copies; else `target`.
+    /// The directory for the copies. Default: `target`.
     #[arg(long)]
     path: Option<PathBuf>,
 }
 
-/// Copies that are examined at once.
-const LANES: u64 = 2;
-/// A store that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Details of so many failures are printed.
-const SHOWN: usize = 20;
+/// The number of concurrent examinations.
+const CONCURRENCY: u64 = 2;
+/// The time limit of one examination.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The maximum number of printed failures.
+const PRINTED_MAX: usize = 20;
 
 /// Damages closed files, then logs.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
@@ -56,7 +57,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A store of one reader: the copies are small, and threads cost more than they give.
+/// Opens a store with one reader: the copies are small, and threads cost more than they gain.
 fn open_sqlite() -> Open {
     Arc::new(|path| {
         Box::pin(async move {
@@ -77,8 +78,8 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
     drop(store);
     report.put("close_log_bytes", fs::metadata(log_of(&path)).map_or(0, |log| log.len()));
     copy_log(&path)?;
-    let bytes = fs::read(&path).context("the sample cannot be read")?;
-    // The undamaged copy must read as it was written, or nothing below means anything.
+    let bytes = fs::read(&path).context("failed to read the sample")?;
+    // The undamaged copy must be unchanged, or the test is invalid.
     let copy = Copy::new(directory, "control")?;
     let control = examine(&open, copy.write(&bytes, &[])?, &record).await;
     anyhow::ensure!(control == Outcome::Unchanged, "without damage: {control:?}");
@@ -86,7 +87,7 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
     report.put("file_bytes", bytes.len()).put("file_runs", record.runs());
     let length = bytes.len();
     let shared = Arc::new((open, bytes, record));
-    let outcomes = lanes(args.flips, args.seed, directory, "file", move |seed, copy| {
+    let outcomes = examine_all(args.flips, args.seed, directory, "file", move |seed, copy| {
         let shared = shared.clone();
         async move {
             let (open, bytes, record) = &*shared;
@@ -108,7 +109,7 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
     Ok(())
 }
 
-/// Copies what a closed store has left in its log into the file: what is damaged is one file.
+/// Checkpoints the log of a closed store, so that one file is left to damage.
 fn copy_log(path: &Path) -> anyhow::Result<()> {
     let connection = rusqlite::Connection::open(path)?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -120,11 +121,11 @@ async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Res
     let path = directory.join("logged.db");
     let store = open(path.clone()).await?;
     let journal: Journal = write_log(store.clone(), args.commits, args.seed).await;
-    // Nobody writes now: the two files are what a crash at this moment would leave.
-    let bytes = fs::read(&path).context("the file cannot be read")?;
-    let log = fs::read(log_of(&path)).context("the store has no log")?;
+    // There are no writers now, so the two files are what a crash at this moment would leave.
+    let bytes = fs::read(&path).context("failed to read the file")?;
+    let log = fs::read(log_of(&path)).context("failed to read the log")?;
     store.close().await?;
-    anyhow::ensure!(!log.is_empty(), "the store has nothing in its log");
+    anyhow::ensure!(!log.is_empty(), "the log of the store is empty");
     let copy = Copy::new(directory, "control-log")?;
     let control = examine_log(&open, copy.write(&bytes, &log)?, &journal).await;
     let all = Remains::Prefix(journal.commits());
@@ -133,7 +134,7 @@ async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Res
     report.put("log_bytes", log.len()).put("log_commits", journal.commits());
     let commits = journal.commits();
     let shared = Arc::new((open, bytes, log, journal));
-    let counts = lanes(args.log_flips, args.seed, directory, "log", move |seed, copy| {
+    let counts = examine_all(args.log_flips, args.seed, directory, "log", move |seed, copy| {
         let shared = shared.clone();
         async move {
             let (open, bytes, log, journal) = &*shared;
@@ -156,7 +157,7 @@ async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-/// How often each word was the answer, and what must not have been.
+/// The number of each outcome, and the failures.
 #[derive(Default)]
 struct Counts {
     words: BTreeMap<&'static str, u64>,
@@ -169,18 +170,18 @@ impl Counts {
     }
 
     fn fail(&self, report: &mut Report, what: &str) {
-        for bad in self.bad.iter().take(SHOWN) {
+        for bad in self.bad.iter().take(PRINTED_MAX) {
             report.fail(format!("{what}: {bad}"));
         }
-        if self.bad.len() > SHOWN {
-            report.fail(format!("{what}: and {} more", self.bad.len() - SHOWN));
+        if self.bad.len() > PRINTED_MAX {
+            report.fail(format!("{what}: and {} more", self.bad.len() - PRINTED_MAX));
         }
     }
 }
 
-/// Examines so many seeds, a few at a time. A store that panics or hangs on a damaged file fails
-/// as one that misses the damage.
-async fn lanes<F, A>(
+/// Examines a number of seeds, a few concurrently. A panic or a timeout counts like an undetected
+/// damage.
+async fn examine_all<F, A>(
     count: u64,
     first: u64,
     directory: &Path,
@@ -192,33 +193,33 @@ where
     A: Future<Output = anyhow::Result<(&'static str, Option<String>)>> + Send + 'static,
 {
     let mut lanes = Vec::new();
-    for lane in 0..LANES {
+    for lane in 0..CONCURRENCY {
         let (directory, name) = (directory.to_owned(), format!("{name}-{lane}"));
         let examine_one = examine_one.clone();
         lanes.push(tokio::spawn(async move {
             let mut counts = Counts::default();
             let mut seed = first + lane;
             while seed < first + count {
-                // A directory of its own: a store that hangs keeps its files.
+                // A separate directory, because a store that hangs keeps its files open.
                 let copy = Copy::new(&directory, &format!("{name}-{seed}"))?;
                 let used = copy.0.clone();
                 let one = tokio::spawn(examine_one(seed, copy));
-                let (word, bad) = match tokio::time::timeout(PATIENCE, one).await {
+                let (word, bad) = match tokio::time::timeout(TIME_LIMIT, one).await {
                     Ok(Ok(answer)) => answer?,
-                    Ok(Err(panic)) => ("missed", Some(format!("PANICKED: {panic}"))),
-                    Err(_) => ("missed", Some("HANGS".to_owned())),
+                    Ok(Err(panic)) => ("missed", Some(format!("panic: {panic}"))),
+                    Err(_) => ("missed", Some("timeout".to_owned())),
                 };
                 *counts.words.entry(word).or_default() += 1;
                 counts.bad.extend(bad.map(|bad| format!("seed {seed}: {bad}")));
-                fs::remove_dir_all(&used).context("a copy cannot be removed")?;
-                seed += LANES;
+                fs::remove_dir_all(&used).context("failed to remove a copy")?;
+                seed += CONCURRENCY;
             }
             anyhow::Ok(counts)
         }));
     }
     let mut all = Counts::default();
     for lane in lanes {
-        let counts = lane.await.context("a lane panicked")??;
+        let counts = lane.await.context("an examination task panicked")??;
         for (word, count) in counts.words {
             *all.words.entry(word).or_default() += count;
         }
@@ -233,16 +234,16 @@ struct Copy(PathBuf);
 impl Copy {
     fn new(directory: &Path, name: &str) -> anyhow::Result<Self> {
         let path = directory.join(name);
-        fs::create_dir_all(&path).context("a directory cannot be made")?;
+        fs::create_dir_all(&path).context("failed to create a directory")?;
         Ok(Self(path))
     }
 
-    /// Writes the file, and its log if it has one.
+    /// Writes the file, and its log if there is one.
     fn write(&self, bytes: &[u8], log: &[u8]) -> anyhow::Result<PathBuf> {
         let path = self.0.join("copy.db");
-        fs::write(&path, bytes).context("a copy cannot be written")?;
+        fs::write(&path, bytes).context("failed to write a copy")?;
         if !log.is_empty() {
-            fs::write(log_of(&path), log).context("a log cannot be written")?;
+            fs::write(log_of(&path), log).context("failed to write a log")?;
         }
         Ok(path)
     }

@@ -1,4 +1,4 @@
-//! What a store and the engine on it do while nothing is due, with runs that sleep for a day.
+//! `idle`: the activity of a store and its engine while all runs sleep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use windlass::{BoxError, Ctx, Engine, Options};
+use windlass::admin::Options;
+use windlass::{Ctx, Engine};
 
-use crate::backend::{Opened, Place, Target};
+use crate::backend::{Databases, OpenStore, Target};
 use crate::report::Report;
 
 /// Options of `idle`.
@@ -18,58 +19,58 @@ use crate::report::Report;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// For how long to watch.
+    /// The duration of the measurement in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// How many runs sleep meanwhile.
+    /// The number of sleeping runs.
     #[arg(long, default_value_t = 100)]
     runs: u64,
-    /// The store alone, without an engine.
+    /// Measure the store without an engine.
     #[arg(long)]
     bare: bool,
 }
 
-/// What an open store may still do because it was just opened.
+/// The time in which a store finishes its own work after it was opened.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How often the monitor looks at PostgreSQL's backends.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The poll interval for PostgreSQL's backends.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Opens a store, listens, waits, and says what it did.
+/// Opens a store, waits, and reports its activity.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = watch(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn watch(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let before = threads()?;
     let opened = place.open("idle").await?;
     let wakeups = Arc::new(AtomicU64::new(0));
-    let heard = wakeups.clone();
+    let counter = wakeups.clone();
     opened.store().listen(Arc::new(move |_| {
-        heard.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     }));
     let engine = match args.bare {
         true => None,
         false => Some(sleeping(&opened, args.runs).await?),
     };
     tokio::time::sleep(SETTLE).await;
-    let (asked_before, cpu_before) = (engine.as_ref().map_or(0, asked), cpu_ms());
+    let (calls_before, cpu_before) = (engine.as_ref().map_or(0, store_calls), cpu_ms());
 
     let span = Duration::from_secs(args.seconds);
     let mut report = Report::default();
     report.put("store", args.target.name()).put("seconds", args.seconds);
     let minutes = span.as_secs_f64() / 60.0;
     match place {
-        Place::Postgres { .. } => {
+        Databases::Postgres { .. } => {
             let seen = watch_backends(place, span).await?;
             report
                 .put("queries_per_min", seen.queries as f64 / minutes)
                 .put("backends", seen.backends);
         }
         _ => {
-            // A thread that never wakes runs no statement: its wake-ups bound them from above.
+            // A statement needs at least one wake-up of a thread, so wake-ups are an upper bound.
             let own: BTreeSet<u64> =
                 threads()?.into_keys().filter(|id| !before.contains_key(id)).collect();
             let start = switches(&own)?;
@@ -82,41 +83,41 @@ async fn watch(args: &Args, place: &Place) -> anyhow::Result<Report> {
         .put("wakeups", wakeups.load(Ordering::Relaxed))
         .put("cpu_ms_per_min", (cpu_ms() - cpu_before) / minutes);
     if let Some(engine) = &engine {
-        let calls = asked(engine) - asked_before;
+        let calls = store_calls(engine) - calls_before;
         report.put("engine_calls_per_min", calls as f64 / minutes).put("sleeping", args.runs);
         if args.target.name() == "sqlite" && calls > 0 {
-            report.fail(format!("an idle engine asked its embedded store {calls} times"));
+            report.fail(format!("an idle engine called its embedded store {calls} times"));
         }
-        engine.shutdown(Duration::from_secs(1)).await?;
+        engine.core().shutdown(Duration::from_secs(1)).await?;
     }
     opened.store().close().await?;
     Ok(report)
 }
 
-// An engine with runs that have nothing to do for a day.
-async fn sleeping(opened: &Opened, runs: u64) -> anyhow::Result<Engine> {
+// Starts an engine with runs that sleep for a day.
+async fn sleeping(opened: &OpenStore, runs: u64) -> anyhow::Result<Engine> {
     let engine = crate::engine::engine(opened, Options::default()).await?;
     let workflow = engine.workflow("sleeper", |ctx: Ctx, (): ()| async move {
         ctx.sleep("a day", "1 day").await?;
-        Ok::<_, BoxError>(())
+        Ok(())
     })?;
     for _ in 0..runs {
         workflow.start(()).await?;
     }
-    while engine.load().0 > 0 {
+    while engine.core().load().0 > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(engine)
 }
 
-// How often the engine has asked its store for something.
-fn asked(engine: &Engine) -> u64 {
-    let metrics = engine.metrics();
+// The number of calls of the engine to its store.
+fn store_calls(engine: &Engine) -> u64 {
+    let metrics = engine.admin().metrics();
     let counters = [&metrics.claims, &metrics.promotions, &metrics.commits, &metrics.renewals];
     counters.into_iter().map(windlass_engine::Counter::get).sum()
 }
 
-// Of this process, from its start, in ticks of 10 ms.
+// The processor time of this process, with a resolution of 10 ms.
 fn cpu_ms() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default();
@@ -126,14 +127,14 @@ fn cpu_ms() -> f64 {
     (field(11) + field(12)) * 10.0
 }
 
-struct Seen {
+struct BackendActivity {
     queries: u64,
     backends: usize,
 }
 
-/// Looks again and again at when each other backend began its last statement: every change is a
-/// statement. The monitor itself, and whoever is no client, is left out.
-async fn watch_backends(place: &Place, span: Duration) -> anyhow::Result<Seen> {
+/// Polls the start time of the last statement of all other backends; each change is a statement.
+/// Ignores the monitor itself and backends that are not clients.
+async fn watch_backends(place: &Databases, span: Duration) -> anyhow::Result<BackendActivity> {
     let monitor = place.connect().await?;
     let sql = "SELECT pid, query_start::text FROM pg_stat_activity \
                WHERE datname = current_database() AND backend_type = 'client backend' \
@@ -152,15 +153,17 @@ async fn watch_backends(place: &Place, span: Duration) -> anyhow::Result<Seen> {
             last.insert(pid, began);
         }
         first = false;
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    Ok(Seen { queries, backends: last.len() })
+    Ok(BackendActivity { queries, backends: last.len() })
 }
 
 /// The threads of this process, by id, with their names.
 fn threads() -> anyhow::Result<BTreeMap<u64, String>> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc/self/task").context("this system does not list threads")? {
+    for entry in
+        fs::read_dir("/proc/self/task").context("failed to list the threads of this process")?
+    {
         let entry = entry?;
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         if let Ok(id) = entry.file_name().to_string_lossy().parse() {
@@ -170,13 +173,13 @@ fn threads() -> anyhow::Result<BTreeMap<u64, String>> {
     Ok(found)
 }
 
-/// How often these threads went to sleep of their own accord, which is how often they woke.
+/// The number of voluntary context switches of these threads, which equals their wake-ups.
 fn switches(ids: &BTreeSet<u64>) -> anyhow::Result<u64> {
     let mut count = 0;
     for id in ids {
         let status = fs::read_to_string(format!("/proc/self/task/{id}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        count += line.context("no count of switches")?.trim().parse::<u64>()?;
+        count += line.context("the count of context switches is missing")?.trim().parse::<u64>()?;
     }
     Ok(count)
 }

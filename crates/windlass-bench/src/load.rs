@@ -1,4 +1,4 @@
-//! The load of `store`: many callers, each a run's commits one after the other.
+//! `store`: many callers, each of which sends the commits of its runs in sequence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,61 +7,65 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use windlass_kernel::{Commit, Store, Timestamp};
 
-use crate::backend::{Opened, Place, Target};
+use crate::backend::{Databases, OpenStore, Target};
 use crate::calibrate::{self, Shape};
+use crate::generator::RunGenerator;
 use crate::report::{Report, Times};
-use crate::script::Author;
 
 /// Options of `store`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 20_000)]
     runs: u64,
-    /// Steps a run.
+    /// Steps of a run.
     #[arg(long, default_value_t = 3)]
     steps: usize,
-    /// How many callers at once.
+    /// The number of concurrent callers.
     #[arg(long, default_value_t = 2_000)]
     in_flight: usize,
-    /// Leave out the calibration.
+    /// Omit the calibration.
     #[arg(long)]
     uncalibrated: bool,
 }
 
-/// One load that went through.
-struct Driven {
+/// The result of a load.
+struct LoadResult {
     runs_per_s: f64,
     times: Times,
     batch_avg: f64,
 }
 
-/// A short load first, to warm up and to learn the size of the batches; then calibration, load,
-/// calibration, so that a machine that slows down meanwhile slows both.
+/// Runs a short load to warm up and to find the batch size, then calibration, load, calibration, so
+/// that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
-    let author = Arc::new(Author::new(args.steps)?);
-    let result = measure(args, &place, &author).await;
+    let place = Databases::new(&args.target)?;
+    let generator = Arc::new(RunGenerator::new(args.steps)?);
+    let result = measure(args, &place, &generator).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place, author: &Arc<Author>) -> anyhow::Result<Report> {
+async fn measure(
+    args: &Args,
+    place: &Databases,
+    generator: &Arc<RunGenerator>,
+) -> anyhow::Result<Report> {
     let opened = place.open("load").await?;
     let warm_up = (args.runs / 10).clamp(1, 5_000);
-    let pilot = drive(&opened, author, args.in_flight, 0, warm_up).await?;
+    let pilot = drive(&opened, generator, args.in_flight, 0, warm_up).await?;
     let calibrated = async |batch_avg: f64, name: &str| -> anyhow::Result<Option<f64>> {
         if args.uncalibrated {
             return Ok(None);
         }
         let batch = (batch_avg.round() as usize).max(1);
         let shape = Shape { runs: args.runs, batch, in_flight: args.in_flight };
-        calibrate::runs_per_s(place, name, author, shape).await.map(Some)
+        calibrate::runs_per_s(place, name, generator, shape).await.map(Some)
     };
     let before = calibrated(pilot.batch_avg, "before").await?;
-    let driven = drive(&opened, author, args.in_flight, warm_up, args.runs).await?;
+    let driven = drive(&opened, generator, args.in_flight, warm_up, args.runs).await?;
     let after = calibrated(driven.batch_avg, "after").await?;
     opened.store().close().await?;
 
@@ -88,93 +92,93 @@ async fn measure(args: &Args, place: &Place, author: &Arc<Author>) -> anyhow::Re
     Ok(report)
 }
 
-/// The load on a fresh store, without a calibration: what an engine's load is compared with.
-pub(crate) async fn bare(
-    place: &Place,
+/// The load on a new store, without calibration. Loads of the engine are compared with it.
+pub(crate) async fn bare_store_rate(
+    place: &Databases,
     name: &str,
     runs: u64,
     steps: usize,
     in_flight: usize,
 ) -> anyhow::Result<f64> {
-    let author = Arc::new(Author::new(steps)?);
+    let generator = Arc::new(RunGenerator::new(steps)?);
     let opened = place.open(&format!("bare_{name}")).await?;
     let warm_up = (runs / 10).clamp(1, 5_000);
-    drive(&opened, &author, in_flight, 0, warm_up).await?;
-    let driven = drive(&opened, &author, in_flight, warm_up, runs).await?;
+    drive(&opened, &generator, in_flight, 0, warm_up).await?;
+    let driven = drive(&opened, &generator, in_flight, warm_up, runs).await?;
     opened.store().close().await?;
     Ok(driven.runs_per_s)
 }
 
 async fn drive(
-    opened: &Opened,
-    author: &Arc<Author>,
+    opened: &OpenStore,
+    generator: &Arc<RunGenerator>,
     in_flight: usize,
     first: u64,
     runs: u64,
-) -> anyhow::Result<Driven> {
+) -> anyhow::Result<LoadResult> {
     let next = Arc::new(AtomicU64::new(first));
     let callers = u64::try_from(in_flight).unwrap_or(u64::MAX).min(runs);
     let started = Instant::now();
     let handles: Vec<_> = (0..callers)
         .map(|_| {
-            let (store, author, next) = (opened.store(), author.clone(), next.clone());
-            tokio::spawn(async move { call(&*store, &author, &next, first + runs).await })
+            let (store, generator, next) = (opened.store(), generator.clone(), next.clone());
+            tokio::spawn(async move { call(&*store, &generator, &next, first + runs).await })
         })
         .collect();
-    let mut answers = Answers::default();
+    let mut results = CommitResults::default();
     for handle in handles {
         let caller = handle.await.context("a caller panicked")??;
-        answers.times.extend(caller.times);
-        answers.clock.extend(caller.clock);
+        results.times.extend(caller.times);
+        results.clock.extend(caller.clock);
     }
     let elapsed = started.elapsed();
-    // All commits of a transaction are answered with one reading of the store's clock.
-    answers.clock.sort_unstable();
-    answers.clock.dedup();
-    Ok(Driven {
+    // All commits of a transaction return the same time of the store's clock.
+    results.clock.sort_unstable();
+    results.clock.dedup();
+    Ok(LoadResult {
         runs_per_s: runs as f64 / elapsed.as_secs_f64(),
-        batch_avg: answers.times.len() as f64 / answers.clock.len().max(1) as f64,
-        times: answers.times,
+        batch_avg: results.times.len() as f64 / results.clock.len().max(1) as f64,
+        times: results.times,
     })
 }
 
-/// What a caller was told: how late, and what the store's clock showed.
+/// The duration of each commit, and the returned times of the store's clock.
 #[derive(Default)]
-struct Answers {
+struct CommitResults {
     times: Times,
     clock: Vec<Timestamp>,
 }
 
-// One caller: takes the next run until there is none.
+// One caller: executes runs until there are no more.
 async fn call(
     store: &dyn Store,
-    author: &Author,
+    generator: &RunGenerator,
     next: &AtomicU64,
     end: u64,
-) -> anyhow::Result<Answers> {
-    let mut answers = Answers::default();
+) -> anyhow::Result<CommitResults> {
+    let mut results = CommitResults::default();
     loop {
         let n = next.fetch_add(1, Ordering::Relaxed);
         if n >= end {
-            return Ok(answers);
+            return Ok(results);
         }
-        let (mut script, commit) = author.create(n)?;
-        answers.send(store, commit).await?;
-        for step in 0..author.steps() {
-            answers.send(store, author.step(&mut script, step)?).await?;
+        let (mut run, commit) = generator.create(n)?;
+        results.send(store, commit).await?;
+        for step in 0..generator.steps() {
+            results.send(store, generator.step(&mut run, step)?).await?;
         }
-        answers.send(store, author.complete(&mut script)?).await?;
+        results.send(store, generator.complete(&mut run)?).await?;
     }
 }
 
-impl Answers {
+impl CommitResults {
     async fn send(&mut self, store: &dyn Store, commit: Commit) -> anyhow::Result<()> {
         let started = Instant::now();
         let mut results = store.commit(vec![commit]).await;
         self.times.add(started.elapsed());
-        let result = results.pop().ok_or_else(|| anyhow!("a commit without an answer"))?;
-        let committed = result.context("a commit of the load failed")?;
-        anyhow::ensure!(!committed.repeated, "a commit of the load was written before");
+        let result = results.pop().ok_or_else(|| anyhow!("a commit has no result"))?;
+        let committed = result.context("commit failed")?;
+        anyhow::ensure!(!committed.repeated, "a commit was written twice");
         self.clock.push(committed.now);
         Ok(())
     }

@@ -1,33 +1,32 @@
-//! Workloads of Windlass, each measured against a calibration of the same run.
+//! Benchmarks of Windlass. Most of them compare their result with a calibration on the same
+//! machine.
 //!
-//! docs/benchmarks.md says how each is run and what its figures mean.
+//! docs/benchmarks.md describes the workloads and their figures.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a benchmark lives in the real world: it reads clocks, starts tasks and waits"
-)]
+#![allow(clippy::disallowed_methods, reason = "benchmarks need the real clock, tasks and waits")]
 
 mod backend;
 mod calibrate;
 mod claim;
 mod engine;
 mod flips;
+mod generator;
 mod idle;
 mod load;
 mod report;
-mod script;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 use crate::report::Report;
 
-// A commit is made by one thread and dropped by another, which the allocator of glibc pays for with
-// locks: a fifth of the processor time of a load. The binary `windlass` has the same.
+// One thread creates a commit and another drops it. glibc's allocator takes locks for that pattern,
+// which costs a fifth of the processor time under load. The `windlass` binary uses the same
+// allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measures Windlass's stores and engine.
+/// Benchmarks of the stores and the engine of Windlass.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -36,55 +35,57 @@ struct Cli {
     /// Print one JSON object as the last line.
     #[arg(long, global = true)]
     json: bool,
-    /// Threads of the runtime. SQLite's writer is a thread beside them.
+    /// The number of runtime threads. SQLite's writer is an additional thread.
     #[arg(long, global = true, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 }
 
 #[derive(Subcommand)]
 enum Workload {
-    /// Runs of a few steps, committed step by step by many callers at once.
+    /// Runs of a few steps, written by many concurrent callers directly to the store.
     Store(load::Args),
-    /// Claims from an empty, a full and a crowded store, and whether they drift.
+    /// The cost of claims on an empty, a full and a crowded store.
     Claim(claim::Args),
-    /// What a store and an engine do when there is nothing to do.
+    /// The activity of an idle store and engine.
     Idle(idle::Args),
-    /// Runs of a few steps through the public API, from many callers at once.
+    /// Runs of a few steps through the public API, from many concurrent callers.
     Steps(engine::steps::Args),
-    /// Runs of a few steps of a relay, beside the same load of `steps`.
+    /// Runs of a relay with a few steps, compared with the same load of `steps`.
     Relays(engine::relays::Args),
-    /// Runs of a machine with a few activities, from many callers at once.
+    /// Runs of a machine with a few activities, from many concurrent callers.
     Machines(engine::machines::Args),
-    /// A queue full of tasks that do nothing.
+    /// A queue of empty tasks.
     Tasks(engine::tasks::Args),
-    /// A process of `tasks`.
+    /// A worker process of `tasks`.
     #[command(hide = true)]
     TasksWorker(engine::tasks::WorkerArgs),
-    /// A thousand workers, some of which die all the time.
+    /// A thousand workers, of which some are killed all the time.
     #[command(name = "workers-1000")]
     Workers1000(engine::workers_1000::Args),
-    /// How long activities wait before they are begun.
+    /// The time from scheduling an activity to its start.
     ClaimLatency(engine::claim_latency::Args),
     /// The process of `claim-latency` that serves only the activities.
     #[command(hide = true)]
     ClaimLatencyWorker(engine::claim_latency::WorkerArgs),
+    /// How long a cancel request takes to reach the step that runs.
+    CancelLatency(engine::cancel_latency::Args),
     /// One run at a time.
     Sequential(engine::sequential::Args),
     /// One run with many waits.
     Waits(engine::waits::Args),
     /// One run with many concurrent steps.
     Fanout(engine::fanout::Args),
-    /// A store full of runs that sleep.
+    /// A store full of sleeping runs.
     Sleeping(engine::sleeping::Args),
     /// The process that fills the store of `sleeping`.
     #[command(hide = true)]
     SleepingFill(engine::sleeping::FillArgs),
-    /// A process is killed with runs in flight.
+    /// Recovery after a process is killed with runs in flight.
     Recover(engine::recover::Args),
     /// The process that `recover` kills.
     #[command(hide = true)]
     RecoverVictim(engine::recover::VictimArgs),
-    /// Flipped bits and cut files: each is noticed, or changes nothing.
+    /// Flips bits and truncates files: the store must detect it or be unaffected.
     Flips(flips::Args),
 }
 
@@ -94,7 +95,7 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(cli.threads.into())
         .enable_all()
         .build()
-        .context("the runtime does not start")?;
+        .context("failed to start the runtime")?;
     let report = runtime.block_on(run(cli.workload))?;
     report.print(cli.json);
     if report.failed() {
@@ -120,6 +121,7 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::ClaimLatencyWorker(args) => {
             engine::claim_latency::process(&args).await.map(|()| Report::default())
         }
+        Workload::CancelLatency(args) => engine::cancel_latency::run(&args).await,
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,

@@ -1,11 +1,11 @@
-//! Figures: percentiles of times, lines for people, and one JSON object for programs.
+//! The figures of a benchmark: percentiles, a text report, and a JSON object.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What a workload found, in the order in which it found it.
+/// The figures of a workload, in order.
 #[derive(Default)]
 pub(crate) struct Report {
     lines: Vec<(String, String)>,
@@ -14,7 +14,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Notes a figure. Floating-point ones are cut to what is worth reading.
+    /// Adds a figure. Rounds floating-point numbers.
     pub(crate) fn put(&mut self, name: &str, value: impl Serialize) -> &mut Self {
         let value = rounded(serde_json::to_value(value).unwrap_or(Value::Null));
         let shown = match &value {
@@ -26,17 +26,17 @@ impl Report {
         self
     }
 
-    /// Notes something that must not be: the process then ends with 1.
+    /// Adds a failure: the exit code is then 1.
     pub(crate) fn fail(&mut self, what: impl Into<String>) {
         self.failures.push(what.into());
     }
 
-    /// Whether something was found that must not be.
+    /// Whether there is a failure.
     pub(crate) fn failed(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// Prints it: lines, then the object if it is asked for.
+    /// Prints the figures, and optionally the JSON object.
     pub(crate) fn print(&self, json: bool) {
         let width = self.lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, shown) in &self.lines {
@@ -55,7 +55,7 @@ impl Report {
     }
 }
 
-/// Four significant digits are more than a benchmark knows.
+/// Rounds to four significant digits, which is more than the precision of a benchmark.
 fn rounded(value: Value) -> Value {
     match value.as_f64() {
         Some(number) if value.is_f64() && number != 0.0 && number.is_finite() => {
@@ -67,33 +67,32 @@ fn rounded(value: Value) -> Value {
     }
 }
 
-/// Times of one kind of call, kept one by one so that percentiles are exact.
+/// The durations of one kind of call, all stored so that percentiles are exact.
 #[derive(Default)]
 pub(crate) struct Times(Vec<u64>);
 
 impl Times {
-    /// Adds one.
     pub(crate) fn add(&mut self, time: Duration) {
         self.0.push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of another.
+    /// Adds all durations of another.
     pub(crate) fn extend(&mut self, other: Times) {
         self.0.extend(other.0);
     }
 
-    /// How many there are.
+    /// The number of durations.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The times of one part, by position: the first tenth is `0.0..0.1`.
+    /// The durations of one part by position: the first tenth is `0.0..0.1`.
     pub(crate) fn part(&self, from: f64, to: f64) -> Times {
         let at = |share: f64| (self.0.len() as f64 * share).round() as usize;
         Times(self.0[at(from)..at(to)].to_vec())
     }
 
-    /// The time that this share of all does not exceed, in milliseconds.
+    /// The percentile in milliseconds.
     pub(crate) fn percentile_ms(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_cut_to_four_digits() {
+    fn figures_are_rounded_to_four_digits() {
         for (value, expect) in
             [(12_345.678, "12346.0"), (0.123_456, "0.1235"), (3.0, "3.0"), (0.0, "0.0")]
         {

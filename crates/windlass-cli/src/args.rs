@@ -1,4 +1,4 @@
-//! The command line: every command, option and example, as clap reads and documents it.
+//! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
 mod http;
@@ -19,7 +19,7 @@ pub(crate) use admin::{
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
-    ListArgs, LogFilter, LogsArgs, Named, PauseArgs, PauseWaitArgs, RestartArgs, RunRef,
+    ListArgs, LogFilter, LogsArgs, PauseArgs, PauseWaitArgs, RestartArgs, RunRef, RunTarget,
     RunsCommand, SendEventArgs, TerminateArgs, WaitArgs, WatchArgs,
 };
 pub(crate) use schedules::{PutArgs, SchedulesCommand};
@@ -30,20 +30,20 @@ Examples:
   windlass                                     start a development server in this folder
   windlass runs create hello --params '\"world\"' --wait
                                                start a run and wait for its result
-  windlass runs list --status errored          which runs failed
-  windlass why order/order-42                  why is this run not moving
+    windlass runs list --status errored          list failed runs
+    windlass why order/order-42                  explain why a run makes no progress
   windlass server --store postgres://db/app --bind 0.0.0.0:7878
-                                               serve a store to others
-  windlass verify --store sqlite:app.db        recompute every hash of a store
+                                               serve a store over the network
+  windlass verify --store sqlite:app.db        recompute all hashes of a store
 
 Exit codes:
-  0 done   1 something failed   2 wrong usage   3 not found
-  4 the run that was waited for failed   5 timeout   6 not allowed
+    0 success   1 failure   2 invalid usage   3 not found
+    4 the run did not complete successfully   5 timeout   6 not authorized
 
-Commands that manage runs speak HTTP with the server at --url (WINDLASS_URL, by default
-http://127.0.0.1:7878/api). Commands with --store open a store themselves.";
+  Commands that manage runs call the server at --url (WINDLASS_URL, by default
+  http://127.0.0.1:7878/api) over HTTP. Commands with --store open the store directly.";
 
-/// Durable workflows: one SQLite file, or PostgreSQL for many machines.
+/// Durable workflows on one SQLite file, or on PostgreSQL for many machines.
 #[derive(Parser)]
 #[command(
     name = "windlass",
@@ -55,80 +55,80 @@ http://127.0.0.1:7878/api). Commands with --store open a store themselves.";
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// What `windlass` without a command does.
+    /// Options of `windlass dev`, the default command.
     #[command(flatten)]
     pub(crate) dev: DevArgs,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Start a development server with sample workflows. The default command.
+    /// Start a development server with sample workflows (the default command).
     #[command(after_help = DEV_EXAMPLES)]
     Dev(DevArgs),
-    /// Serve a store over HTTP, for production.
+    /// Start a production server that serves a store over HTTP.
     #[command(after_help = SERVER_EXAMPLES)]
     Server(Box<ServerArgs>),
-    /// Which workflows there are.
+    /// List workflows.
     Workflows(WorkflowsArgs),
-    /// List, inspect and operate runs.
+    /// List, inspect and control runs.
     #[command(visible_alias = "instances")]
     Runs(RunsArgs),
-    /// Why a run is not moving: the chain of what it waits for, in plain words.
+    /// Explain why a run makes no progress: everything that it waits for.
     #[command(after_help = "\
 Examples:
   windlass why order/order-42
   windlass why order order-42
   windlass why 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Why(WhyArgs),
-    /// Start runs at times that repeat.
+    /// Manage schedules, which start runs at recurring times.
     Schedules(SchedulesArgs),
-    /// API keys of a server.
+    /// Manage the API keys of a server.
     Keys(KeysArgs),
-    /// The processes that do the work: list, look at one, drain one.
+    /// List, inspect and drain workers, the processes that execute runs and tasks.
     Workers(WorkersArgs),
-    /// Activities and effects that wait or are being done.
+    /// Inspect queued and running tasks (activities and effects).
     Tasks(TasksArgs),
-    /// Dead letters: tasks that were given up.
+    /// Manage dead letters: tasks that failed permanently.
     Dlq(DlqArgs),
-    /// Circuit breakers.
+    /// List and reset circuit breakers.
     Breakers(BreakersArgs),
-    /// Endpoints of webhooks that are disabled.
+    /// List and enable disabled webhook endpoints.
     Webhooks(WebhooksArgs),
-    /// How the system is. Ends with 1 if it is unhealthy.
+    /// Show the health of the system. The exit code is 1 if it is unhealthy.
     Health(HealthArgs),
-    /// Say what a store is and what is in it.
+    /// Show the version, clock and contents of a store.
     #[command(after_help = "\
 Examples:
   windlass info
   windlass info --store postgres://db/app -o json")]
     Info(InspectArgs),
-    /// Check a store and the machine under it: schema, clock, disk, fsync, old transactions.
+    /// Check a store and its machine: schema, clock, disk, fsync, old transactions.
     ///
-    /// Ends with 1 if something should be done. Nothing in the store is changed. A SQLite store belongs
-    /// to one process at a time: stop the server first.
+    /// The exit code is 1 if a check finds a problem. The command does not change the store. Only
+    /// one process can open a SQLite store at a time: stop the server first.
     #[command(after_help = "\
 Examples:
   windlass doctor
   windlass doctor --store postgres://db/app -o json")]
     Doctor(InspectArgs),
-    /// Recompute the hash chains of a store, and what events say of their rows.
+    /// Recompute the hash chains of a store and compare events with their rows.
     ///
-    /// Nothing in the store is changed. A SQLite store belongs to one process at a time: stop the server
-    /// first.
+    /// The command does not change the store. Only one process can open a SQLite store at a time:
+    /// stop the server first.
     Verify(VerifyArgs),
-    /// Bring the schema of a store up to what this build needs.
+    /// Migrate the schema of a store to the version of this build.
     #[command(after_help = "\
 Examples:
   windlass migrate --store sqlite:app.db
   windlass migrate --store postgres://db/app")]
     Migrate(InspectArgs),
-    /// Write runs as JSON Lines, to be imported into another store.
+    /// Export runs as JSON Lines for import into another store.
     Export(ExportArgs),
-    /// Read runs that were exported. Runs that are there already are skipped.
+    /// Import exported runs. Runs that already exist are skipped.
     Import(ImportArgs),
-    /// The settings of `windlass server`.
+    /// Inspect the settings of `windlass server`.
     Config(ConfigArgs),
-    /// Print the completion script of a shell.
+    /// Print a shell completion script.
     #[command(after_help = "\
 Examples:
   windlass completions bash > /etc/bash_completion.d/windlass
@@ -138,16 +138,16 @@ Examples:
         /// The shell.
         shell: Shell,
     },
-    /// Write man pages, one for each command.
+    /// Write one man page for each command.
     #[command(after_help = "\
 Examples:
   windlass man --out /usr/local/share/man/man1")]
     Man {
-        /// The folder they are written to. It is made if it is missing.
+        /// The output directory. It is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Print the reference of the command line as Markdown.
+    /// Print this reference as Markdown.
     #[command(hide = true)]
     Docs,
 }
@@ -155,23 +155,23 @@ Examples:
 const DEV_EXAMPLES: &str = "\
 Examples:
   windlass dev                                 state in ./.windlass, port 7878 or the next free one
-  windlass dev --ephemeral                     keep nothing
+  windlass dev --ephemeral                     keep the state in memory
   windlass dev --port 9000 --store sqlite:/tmp/try.db
   windlass dev --relay greet=http://127.0.0.1:9000/";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct DevArgs {
-    /// The port to listen on. [default: 7878 or the next free one]
+    /// The port to listen on. [default: 7878, or the next free port]
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// Keep everything in memory, and forget it at the end.
+    /// Keep the state in memory; it is lost when the server stops.
     #[arg(long, conflicts_with = "store")]
     pub(crate) ephemeral: bool,
-    /// Where the state is kept. [default: sqlite:.windlass/windlass.db]
+    /// The store. [default: sqlite:.windlass/windlass.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// Serve a relay whose steps are run by a URL on this machine, signed with the secret in
-    /// WINDLASS_RELAY_SECRET. Can be given more than once.
+    /// Serve a relay whose steps are executed by a URL on this machine. Requests are signed with
+    /// the secret in WINDLASS_RELAY_SECRET. Can be repeated.
     #[arg(long = "relay", value_name = "NAME=URL")]
     pub(crate) relays: Vec<String>,
     /// A config file with the tables `[[relays]]` and `[webhooks]`.
@@ -184,62 +184,64 @@ Examples:
   windlass server --store sqlite:/var/lib/windlass/app.db
   windlass server --store postgres://app@db/app --bind 0.0.0.0:7878
   WINDLASS_STORE=postgres://app@db/app windlass server --config /etc/windlass.toml
-  windlass config show                         what would be used, and where it comes from
+  windlass config show                         show the effective settings and their origin
 
-Every setting can be a flag, an environment variable WINDLASS_<NAME> or a line of the config file
-(TOML, windlass.toml in the current folder or --config). A flag wins over the environment, the
-environment over the file. Without a credential a server listens on loopback only.";
+Set each setting with a flag, with an environment variable WINDLASS_<NAME>, or in the config file
+(TOML; windlass.toml in the current directory, or --config). Flags override the environment, the
+environment overrides the file. Without authentication a server listens on loopback only.";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct ServerArgs {
-    /// The config file. [default: windlass.toml, if there is one]
+    /// The config file. [default: windlass.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where the state is kept: `sqlite:PATH`, `postgres://…` or `memory:`.
+    /// The store: `sqlite:PATH`, `postgres://…` or `memory:`.
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// The address to listen on. [default: 127.0.0.1:7878]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) bind: Option<String>,
-    /// Who may call: `off` (on loopback only), `keys` or `jwt`. [default: off on loopback, else keys]
+    /// Authentication: `off` (loopback only), `keys` or `jwt`. [default: off on loopback, else
+    /// keys]
     #[arg(long, value_name = "MODE")]
     pub(crate) auth: Option<String>,
-    /// A key of all scopes that is accepted beside those in the store, for the first start. Better
-    /// given by the environment (WINDLASS_ADMIN_KEY) than on a command line.
+    /// A key with all scopes that is accepted in addition to the keys in the store, for the first
+    /// start. Prefer the environment variable WINDLASS_ADMIN_KEY: other users can read command
+    /// lines.
     #[arg(long, value_name = "KEY")]
     pub(crate) admin_key: Option<String>,
-    /// JWT: the issuer that tokens must name.
+    /// JWT: the required issuer (`iss`).
     #[arg(long, value_name = "TEXT")]
     pub(crate) jwt_issuer: Option<String>,
-    /// JWT: the audience that tokens must name.
+    /// JWT: the required audience (`aud`).
     #[arg(long, value_name = "TEXT")]
     pub(crate) jwt_audience: Option<String>,
-    /// JWT: the file with the public key (PEM), or with the secret of HS256.
+    /// JWT: the file with the public key (PEM), or with the HS256 secret.
     #[arg(long, value_name = "FILE")]
     pub(crate) jwt_key: Option<String>,
-    /// JWT: the algorithm that tokens must use. [default: RS256]
+    /// JWT: the required algorithm. [default: RS256]
     #[arg(long, value_name = "NAME")]
     pub(crate) jwt_algorithm: Option<String>,
-    /// JWT: the claim that says which namespace a token speaks for. [default: namespace]
+    /// JWT: the claim that contains the namespace. [default: namespace]
     #[arg(long, value_name = "NAME")]
     pub(crate) jwt_namespace_claim: Option<String>,
-    /// Serve the sample workflows too.
+    /// Also serve the sample workflows.
     #[arg(long)]
     pub(crate) samples: bool,
-    /// How long requests and steps may take to finish when the server is stopped. [default: 30 seconds]
+    /// The time that requests and steps get to finish when the server stops. [default: 30 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) drain: Option<String>,
-    /// What is logged to standard error, as a `tracing` filter. [default: info]
+    /// The log filter, in the syntax of `tracing`. Logs go to standard error. [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
-    /// How log lines look: `text` or `json`. [default: text]
+    /// The log format: `text` or `json`. [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
 }
 
-/// How to reach a server, and how to print what it says.
+/// The address of a server, and the output format.
 #[derive(Args, Clone)]
 pub(crate) struct Remote {
     /// The base URL of the server's API.
@@ -253,10 +255,10 @@ pub(crate) struct Remote {
         help_heading = "Server"
     )]
     pub(crate) url: String,
-    /// A header to send along. Can be given more than once.
+    /// An additional HTTP header. Can be repeated.
     #[arg(short = 'H', long, global = true, value_name = "NAME: VALUE", help_heading = "Server")]
     pub(crate) header: Vec<String>,
-    /// An API key or a token, sent as `Authorization: Bearer`.
+    /// An API key or JWT, sent as `Authorization: Bearer`.
     #[arg(
         long,
         global = true,
@@ -266,7 +268,7 @@ pub(crate) struct Remote {
         help_heading = "Server"
     )]
     pub(crate) key: Option<String>,
-    /// How to print: text for people, json as one document, jsonl as one line an item.
+    /// The output format: text, json (one document) or jsonl (one line per item).
     #[arg(
         short,
         long,
@@ -295,7 +297,7 @@ pub(crate) struct WorkflowsArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum WorkflowsCommand {
-    /// The workflows that the server knows, and how many runs of each are where.
+    /// List the workflows of the server, with the number of runs in each status.
     #[command(
         visible_alias = "ls",
         after_help = "\
@@ -340,18 +342,18 @@ pub(crate) struct KeysArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
-    /// The keys, without their secrets.
+    /// List keys, without their secrets.
     #[command(visible_alias = "ls")]
     List,
-    /// Make a key. It is shown once.
+    /// Create a key. The secret is printed once.
     #[command(after_help = "\
 Examples:
   windlass keys create ci --scope create --scope read --expires '90 days'
   windlass keys create ops --scope admin")]
     Create {
-        /// What the key is for.
+        /// The purpose of the key.
         name: String,
-        /// What it may do. Can be given more than once.
+        /// A scope of the key. Can be repeated.
         #[arg(
             long = "scope",
             value_name = "SCOPE",
@@ -359,20 +361,20 @@ Examples:
             value_parser = ["read", "create", "manage", "send-event", "tick", "admin"]
         )]
         scopes: Vec<String>,
-        /// The namespace that it speaks for.
+        /// The namespace of the key. [default: the namespace of the caller]
         #[arg(long)]
         namespace: Option<String>,
-        /// After how long it is refused.
+        /// The lifetime of the key. [default: unlimited]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
     },
-    /// Refuse a key from now on.
+    /// Revoke a key immediately.
     #[command(after_help = "\
 Examples:
   windlass keys list
   windlass keys revoke 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Revoke {
-        /// The key's id, as `keys list` shows it.
+        /// The id of the key, as shown by `keys list`.
         id: String,
     },
 }
@@ -385,7 +387,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// What `windlass server` would use, and where each setting comes from.
+    /// Show the effective settings of `windlass server`, and the origin of each.
     #[command(after_help = "\
 Examples:
   windlass config show
@@ -401,8 +403,8 @@ pub(crate) struct ShowArgs {
     pub(crate) output: OutputArg,
 }
 
-/// A duration as people write it: `90s`, `10 minutes`, `1h`. To the library a bare number is
-/// milliseconds; here it could as well be meant as seconds.
+/// Parses a duration such as `90s`, `10 minutes` or `1h`. The library reads a bare number as
+/// milliseconds; on the command line that is ambiguous, so a unit is required.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
         Ok(number) if number != 0.0 => {
@@ -412,7 +414,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time as RFC 3339 has it; the server reads it.
+/// Checks that the text is an RFC 3339 time. The server parses it.
 pub(crate) fn time(text: &str) -> Result<String, String> {
     match text.parse::<jiff::Timestamp>() {
         Ok(_) => Ok(text.to_owned()),
@@ -420,12 +422,12 @@ pub(crate) fn time(text: &str) -> Result<String, String> {
     }
 }
 
-/// A label as `key=value`.
+/// Parses a label, `key=value`.
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     let split = text.split_once('=').or_else(|| text.split_once(':'));
     let (key, value) = split.ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     if key.is_empty() {
-        return Err("a label's key is empty; write KEY=VALUE".to_owned());
+        return Err("the key of the label is empty; write KEY=VALUE".to_owned());
     }
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! The HTTP client of the management commands: one base URL, the caller's headers, one error shape.
+//! The HTTP client of the management commands.
 
 use std::time::Duration;
 
@@ -6,57 +6,60 @@ use jiff::Timestamp;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::{Value, json};
+use windlass::ErrorCode;
 
 use crate::args::Remote;
 use crate::exit::{Exit, Failure};
 use crate::output::now;
 
-/// How long a request may take that is not a long poll.
+/// The timeout of a request that is not a long poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-const WRONG_BASE: &str =
-    "is --url right? It is the base of the API and ends in /api unless it was moved";
+const BASE_URL_HINT: &str = "check --url: it is the base URL of the API and usually ends in /api";
 
-/// A server, as the command line names it.
+/// A connection to the server at `--url`.
 pub(crate) struct Client {
     http: reqwest::Client,
     base: Url,
 }
 
-/// The words of a path below the base; each is quoted by itself.
+/// The segments of a path below the base URL. Each is percent-encoded.
 pub(crate) type Path<'a> = &'a [&'a str];
 
-/// Parameters after the `?`.
+/// Query parameters.
 pub(crate) type Params = Vec<(&'static str, String)>;
 
 impl Client {
     pub(crate) fn new(remote: &Remote) -> Result<Self, Failure> {
         let is_http = |url: &Url| url.has_host() && matches!(url.scheme(), "http" | "https");
         let base = Url::parse(&remote.url).ok().filter(is_http).ok_or_else(|| {
-            let message = format!("{:?} is not the URL of a server", remote.url);
-            Failure::usage(message).with_hint("write it in full, as http://127.0.0.1:7878/api")
+            let message = format!("{:?} is not an HTTP URL", remote.url);
+            Failure::usage(message)
+                .with_hint("write the full URL, for example http://127.0.0.1:7878/api")
         })?;
         let http = reqwest::Client::builder()
             .default_headers(headers(remote)?)
             .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| Failure::error(format!("no HTTP client can be made: {error}")))?;
+            .map_err(|error| {
+                Failure::error(format!("failed to create the HTTP client: {error}"))
+            })?;
         Ok(Self { http, base })
     }
 
-    /// The base URL, without what may be secret in it.
-    pub(crate) fn shown(&self) -> String {
-        crate::shown::without_password(self.base.as_str())
+    /// The base URL without passwords.
+    pub(crate) fn display(&self) -> String {
+        crate::redact::without_password(self.base.as_str())
     }
 
     pub(crate) async fn get(&self, path: Path<'_>, params: &Params) -> Result<Value, Failure> {
         self.call(Method::GET, path, params, None, REQUEST_TIMEOUT).await
     }
 
-    /// All rows of a listing, page by page, in the shape of one page that has all of them.
-    pub(crate) async fn all(&self, path: Path<'_>, items: &str) -> Result<Value, Failure> {
+    /// Reads all pages of a listing and merges them into one page.
+    pub(crate) async fn get_all(&self, path: Path<'_>, items: &str) -> Result<Value, Failure> {
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
@@ -69,13 +72,13 @@ impl Client {
                 return Ok(json!({ items: rows, "hasNextPage": false }));
             }
             if next == cursor {
-                return Err(Failure::error("the server answers the same page for ever"));
+                return Err(Failure::error("the server returned the same page twice"));
             }
             cursor = next;
         }
     }
 
-    /// A GET that the server answers when something has happened, or after `wait`.
+    /// Sends a GET that the server answers on a change, or after `wait`.
     pub(crate) async fn long_poll(
         &self,
         path: Path<'_>,
@@ -97,7 +100,7 @@ impl Client {
         self.call(Method::DELETE, path, &Vec::new(), None, REQUEST_TIMEOUT).await
     }
 
-    /// Opens a stream of server-sent events, from after `last_id` if there is one.
+    /// Opens a stream of server-sent events that starts after `last_id`.
     pub(crate) async fn stream(
         &self,
         path: Path<'_>,
@@ -107,11 +110,11 @@ impl Client {
         if let Some(last_id) = last_id {
             request = request.header("last-event-id", last_id);
         }
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = request.send().await.map_err(|error| self.transport_failure(&error))?;
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(self.refused(response, path, None).await)
+        Err(self.error_response(response, path, None).await)
     }
 
     async fn call(
@@ -127,18 +130,18 @@ impl Client {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = request.send().await.map_err(|error| self.transport_failure(&error))?;
         if !response.status().is_success() {
-            return Err(self.refused(response, path, body).await);
+            return Err(self.error_response(response, path, body).await);
         }
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
         }
-        let text = response.text().await.map_err(|error| self.unreachable(&error))?;
+        let text = response.text().await.map_err(|error| self.transport_failure(&error))?;
         serde_json::from_str(&text).map_err(|_| {
-            let shown = self.shown();
-            Failure::error(format!("what {shown} answers is not JSON"))
-                .with_hint("--url is the base of the API; it ends in /api unless it was moved")
+            let url = self.display();
+            Failure::error(format!("the response of {url} is not JSON"))
+                .with_hint("check --url: it is the base URL of the API and usually ends in /api")
         })
     }
 
@@ -149,37 +152,42 @@ impl Client {
                 segments.pop_if_empty().extend(path);
             }
             Err(()) => {
-                let message = format!("{} cannot have a path below it", self.shown());
+                let message = format!("{} is not a valid base URL", self.display());
                 return Err(Failure::usage(message));
             }
         }
         Ok(url)
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let shown = self.shown();
+    fn transport_failure(&self, error: &reqwest::Error) -> Failure {
+        let url = self.display();
         if error.is_timeout() && !error.is_connect() {
-            let message = format!("the server at {shown} did not answer in time");
+            let message = format!("the server at {url} did not answer in time");
             return Failure::new(Exit::Timeout, message).transient();
         }
-        let cause = innermost(error);
+        let cause = root_cause(error);
         if error.is_connect() {
-            return Failure::error(format!("no server answers at {shown}: {cause}"))
+            return Failure::error(format!("failed to connect to {url}: {cause}"))
                 .with_hint(
-                    "start one with `windlass dev`, or say where it is with --url or WINDLASS_URL",
+                    "start a server with `windlass dev`, or set its address with --url or WINDLASS_URL",
                 )
                 .transient();
         }
-        Failure::error(format!("the connection to {shown} broke: {cause}")).transient()
+        Failure::error(format!("the connection to {url} failed: {cause}")).transient()
     }
 
-    // What the server says, in its own words and code; and what the words do not say.
-    async fn refused(&self, response: Response, path: Path<'_>, body: Option<&Value>) -> Failure {
+    // Converts an error response into a failure, with hints that the message does not contain.
+    async fn error_response(
+        &self,
+        response: Response,
+        path: Path<'_>,
+        body: Option<&Value>,
+    ) -> Failure {
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|text| retry_after(text, now()));
-        let failure = self.refusal(response, path, body).await;
-        // The server, or a proxy before it, has no room or cannot reach what it needs just now.
+        let failure = self.failure_from_body(response, path, body).await;
+        // The server or a proxy is overloaded or temporarily unavailable.
         match status {
             StatusCode::REQUEST_TIMEOUT
             | StatusCode::TOO_MANY_REQUESTS
@@ -190,7 +198,12 @@ impl Client {
         }
     }
 
-    async fn refusal(&self, response: Response, path: Path<'_>, asked: Option<&Value>) -> Failure {
+    async fn failure_from_body(
+        &self,
+        response: Response,
+        path: Path<'_>,
+        request: Option<&Value>,
+    ) -> Failure {
         let status = response.status();
         let body: Value = match response.bytes().await {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
@@ -204,48 +217,52 @@ impl Client {
         };
         let (code, message) = (body["code"].as_str(), body["message"].as_str());
         let (Some(code), Some(message)) = (code, message) else {
-            let shown = self.shown();
-            let message = format!("the server at {shown} answered {status} to /{}", path.join("/"));
+            let url = self.display();
+            let message = format!("the server at {url} answered {status} to /{}", path.join("/"));
             let failure = Failure::new(exit, message);
             return match status {
-                StatusCode::NOT_FOUND => failure.with_hint(WRONG_BASE),
+                StatusCode::NOT_FOUND => failure.with_hint(BASE_URL_HINT),
                 _ => failure,
             };
         };
         let failure = Failure::new(exit, message).with_code(code);
-        match (code, path) {
-            ("WORKFLOW_NOT_FOUND", ["workflows", name, ..]) => self.nearest(failure, name).await,
-            ("WORKFLOW_NOT_FOUND", _) => match asked.and_then(asked_workflow) {
-                Some(name) => self.nearest(failure, name).await,
+        match (code.parse(), path) {
+            (Ok(ErrorCode::WorkflowNotFound), ["workflows", name, ..]) => {
+                self.with_suggestion(failure, name).await
+            }
+            (Ok(ErrorCode::WorkflowNotFound), _) => match request.and_then(requested_workflow) {
+                Some(name) => self.with_suggestion(failure, name).await,
                 None => failure,
             },
-            ("ROUTE_NOT_FOUND", _) => failure.with_hint(WRONG_BASE),
-            // The run may be missing because its workflow is.
-            ("INSTANCE_NOT_FOUND", ["workflows", name, ..]) => match self.workflows().await {
-                Some(known) if !known.iter().any(|known| known == name) => {
-                    failure.or_hint(hint(name, &known))
+            (Ok(ErrorCode::RouteNotFound), _) => failure.with_hint(BASE_URL_HINT),
+            // The run may be missing because its workflow does not exist.
+            (Ok(ErrorCode::InstanceNotFound), ["workflows", name, ..]) => {
+                match self.workflows().await {
+                    Some(known) if !known.iter().any(|known| known == name) => {
+                        failure.or_hint(suggest_name(name, &known))
+                    }
+                    _ => {
+                        let list = format!("windlass runs list --workflow {name}");
+                        failure.with_hint(format!("list the runs with: {list}"))
+                    }
                 }
-                _ => {
-                    let list = format!("windlass runs list --workflow {name}");
-                    failure.with_hint(format!("see which there are: {list}"))
-                }
-            },
-            ("UNAUTHENTICATED", _) => {
-                failure.with_hint("give a key with --key or WINDLASS_KEY, or a header with -H")
+            }
+            (Ok(ErrorCode::Unauthenticated), _) => {
+                failure.with_hint("set a key with --key or WINDLASS_KEY, or a header with -H")
             }
             _ => failure,
         }
     }
 
-    // A name that is not known is usually one that was mistyped.
-    async fn nearest(&self, failure: Failure, name: &str) -> Failure {
+    // An unknown name is usually a typing error.
+    async fn with_suggestion(&self, failure: Failure, name: &str) -> Failure {
         match self.workflows().await {
-            Some(known) => failure.or_hint(hint(name, &known)),
+            Some(known) => failure.or_hint(suggest_name(name, &known)),
             None => failure,
         }
     }
 
-    // The names of all workflows, if the server tells them to this caller.
+    // The names of all workflows, if the caller may list them.
     async fn workflows(&self) -> Option<Vec<String>> {
         let url = self.url(&["workflows"]).ok()?;
         let response = self.http.get(url).timeout(REQUEST_TIMEOUT).send().await.ok()?;
@@ -255,7 +272,7 @@ impl Client {
     }
 }
 
-/// When to ask again: seconds, or a time.
+/// Parses `Retry-After`: seconds or an HTTP date.
 fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse() {
@@ -265,47 +282,48 @@ fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
 
-/// The workflow that the body of a request names.
-fn asked_workflow(asked: &Value) -> Option<&str> {
-    asked["workflow"].as_str().or_else(|| asked["filter"]["workflow"].as_str())
+/// The workflow in the body of a request.
+fn requested_workflow(request: &Value) -> Option<&str> {
+    request["workflow"].as_str().or_else(|| request["filter"]["workflow"].as_str())
 }
 
-/// What to say to somebody who wrote a name that is not among `known`.
-fn hint(name: &str, known: &[String]) -> Option<String> {
+/// Suggests the most similar name in `known`, or lists some of them.
+fn suggest_name(name: &str, known: &[String]) -> Option<String> {
     let distance = |other: &&String| strsim::damerau_levenshtein(name, other);
     let nearest = known.iter().min_by_key(distance)?;
-    // Half the letters wrong is another word.
+    // If half of the characters differ, the names are unrelated.
     if distance(&nearest) <= (name.chars().count() / 2).max(1) {
         return Some(format!("did you mean {nearest:?}?"));
     }
     let shown: Vec<&str> = known.iter().map(String::as_str).take(8).collect();
     let more = if known.len() > shown.len() { ", …" } else { "" };
-    Some(format!("there are: {}{more}", shown.join(", ")))
+    Some(format!("known workflows: {}{more}", shown.join(", ")))
 }
 
 fn headers(remote: &Remote) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &remote.key {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", key.trim()))
-            .map_err(|_| Failure::usage("the key has characters that no header can have"))?;
+        let mut value = HeaderValue::try_from(format!("Bearer {}", key.trim())).map_err(|_| {
+            Failure::usage("the key contains characters that are not allowed in a header")
+        })?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
     }
     for line in &remote.header {
-        let wrong = || {
+        let invalid = || {
             let name = line.split(':').next().unwrap_or_default();
-            Failure::usage(format!("the header beginning with {name:?} is not \"Name: value\""))
+            Failure::usage(format!("the header that starts with {name:?} is not \"Name: value\""))
         };
-        let (name, value) = line.split_once(':').ok_or_else(wrong)?;
-        let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
-        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| wrong())?;
+        let (name, value) = line.split_once(':').ok_or_else(invalid)?;
+        let name = HeaderName::try_from(name.trim()).map_err(|_| invalid())?;
+        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| invalid())?;
         value.set_sensitive(true);
         headers.append(name, value);
     }
     Ok(headers)
 }
 
-fn innermost(error: &dyn std::error::Error) -> String {
+fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -318,16 +336,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_name_is_recognised() {
+    fn a_similar_name_is_suggested() {
         let known = ["hello", "order", "fan-out"].map(str::to_owned);
-        assert_eq!(hint("helo", &known).unwrap(), "did you mean \"hello\"?");
-        assert_eq!(hint("odrer", &known).unwrap(), "did you mean \"order\"?");
-        assert_eq!(hint("billing", &known).unwrap(), "there are: hello, order, fan-out");
-        assert_eq!(hint("billing", &[]), None);
+        assert_eq!(suggest_name("helo", &known).unwrap(), "did you mean \"hello\"?");
+        assert_eq!(suggest_name("odrer", &known).unwrap(), "did you mean \"order\"?");
+        assert_eq!(
+            suggest_name("billing", &known).unwrap(),
+            "known workflows: hello, order, fan-out"
+        );
+        assert_eq!(suggest_name("billing", &[]), None);
     }
 
     #[test]
-    fn when_to_ask_again_is_a_number_or_a_time() {
+    fn retry_after_is_seconds_or_a_date() {
         let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
         for (text, expect) in [
             ("3", Some(3)),

@@ -1,4 +1,4 @@
-//! What each command does.
+//! The implementation of the commands.
 
 mod admin;
 mod config;
@@ -22,7 +22,7 @@ use crate::client::Client;
 use crate::exit::{Failure, Outcome};
 use crate::output::Out;
 
-/// Does what the command line says.
+/// Executes the command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
     let command = cli.command.unwrap_or(Command::Dev(cli.dev));
     match command {
@@ -54,7 +54,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     }
 }
 
-/// A server to talk to, and how to print what it says.
+/// A server and the output format.
 pub(crate) struct Api {
     pub(crate) client: Client,
     pub(crate) out: Out,
@@ -66,22 +66,22 @@ impl Api {
     }
 }
 
-/// JSON that was given as text, as `@FILE`, or as `-` for standard input.
+/// Parses JSON that is given literally, as `@FILE`, or as `-` for standard input.
 fn read_json(what: &str, text: &str) -> Result<Value, Failure> {
     let read = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| Failure::error(format!("{path} cannot be read: {error}")))?,
+            .map_err(|error| Failure::error(format!("failed to read {path}: {error}")))?,
         None if text == "-" => std::io::read_to_string(std::io::stdin())?,
         None => text.to_owned(),
     };
     serde_json::from_str(&read).map_err(|error| {
         Failure::usage(format!("{what} is not JSON: {error}"))
-            .with_hint(format!("a text needs its quotes: {what} '\"world\"'"))
+            .with_hint(format!("quote JSON strings: {what} '\"world\"'"))
     })
 }
 
-/// Labels as an object.
-fn labels_of(labels: &[(String, String)]) -> Value {
+/// Converts labels to a JSON object.
+fn labels_to_json(labels: &[(String, String)]) -> Value {
     let pair = |(key, value): &(String, String)| (key.clone(), Value::from(value.as_str()));
     Value::Object(labels.iter().map(pair).collect())
 }

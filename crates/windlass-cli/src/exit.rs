@@ -1,40 +1,40 @@
-//! How the program ends: one number for each way, and failures that say what to do.
+//! Exit codes, and the error type of commands.
 
 use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use windlass::ErrorKind;
+use windlass::{ErrorCode, ErrorKind};
 
-/// What the exit code says. The numbers are stable; docs/cli.md lists them.
+/// The exit code of the program. The numbers are stable; docs/cli.md lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It was done.
+    /// The command succeeded.
     Ok = 0,
-    /// It was not done.
+    /// The command failed.
     Error = 1,
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage = 2,
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     NotFound = 3,
-    /// The run that was waited for failed or was terminated.
+    /// The run that the command waited for failed or was terminated.
     RunFailed = 4,
-    /// It took too long.
+    /// A time limit expired.
     Timeout = 5,
-    /// The credential is missing, wrong, or not allowed to do this.
+    /// The credential is missing, invalid, or lacks permission.
     Auth = 6,
 }
 
 impl Exit {
-    /// All of them with what they mean, for help and docs.
+    /// All exit codes with their meanings, for help and docs.
     pub(crate) const ALL: &'static [(Exit, &'static str)] = &[
-        (Exit::Ok, "done"),
-        (Exit::Error, "something failed"),
-        (Exit::Usage, "the command line is wrong"),
-        (Exit::NotFound, "there is no such run, workflow, schedule or key"),
-        (Exit::RunFailed, "the run that was waited for failed or was terminated"),
-        (Exit::Timeout, "it took longer than allowed"),
-        (Exit::Auth, "the credential is missing, wrong, or not allowed to do this"),
+        (Exit::Ok, "success"),
+        (Exit::Error, "failure"),
+        (Exit::Usage, "the command line is invalid"),
+        (Exit::NotFound, "the run, workflow, schedule or key does not exist"),
+        (Exit::RunFailed, "the run that the command waited for failed or was terminated"),
+        (Exit::Timeout, "a time limit expired"),
+        (Exit::Auth, "the credential is missing, invalid, or lacks permission"),
     ];
 }
 
@@ -44,23 +44,21 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What a command returns.
+/// The result of a command.
 pub(crate) type Outcome = Result<Exit, Failure>;
 
-/// Why a command did not do what it was asked.
+/// The error of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// How the program ends.
     pub(crate) exit: Exit,
-    /// What is wrong.
     pub(crate) message: String,
-    /// The stable code, where there is one.
+    /// The stable error code, if there is one.
     pub(crate) code: Option<String>,
-    /// What to do about it.
+    /// How to fix it.
     pub(crate) hint: Option<String>,
-    /// Whether the same call may succeed in a moment: the server was not there, or had no room.
+    /// Whether a retry may succeed: the server was unreachable or overloaded.
     pub(crate) transient: bool,
-    /// When to ask again, if the server said so.
+    /// When to retry, if the server sent `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -76,12 +74,11 @@ impl Failure {
         }
     }
 
-    /// Something failed.
     pub(crate) fn error(message: impl Into<String>) -> Self {
         Self::new(Exit::Error, message)
     }
 
-    /// The command line is wrong in a way that the parser cannot see.
+    /// The command line is invalid in a way that clap cannot detect.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -101,7 +98,7 @@ impl Failure {
         self
     }
 
-    /// With a hint, if there is one.
+    /// Sets the hint if there is one, and keeps the current one otherwise.
     pub(crate) fn or_hint(self, hint: Option<String>) -> Self {
         Self { hint: hint.or(self.hint), ..self }
     }
@@ -131,22 +128,22 @@ impl From<windlass::Error> for Failure {
             _ => Exit::Error,
         };
         let mut message = error.message().to_owned();
-        // Some messages have what their source says in them.
+        // Some messages already contain the text of their source.
         let source = std::error::Error::source(&error).map(ToString::to_string);
         if let Some(source) = source.filter(|source| !message.contains(source)) {
             message += &format!(": {source}");
         }
-        let failure = Self::new(exit, message).with_code(error.code());
+        let failure = Self::new(exit, message).with_code(error.code().as_str());
         match error.code() {
-            "STORE_LOCKED" => failure.with_hint(
-                "a SQLite store belongs to one process at a time: stop the server first, or look at its \
-                 runs over HTTP, with `windlass runs` and `windlass why`",
+            ErrorCode::StoreLocked => failure.with_hint(
+                "only one process can open a SQLite store: stop the server first, or inspect its runs over \
+                 HTTP with `windlass runs` and `windlass why`",
             ),
-            "STORE_NOT_FOUND" => failure.with_hint(
-                "name another with --store, WINDLASS_STORE or the config file; `windlass migrate` \
-                 makes one",
+            ErrorCode::StoreNotFound => failure.with_hint(
+                "choose another store with --store, WINDLASS_STORE or the config file; `windlass migrate` \
+                 creates one",
             ),
-            "STORE_OLDER" => failure.with_hint("`windlass migrate` brings it up to date"),
+            ErrorCode::StoreOlder => failure.with_hint("upgrade the schema with `windlass migrate`"),
             _ => failure,
         }
     }
@@ -155,7 +152,7 @@ impl From<windlass::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, "the reader is gone"),
+            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Ok, "the output pipe is closed"),
             _ => Self::error(error.to_string()),
         }
     }

@@ -1,7 +1,7 @@
-//! What people and programs see: text that fits the terminal, or JSON.
+//! Output of the commands: text for a terminal, or JSON.
 
-mod plain;
 mod progress;
+mod sanitize;
 mod table;
 mod time;
 
@@ -13,12 +13,12 @@ use serde_json::Value;
 use crate::args::Format;
 use crate::exit::Failure;
 
-pub(crate) use plain::{hanging, plain, plain_line};
 pub(crate) use progress::Progress;
+pub(crate) use sanitize::{indent_continuation, sanitize, sanitize_line};
 pub(crate) use table::Table;
-pub(crate) use time::{ago, clock, left, now};
+pub(crate) use time::{ago, clock, now, time_until};
 
-/// Where a command writes.
+/// Standard output with the format of a command.
 #[derive(Clone, Copy)]
 pub(crate) struct Out {
     pub(crate) format: Format,
@@ -34,7 +34,8 @@ impl Out {
         self.format == Format::Text
     }
 
-    /// Prints a document; in text mode nothing, for the caller renders that itself.
+    /// Prints a document in JSON formats. Does nothing in text mode: the caller prints the text
+    /// itself.
     pub(crate) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Text => Ok(()),
@@ -43,12 +44,12 @@ impl Out {
         }
     }
 
-    /// Prints a document on one line, as one of many.
+    /// Prints a document on one line, as one item of a sequence.
     pub(crate) fn record(self, value: &Value) -> Result<(), Failure> {
-        self.line(&plain::plain_json(value.to_string()))
+        self.line(&sanitize::sanitize_json(value.to_string()))
     }
 
-    /// Prints a document that is a list: in JSON Lines each item by itself.
+    /// Prints a document that contains a list. JSON Lines prints one line per item.
     pub(crate) fn list(self, value: &Value, items: &str) -> Result<(), Failure> {
         match (self.format, value[items].as_array()) {
             (Format::Jsonl, Some(rows)) => rows.iter().try_for_each(|row| self.value(row)),
@@ -61,7 +62,7 @@ impl Out {
         Ok(writeln!(out, "{text}").and_then(|()| out.flush())?)
     }
 
-    /// A table whose first line names the columns.
+    /// Creates a table with these column headings.
     pub(crate) fn table(self, columns: &[&'static str]) -> Table {
         Table::new(columns, self)
     }
@@ -78,20 +79,20 @@ impl Out {
         self.paint(Style::new().dimmed(), text)
     }
 
-    /// A status of a run or a step, in its colour.
+    /// Colours the status of a run or step.
     pub(crate) fn status(self, status: &str) -> String {
         self.paint(status_style(status), status)
     }
 
-    /// Whether something is well.
-    pub(crate) fn mark(self, well: bool) -> String {
-        match well {
+    /// The marker of a passed or failed check.
+    pub(crate) fn check_mark(self, ok: bool) -> String {
+        match ok {
             true => self.paint(AnsiColor::Green.on_default(), "ok"),
             false => self.paint(AnsiColor::Red.on_default().bold(), "!!"),
         }
     }
 
-    /// The level of a log line, in its colour.
+    /// Colours the level of a log line.
     pub(crate) fn level(self, level: &str) -> String {
         let style = match level {
             "error" => AnsiColor::Red.on_default(),
@@ -121,50 +122,50 @@ fn paint(colours: bool, style: Style, text: &str) -> String {
     }
 }
 
-// A terminal that wants them, and a user who did not say otherwise.
+// See https://no-color.org.
 fn colours(terminal: bool) -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     terminal && !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Says on standard error why the command failed, and what to do about it.
+/// Prints a failure and its hint to standard error.
 pub(crate) fn error(failure: &Failure) {
     let colours = colours(std::io::stderr().is_terminal());
     let word = paint(colours, AnsiColor::Red.on_default().bold(), "error:");
-    warn(&format!("{word} {}", hanging(&plain(&failure.to_string()), 7)));
+    warn(&format!("{word} {}", indent_continuation(&sanitize(&failure.to_string()), 7)));
     if let Some(hint) = &failure.hint {
         let word = paint(colours, AnsiColor::Cyan.on_default().bold(), "hint:");
-        warn(&format!(" {word} {}", plain(hint)));
+        warn(&format!(" {word} {}", sanitize(hint)));
     }
 }
 
-/// A note on standard error, which leaves standard output to the data.
+/// Prints a note to standard error, so that standard output has only data.
 pub(crate) fn note(text: &str) {
-    warn(&plain(text));
+    warn(&sanitize(text));
 }
 
-/// A question on standard error, whose answer is typed behind it.
+/// Prints a question to standard error, without a line break.
 pub(crate) fn ask(question: &str) -> Result<(), Failure> {
     let mut out = std::io::stderr();
-    Ok(write!(out, "{}", plain(question)).and_then(|()| out.flush())?)
+    Ok(write!(out, "{}", sanitize(question)).and_then(|()| out.flush())?)
 }
 
 fn warn(text: &str) {
-    // Nobody may be listening, and a note is nothing to fail for.
+    // A closed standard error must not fail the command.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// JSON as people read it.
+/// Formats JSON with indentation.
 pub(crate) fn pretty(value: &Value) -> String {
-    plain::plain_json(serde_json::to_string_pretty(value).unwrap_or_default())
+    sanitize::sanitize_json(serde_json::to_string_pretty(value).unwrap_or_default())
 }
 
-/// JSON on one line, cut to a length that a table can hold.
+/// Formats JSON on one line, truncated to `chars_max`.
 pub(crate) fn short_json(value: &Value, chars_max: usize) -> String {
     let text = match value {
         Value::Null => return String::new(),
         Value::String(text) => format!("{text:?}"),
-        other => plain::plain_json(other.to_string()),
+        other => sanitize::sanitize_json(other.to_string()),
     };
     if text.chars().count() <= chars_max {
         return text;
@@ -174,28 +175,28 @@ pub(crate) fn short_json(value: &Value, chars_max: usize) -> String {
     cut
 }
 
-/// A member of a JSON object as a cell of a table; empty if it is not there.
+/// Formats a member of a JSON object as a table cell; empty if it is missing.
 pub(crate) fn cell(value: &Value, key: &str) -> String {
     match &value[key] {
         Value::Null => String::new(),
-        Value::String(text) => plain_line(text),
-        other => plain::plain_json(other.to_string()),
+        Value::String(text) => sanitize_line(text),
+        other => sanitize::sanitize_json(other.to_string()),
     }
 }
 
-/// A member that is a text and may have several lines; empty if it is not there.
+/// A string member that may have several lines; empty if it is missing.
 pub(crate) fn text(value: &Value, key: &str) -> String {
-    value[key].as_str().map(plain).unwrap_or_default()
+    value[key].as_str().map(sanitize).unwrap_or_default()
 }
 
-/// A member that is a time, relative to now.
+/// A time member, relative to now.
 pub(crate) fn cell_ago(value: &Value, key: &str) -> String {
     value[key].as_str().map(ago).unwrap_or_default()
 }
 
-/// An error of the API as `Name: message`.
+/// Formats an API error as `Name: message`.
 pub(crate) fn error_text(error: &Value) -> String {
-    plain(&match (error["name"].as_str(), error["message"].as_str()) {
+    sanitize(&match (error["name"].as_str(), error["message"].as_str()) {
         (Some(name), Some(message)) if !name.is_empty() => format!("{name}: {message}"),
         (_, Some(message)) => message.to_owned(),
         (Some(name), None) => name.to_owned(),
@@ -203,12 +204,12 @@ pub(crate) fn error_text(error: &Value) -> String {
     })
 }
 
-/// Labels as `key=value`, with spaces between.
+/// Formats labels as `key=value`, separated by spaces.
 pub(crate) fn labels_text(labels: &Value) -> String {
     let Some(labels) = labels.as_object() else { return String::new() };
     let pair = |(key, value): (&String, &Value)| match value.as_str() {
         Some(value) => format!("{key}={value}"),
         None => format!("{key}={value}"),
     };
-    plain_line(&labels.iter().map(pair).collect::<Vec<_>>().join(" "))
+    sanitize_line(&labels.iter().map(pair).collect::<Vec<_>>().join(" "))
 }

@@ -1,4 +1,4 @@
-//! Sample workflows: what `windlass dev` serves, so that there is something to run at once.
+//! The sample workflows of `windlass dev`.
 
 use std::time::Duration;
 
@@ -6,15 +6,14 @@ use futures::stream::{FuturesUnordered, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{AnyError, Ctx, Engine, Result};
 
-/// Registers all samples.
 pub(crate) fn register(engine: &Engine) -> Result<(), windlass::Error> {
     engine.workflow("hello", hello)?;
     engine.workflow("order", order)?;
     engine.workflow("flaky", flaky)?;
     engine.workflow("fan-out", fan_out)?;
-    engine.register_activity(Weigh)?;
+    engine.machine_activity(Weigh)?;
     engine.machine::<Parcel>()?;
     Ok(())
 }
@@ -23,9 +22,9 @@ pub(crate) fn register(engine: &Engine) -> Result<(), windlass::Error> {
 async fn hello(ctx: Ctx, name: Option<String>) -> Result<String> {
     let name = name.unwrap_or_else(|| "world".to_owned());
     ctx.log().info(format!("greeting {name}"))?;
-    let text = ctx.step("compose", async || Ok::<_, BoxError>(format!("Hello, {name}!"))).await?;
+    let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
     ctx.sleep("pause for effect", "2 seconds").await?;
-    Ok(ctx.step("shout", async || Ok::<_, BoxError>(text.to_uppercase())).await?)
+    Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,24 +45,24 @@ struct Approval {
     approved: bool,
 }
 
-/// Charges, settles for a moment, waits for an approval, ships.
+/// Charges, sleeps for a moment, waits for an approval, and ships.
 async fn order(ctx: Ctx, order: Option<Order>) -> Result<String> {
     let order = order.unwrap_or_default();
     let (item, quantity) = (order.item, order.quantity);
     let charge = ctx
         .step_with("charge", |attempt| async move {
-            // A payment service would take the key, and charge once however often it is asked.
-            Ok::<_, BoxError>(attempt.idempotency_key)
+            // A payment service would use the key to charge only once, even if the step is retried.
+            Ok(attempt.idempotency_key)
         })
         .await?;
     ctx.log().category("payments").info(format!("charged {quantity} {item} under {charge}"))?;
     ctx.sleep("settle", "3 seconds").await?;
     let approval: Approval = ctx.event("approval", "approval").timeout("1 day").await?;
     if !approval.approved {
-        return Err("the order was not approved".into());
+        return Err(AnyError::msg("the order was not approved"));
     }
     let shipped = format!("{quantity} {item}");
-    Ok(ctx.step("ship", async || Ok::<_, BoxError>(format!("shipped {shipped}"))).await?)
+    Ok(ctx.step("ship", async || Ok(format!("shipped {shipped}"))).await?)
 }
 
 /// Fails twice and then succeeds: retries are durable, with a delay that doubles.
@@ -73,7 +72,7 @@ async fn flaky(ctx: Ctx, failures: Option<u32>) -> Result<String> {
         .step_with("call a service that is down", |attempt| async move {
             if attempt.number <= failures {
                 let message = format!("connection refused (attempt {})", attempt.number);
-                return Err(BoxError::from(message));
+                return Err(AnyError::msg(message));
             }
             Ok(attempt.number)
         })
@@ -83,14 +82,14 @@ async fn flaky(ctx: Ctx, failures: Option<u32>) -> Result<String> {
     Ok(format!("it worked at attempt {tries}"))
 }
 
-/// Many steps at once, each recorded by itself.
+/// Runs many steps concurrently; each result is recorded separately.
 async fn fan_out(ctx: Ctx, width: Option<u32>) -> Result<u64> {
     let width = width.unwrap_or(20).min(500);
     let squares: FuturesUnordered<_> = (0..width)
         .map(|n| {
             ctx.step(format!("square-{n}"), move || async move {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                Ok::<_, BoxError>(u64::from(n) * u64::from(n))
+                Ok(u64::from(n) * u64::from(n))
             })
         })
         .collect();
@@ -98,7 +97,7 @@ async fn fan_out(ctx: Ctx, width: Option<u32>) -> Result<u64> {
     Ok(squares.into_iter().sum())
 }
 
-/// A state machine: an activity weighs the parcel, then a child run greets whoever gets it.
+/// A state machine: an activity weighs the parcel, then a child run greets the recipient.
 struct Parcel {
     to: String,
     grams: u64,

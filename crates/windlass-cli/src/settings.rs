@@ -1,5 +1,5 @@
-//! The settings of `windlass server`: a flag over the environment over the config file over the
-//! default, each with where it came from.
+//! The settings of `windlass server`. A flag overrides the environment, the environment overrides
+//! the config file, and the file overrides the default. Each setting records its origin.
 
 mod auth;
 mod http;
@@ -23,13 +23,13 @@ pub(crate) use tables::{RelaySettings, Tables, local_relay};
 use crate::args::{ServerArgs, StoreArg, duration};
 use crate::exit::Failure;
 use crate::output::note;
-use crate::shown::without_password;
+use crate::redact::without_password;
 use tables::TABLES;
 
-/// The config file that is read if there is one and no other is named.
+/// The default config file. It is optional.
 const FILE: &str = "windlass.toml";
 
-/// Where a setting came from.
+/// The source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag(String),
@@ -49,7 +49,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One setting as text, and where it came from.
+/// One setting as text, with its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
@@ -58,8 +58,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// The value, without what may be secret in it.
-    pub(crate) fn shown(&self) -> String {
+    /// The value without secrets.
+    pub(crate) fn display(&self) -> String {
         match self.name {
             "admin_key" if !self.value.is_empty() => "(set)".to_owned(),
             "store" => without_password(&self.value),
@@ -68,7 +68,7 @@ impl Setting {
     }
 }
 
-/// All settings, as text and as what they mean.
+/// All settings, as text and parsed.
 pub(crate) struct Settings {
     pub(crate) all: Vec<Setting>,
     pub(crate) store: String,
@@ -82,10 +82,10 @@ pub(crate) struct Settings {
     pub(crate) tables: Tables,
 }
 
-/// Where the state is kept, for the server and for the commands that open a store themselves.
+/// The store setting and its default, shared with the commands that open a store directly.
 const STORE: (&str, &str) = ("store", "sqlite:.windlass/windlass.db");
 
-/// Every setting with its default; the flag is `--name` with dashes, the variable `WINDLASS_NAME`.
+/// Every setting with its default. The flag is `--name` with dashes, the variable `WINDLASS_NAME`.
 const KNOWN: [(&str, &str); 13] = [
     STORE,
     ("bind", "127.0.0.1:7878"),
@@ -107,11 +107,11 @@ fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Settings {
-    /// Reads the flags, this process's environment and the config file.
+    /// Reads the flags, the environment and the config file.
     pub(crate) fn read(args: &ServerArgs) -> Result<Self, Failure> {
         let (path, file) = read_file(args.config.as_deref())?;
-        for name in unknown(std::env::vars_os().map(|(name, _)| name), &file.asked) {
-            note(&format!("warning: {name} is no setting and is not read"));
+        for name in unknown_variables(std::env::vars_os().map(|(name, _)| name), &file.referenced) {
+            note(&format!("warning: ignoring the unknown environment variable {name}"));
         }
         let mut settings = Self::resolve(args, environment, path.clone(), &file.values)?;
         for relay in &file.tables.relays {
@@ -148,30 +148,34 @@ impl Settings {
             };
             all.push(Setting { name, value, origin });
         }
-        Self::meaning(all)
+        Self::parse(all)
     }
 
-    fn meaning(mut all: Vec<Setting>) -> Result<Self, Failure> {
-        let found = all.clone();
-        let of =
-            |name: &str| found.iter().find(|setting| setting.name == name).expect("it is known");
-        let (store, log) = (of("store"), of("log"));
-        store.value.parse::<Address>().map_err(|error| wrong(store, error.message()))?;
-        let bind = address(of("bind"))?;
-        let auth = AuthSettings::read(of, bind)?;
+    fn parse(mut all: Vec<Setting>) -> Result<Self, Failure> {
+        let settings = all.clone();
+        let get = |name: &str| {
+            settings
+                .iter()
+                .find(|setting| setting.name == name)
+                .expect("callers pass only names from KNOWN")
+        };
+        let (store, log) = (get("store"), get("log"));
+        store.value.parse::<Address>().map_err(|error| invalid(store, error.message()))?;
+        let bind = address(get("bind"))?;
+        let auth = AuthSettings::read(get, bind)?;
         if let Some(setting) = all.iter_mut().find(|setting| setting.name == "auth") {
-            setting.value = auth.word().to_owned();
+            setting.value = auth.as_str().to_owned();
         }
         windlass_server::telemetry::check_filter(&log.value)
-            .map_err(|error| wrong(log, error.message()))?;
-        let drain = duration(&of("drain").value).map_err(|why| wrong(of("drain"), &why))?;
-        let log_json = word(of("log_format"), &[("text", false), ("json", true)])?;
-        let samples = word(of("samples"), &[("false", false), ("true", true)])?;
+            .map_err(|error| invalid(log, error.message()))?;
+        let drain = duration(&get("drain").value).map_err(|why| invalid(get("drain"), &why))?;
+        let log_json = parse_choice(get("log_format"), &[("text", false), ("json", true)])?;
+        let samples = parse_choice(get("samples"), &[("false", false), ("true", true)])?;
         Ok(Self {
             store: store.value.clone(),
             bind,
             auth,
-            http: HttpSettings::read(of)?,
+            http: HttpSettings::read(get)?,
             samples,
             drain,
             log: log.value.clone(),
@@ -206,24 +210,24 @@ fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-// What follows the path may be a token.
+// The query may contain a token.
 fn without_query(url: &str) -> &str {
     url.split('?').next().unwrap_or_default()
 }
 
-/// Variables that are read by others than the server.
+/// Variables that other parts of the program read.
 const OTHER_VARIABLES: [&str; 4] =
     ["WINDLASS_CONFIG", "WINDLASS_KEY", "WINDLASS_RELAY_SECRET", "WINDLASS_URL"];
 
-/// The variables with our prefix that nobody reads: usually a setting that is mistyped.
-fn unknown(names: impl Iterator<Item = OsString>, asked: &[String]) -> Vec<String> {
+/// Returns unused variables with the prefix `WINDLASS_`: usually misspelled settings.
+fn unknown_variables(names: impl Iterator<Item = OsString>, referenced: &[String]) -> Vec<String> {
     let settings: Vec<String> = known().map(|(name, _)| variable(name)).collect();
     let is_unknown = |name: &String| {
         name.starts_with("WINDLASS_")
             && !name.starts_with("WINDLASS_TEST_")
             && !OTHER_VARIABLES.contains(&name.as_str())
             && !settings.contains(name)
-            && !asked.contains(name)
+            && !referenced.contains(name)
     };
     names.filter_map(|name| name.into_string().ok()).filter(is_unknown).collect()
 }
@@ -232,28 +236,28 @@ fn variable(name: &str) -> String {
     format!("WINDLASS_{}", name.to_ascii_uppercase())
 }
 
-/// What a config file says.
+/// The contents of a config file.
 #[derive(Debug, Default)]
 struct File {
     values: BTreeMap<String, String>,
     tables: Tables,
-    /// The variables that its secrets name.
-    asked: Vec<String>,
+    /// The environment variables that its secrets refer to.
+    referenced: Vec<String>,
 }
 
-/// The tables of a config file for `windlass dev`, which takes nothing else from one.
+/// Reads the tables of a config file for `windlass dev`, which accepts nothing else in it.
 pub(crate) fn read_tables(path: &Path) -> Result<Tables, Failure> {
     let (_, file) = read_file(Some(path))?;
     if let Some(name) = file.values.keys().next() {
-        let message = format!("{name} in {} is a setting of windlass server", path.display());
+        let message = format!("{name} in {} is a setting of `windlass server`", path.display());
         return Err(Failure::usage(message)
-            .with_hint("windlass dev takes [[relays]] and [webhooks] from a file"));
+            .with_hint("`windlass dev` reads only [[relays]] and [webhooks] from a config file"));
     }
     Ok(file.tables)
 }
 
-/// The store of a command that opens one itself: where the server would find it. Nothing else in the
-/// config file is looked at, so that a store can be looked after without the secrets of its server.
+/// Finds the store for a command that opens it directly, in the same places as the server. Ignores
+/// the rest of the config file, so that the command works without the secrets of the server.
 pub(crate) fn read_store(arg: &StoreArg) -> Result<Setting, Failure> {
     let (name, default) = STORE;
     let setting = |value: String, origin| Ok(Setting { name, value, origin });
@@ -269,7 +273,7 @@ pub(crate) fn read_store(arg: &StoreArg) -> Result<Setting, Failure> {
         Some(Value::String(store)) => setting(store.clone(), Origin::File(path)),
         Some(other) => {
             let (shown, kind) = (path.display(), other.type_str());
-            Err(Failure::usage(format!("{name} in {shown} is a {kind}; write a text")))
+            Err(Failure::usage(format!("{name} in {shown} is a {kind}; expected a string")))
         }
     }
 }
@@ -280,7 +284,7 @@ fn read_file(named: Option<&Path>) -> Result<(PathBuf, File), Failure> {
     Ok((path, file))
 }
 
-// A file that was named must be there; the usual one need not.
+// A file that the user names must exist; the default one is optional.
 fn read_table(named: Option<&Path>) -> Result<(PathBuf, toml::Table), Failure> {
     let from_env = environment("WINDLASS_CONFIG").map(PathBuf::from);
     let named = named.map(Path::to_owned).or(from_env);
@@ -291,12 +295,12 @@ fn read_table(named: Option<&Path>) -> Result<(PathBuf, toml::Table), Failure> {
             return Ok((path, toml::Table::new()));
         }
         Err(error) => {
-            let message = format!("the config file {} cannot be read: {error}", path.display());
+            let message = format!("failed to read the config file {}: {error}", path.display());
             return Err(Failure::error(message));
         }
     };
     let table = text.parse().map_err(|error| {
-        Failure::usage(format!("the config file {} is not TOML: {error}", path.display()))
+        Failure::usage(format!("the config file {} is not valid TOML: {error}", path.display()))
     })?;
     Ok((path, table))
 }
@@ -307,18 +311,18 @@ fn parse_file(path: &Path, table: toml::Table) -> Result<File, Failure> {
     let mut file = File::default();
     for (key, value) in table {
         if TABLES.contains(&key.as_str()) {
-            let asked = RefCell::new(Vec::new());
+            let referenced = RefCell::new(Vec::new());
             let env = |name: &str| {
-                asked.borrow_mut().push(name.to_owned());
+                referenced.borrow_mut().push(name.to_owned());
                 environment(name)
             };
             file.tables.read(&key, value, &env)?;
-            file.asked.extend(asked.into_inner());
+            file.referenced.extend(referenced.into_inner());
             continue;
         }
         if !known.contains(&key.as_str()) {
-            let message = format!("the config file {shown} has an unknown setting {key:?}");
-            let hint = format!("the settings are {}, {}", known.join(", "), TABLES.join(", "));
+            let message = format!("unknown setting {key:?} in the config file {shown}");
+            let hint = format!("known settings: {}, {}", known.join(", "), TABLES.join(", "));
             return Err(Failure::usage(message).with_hint(hint));
         }
         let value = match value {
@@ -326,7 +330,8 @@ fn parse_file(path: &Path, table: toml::Table) -> Result<File, Failure> {
             Value::Boolean(is) => is.to_string(),
             Value::Integer(number) => number.to_string(),
             other => {
-                let message = format!("{key} in {shown} is a {}; write a text", other.type_str());
+                let message =
+                    format!("{key} in {shown} is a {}; expected a string", other.type_str());
                 return Err(Failure::usage(message));
             }
         };
@@ -335,24 +340,24 @@ fn parse_file(path: &Path, table: toml::Table) -> Result<File, Failure> {
     Ok(file)
 }
 
-fn wrong(setting: &Setting, why: &str) -> Failure {
+fn invalid(setting: &Setting, why: &str) -> Failure {
     let Setting { name, origin, .. } = setting;
-    Failure::usage(format!("{name} is {:?} ({origin}): {why}", setting.shown()))
+    Failure::usage(format!("{name} is {:?} ({origin}): {why}", setting.display()))
 }
 
 fn address(setting: &Setting) -> Result<SocketAddr, Failure> {
     let mut found = setting
         .value
         .to_socket_addrs()
-        .map_err(|error| wrong(setting, &format!("{error}; write HOST:PORT")))?;
-    found.next().ok_or_else(|| wrong(setting, "no address has this name"))
+        .map_err(|error| invalid(setting, &format!("{error}; write HOST:PORT")))?;
+    found.next().ok_or_else(|| invalid(setting, "the name has no address"))
 }
 
-fn word<T: Copy>(setting: &Setting, words: &[(&str, T)]) -> Result<T, Failure> {
-    let found = words.iter().find(|(word, _)| *word == setting.value);
+fn parse_choice<T: Copy>(setting: &Setting, choices: &[(&str, T)]) -> Result<T, Failure> {
+    let found = choices.iter().find(|(choice, _)| *choice == setting.value);
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        wrong(setting, &format!("use {}", words.join(" or ")))
+        let choices: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
+        invalid(setting, &format!("expected {}", choices.join(" or ")))
     })
 }
 
@@ -392,30 +397,30 @@ mod tests {
     }
 
     #[test]
-    fn without_a_credential_only_this_machine_may_call() {
+    fn auth_off_requires_loopback() {
         let on = |bind: &str, auth: &str| {
             let env = [("WINDLASS_BIND", bind), ("WINDLASS_AUTH", auth)];
             let env: Vec<_> = env.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-            resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth.word())
+            resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth.as_str())
         };
         assert_eq!(on("127.0.0.1:1", "").unwrap(), "off");
         assert_eq!(on("127.0.0.1:1", "keys").unwrap(), "keys");
         assert_eq!(on("0.0.0.0:1", "").unwrap(), "keys");
         let refused = on("0.0.0.0:1", "off").err().unwrap();
-        assert!(refused.message.contains("everybody"), "{refused}");
+        assert!(refused.message.contains("without authentication"), "{refused}");
         assert!(on("127.0.0.1:1", "jwt").unwrap_err().message.contains("jwt_issuer"));
         assert!(on("127.0.0.1:1", "basic").unwrap_err().message.contains("off, keys or jwt"));
     }
 
     #[test]
-    fn a_wrong_setting_is_named_with_its_origin() {
+    fn an_invalid_setting_reports_its_origin() {
         let secret = "postgresx://me:secret@db/app";
         for (name, value, why) in [
             ("WINDLASS_DRAIN", "soon", "soon"),
             ("WINDLASS_DRAIN", "30", "write 30s or 30ms"),
             ("WINDLASS_STORE", secret, "is not understood"),
             ("WINDLASS_LOG", "windlass=loud", "log filter"),
-            ("WINDLASS_ADMIN_KEY", "0123456789", "auth is not keys"),
+            ("WINDLASS_ADMIN_KEY", "0123456789", "needs auth = keys"),
         ] {
             let failure = resolve(&ServerArgs::default(), &[(name, value)], &[]).err().unwrap();
             let origin = format!("(environment {name})");
@@ -432,10 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_nobody_reads_are_found() {
+    fn unknown_variables_are_found() {
         let names =
             ["WINDLASS_STORE", "WINDLASS_STROE", "WINDLASS_URL", "WINDLASS_MY_SECRET", "HOME"];
-        let found = unknown(names.into_iter().map(OsString::from), &["WINDLASS_MY_SECRET".into()]);
+        let found = unknown_variables(
+            names.into_iter().map(OsString::from),
+            &["WINDLASS_MY_SECRET".into()],
+        );
         assert_eq!(found, ["WINDLASS_STROE"]);
     }
 }

@@ -1,19 +1,19 @@
-//! Admission: whether new runs are taken in, by how much work waits for how much room.
+//! Admission: whether new runs are accepted, by the ratio of ready work to free capacity.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass_kernel::{Error, ErrorKind, Health, Worker};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Health, Worker};
 
 use crate::engine::Engine;
 
-/// How long an answer is good for.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+/// How long a ratio is cached.
+const CACHED_FOR: Duration = Duration::from_secs(1);
 
 /// When new runs are refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Admission {
-    /// So many ready turns or tasks for each that could be held at once are too many. Default 10.
+    /// New runs are refused at this ratio of ready turns or tasks to free capacity. Default 10.
     pub max_queue_ratio: f64,
 }
 
@@ -30,63 +30,116 @@ impl Admission {
         }
         let ratio = self.max_queue_ratio;
         let message = format!("max_queue_ratio of admission is {ratio}; use more than 0");
-        Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message))
+        Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message))
     }
 }
 
-/// What was last found out, and when.
+/// The last ratio, and when it was read.
 #[derive(Default)]
-pub(crate) struct Admitting(Mutex<Option<(Duration, f64)>>);
+pub(crate) struct QueueRatio(Mutex<Option<(Duration, f64)>>);
 
 impl Engine {
-    /// Whether the workers are not too far behind to take in new runs: what is ready, over the room
-    /// that live workers have which take something new, is below `Options::admission`, or below 10 if
-    /// there is none. An answer is good for a second.
+    /// Whether new runs are accepted: the ratio of ready turns or tasks to the free capacity of live
+    /// workers that take new work is below `Options::admission`, or below 10 if that is not set. The
+    /// ratio is cached for a second.
     pub async fn should_accept_workflow(&self) -> Result<bool, Error> {
-        let admission = self.inner.options.admission.unwrap_or_default();
+        let admission = self.options().admission.unwrap_or_default();
         Ok(self.queue_ratio().await? < admission.max_queue_ratio)
     }
 
     async fn queue_ratio(&self) -> Result<f64, Error> {
-        let inner = &self.inner;
-        let now = inner.env.elapsed();
-        let known = *inner.admitting.0.lock();
+        let (core, cached) = (&self.parts.core, &self.parts.queue_ratio);
+        let now = core.env.elapsed();
+        let known = *cached.0.lock();
         if let Some((at, ratio)) = known
-            && now.saturating_sub(at) < KEPT_FOR
+            && now.saturating_sub(at) < CACHED_FOR
         {
             return Ok(ratio);
         }
-        let health = inner.store.health().await?;
+        let health = core.store.health().await?;
         let found = ratio(&health, &self.live_workers().await?);
-        *inner.admitting.0.lock() = Some((now, found));
+        *cached.0.lock() = Some((now, found));
         Ok(found)
     }
 
-    /// Refuses new runs if the engine was told to and the workers are too far behind.
+    /// Refuses new runs if admission is configured and the workers are too far behind.
     pub(crate) async fn admit(&self) -> Result<(), Error> {
-        let Some(admission) = self.inner.options.admission else { return Ok(()) };
+        let Some(admission) = self.options().admission else { return Ok(()) };
         let ratio = self.queue_ratio().await?;
         if ratio < admission.max_queue_ratio {
             return Ok(());
         }
         let max = admission.max_queue_ratio;
         let message = format!(
-            "{ratio:.1} turns or tasks are ready for each that workers have room for, and {max} are too \
-             many; start the run later, or add workers"
+            "the ratio of ready work to free capacity of the workers is {ratio:.1}, the limit is {max}; \
+             start the run later, or add workers"
         );
-        Err(Error::new(ErrorKind::Unavailable, "OVERLOADED", message))
+        Err(Error::new(ErrorKind::Unavailable, ErrorCode::Overloaded, message))
     }
 }
 
-// The greater of both: plenty of room for turns does not help tasks that wait.
 fn ratio(health: &Health, live: &[Worker]) -> f64 {
-    let mut room = (0_u64, 0_u64);
+    let mut free = Free::default();
     for info in live.iter().map(|worker| &worker.info).filter(|info| info.accepting) {
-        let turn_slots = info.slots.saturating_sub(info.task_slots);
-        let turn_load = info.load.saturating_sub(info.task_load);
-        room.0 += u64::from(turn_slots.saturating_sub(turn_load));
-        room.1 += u64::from(info.task_slots.saturating_sub(info.task_load));
+        free.add(info.slots, info.task_slots, info.load, info.task_load);
     }
-    let over = |ready: u64, room: u64| ready as f64 / room.max(1) as f64;
-    over(health.turns.ready.count, room.0).max(over(health.tasks.ready.count, room.1))
+    free.ratio(health.turns.ready.count, health.tasks.ready.count)
+}
+
+/// The free capacity of all workers that take new work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Free {
+    turns: u64,
+    tasks: u64,
+}
+
+impl Free {
+    // A worker's row has its slots for turns and tasks together, and those for tasks alone.
+    fn add(&mut self, slots: u32, task_slots: u32, load: u32, task_load: u32) {
+        let turn_slots = slots.saturating_sub(task_slots);
+        let turn_load = load.saturating_sub(task_load);
+        self.turns += u64::from(turn_slots.saturating_sub(turn_load));
+        self.tasks += u64::from(task_slots.saturating_sub(task_load));
+    }
+
+    // The greater of both ratios: free capacity for turns does not help tasks that wait.
+    fn ratio(self, turns_ready: u64, tasks_ready: u64) -> f64 {
+        let ratio = |ready: u64, free: u64| ready as f64 / free.max(1) as f64;
+        ratio(turns_ready, self.turns).max(ratio(tasks_ready, self.tasks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_what_workers_have_left() {
+        for (slots, task_slots, load, task_load, turns, tasks) in [
+            (110, 10, 0, 0, 100, 10),
+            (110, 10, 30, 4, 74, 6),
+            (110, 10, 110, 10, 0, 0),
+            // A row can be written between two changes of its counts.
+            (110, 10, 3, 12, 100, 0),
+            (10, 10, 12, 5, 0, 5),
+        ] {
+            let mut free = Free::default();
+            free.add(slots, task_slots, load, task_load);
+            assert_eq!(free, Free { turns, tasks }, "{slots} {task_slots} {load} {task_load}");
+        }
+    }
+
+    #[test]
+    fn the_scarcer_kind_decides() {
+        for (turns, tasks, turns_ready, tasks_ready, expect) in [
+            (100, 10, 0, 0, 0.0),
+            (100, 10, 50, 1, 0.5),
+            (100, 10, 50, 30, 3.0),
+            (0, 0, 7, 3, 7.0),
+            (100, 0, 50, 12, 12.0),
+        ] {
+            let found = Free { turns, tasks }.ratio(turns_ready, tasks_ready);
+            assert!((found - expect).abs() < 1e-9, "{turns_ready} {tasks_ready}: {found}");
+        }
+    }
 }

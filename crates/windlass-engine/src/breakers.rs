@@ -1,4 +1,5 @@
-//! Circuit breakers in front of attempts: the kernel decides, the store keeps what all processes know.
+//! Circuit breakers in front of attempts: the kernel decides, the store keeps the state that all
+//! processes share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,47 +8,47 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
-    Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Error, ErrorKind, LimitKey, Namespace,
-    Permit, Query, Task, Timestamp,
+    Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Error, ErrorCode, ErrorKind, LimitKey,
+    Namespace, Permit, Query, Task, Timestamp,
 };
 
-use crate::engine::{Engine, Inner};
+use crate::core::Core;
+use crate::engine::Engine;
 use crate::settle::RATE_LIMITED;
 use crate::tasks::TaskResult;
 
-/// How often a breaker that others change at the same time is decided again.
+/// How often an update is repeated because another process changed the breaker meanwhile.
 const ATTEMPTS_MAX: u32 = 100;
-const AGAIN: Duration = Duration::from_millis(5);
-/// How long a process may refuse calls by what the store has said before.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
+/// How long a process refuses calls by a cached answer of the store.
 const REFUSED_FOR: Duration = Duration::from_millis(250);
 
 /// The breaker in front of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskBreaker {
-    /// What is called: tasks with the same key share a breaker.
+    /// Names the callee: tasks with the same key share a breaker.
     pub key: LimitKey,
     /// When it opens and closes.
     pub policy: BreakerPolicy,
 }
 
-/// What the store has just said is not to be called. For a moment it is not asked again; that a call is
-/// allowed is never remembered.
+/// Cached refusals of the store. A permission is never cached.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<BTreeMap<(Namespace, LimitKey), Refusal>>);
+struct Refusals(Mutex<BTreeMap<(Namespace, LimitKey), Refusal>>);
 
 struct Refusal {
-    heard: Duration,
+    received: Duration,
     until: Timestamp,
 }
 
 impl Refusals {
-    fn heard(&self, key: (Namespace, LimitKey), heard: Duration, until: Timestamp) {
+    fn insert(&self, key: (Namespace, LimitKey), received: Duration, until: Timestamp) {
         let mut refusals = self.0.lock();
-        refusals.retain(|_, refusal| heard.saturating_sub(refusal.heard) < REFUSED_FOR);
-        refusals.insert(key, Refusal { heard, until });
+        refusals.retain(|_, refusal| received.saturating_sub(refusal.received) < REFUSED_FOR);
+        refusals.insert(key, Refusal { received, until });
     }
 
-    fn still(
+    fn get(
         &self,
         key: &(Namespace, LimitKey),
         elapsed: Duration,
@@ -55,43 +56,58 @@ impl Refusals {
     ) -> Option<Timestamp> {
         let refusals = self.0.lock();
         let refusal = refusals.get(key)?;
-        let fresh = elapsed.saturating_sub(refusal.heard) < REFUSED_FOR;
+        let fresh = elapsed.saturating_sub(refusal.received) < REFUSED_FOR;
         (fresh && now < refusal.until).then_some(refusal.until)
     }
 
-    fn forget(&self) {
+    fn clear(&self) {
         self.0.lock().clear();
     }
 }
 
-impl Inner {
-    /// Whether a task's attempt may begin. No answer of the store is no permission.
+/// The breakers of all namespaces, as this worker sees them.
+pub(crate) struct Breakers {
+    core: Arc<Core>,
+    refusals: Refusals,
+}
+
+impl Breakers {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, refusals: Refusals::default() }
+    }
+
+    /// Whether a task's attempt may begin. It waits until the store answers.
     pub(crate) async fn permit(&self, task: &Task, breaker: &TaskBreaker, max: Duration) -> Permit {
-        let mut delay = AGAIN;
+        let mut delay = RETRY_DELAY;
         let key = (task.namespace.clone(), breaker.key.clone());
-        if let Some(until) = self.refusals.still(&key, self.env.elapsed(), self.clock.now()) {
+        if let Some(until) = self.refusals.get(&key, self.core.env.elapsed(), self.core.clock.now())
+        {
             return Permit::Wait(until);
         }
         loop {
-            let decide =
-                |state: &mut Breaker, now| state.permit(&breaker.policy, self.worker, max, now);
+            let decide = |state: &mut Breaker, now| {
+                state.permit(&breaker.policy, self.core.worker, max, now)
+            };
             match self.decide(&task.namespace, &breaker.key, decide).await {
                 Ok(Permit::Wait(until)) => {
-                    self.refusals.heard(key, self.env.elapsed(), until);
+                    self.refusals.insert(key, self.core.env.elapsed(), until);
                     return Permit::Wait(until);
                 }
                 Ok(permit) => return permit,
                 Err(error) => {
-                    tracing::warn!(key = %breaker.key, %error, "a breaker cannot be asked");
-                    self.env.sleep(delay).await;
+                    tracing::warn!(
+                        key = %breaker.key, %error,
+                        "failed to read or update a circuit breaker; retrying"
+                    );
+                    self.core.env.sleep(delay).await;
                     delay = (delay * 2).min(Duration::from_secs(5));
                 }
             }
         }
     }
 
-    /// Tells a breaker what became of a call. Failures that no other attempt can help are the caller's
-    /// fault: the callee has answered.
+    /// Reports the outcome of a call. A failure that a retry cannot fix is the caller's fault and does
+    /// not count: the callee has answered.
     pub(crate) async fn report(
         &self,
         task: &Task,
@@ -119,22 +135,29 @@ impl Inner {
             _ => Ok(()),
         };
         if let Err(error) = reported {
-            tracing::warn!(key = %breaker.key, %error, "a breaker was not told of a call");
+            tracing::warn!(key = %breaker.key, %error, "failed to report a call to a circuit breaker");
         }
     }
 
-    /// Tells a breaker that a call which it let through is not made.
+    /// Reports that a call which the breaker permitted was not made.
     pub(crate) async fn not_called(&self, task: &Task, breaker: &TaskBreaker, permit: Permit) {
         if !matches!(permit, Permit::Probe(_)) {
             return;
         }
         let leave = |state: &mut Breaker, _| state.not_called(permit);
         if let Err(error) = self.decide(&task.namespace, &breaker.key, leave).await {
-            tracing::warn!(key = %breaker.key, %error, "a breaker was not told of a call");
+            tracing::warn!(key = %breaker.key, %error, "failed to report a call to a circuit breaker");
         }
     }
 
-    // Decides on the store's state until nobody else has changed it meanwhile.
+    async fn reset(&self, namespace: &Namespace, key: &LimitKey) -> Result<(), Error> {
+        let reset = |state: &mut Breaker, _| *state = Breaker::default();
+        self.decide(namespace, key, reset).await?;
+        self.refusals.clear();
+        Ok(())
+    }
+
+    // Optimistic update of the store's row: repeats if another process has changed it meanwhile.
     async fn decide<T>(
         &self,
         namespace: &Namespace,
@@ -142,7 +165,7 @@ impl Inner {
         mut decide: impl FnMut(&mut Breaker, Timestamp) -> T,
     ) -> Result<T, Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let (row, now) = self.store.breaker(namespace.clone(), key.clone()).await?;
+            let (row, now) = self.core.store.breaker(namespace.clone(), key.clone()).await?;
             let before = Breaker::of(row.as_ref())?;
             let mut state = before.clone();
             let decided = decide(&mut state, now);
@@ -150,18 +173,23 @@ impl Inner {
                 return Ok(decided);
             }
             if state.status() != before.status() {
-                tracing::info!(%key, from = %before.status(), to = %state.status(), "a breaker");
+                let (from, to) = (before.status(), state.status());
+                tracing::info!(%key, %from, %to, "circuit breaker changed its state");
             }
             let next = state.row(namespace.clone(), key.clone(), row.as_ref(), now)?;
             let opens = opened(&before, &state);
-            if self.store.swap_breaker(next).await? {
-                self.metrics.breaker_opens.add(u64::from(opens));
+            if self.core.store.swap_breaker(next).await? {
+                self.core.metrics.breaker_opens.add(u64::from(opens));
                 return Ok(decided);
             }
-            self.env.sleep(AGAIN.mul_f64(1.0 + (self.env.random() % 100) as f64 / 50.0)).await;
+            self.core
+                .env
+                .sleep(RETRY_DELAY.mul_f64(1.0 + (self.core.env.random() % 100) as f64 / 50.0))
+                .await;
         }
-        let message = format!("breaker {key:?} is changed by others all the time");
-        Err(Error::new(ErrorKind::Unavailable, "BREAKER_BUSY", message))
+        let message =
+            format!("other processes changed circuit breaker {key:?} {ATTEMPTS_MAX} times; retry");
+        Err(Error::new(ErrorKind::Unavailable, ErrorCode::BreakerBusy, message))
     }
 }
 
@@ -187,10 +215,7 @@ impl Engine {
         if found.is_none() {
             return Ok(false);
         }
-        let inner: &Arc<Inner> = &self.inner;
-        let reset = |state: &mut Breaker, _| *state = Breaker::default();
-        inner.decide(&self.namespace, &key, reset).await?;
-        inner.refusals.forget();
+        self.parts.breakers().reset(&self.namespace, &key).await?;
         self.wake();
         Ok(true)
     }
@@ -201,16 +226,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_remembered_for_a_moment_and_not_beyond_its_time() {
+    fn a_refusal_is_cached_for_a_moment_and_not_beyond_its_time() {
         let key = || (Namespace::default_namespace(), LimitKey::new("k").unwrap());
         let (ms, at) = (Duration::from_millis, |ms: i64| Timestamp::from_micros(ms * 1_000));
         let refusals = Refusals::default();
-        assert_eq!(refusals.still(&key(), ms(0), at(0)), None);
-        refusals.heard(key(), ms(1_000), at(9_000));
-        assert_eq!(refusals.still(&key(), ms(1_249), at(5_000)), Some(at(9_000)));
-        assert_eq!(refusals.still(&key(), ms(1_250), at(5_000)), None, "the store is asked again");
-        assert_eq!(refusals.still(&key(), ms(1_100), at(9_000)), None, "its time has come");
-        refusals.forget();
-        assert_eq!(refusals.still(&key(), ms(1_100), at(5_000)), None);
+        assert_eq!(refusals.get(&key(), ms(0), at(0)), None);
+        refusals.insert(key(), ms(1_000), at(9_000));
+        assert_eq!(refusals.get(&key(), ms(1_249), at(5_000)), Some(at(9_000)));
+        assert_eq!(refusals.get(&key(), ms(1_250), at(5_000)), None, "the store is asked again");
+        assert_eq!(refusals.get(&key(), ms(1_100), at(9_000)), None, "its time has come");
+        refusals.clear();
+        assert_eq!(refusals.get(&key(), ms(1_100), at(5_000)), None);
     }
 }

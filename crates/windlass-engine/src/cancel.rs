@@ -1,212 +1,238 @@
-//! Cancelling: a run that nobody has ends at once, any other when what is being done is over.
+//! Cancelling: a run whose turn nobody holds ends at once, any other when its current work is done.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass_kernel::{
-    Actor, Body, CommitError, Draft, Error, Looked, MessageKind, NewMessage, Op, Run, RunKey,
-    RunStatus, Stamp, Step, StepStatus,
+    Actor, Body, CommitError, Draft, Error, ErrorCode, Message, MessageKind, NewMessage, Op, Query,
+    Run, RunKey, RunOverview, RunStatus, Stamp, Step, StepStatus,
 };
 
-use crate::control::{ATTEMPTS_MAX, busy, with_actor};
-use crate::engine::{Engine, Inner};
-use crate::model::{CalledOff, Manners};
+use crate::commit::CommitClient;
+use crate::control::{ATTEMPTS_MAX, Control, busy, send_control, with_actor};
+use crate::core::Core;
+use crate::description::ModelDescription;
+use crate::registry::Registry;
+use crate::results::ResultWaiter;
 use crate::tasks::CANCEL_LATE;
+use crate::terminate::Terminator;
 use crate::turn::refusal;
 
-/// How often somebody who waits for a cancelled run looks whether it is still being worked on.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a caller that waits for a cancelled run checks whether a worker still holds it.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-impl Engine {
-    /// Cancels a run. If nobody has its turn, it ends in this call's own commit; else whoever has it
-    /// is told, finishes or gives up what it is doing, and ends the run. Either way this returns when
-    /// the run has ended: `true` if it was terminated, `false` if it is unknown, or ended otherwise.
-    pub async fn cancel(
+/// The body of the internal task that terminates a run which has not ended in time after a cancel
+/// message.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CancelDeadline {
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    actor: Option<Actor>,
+}
+
+/// The name of the request in the ledger.
+const CANCEL: &str = "cancel";
+
+/// Cancels runs, with a request to the worker that holds the turn or with its own commit.
+pub(crate) struct Canceller {
+    pub(crate) core: Arc<Core>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) commits: Arc<CommitClient>,
+    pub(crate) terminator: Arc<Terminator>,
+    pub(crate) waiter: Arc<ResultWaiter>,
+}
+
+impl Canceller {
+    /// Cancels a run. If nobody holds its turn, this call ends it with its own commit. Otherwise the
+    /// worker that holds the turn gets a request, finishes or abandons its current work, and ends the run.
+    /// This returns when the run has ended: `true` if it was terminated, `false` if it is unknown or
+    /// ended in another way.
+    pub(crate) async fn cancel(
         &self,
         run_key: RunKey,
         reason: Option<&str>,
-        actor: Option<Actor>,
+        actor: Option<&Actor>,
     ) -> Result<bool, Error> {
-        let inner = &self.inner;
+        let core = &self.core;
         for _ in 0..ATTEMPTS_MAX {
-            let Some(looked) = inner.store.look_at(run_key).await? else { return Ok(false) };
-            if looked.run.status.is_ended() {
+            let Some(overview) = core.store.run_overview_by_key(run_key).await? else {
+                return Ok(false);
+            };
+            if overview.run.status.is_ended() {
                 return Ok(false);
             }
-            if looked.run.turn.worker.is_none() {
-                match inner.cancel_free(looked, reason, actor.as_ref()).await? {
+            if overview.run.turn.worker.is_none() {
+                match self.cancel_free(overview, reason, actor).await? {
                     true => return Ok(true),
                     false => continue,
                 }
             }
-            let mut body = with_actor(actor.as_ref());
+            let mut body = with_actor(actor);
             if let Some(reason) = reason {
                 body["reason"] = shortened(reason).into();
             }
-            match self.control(run_key, "cancel", body).await {
-                Ok(()) => return self.until_cancelled(run_key, reason, actor.as_ref()).await,
-                Err(error) if matches!(error.code(), "RUN_TERMINAL" | "RUN_NOT_FOUND") => {
+            match send_control(core, &self.commits, run_key, Control::Cancel, body).await {
+                Ok(()) => return self.until_cancelled(run_key, reason, actor).await,
+                Err(error)
+                    if matches!(error.code(), ErrorCode::RunTerminal | ErrorCode::RunNotFound) =>
+                {
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Err(busy(&self.current(run_key).await?))
+        Err(busy(&core.current(run_key).await?))
     }
 
-    // Whoever was told may die before it has obeyed, and nobody else need serve the workflow: then the
-    // run is free, and ended from here.
+    // The worker with the request may die before it has ended the run, and maybe no other worker serves
+    // the workflow. Then nobody holds the turn, and this ends the run.
     async fn until_cancelled(
         &self,
         run_key: RunKey,
         reason: Option<&str>,
         actor: Option<&Actor>,
     ) -> Result<bool, Error> {
-        let inner = &self.inner;
-        let mut ended = std::pin::pin!(self.wait(run_key));
+        let core = &self.core;
+        let mut ended = std::pin::pin!(self.waiter.wait(run_key));
         loop {
-            let look = inner.env.sleep(LOOK_EVERY);
-            if let Either::Left((ended, _)) = select(ended.as_mut(), look).await {
+            let slept = core.env.sleep(CHECK_EVERY);
+            if let Either::Left((ended, _)) = select(ended.as_mut(), slept).await {
                 return Ok(ended?.status == RunStatus::Terminated);
             }
-            let Some(looked) = inner.store.look_at(run_key).await? else { return Ok(false) };
-            let free = !looked.run.status.is_ended() && looked.run.turn.worker.is_none();
-            if free && inner.cancel_free(looked, reason, actor).await? {
+            let Some(overview) = core.store.run_overview_by_key(run_key).await? else {
+                return Ok(false);
+            };
+            let free = !overview.run.status.is_ended() && overview.run.turn.worker.is_none();
+            if free && self.cancel_free(overview, reason, actor).await? {
                 return Ok(true);
             }
         }
     }
-}
 
-/// What ends a run that was told to end and has not done so when its time is over.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Late {
-    reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    actor: Option<Actor>,
-}
-
-/// What a run's ledger calls the request.
-const CANCEL: &str = "cancel";
-
-impl Inner {
-    /// How a run is asked to end.
-    pub(crate) fn manners(&self, run: &Run) -> Manners {
-        let of_model = || {
-            let known = self.options.manners.iter().find(|(model, _)| *model == run.model.as_str());
-            known.map_or_else(Manners::default, |(_, manners)| *manners)
-        };
-        let served = self.registered(&run.workflow);
-        served.map_or_else(of_model, |registered| registered.model.manners())
-    }
-
-    // Whether a message of this name asks runs of some model to end. Few are called so, and for the
-    // others no run need be read.
-    fn may_ask_to_end(&self, name: &str) -> bool {
-        self.options.manners.iter().any(|(_, manners)| manners.cancel == Some(name))
-            || self.models.read().values().any(|served| served.model.manners().cancel == Some(name))
-    }
-
-    /// What has to be enqueued with a message: if it tells a run to end, a task that ends it when its
-    /// time is over. The run may be paused, blocked or served by nobody, so it cannot see to that itself.
+    /// The op that must go with a message: for a message that asks a run to end, a task that ends the run
+    /// when its time is over. A paused, blocked or unserved run cannot do that by itself.
     pub(crate) async fn beside_message(&self, message: &NewMessage) -> Result<Option<Op>, Error> {
-        let told = matches!(message.kind, MessageKind::Signal | MessageKind::Event);
-        if !told || !self.may_ask_to_end(message.name.as_str()) {
+        let is_signal = matches!(message.kind, MessageKind::Signal | MessageKind::Event);
+        if !is_signal || !self.registry.is_cancel_message(&message.name) {
             return Ok(None);
         }
-        let looked = self.store.look_at(message.run_key).await?;
-        let ends =
-            |looked: &Looked| self.manners(&looked.run).cancel == Some(message.name.as_str());
-        let Some(Looked { run, .. }) = looked.filter(ends) else { return Ok(None) };
-        // The first request counts: the machine hears of no other either.
-        let tasks = self.tasks_of(&run).await?;
+        let overview = self.core.store.run_overview_by_key(message.run_key).await?;
+        let ends = |overview: &RunOverview| {
+            let model = self.registry.description(&overview.run);
+            model.cancel.message.as_ref() == Some(&message.name)
+        };
+        let Some(RunOverview { run, .. }) = overview.filter(ends) else { return Ok(None) };
+        // Only the first request counts.
+        let tasks = self.terminator.tasks_of(&run).await?;
         if tasks.iter().any(|task| task.name.as_str() == CANCEL_LATE) {
             return Ok(None);
         }
-        let said: serde_json::Value =
+        let body: serde_json::Value =
             message.body.as_ref().and_then(|body| body.read().ok()).unwrap_or_default();
-        let late = Late {
-            reason: said["reason"].as_str().map(shortened),
-            actor: serde_json::from_value(said["actor"].clone()).ok(),
+        let late = CancelDeadline {
+            reason: body["reason"].as_str().map(shortened),
+            actor: serde_json::from_value(body["actor"].clone()).ok(),
         };
-        let mut task = self.internal_task(CANCEL_LATE, &run, message.sent_at)?;
-        task.due_at = Some(message.sent_at.plus(self.options.cancel_grace));
+        let mut task = self.terminator.internal_task(CANCEL_LATE, &run, message.sent_at)?;
+        task.due_at = Some(message.sent_at.plus(self.core.options.cancel_grace));
         task.body = Some(Body::of(&late)?);
         Ok(Some(Op::Enqueue(Box::new(task))))
     }
 
-    /// Ends a run that was told to end, if it has not done so.
+    /// Terminates a run that has not ended in time after a cancel message.
     pub(crate) async fn cancel_late(
-        self: &Arc<Self>,
+        &self,
         run_key: RunKey,
-        late: &Late,
+        late: &CancelDeadline,
     ) -> Result<(), Error> {
-        let order = Order {
+        let request = TerminateRequest {
             reason: Some(late.reason.as_deref().unwrap_or("it was cancelled")),
             actor: late.actor.as_ref(),
-            request: CANCEL,
+            name: CANCEL,
             error_name: "Cancelled",
         };
-        self.terminate_as(run_key, order).await
+        self.terminator.terminate_as(run_key, request).await
     }
 
-    // Ends a run whose turn nobody has; `false` if somebody has it by now, or it has moved on.
+    // Ends a run whose turn nobody holds; `false` if it is held by now, or the run has changed.
     async fn cancel_free(
-        self: &Arc<Self>,
-        looked: Looked,
+        &self,
+        overview: RunOverview,
         reason: Option<&str>,
         actor: Option<&Actor>,
     ) -> Result<bool, Error> {
-        let at = self.stamp_after(looked.run.updated_at).at;
-        let draft = Draft::free(&looked.run, self.worker, at);
-        let order = Order::new(CANCEL, reason, actor);
-        let (draft, _) = self.draft_end_of(looked, draft, at, order).await?;
-        match Arc::clone(self).commit_until_known(draft.finish()).await {
+        let at = self.core.stamp_after(overview.run.updated_at).at;
+        let draft = Draft::free(&overview.run, self.core.worker, at);
+        let request = TerminateRequest::new(CANCEL, reason, actor);
+        let (draft, _) = self.terminator.draft_end_of(overview, draft, at, request).await?;
+        match Arc::clone(&self.commits).commit(draft.finish()).await {
             Ok(_) => Ok(true),
             Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
             Err(error) => Err(refusal(&error)),
         }
     }
+
+    /// Whether a cancel request for a run is pending.
+    pub(crate) async fn is_pending(&self, run: &Run) -> Result<bool, Error> {
+        // A turn applies all requests that it has read before it is released, so only unread messages
+        // count. A paused run may have many of them, but no cancel: that ends a paused run at once.
+        let is_at_rest = run.status.is_ended() || run.status == RunStatus::Paused;
+        if is_at_rest || run.accepted <= run.seen {
+            return Ok(false);
+        }
+        let ends = self.registry.description(run).cancel.message.as_ref();
+        let asks = |message: &Message| {
+            message.consumed.is_none()
+                && match message.kind {
+                    MessageKind::Control => Control::of(message) == Control::Cancel,
+                    MessageKind::Signal | MessageKind::Event => ends == Some(&message.name),
+                    _ => false,
+                }
+        };
+        let limit = self.core.options.limits.page_rows_max;
+        let mut after = run.seen;
+        loop {
+            let query = Query::Messages { run_key: run.run_key, after, limit };
+            let page = self.core.store.list(query).await?.messages()?;
+            if page.iter().any(asks) {
+                return Ok(true);
+            }
+            match page.last().filter(|_| page.len() == limit as usize) {
+                Some(last) => after = last.seq,
+                None => return Ok(false),
+            }
+        }
+    }
 }
 
-/// So many steps, with so many bytes together, are called off in the commit that ends their run. A run
-/// that has more keeps the rest as they are: nobody looks at them any more, and its end must not fail.
-const CALLED_OFF_MAX: usize = 1_000;
-const CALLED_OFF_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bounds of the steps that are cancelled in the commit that ends their run. Further steps stay as they
+/// are: they have no effect any more, and the end of the run must not fail.
+const CANCELLED_MAX: usize = 1_000;
+const CANCELLED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Calls off the steps that are open when somebody ends a run: what has ended has nothing open.
-pub(crate) fn call_off(
+/// Cancels the steps that are open when a run is ended from outside: an ended run has no open steps.
+pub(crate) fn cancel_open_steps(
     draft: &mut Draft,
     open: Vec<Step>,
-    called_off: Option<CalledOff>,
+    model: &ModelDescription,
     mut stamp: impl FnMut() -> Stamp,
 ) -> Result<(), Error> {
     let mut bytes = 0;
-    for mut step in open.into_iter().take(CALLED_OFF_MAX) {
+    for mut step in open.into_iter().take(CANCELLED_MAX) {
         let bodies = [&step.input, &step.result, &step.error];
         bytes += bodies.into_iter().flatten().map(Body::len).sum::<usize>();
-        if bytes > CALLED_OFF_BYTES_MAX {
+        if bytes > CANCELLED_BYTES_MAX {
             break;
         }
-        // Whoever ends it may have settled it in the same commit.
+        // The same commit may have settled it.
         if draft.written_step(step.step_key.as_str()).is_some() {
             continue;
         }
         let stamp = stamp();
-        let key = step.step_key.as_str();
-        let own = called_off.and_then(|called_off| called_off(&step));
-        let (event, payload) = own.unwrap_or_else(|| match &*step.kind {
-            "activity" => ("activity.cancelled", json!({ "key": key })),
-            "child" => {
-                let child = step.input.as_ref().and_then(|input| input.read::<Value>().ok());
-                let run_key = child.map(|child| child["run_key"].clone());
-                ("child.failed", json!({ "key": key, "run_key": run_key, "cancelled": true }))
-            }
-            _ => ("step.cancelled", json!({ "key": key })),
-        });
+        let (event, payload) = model.step(&step.kind).cancelled_event(&step);
         step.status = StepStatus::Cancelled;
         step.updated_at = stamp.at;
         if step.error.is_none() {
@@ -218,28 +244,28 @@ pub(crate) fn call_off(
     Ok(())
 }
 
-/// How much of a reason the ledger shows.
+/// A reason, cut to the length that the ledger allows.
 pub(crate) fn shortened(reason: &str) -> String {
     reason.chars().take(1_000).collect()
 }
 
-/// What somebody who ends a run says of it.
+/// The author and the reason of a termination.
 #[derive(Clone, Copy)]
-pub(crate) struct Order<'a> {
-    pub(crate) request: &'static str,
+pub(crate) struct TerminateRequest<'a> {
+    pub(crate) name: &'static str,
     pub(crate) reason: Option<&'a str>,
     pub(crate) actor: Option<&'a Actor>,
-    /// The name of the error that the run has then.
+    /// The name of the run's error.
     pub(crate) error_name: &'static str,
 }
 
-impl<'a> Order<'a> {
+impl<'a> TerminateRequest<'a> {
     pub(crate) const fn new(
-        request: &'static str,
+        name: &'static str,
         reason: Option<&'a str>,
         actor: Option<&'a Actor>,
     ) -> Self {
-        Self { request, reason, actor, error_name: "Terminated" }
+        Self { name, reason, actor, error_name: "Terminated" }
     }
 
     pub(crate) fn error(&self) -> Result<Option<Body>, Error> {
@@ -249,7 +275,7 @@ impl<'a> Order<'a> {
     }
 }
 
-/// What a run that somebody ends has as its error.
+/// The error of a run that was cancelled.
 pub(crate) fn terminated_with(reason: Option<&str>) -> Result<Option<Body>, Error> {
-    Order::new(CANCEL, reason, None).error()
+    TerminateRequest::new(CANCEL, reason, None).error()
 }

@@ -1,485 +1,471 @@
-//! The claimer: promotes what is due, claims what is ready and there is room for, and sleeps until
-//! a wake-up or the next due time. With nothing to do it asks the store nothing.
+//! The claimer: promotes what is due, claims what is ready and fits the worker's capacity, and sleeps
+//! until a signal or the next due time. An idle claimer sends no queries.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use parking_lot::Mutex;
 use tracing::Instrument as _;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, QueueName, Route, RouteName,
-    Timestamp, Wakeup, Want,
+    ClaimFilter, ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, Route, Timestamp,
 };
 
-use crate::drive::held;
-use crate::engine::Inner;
+use crate::capacity::Capacity;
+use crate::concurrency::{Concurrency, Permits};
+use crate::core::Core;
 use crate::env::Lane;
 use crate::metrics::Measure;
 use crate::options::Options;
-use crate::room::{Places, Room};
-use crate::tasks::internal_queue;
+use crate::rates::Rates;
+use crate::registry::Registry;
+use crate::signals::{Signals, Work};
+use crate::tasks::{TaskRunner, Tasks, internal_queue, internal_routes};
 use crate::telemetry;
+use crate::turn_runner::{TurnRunner, held};
+use crate::workers::Holdings;
 
-/// How many rows a promotion readies at once.
+/// How many rows one promotion makes ready.
 const PROMOTE_MAX: u32 = 1_000;
-/// For how long a turn is left to the process that gave it back last: it may have the run in memory.
+/// How long the store offers a turn only to the process that released it last: that process may have
+/// the run in its cache.
 const OFFER: Duration = Duration::from_millis(50);
-/// One claim in so many takes the oldest whatever its priority.
+/// Every so many claims, one takes the oldest rows regardless of their priority.
 const OLDEST_EVERY: u32 = 8;
 const ERROR_DELAY_MIN: Duration = Duration::from_millis(50);
 const ERROR_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// What the claimer should look at.
-pub(crate) struct Signals {
-    turns: AtomicBool,
-    tasks: AtomicBool,
-    // Of the engine's own tasks, for which there is room when there is none for others.
-    own: AtomicBool,
-    // When the next scheduled turn or task is due, as far as is known.
-    due_us: AtomicI64,
-    claims: AtomicU32,
-    // Whether workflows with slots of their own come first in the next claim.
-    slots_first: AtomicBool,
-    // Wake-ups of turns that the store told of, and how many of them were looked at twice: a turn
-    // that was left to another process the first time is everybody's the second time.
-    told: AtomicU64,
-    looked_again: AtomicU64,
-    again_soon: AtomicBool,
-    notify: Notify,
+pub(crate) struct Claimer {
+    pub(crate) core: Arc<Core>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) capacity: Arc<Capacity>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) turn_runner: Arc<TurnRunner>,
+    pub(crate) task_runner: Arc<TaskRunner>,
+    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) rates: Arc<Rates>,
+    /// Held during a claim; see [`crate::shutdown::Shutdown`].
+    pub(crate) claiming: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) fairness: Mutex<Fairness>,
 }
 
-impl Default for Signals {
-    // What was ready or due before the engine started is told by nobody.
-    fn default() -> Self {
-        Self {
-            turns: AtomicBool::new(true),
-            tasks: AtomicBool::new(true),
-            own: AtomicBool::new(true),
-            due_us: AtomicI64::new(i64::MIN),
-            claims: AtomicU32::new(0),
-            slots_first: AtomicBool::new(false),
-            told: AtomicU64::new(0),
-            looked_again: AtomicU64::new(0),
-            again_soon: AtomicBool::new(false),
-            notify: Notify::new(),
-        }
-    }
-}
-
-impl Signals {
-    pub(crate) fn turns(&self) {
-        if !self.turns.swap(true, Ordering::AcqRel) {
-            self.notify.notify_one();
-        }
-    }
-
-    pub(crate) fn tasks(&self) {
-        if !self.tasks.swap(true, Ordering::AcqRel) {
-            self.notify.notify_one();
-        }
-    }
-
-    fn own(&self) {
-        self.own.store(true, Ordering::Release);
-        self.tasks.store(true, Ordering::Release);
-        self.notify.notify_one();
-    }
-
-    pub(crate) fn due(&self, at: Timestamp) {
-        if self.due_us.fetch_min(at.as_micros(), Ordering::AcqRel) > at.as_micros() {
-            self.notify.notify_one();
-        }
-    }
-
-    pub(crate) fn everything(&self) {
-        self.turns.store(true, Ordering::Release);
-        self.tasks.store(true, Ordering::Release);
-        self.own.store(true, Ordering::Release);
-        self.due_us.store(i64::MIN, Ordering::Release);
-        self.notify.notify_one();
-    }
-
-    fn due_at(&self) -> Option<Timestamp> {
-        match self.due_us.load(Ordering::Acquire) {
-            i64::MAX => None,
-            us => Some(Timestamp::from_micros(us)),
-        }
-    }
-}
-
-/// What is asked of the store in one claim.
-#[derive(Default)]
-struct Ask {
-    routes: Vec<Route>,
-    slots: Option<Arc<Room>>,
-    tasks: Want,
-}
-
-/// What was claimed, and the room that was kept for it until it is begun.
+/// Claimed work, and the permits that are reserved for it until it starts.
 pub(crate) struct Claimed {
     pub(crate) claims: Claims,
-    pub(crate) places: Vec<Places>,
+    pub(crate) permits: Vec<Permits>,
 }
 
 impl Claimed {
     fn none(now: Timestamp) -> Self {
         let claims = Claims { turns: Vec::new(), tasks: Vec::new(), now };
-        Self { claims, places: Vec::new() }
+        Self { claims, permits: Vec::new() }
     }
 }
 
 /// Claims until the engine stops taking work.
-pub(crate) async fn serve(inner: Arc<Inner>) {
+pub(crate) async fn serve(claimer: Arc<Claimer>) {
+    let core = &claimer.core;
     let mut delay = ERROR_DELAY_MIN;
-    let mut scan_at = inner.env.elapsed() + inner.options.scan_every;
-    while !inner.is_draining() {
-        let worked = match inner.claim_once().await {
-            Ok(worked) => {
+    let mut scan_at = core.env.elapsed() + core.options.scan_every;
+    while !core.lifecycle.is_draining() {
+        let more = match claimer.claim_once().await {
+            Ok(more) => {
                 delay = ERROR_DELAY_MIN;
-                worked
+                more
             }
             Err(error) => {
-                tracing::warn!(%error, "the store does not answer a claim; trying again");
-                inner.env.sleep(delay).await;
+                tracing::warn!(%error, "a claim failed; retrying");
+                core.env.sleep(delay).await;
                 delay = (delay * 2).min(ERROR_DELAY_MAX);
-                inner.signals.everything();
+                claimer.signals.everything();
                 continue;
             }
         };
-        if worked {
+        if more {
             continue;
         }
-        wait(&inner, scan_at).await;
-        if inner.options.shared && inner.env.elapsed() >= scan_at {
-            scan_at = inner.env.elapsed() + inner.options.scan_every;
-            inner.signals.everything();
-            inner.rates.forget();
-            if let Err(error) = inner.adopt_or_release().await {
-                tracing::warn!(%error, "the safety scan failed");
+        claimer.wait(scan_at).await;
+        if core.options.shared && core.env.elapsed() >= scan_at {
+            scan_at = core.env.elapsed() + core.options.scan_every;
+            claimer.signals.everything();
+            claimer.rates.clear_cache();
+            if let Err(error) = claimer.holdings.reconcile().await {
+                tracing::warn!(%error, "failed to compare held work with the store; retrying later");
             }
         }
     }
 }
 
-// Until a wake-up, the next due time, or the next scan.
-async fn wait(inner: &Inner, scan_at: Duration) {
-    let mut span = inner.signals.due_at().map(|due| due.since(inner.clock.now()));
-    if inner.options.shared {
-        let scan = scan_at.saturating_sub(inner.env.elapsed());
-        span = Some(span.map_or(scan, |span| span.min(scan)));
-    }
-    let notified = inner.signals.notify.notified();
-    match span {
-        // Timers of the real world are as coarse as a millisecond; a little late is right.
-        Some(span) => {
-            let slept = inner.env.sleep(span.max(Duration::from_micros(500)));
-            futures::future::select(std::pin::pin!(notified), slept).await;
+impl Claimer {
+    // Until a signal, the next due time, or the next scan.
+    async fn wait(&self, scan_at: Duration) {
+        let Core { env, clock, options, .. } = &*self.core;
+        let mut span = self.signals.next_due().map(|due| due.since(clock.now()));
+        if options.shared {
+            let scan = scan_at.saturating_sub(env.elapsed());
+            span = Some(span.map_or(scan, |span| span.min(scan)));
         }
-        None => notified.await,
+        let changed = self.signals.changed();
+        match span {
+            // Real timers have a resolution of a millisecond: a little late is better than twice.
+            Some(span) => {
+                let slept = env.sleep(span.max(Duration::from_micros(500)));
+                futures::future::select(std::pin::pin!(changed), slept).await;
+            }
+            None => changed.await,
+        }
     }
-}
 
-impl Inner {
-    /// One look at what is due and ready. Answers whether there may be more.
-    pub(crate) async fn claim_once(self: &Arc<Self>) -> Result<bool, Error> {
+    /// Promotes and claims once. Returns whether there may be more.
+    async fn claim_once(self: &Arc<Self>) -> Result<bool, Error> {
         let mut more = self.promote_due().await?;
-        let turns = self.signals.turns.swap(false, Ordering::AcqRel);
-        let tasks = self.signals.tasks.swap(false, Ordering::AcqRel);
-        if !turns && !tasks {
+        let mut ready = self.signals.take();
+        if !ready.turns && !ready.tasks {
             return Ok(more);
         }
-        let pressed = self.pressed();
-        // What is ready stays so; when the pressure is gone, everything is looked at.
-        self.signals.turns.fetch_or(turns && pressed.turns, Ordering::AcqRel);
-        let turns = turns && !pressed.turns;
+        if ready.turns && self.capacity.pressed().turns {
+            // The turns stay ready; when the pressure ends, the capacity signals everything.
+            self.signals.restore(Work::TURNS);
+            ready.turns = false;
+        }
         let _claiming = self.claiming.lock().await;
-        if self.is_draining() {
+        if self.core.lifecycle.is_draining() {
             return Ok(false);
         }
-        let claimed = self.claim_some(turns, tasks, u32::MAX).await;
-        match claimed {
-            Ok(Some(Claimed { claims, places })) => {
-                let max = self.options.claim_max as usize;
-                let full_turns = claims.turns.len() >= max;
-                self.backlog.store(full_turns, Ordering::Relaxed);
-                if full_turns {
-                    self.signals.turns.store(true, Ordering::Release);
-                }
-                if !claims.tasks.is_empty() {
-                    self.signals.tasks.store(true, Ordering::Release);
-                }
-                if claims.tasks.iter().any(|task| task.queue == internal_queue()) {
-                    self.signals.own.store(true, Ordering::Release);
-                }
-                more |= full_turns || !claims.tasks.is_empty();
-                if self.is_draining() {
-                    // It was asked for before, and is begun no more.
-                    self.give_back(&claims).await?;
-                    return Ok(false);
-                }
-                if turns && self.options.shared && claims.turns.is_empty() {
-                    self.look_again_soon();
-                }
-                self.begin_claimed(claims);
-                drop(places);
-                Ok(more)
-            }
-            Ok(None) => Ok(more),
-            Err(error) => Err(error),
+        let claimed = self.claim(ready, u32::MAX).await?;
+        let Some(Claimed { claims, permits }) = claimed else { return Ok(more) };
+        let next = next_round(&claims, self.core.options.claim_max as usize);
+        self.capacity.set_turn_backlog(next.turns);
+        self.signals.restore(next);
+        more |= next.turns || next.tasks;
+        if self.core.lifecycle.is_draining() {
+            // The engine began to drain during the claim.
+            self.release(&claims).await?;
+            return Ok(false);
         }
+        if ready.turns && self.core.options.shared && claims.turns.is_empty() {
+            self.schedule_recheck();
+        }
+        self.start(claims, permits);
+        Ok(more)
     }
 
-    /// Readies what is due by now. Answers whether there may be more.
-    pub(crate) async fn promote_due(&self) -> Result<bool, Error> {
-        let due = self.signals.due_us.load(Ordering::Acquire);
-        if due == i64::MAX || due > self.clock.now().as_micros() {
-            return Ok(false);
+    fn start(&self, claims: Claims, permits: Vec<Permits>) {
+        for task in claims.tasks {
+            self.task_runner.start(task);
         }
-        self.signals.due_us.store(i64::MAX, Ordering::Release);
-        self.metrics.promotions.add(1);
-        let promoted = self.store.promote(PROMOTE_MAX).await;
-        let promoted = match promoted {
+        self.turn_runner.begin_turns(claims.turns, None);
+        // The turns have permits of their own now.
+        drop(permits);
+    }
+
+    /// Makes work ready that is due by now. Returns whether there may be more.
+    pub(crate) async fn promote_due(&self) -> Result<bool, Error> {
+        let Core { store, clock, metrics, .. } = &*self.core;
+        let Some(due) = self.signals.take_due(clock.now()) else { return Ok(false) };
+        metrics.promotions.add(1);
+        let promoted = match store.promote(PROMOTE_MAX).await {
             Ok(promoted) => promoted,
             Err(error) => {
-                self.signals.due_us.fetch_min(due, Ordering::AcqRel);
+                self.signals.restore_due(due);
                 return Err(error);
             }
         };
-        self.clock.learn(promoted.now);
+        clock.learn(promoted.now);
         if let Some(next) = promoted.next_due {
-            // In terms of the estimate: if the store's clock was set back, the same span is waited.
-            let at = self.clock.now().plus(next.since(promoted.now));
-            self.signals.due_us.fetch_min(at.as_micros(), Ordering::AcqRel);
+            // By the estimate of the clock: if the store's clock was set back, the same span is waited.
+            self.signals.restore_due(clock.now().plus(next.since(promoted.now)));
         }
-        if promoted.turns > 0 {
-            self.signals.turns.store(true, Ordering::Release);
-        }
-        if promoted.tasks > 0 {
-            self.signals.tasks.store(true, Ordering::Release);
-            self.signals.own.store(true, Ordering::Release);
-        }
+        let (turns, tasks) = (promoted.turns > 0, promoted.tasks > 0);
+        self.signals.restore(Work { turns, tasks, internal: tasks });
         Ok(promoted.next_due.is_some_and(|next| next <= promoted.now))
     }
 
-    /// Claims as much as there is room for, at most `max` of each. `None` if there is no room, or
-    /// nothing that this process serves; then the signals stay up until there is.
-    pub(crate) async fn claim_some(
+    /// Claims as much as there is capacity for, at most `max` turns and as many tasks. `None` if there
+    /// is no capacity, or this process serves nothing; then the signals stay set.
+    pub(crate) async fn claim(
         self: &Arc<Self>,
-        turns: bool,
-        tasks: bool,
+        ready: Work,
         max: u32,
     ) -> Result<Option<Claimed>, Error> {
-        let turns_max = self.up_to_watermark(self.options.turns_max);
-        let room = turns_max.saturating_sub(self.turns_held.load(Ordering::Acquire));
-        let max = max.min(self.options.claim_max);
-        let bound = |room: usize| u32::try_from(room).unwrap_or(u32::MAX).min(max);
-        let mut asks: Vec<Ask> = Vec::new();
-        let mut rest = Ask::default();
-        if turns {
-            for (name, registered) in self.models.read().iter() {
-                let (queue, name) = (QueueName::default_queue(), RouteName::from(name));
-                let route = Route { queue, name };
-                match &registered.room {
-                    // What has slots of its own is claimed on its own, no more than it has.
-                    Some(slots) => asks.push(Ask {
-                        routes: vec![route],
-                        slots: Some(Arc::clone(slots)),
-                        ..Ask::default()
-                    }),
-                    None => rest.routes.push(route),
+        let max = max.min(self.core.options.claim_max);
+        let free = self.capacity.turns_free();
+        let tasks = if ready.tasks { self.want_tasks(max) } else { ClaimFilter::default() };
+        let routes = if ready.turns { self.registry.routes() } else { Vec::new() };
+        let parts = claim_parts(routes, tasks, self.fairness.lock().limited_first);
+        let mut claimed: Option<Claimed> = None;
+        for part in parts {
+            let held = claimed.as_ref().map_or(0, |claimed| claimed.claims.turns.len());
+            let left = turns_left(max, free, held);
+            if left == 0 && !part.routes.is_empty() {
+                if part.concurrency.is_none() {
+                    self.capacity.set_turn_backlog(true);
                 }
+                self.signals.restore(Work::TURNS);
             }
-        }
-        if tasks {
-            let room = self.up_to_watermark(self.options.tasks_max);
-            let room = room.saturating_sub(self.tasks.taken());
-            let room = if self.pressed().tasks { 0 } else { room };
-            (rest.tasks.routes, rest.tasks.max) = self.tasks.wanted(bound(room));
-            let own = self.signals.own.swap(false, Ordering::AcqRel);
-            if rest.tasks.max == 0 && !rest.tasks.routes.is_empty() {
-                self.task_backlog.store(true, Ordering::Relaxed);
-                self.signals.tasks.store(true, Ordering::Release);
-                rest.tasks.routes.clear();
-                if own {
-                    let (routes, room) = self.tasks.own_wanted();
-                    (rest.tasks.routes, rest.tasks.max) = (routes, bound(room));
-                    // Those that there is no room for are looked for again.
-                    self.signals.own.fetch_or(rest.tasks.max == 0, Ordering::AcqRel);
-                }
-            }
-        }
-        let first = match self.signals.slots_first.load(Ordering::Acquire) {
-            true => asks.len(),
-            false => 0,
-        };
-        asks.insert(first, rest);
-        let mut claimed = None;
-        for ask in asks {
-            let held = claimed.as_ref().map_or(0, |claimed: &Claimed| claimed.claims.turns.len());
-            let left = bound(room.saturating_sub(held)).min(max.saturating_sub(held as u32));
-            if left == 0 && !ask.routes.is_empty() {
-                self.backlog.fetch_or(ask.slots.is_none(), Ordering::Relaxed);
-                self.signals.turns.store(true, Ordering::Release);
-            }
-            let asked = match self.ask(ask, left).await {
-                Ok(asked) => asked,
-                // What was claimed already is not to be forgotten.
+            let answer = match self.claim_part(part, left).await {
+                Ok(answer) => answer,
+                // Keep what the parts before have claimed.
                 Err(error) if claimed.is_some() => {
-                    tracing::warn!(%error, "the store does not answer a claim; trying again");
+                    tracing::warn!(%error, "a claim failed; retrying");
                     self.signals.turns();
                     break;
                 }
                 Err(error) => {
-                    self.signals.turns.fetch_or(turns, Ordering::AcqRel);
-                    self.signals.tasks.fetch_or(tasks, Ordering::AcqRel);
+                    self.signals.restore(Work { internal: false, ..ready });
                     return Err(error);
                 }
             };
-            let Some((claims, places)) = asked else { continue };
+            let Some((claims, permits)) = answer else { continue };
             let all = claimed.get_or_insert_with(|| Claimed::none(claims.now));
             all.claims.turns.extend(claims.turns);
             all.claims.tasks.extend(claims.tasks);
-            all.places.extend(places);
+            all.permits.extend(permits);
         }
-        // Where there is never room for all, each side has its turn.
         if claimed.as_ref().is_some_and(|claimed| !claimed.claims.turns.is_empty()) {
-            self.signals.slots_first.fetch_xor(true, Ordering::AcqRel);
+            self.fairness.lock().swap_order();
         }
         Ok(claimed)
     }
 
-    // Claims one part of what this process serves, at most `left` turns. None if there is nothing to
-    // ask for.
-    async fn ask(
-        self: &Arc<Self>,
-        ask: Ask,
-        left: u32,
-    ) -> Result<Option<(Claims, Option<Places>)>, Error> {
-        let mut places = None;
-        let mut want = Want { routes: ask.routes, max: left };
-        if let Some(slots) = ask.slots.filter(|_| left > 0) {
-            let Some(free) = Places::free(self, &slots) else { return Ok(None) };
-            want.max = left.min(u32::try_from(free.count).unwrap_or(u32::MAX));
-            places = Some(free);
+    // The tasks to ask for. Without capacity for tasks only internal ones are asked for.
+    fn want_tasks(&self, max: u32) -> ClaimFilter {
+        let bound = |free: usize| u32::try_from(free).unwrap_or(u32::MAX).min(max);
+        let free = self.capacity.tasks_free().min(self.tasks.free());
+        let internal = self.signals.take_internal();
+        if bound(free) > 0 {
+            return ClaimFilter { routes: self.tasks.routes(), max: bound(free) };
         }
-        let none = |want: &Want| want.routes.is_empty() || want.max == 0;
-        if none(&want) && none(&ask.tasks) {
-            return Ok(None);
+        self.capacity.set_task_backlog(true);
+        let internal_free = if internal { self.tasks.internal_free() } else { 0 };
+        // Internal tasks for which there is no capacity are looked for again.
+        self.signals.restore(Work { internal: internal && internal_free == 0, ..Work::TASKS });
+        match internal {
+            true => ClaimFilter { routes: internal_routes().into(), max: bound(internal_free) },
+            false => ClaimFilter::default(),
         }
-        let asked = want.max as usize;
-        let claims = self.claim_from(want, ask.tasks).await?;
-        // There may be more than there was room for: whoever leaves is to look again.
-        if asked > 0 && claims.turns.len() >= asked {
-            match places.as_ref().filter(|places| places.count == asked) {
-                Some(places) => places.want(),
-                None => self.signals.turns.store(true, Ordering::Release),
-            }
-        }
-        Ok(Some((claims, places)))
     }
 
-    async fn claim_from(&self, want_turns: Want, want_tasks: Want) -> Result<Claims, Error> {
-        let count = self.signals.claims.fetch_add(1, Ordering::Relaxed);
-        let oldest = count % OLDEST_EVERY == OLDEST_EVERY - 1;
-        let request = ClaimRequest {
-            worker: self.worker,
-            turns: want_turns,
-            tasks: want_tasks,
-            order: if oldest { ClaimOrder::Oldest } else { ClaimOrder::Priority },
-            // A host that drives the engine itself says when it looks.
-            offer: if self.options.shared && self.options.background {
-                OFFER
-            } else {
-                Duration::ZERO
-            },
-        };
-        self.metrics.claims.add(1);
-        let own = |route: &Route| route.queue == internal_queue();
-        let others = !request.tasks.routes.iter().all(own);
-        let tasks_max = request.tasks.max as usize;
-        let Options { worker_group, tasks_max: slots, .. } = &self.options;
-        let span = telemetry::claim(self.worker, worker_group, self.tasks.held(), *slots);
-        let asked = self.env.elapsed();
-        let claims = self.store.claim(request).instrument(span.clone()).await?;
-        telemetry::claimed(&span, &claims);
-        self.clock.learn(claims.now);
-        if tasks_max > 0 {
-            let full = claims.tasks.len() >= tasks_max;
-            if others {
-                self.task_backlog.store(full, Ordering::Relaxed);
+    // Claims one part, at most `left` turns. None if there is nothing to ask for.
+    async fn claim_part(
+        &self,
+        part: ClaimPart,
+        left: u32,
+    ) -> Result<Option<(Claims, Option<Permits>)>, Error> {
+        let mut permits = None;
+        let mut turns = ClaimFilter { routes: part.routes, max: left };
+        if let Some(concurrency) = part.concurrency.filter(|_| left > 0) {
+            let Some(free) = Permits::all_free(&self.signals, &concurrency) else {
+                return Ok(None);
+            };
+            turns.max = left.min(u32::try_from(free.count).unwrap_or(u32::MAX));
+            permits = Some(free);
+        }
+        let none = |filter: &ClaimFilter| filter.routes.is_empty() || filter.max == 0;
+        if none(&turns) && none(&part.tasks) {
+            return Ok(None);
+        }
+        let asked = turns.max as usize;
+        let claims = self.send(turns, part.tasks).await?;
+        // More may be ready: look again when capacity is freed.
+        if asked > 0 && claims.turns.len() >= asked {
+            match permits.as_ref().filter(|permits| permits.count == asked) {
+                Some(permits) => permits.want(),
+                None => self.signals.restore(Work::TURNS),
             }
-            self.metrics.tasks_claimed.add(claims.tasks.len() as u64);
-            self.metrics.time(Measure::Claim, "", self.env.elapsed() - asked);
+        }
+        Ok(Some((claims, permits)))
+    }
+
+    async fn send(&self, turns: ClaimFilter, tasks: ClaimFilter) -> Result<Claims, Error> {
+        let Core { store, env, clock, options, worker, metrics, .. } = &*self.core;
+        let request = ClaimRequest {
+            worker: *worker,
+            turns,
+            tasks,
+            order: self.fairness.lock().next_order(),
+            // A host that drives the engine by ticks decides itself when to claim.
+            offer: if options.shared && options.background { OFFER } else { Duration::ZERO },
+        };
+        metrics.claims.add(1);
+        let only_internal =
+            request.tasks.routes.iter().all(|route| route.queue == internal_queue());
+        let tasks_max = request.tasks.max as usize;
+        let Options { worker_group, tasks_max: slots, .. } = options;
+        let span = telemetry::claim(*worker, worker_group, self.tasks.held(), *slots);
+        let asked_at = env.elapsed();
+        let claims = store.claim(request).instrument(span.clone()).await?;
+        telemetry::claimed(&span, &claims);
+        clock.learn(claims.now);
+        if tasks_max > 0 {
+            if !only_internal {
+                self.capacity.set_task_backlog(claims.tasks.len() >= tasks_max);
+            }
+            metrics.tasks_claimed.add(claims.tasks.len() as u64);
+            metrics.time(Measure::Claim, "", env.elapsed() - asked_at);
         }
         Ok(claims)
     }
 
-    // The store told of a ready turn and there was none to claim: it may be left to another process,
-    // which may be gone.
-    fn look_again_soon(self: &Arc<Self>) {
-        let told = self.signals.told.load(Ordering::Acquire);
-        if self.signals.looked_again.load(Ordering::Acquire) == told
-            || self.signals.again_soon.swap(true, Ordering::AcqRel)
-        {
-            return;
-        }
-        let inner = Arc::clone(self);
-        let look = async move {
-            inner.env.sleep(OFFER + Duration::from_millis(1)).await;
-            inner.signals.looked_again.store(told, Ordering::Release);
-            inner.signals.again_soon.store(false, Ordering::Release);
-            inner.signals.turns();
+    // The store announced a ready turn, but there was none to claim: the store may offer it to another
+    // process, which may be gone.
+    fn schedule_recheck(self: &Arc<Self>) {
+        let Some(wakeups) = self.signals.schedule_recheck() else { return };
+        let claimer = Arc::clone(self);
+        let recheck = async move {
+            claimer.core.env.sleep(OFFER + Duration::from_millis(1)).await;
+            claimer.signals.recheck(wakeups);
         };
-        self.env.spawn(Lane::Service, Box::pin(look));
+        self.core.env.spawn(Lane::Service, Box::pin(recheck));
     }
 
-    async fn give_back(&self, claims: &Claims) -> Result<(), Error> {
+    async fn release(&self, claims: &Claims) -> Result<(), Error> {
         let turns = claims.turns.iter().map(|turn| held(turn.run_key, turn.hold));
         let tasks = claims.tasks.iter().filter_map(|task| {
             let Hold { worker, claim_no } = task.hold()?;
             Some(HeldItem::Task { task_id: task.task_id, worker, claim_no })
         });
-        self.store.release(turns.chain(tasks).collect()).await.map(|_| ())
+        self.core.store.release(turns.chain(tasks).collect()).await.map(|_| ())
+    }
+}
+
+/// Lets every kind of work be claimed in time when there is always more than fits.
+#[derive(Default)]
+pub(crate) struct Fairness {
+    claims: u32,
+    limited_first: bool,
+}
+
+impl Fairness {
+    fn next_order(&mut self) -> ClaimOrder {
+        self.claims = self.claims.wrapping_add(1);
+        match self.claims.is_multiple_of(OLDEST_EVERY) {
+            true => ClaimOrder::Oldest,
+            false => ClaimOrder::Priority,
+        }
     }
 
-    /// There is room again for something that was left ready.
-    pub(crate) fn room_again(self: &Arc<Self>) {
-        if self.options.backpressure.is_some() {
-            self.pressed();
+    fn swap_order(&mut self) {
+        self.limited_first = !self.limited_first;
+    }
+}
+
+/// One request of a claim.
+#[derive(Default)]
+struct ClaimPart {
+    routes: Vec<Route>,
+    concurrency: Option<Arc<Concurrency>>,
+    tasks: ClaimFilter,
+}
+
+// Workflows with slots of their own are claimed one by one, all others together with the tasks.
+fn claim_parts(
+    routes: Vec<(Route, Option<Arc<Concurrency>>)>,
+    tasks: ClaimFilter,
+    limited_first: bool,
+) -> Vec<ClaimPart> {
+    let mut parts: Vec<ClaimPart> = Vec::new();
+    let mut rest = ClaimPart { tasks, ..ClaimPart::default() };
+    for (route, concurrency) in routes {
+        match concurrency {
+            Some(_) => {
+                parts.push(ClaimPart { routes: vec![route], concurrency, ..ClaimPart::default() });
+            }
+            None => rest.routes.push(route),
         }
-        if self.signals.turns.load(Ordering::Acquire) || self.signals.tasks.load(Ordering::Acquire)
-        {
-            self.signals.notify.notify_one();
+    }
+    parts.insert(if limited_first { parts.len() } else { 0 }, rest);
+    parts
+}
+
+// How many turns a part may claim: of `max` and of the `free` capacity, after `held` claimed before.
+fn turns_left(max: u32, free: usize, held: usize) -> u32 {
+    let free = u32::try_from(free.saturating_sub(held)).unwrap_or(u32::MAX);
+    free.min(max.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX)))
+}
+
+// A full claim of turns, or any claimed task, means that more may be ready.
+fn next_round(claims: &Claims, claim_max: usize) -> Work {
+    Work {
+        turns: claims.turns.len() >= claim_max,
+        tasks: !claims.tasks.is_empty(),
+        internal: claims.tasks.iter().any(|task| task.queue == internal_queue()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_kernel::{Namespace, QueueName, RouteName, Task, TaskId};
+
+    use super::*;
+
+    fn route(name: &str) -> Route {
+        Route { queue: QueueName::default_queue(), name: RouteName::from_stored(name) }
+    }
+
+    #[test]
+    fn one_claim_in_eight_takes_the_oldest() {
+        let mut fairness = Fairness::default();
+        let orders: Vec<bool> =
+            (0..16).map(|_| fairness.next_order() == ClaimOrder::Oldest).collect();
+        let expect: Vec<bool> = (1..=16).map(|count| count == 8 || count == 16).collect();
+        assert_eq!(orders, expect);
+    }
+
+    #[test]
+    fn a_part_claims_what_is_left() {
+        for (max, free, held, expect) in [
+            (500, 10_000, 0, 500),
+            (500, 100, 0, 100),
+            (500, 100, 60, 40),
+            (50, 100, 60, 0),
+            (500, 10, 60, 0),
+            (u32::MAX, usize::MAX, 0, u32::MAX),
+        ] {
+            assert_eq!(turns_left(max, free, held), expect, "{max} {free} {held}");
         }
     }
 
-    /// A wake-up of the store: a hint.
-    pub(crate) fn woken(self: &Arc<Self>, wakeup: &Wakeup) {
-        match wakeup {
-            Wakeup::Turn(route) => {
-                if self.models.read().contains_key(route.name.as_str()) {
-                    self.signals.told.fetch_add(1, Ordering::AcqRel);
-                    self.signals.turns();
-                }
+    #[test]
+    fn workflows_with_slots_have_a_part_of_their_own() {
+        for (limited_first, expect) in [
+            (false, vec![vec!["b", "d"], vec!["a"], vec!["c"]]),
+            (true, vec![vec!["a"], vec!["c"], vec!["b", "d"]]),
+        ] {
+            let slots = || Some(Arc::new(Concurrency::new(1)));
+            let routes = vec![
+                (route("a"), slots()),
+                (route("b"), None),
+                (route("c"), slots()),
+                (route("d"), None),
+            ];
+            let tasks = ClaimFilter { routes: vec![route("task")], max: 3 };
+            let parts = claim_parts(routes, tasks, limited_first);
+            let names = |part: &ClaimPart| {
+                part.routes.iter().map(|route| route.name.as_str().to_owned()).collect::<Vec<_>>()
+            };
+            assert_eq!(parts.iter().map(names).collect::<Vec<_>>(), expect);
+            for part in &parts {
+                assert_eq!(part.tasks.max == 3, part.concurrency.is_none());
             }
-            Wakeup::Task(route) if route.queue == internal_queue() => self.signals.own(),
-            Wakeup::Task(route) => {
-                if self.tasks.serves(route) {
-                    self.signals.tasks();
-                }
-            }
-            Wakeup::Due(at) => self.signals.due(*at),
-            Wakeup::Control(run_key) => self.poke(*run_key),
-            Wakeup::Drain(worker) if *worker == self.worker => self.drain(),
-            Wakeup::Drain(_) => {}
-            Wakeup::Missed => {
-                self.rates.forget();
-                self.signals.told.fetch_add(1, Ordering::AcqRel);
-                self.signals.everything();
-                // Requests to runs that are held here are no work that could be claimed.
-                self.missed.notify_one();
-            }
+        }
+    }
+
+    #[test]
+    fn the_next_round_looks_for_what_may_be_left() {
+        let task = |queue: QueueName| {
+            let route = Route { queue, name: RouteName::from_stored("t") };
+            let id = TaskId(uuid::Uuid::nil());
+            Task::new(id, Namespace::default_namespace(), "activity", route, Timestamp::ZERO)
+        };
+        for (tasks, claim_max, expect) in [
+            (vec![], 1, Work::NONE),
+            (vec![], 0, Work::TURNS),
+            (vec![task(QueueName::default_queue())], 1, Work::TASKS),
+            (vec![task(internal_queue())], 1, Work::INTERNAL),
+        ] {
+            let claims = Claims { turns: Vec::new(), tasks, now: Timestamp::ZERO };
+            assert_eq!(next_round(&claims, claim_max), expect);
         }
     }
 }

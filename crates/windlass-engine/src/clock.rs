@@ -1,5 +1,5 @@
-//! The engine's estimate of the store's clock. It may lag behind, but never runs ahead of it: what
-//! the estimate says is due is due.
+//! An estimate of the store's clock. It may lag behind the store's clock, but is never ahead of it: if
+//! something is due by the estimate, it is due for the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,7 +8,7 @@ use windlass_kernel::{EventId, LogId, RunKey, Stamp, TaskId, Timestamp};
 
 use crate::env::{Env, new_uuid};
 
-/// Tells the store's time without asking the store.
+/// Estimates the store's time without a query.
 pub struct Clock {
     env: Arc<dyn Env>,
     // The store's clock minus the environment's, in microseconds.
@@ -17,7 +17,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that was told the store's time just now.
+    /// A clock that starts with a fresh reading of the store's clock.
     pub fn new(env: Arc<dyn Env>, now: Timestamp) -> Self {
         let clock =
             Self { env, offset_us: AtomicI64::new(i64::MIN), last_us: AtomicI64::new(i64::MIN) };
@@ -25,20 +25,21 @@ impl Clock {
         clock
     }
 
-    /// Takes in a reading of the store's clock. It was taken before now, so it can only be behind.
+    /// Adjusts the estimate by a reading of the store's clock. The reading is from the past, so it only
+    /// moves the estimate forward.
     pub fn learn(&self, reading: Timestamp) {
         let elapsed = self.env.elapsed().as_micros() as i64;
         self.offset_us.fetch_max(reading.as_micros() - elapsed, Ordering::Relaxed);
     }
 
-    /// Takes in a reading that is to be believed even if it lies behind the estimate: the store's
-    /// clock may have been set back.
+    /// Adjusts the estimate by a reading even if it is behind the estimate: the store's clock may have
+    /// been set back.
     pub fn correct(&self, reading: Timestamp) {
         let elapsed = self.env.elapsed().as_micros() as i64;
         self.offset_us.store(reading.as_micros() - elapsed, Ordering::Relaxed);
     }
 
-    /// The store's time as far as this process knows; it never goes back.
+    /// The estimated time of the store; it never goes back.
     pub fn now(&self) -> Timestamp {
         let elapsed = self.env.elapsed().as_micros() as i64;
         let now = elapsed.saturating_add(self.offset_us.load(Ordering::Relaxed));

@@ -1,29 +1,30 @@
-//! Dead letters of all models: what was given up, for operators to look at, requeue or delete.
+//! Dead letters of all models: failed work that operators can inspect, requeue or delete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Body, Commit, CommitError, DeadLetter, Error, ErrorKind, Op, Query, QueueName, Route,
-    Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
+    Actor, Body, Commit, CommitError, DeadLetter, Error, ErrorCode, ErrorKind, Op, Query,
+    QueueName, Route, Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
 };
 
-use crate::engine::{Engine, Inner};
+use crate::core::Core;
+use crate::engine::Engine;
 use crate::model::TurnError;
 use crate::turn::{Turn, refusal};
 
-/// What a requeued dead letter became.
+/// The result of requeueing a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeued {
-    /// Its task is in its queue again, with all its attempts before it.
+    /// Its task is in its queue again and has all its attempts.
     Task(TaskId),
-    /// Its run had ended: it is carried on as this generation, with the steps that it had completed.
+    /// Its run had ended: it continues as this generation, with the completed steps.
     Run(RunKey),
 }
 
 impl Engine {
-    /// One page of the namespace's dead letters, oldest first. Those that were requeued stay until
-    /// they are deleted.
+    /// One page of the namespace's dead letters, oldest first. Requeued letters stay until they are
+    /// deleted.
     pub async fn dead_letters(
         &self,
         queue: Option<QueueName>,
@@ -32,47 +33,49 @@ impl Engine {
     ) -> Result<Vec<DeadLetter>, Error> {
         let namespace = self.namespace.clone();
         let query = Query::DeadLetters { namespace, queue, after, limit };
-        self.inner.store.list(query).await?.dead_letters()
+        self.parts.core.store.list(query).await?.dead_letters()
     }
 
     /// One dead letter of the namespace.
     pub async fn dead_letter(&self, task_id: TaskId) -> Result<DeadLetter, Error> {
-        let found = self.inner.store.list(Query::DeadLetter { task_id }).await?.dead_letters()?;
+        let found =
+            self.parts.core.store.list(Query::DeadLetter { task_id }).await?.dead_letters()?;
         let found = found.into_iter().find(|letter| letter.namespace == self.namespace);
         found.ok_or_else(|| {
             let message = format!("there is no dead letter {task_id}");
-            Error::new(ErrorKind::NotFound, "DEAD_LETTER_NOT_FOUND", message)
+            Error::new(ErrorKind::NotFound, ErrorCode::DeadLetterNotFound, message)
         })
     }
 
-    /// Tries a dead letter again. An effect goes back to its queue under its old id. For anything
-    /// else the run is what has to go on: if it has errored, this is its retry. Completed steps are
-    /// taken along; the letter's step is tried again, and so is the one that ended the run. A letter
-    /// is requeued once, unless it dies again; how often is counted.
+    /// Requeues a dead letter. An effect goes back to its queue under its old id. For any other letter
+    /// this retries the errored run: completed steps are kept; the letter's step and the step that ended
+    /// the run are tried again. A letter can be requeued once, and again after it has failed again; the
+    /// letter counts how often.
     pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
         let letter = self.dead_letter(task_id).await?;
         if letter.requeued_at.is_some() {
             let message = format!("dead letter {task_id} was requeued already");
-            return Err(Error::new(ErrorKind::Conflict, "DEAD_LETTER_REQUEUED", message));
+            return Err(Error::new(ErrorKind::Conflict, ErrorCode::DeadLetterRequeued, message));
         }
-        let at = self.inner.clock.now();
+        let at = self.parts.core.clock.now();
         match letter.run_key.filter(|_| &*letter.kind != windlass_kernel::EFFECT) {
             Some(run_key) => {
-                let run = self.retry_with(run_key, actor, Some(&letter)).await?;
-                self.inner.metrics.dead_requeued.add(1);
+                let run =
+                    self.parts.control.generations.retry(run_key, actor, Some(&letter)).await?;
+                self.parts.core.metrics.dead_requeued.add(1);
                 Ok(Requeued::Run(run.run_key))
             }
             None => {
-                let task = again(letter, at);
+                let task = task_of(letter, at);
                 let ops = vec![Op::Requeue { task_id, at }, Op::Enqueue(Box::new(task))];
                 let commit = Commit::new(None, None, ops);
-                let answer = Arc::clone(&self.inner).commit_until_known(commit).await;
+                let answer = Arc::clone(&self.parts.commits).commit(commit).await;
                 match answer {
                     Ok(_) => {
-                        self.inner.metrics.dead_requeued.add(1);
+                        self.parts.core.metrics.dead_requeued.add(1);
                         Ok(Requeued::Task(task_id))
                     }
-                    // After a lost answer the letter tells whether it was this very request.
+                    // After a lost answer: the time in the letter shows that this request requeued it.
                     Err(CommitError::Refused(_))
                         if self.dead_letter(task_id).await?.requeued_at == Some(at) =>
                     {
@@ -84,35 +87,19 @@ impl Engine {
         }
     }
 
-    /// What marks the letters of an errored run as requeued, for the commit that carries it on: that
-    /// run's steps cannot be tried again any more. Effects have a life of their own. If it is carried
-    /// on for a letter, that one is marked, whatever has become of it.
-    pub(crate) async fn requeued_with(
-        &self,
-        run: &Run,
-        letter: Option<&DeadLetter>,
-    ) -> Result<Vec<Op>, Error> {
-        let letters = self.inner.letters_of(run.run_key).await?;
-        let at = self.inner.clock.now();
-        let open = letters.into_iter().filter(|letter| letter.requeued_at.is_none());
-        let mut ids: BTreeSet<TaskId> = open.map(|letter| letter.task_id).collect();
-        ids.extend(letter.map(|letter| letter.task_id));
-        Ok(ids.into_iter().map(|task_id| Op::Requeue { task_id, at }).collect())
-    }
-
-    /// Deletes dead letters of the namespace. Answers how many were there.
+    /// Deletes dead letters of the namespace. Returns how many existed.
     pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
-        self.inner.store.delete_dead_letters(self.namespace.clone(), task_ids).await
+        self.parts.core.store.delete_dead_letters(self.namespace.clone(), task_ids).await
     }
 
-    /// Deletes the dead letters of the namespace, or of one of its queues, that were given up before a
-    /// time. Answers how many.
+    /// Deletes the dead letters of the namespace, or of one of its queues, that are older than a time.
+    /// Returns how many.
     pub async fn purge_dead_letters_before(
         &self,
         queue: Option<QueueName>,
         before: Timestamp,
     ) -> Result<u64, Error> {
-        let limit = self.inner.options.limits.page_rows_max;
+        let limit = self.parts.core.options.limits.page_rows_max;
         let (mut deleted, mut after) = (0, None);
         loop {
             let page = self.dead_letters(queue.clone(), after, limit).await?;
@@ -129,9 +116,9 @@ impl Engine {
         }
     }
 
-    /// Deletes all dead letters of the namespace, or of one of its queues. Answers how many.
+    /// Deletes all dead letters of the namespace, or of one of its queues. Returns how many.
     pub async fn purge_dead_letters(&self, queue: Option<QueueName>) -> Result<u64, Error> {
-        let limit = self.inner.options.limits.page_rows_max;
+        let limit = self.parts.core.options.limits.page_rows_max;
         let mut deleted = 0;
         loop {
             let page = self.dead_letters(queue.clone(), None, limit).await?;
@@ -145,25 +132,39 @@ impl Engine {
     }
 }
 
-impl Inner {
-    // The letters of a run, without those of its effects.
-    async fn letters_of(&self, run_key: RunKey) -> Result<Vec<DeadLetter>, Error> {
-        let limit = self.options.limits.page_rows_max;
-        let letters = self.store.list(Query::LettersOfRun { run_key, limit }).await?;
-        let mut letters = letters.dead_letters()?;
-        letters.retain(|letter| &*letter.kind != windlass_kernel::EFFECT);
-        Ok(letters)
-    }
+/// Operations that mark the letters of an errored run as requeued, for the commit that creates its
+/// next generation. Letters of effects are left alone. `letter` is marked even if it is requeued
+/// already, so that the commit fails.
+pub(crate) async fn requeue_ops(
+    core: &Core,
+    run: &Run,
+    letter: Option<&DeadLetter>,
+) -> Result<Vec<Op>, Error> {
+    let letters = letters_of(core, run.run_key).await?;
+    let at = core.clock.now();
+    let open = letters.into_iter().filter(|letter| letter.requeued_at.is_none());
+    let mut ids: BTreeSet<TaskId> = open.map(|letter| letter.task_id).collect();
+    ids.extend(letter.map(|letter| letter.task_id));
+    Ok(ids.into_iter().map(|task_id| Op::Requeue { task_id, at }).collect())
 }
 
-/// Tasks that died in the generation before and were requeued with this one, by their steps. If such a
-/// step is asked for again, its task goes on under its old id: so the letter, should there be another,
-/// is the same one, with all the errors and the count.
+// The letters of a run, without those of its effects.
+async fn letters_of(core: &Core, run_key: RunKey) -> Result<Vec<DeadLetter>, Error> {
+    let limit = core.options.limits.page_rows_max;
+    let letters = core.store.list(Query::DeadLettersOfRun { run_key, limit }).await?;
+    let mut letters = letters.dead_letters()?;
+    letters.retain(|letter| &*letter.kind != windlass_kernel::EFFECT);
+    Ok(letters)
+}
+
+/// Tasks of the previous generation that became dead letters and were requeued with this generation, by
+/// step. If the step is scheduled again, its task keeps its old id. If it fails again, it is the same
+/// letter, with all errors and the count.
 #[derive(Debug, Default)]
 pub struct Revived(BTreeMap<StepKey, (TaskId, Option<Body>)>);
 
 impl Revived {
-    /// Makes a step's new task the one that died, if there is one.
+    /// Gives a step's new task the id and the errors of the dead one, if there is one.
     pub fn revive(&self, task: &mut Task) {
         let found = task.step_key.as_ref().and_then(|key| self.0.get(key));
         if let Some((task_id, errors)) = found {
@@ -171,14 +172,14 @@ impl Revived {
         }
     }
 
-    /// The id that a step's task had when it died.
+    /// The id of a step's dead task.
     pub fn task_id(&self, step_key: &str) -> Option<TaskId> {
         self.0.get(&StepKey::from_stored(step_key)).map(|(task_id, _)| *task_id)
     }
 }
 
 impl Turn {
-    /// What was requeued with this generation of the run.
+    /// The tasks that were requeued with this generation of the run.
     pub async fn revived(&self) -> Result<Revived, TurnError> {
         if self.run.generation == 0 {
             return Ok(Revived::default());
@@ -190,12 +191,12 @@ impl Turn {
             before: Some(self.run.generation),
             limit: 1,
         };
-        let before = self.inner.store.list(before).await.and_then(|rows| rows.runs());
+        let before = self.core().store.list(before).await.and_then(|rows| rows.runs());
         let before = before.map_err(TurnError::Store)?.into_iter().next();
         let Some(before) = before.filter(|run| run.status == RunStatus::Errored) else {
             return Ok(Revived::default());
         };
-        let letters = self.inner.letters_of(before.run_key).await.map_err(TurnError::Store)?;
+        let letters = letters_of(self.core(), before.run_key).await.map_err(TurnError::Store)?;
         let requeued = letters.into_iter().filter(|letter| letter.requeued_at.is_some());
         let by_step =
             requeued.filter_map(|letter| Some((letter.step_key?, (letter.task_id, letter.errors))));
@@ -203,8 +204,8 @@ impl Turn {
     }
 }
 
-// The task that died, as it was, with its errors and a new count of attempts.
-fn again(letter: DeadLetter, at: windlass_kernel::Timestamp) -> Task {
+// The task of a letter, with its errors and a new count of attempts.
+fn task_of(letter: DeadLetter, at: windlass_kernel::Timestamp) -> Task {
     let route = Route { queue: letter.queue, name: letter.name };
     Task {
         run_key: letter.run_key,

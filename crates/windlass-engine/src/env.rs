@@ -1,5 +1,5 @@
-//! The environment: time, randomness, ids and tasks reach the engine and the models only from here,
-//! so that the simulator can own them.
+//! The environment: the engine and the models get time, randomness, ids and tasks only from here, so
+//! that the simulator can control them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use windlass_kernel::{BoxFuture, Timestamp};
 /// Which threads a task runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Claiming, renewing and timers: user code that blocks cannot delay them.
+    /// The engine's own services: claims, renewals, timers. User code that blocks cannot delay them.
     Service,
-    /// Turns and what supervises tasks: where the code of workflows runs.
+    /// Turns, and the supervision of attempts: the code of workflows runs here.
     User,
-    /// The work of activities: one that blocks its thread delays nobody else.
+    /// The code of activities: one that blocks its thread delays no other.
     Task,
 }
 
@@ -26,7 +26,7 @@ pub trait Env: Send + Sync + 'static {
     /// Time since some fixed point of this process; it never goes back.
     fn elapsed(&self) -> Duration;
 
-    /// Waits.
+    /// Sleeps for a time.
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()>;
 
     /// Starts a task.
@@ -35,26 +35,26 @@ pub trait Env: Send + Sync + 'static {
     /// 64 random bits.
     fn random(&self) -> u64;
 
-    /// What this process uses of the machine, where the system tells.
+    /// The resources that this process uses, where the operating system reports them.
     fn usage(&self) -> Option<Usage> {
         None
     }
 }
 
-/// What a process uses of its machine.
+/// The resources that a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Resident memory.
     pub memory_bytes: u64,
-    /// Time on processors, of all threads, since it began.
+    /// Processor time of all threads since the process began.
     pub cpu_time: Duration,
     /// How many processors it may use.
     pub processors: u32,
 }
 
 impl Usage {
-    // Linux: kilobytes in one file, hundredths of a second in the other, behind a name in brackets that
-    // may itself have brackets and spaces.
+    // Linux reports kilobytes in one file and hundredths of a second in the other. The process name
+    // before them is in brackets and may itself contain brackets and spaces.
     fn parse(status: &str, stat: &str, processors: u32) -> Option<Self> {
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         let kilobytes: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -66,11 +66,11 @@ impl Usage {
     }
 }
 
-/// A key that sorts by the given time.
+/// A UUID that sorts by the given time.
 pub fn new_uuid(env: &dyn Env, at: Timestamp) -> Uuid {
     let millis = u64::try_from(at.as_millis()).unwrap_or(0);
-    // The microseconds below the millisecond come first, so that keys of one process made within a
-    // millisecond sort by time as well.
+    // The microseconds within the millisecond come first, so that UUIDs of one process sort by time also
+    // within a millisecond.
     let micros = (at.as_micros().rem_euclid(1_000) as u64) << 2;
     let (high, low) = (env.random(), env.random());
     let mut bytes = [0_u8; 10];
@@ -79,7 +79,7 @@ pub fn new_uuid(env: &dyn Env, at: Timestamp) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
 }
 
-/// The real world: tokio for user code, and a thread of its own for the engine's services.
+/// The environment of production: tokio for user code, and a thread of its own for the services.
 pub struct TokioEnv {
     user: tokio::runtime::Handle,
     service: tokio::runtime::Handle,
@@ -92,7 +92,7 @@ pub struct TokioEnv {
 
 impl TokioEnv {
     /// User code runs on the runtime that this is called in.
-    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads the real clock")]
     pub fn new() -> std::io::Result<Arc<Self>> {
         let user = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -111,38 +111,38 @@ impl TokioEnv {
     }
 }
 
-/// Tasks that wait for a thread. As long as there are some, a thread is on its way: whichever is free first
-/// takes the next one. So a task that blocks its thread delays nobody, and short tasks that come in
-/// crowds share a few threads instead of waking one each.
+/// A queue of tasks that wait for a blocking thread. As long as it is not empty, one more thread is
+/// requested, and the first free thread takes the next task. So a task that blocks its thread delays no
+/// other, and many short tasks share a few threads instead of waking one each.
 #[derive(Default)]
 struct TaskLane(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     tasks: VecDeque<BoxFuture<'static, ()>>,
-    thread_coming: bool,
+    thread_requested: bool,
 }
 
 impl TaskLane {
     fn push(self: &Arc<Self>, runtime: &tokio::runtime::Handle, task: BoxFuture<'static, ()>) {
         self.0.lock().tasks.push_back(task);
-        self.call_thread(runtime);
+        self.request_thread(runtime);
     }
 
-    fn call_thread(self: &Arc<Self>, runtime: &tokio::runtime::Handle) {
+    fn request_thread(self: &Arc<Self>, runtime: &tokio::runtime::Handle) {
         {
             let mut waiting = self.0.lock();
-            if waiting.thread_coming || waiting.tasks.is_empty() {
+            if waiting.thread_requested || waiting.tasks.is_empty() {
                 return;
             }
-            waiting.thread_coming = true;
+            waiting.thread_requested = true;
         }
         let (lane, handle) = (Arc::clone(self), runtime.clone());
         drop(runtime.spawn_blocking(move || {
-            lane.0.lock().thread_coming = false;
+            lane.0.lock().thread_requested = false;
             loop {
                 let Some(task) = lane.0.lock().tasks.pop_front() else { return };
-                lane.call_thread(&handle);
+                lane.request_thread(&handle);
                 handle.block_on(task);
             }
         }));
@@ -150,14 +150,14 @@ impl TaskLane {
 }
 
 impl Env for TokioEnv {
-    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads the real clock")]
     fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the edge where the real world comes in")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads the real clock")]
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
-        // A timer belongs to the runtime it is made in; this one fires though user code blocks.
+        // A timer belongs to the runtime in which it is created. This one fires even if user code blocks.
         let _entered = self.service.enter();
         Box::pin(tokio::time::sleep(span))
     }
@@ -178,7 +178,7 @@ impl Env for TokioEnv {
     }
 
     fn random(&self) -> u64 {
-        // SplitMix64: a counter that threads share without waiting, scrambled.
+        // SplitMix64: threads share an atomic counter, and the rest of the function mixes its bits.
         let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -202,7 +202,7 @@ mod tests {
         let done = Arc::new(AtomicUsize::new(0));
         for _ in 0..20 {
             let released = Arc::clone(&released);
-            // All but one block in the lock, that one until it is released.
+            // One blocks in `recv` until the sender is dropped, all others in the lock.
             let block = async move {
                 let _ = released.lock().unwrap().recv();
             };
@@ -222,15 +222,15 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_task_that_panics_takes_no_other_with_it() {
+    async fn a_panic_of_one_task_does_not_stop_others() {
         let env = TokioEnv::new().unwrap();
-        let (told, tell) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
         env.spawn(Lane::Task, Box::pin(async { panic!("on purpose") }));
-        let tells = async {
-            let _ = told.send(7);
+        let send = async {
+            let _ = sender.send(7);
         };
-        env.spawn(Lane::Task, Box::pin(tells));
-        assert_eq!(tell.await, Ok(7));
+        env.spawn(Lane::Task, Box::pin(send));
+        assert_eq!(receiver.await, Ok(7));
     }
 
     #[test]

@@ -1,55 +1,85 @@
 //! The engine of Windlass: claim, load, decide, commit, dispatch.
 //!
-//! An [`Engine`] stands on a store and serves workflows through models. A model advances a run when
-//! it is given a [`Turn`]; everything durable it does is a commit of that turn. Time, randomness and
-//! tasks come from the [`Env`], so that a simulator can own them.
+//! An [`Engine`] runs workflows on a store. A model advances a run when it gets a [`Turn`]; it writes
+//! only through commits of that turn. Time, randomness and tasks come from the [`Env`], so that a
+//! simulator can control them.
+//!
+//! Inside, `parts.rs` connects the components. The claimer (`claim.rs`) claims ready turns and tasks
+//! when it gets signals (`signals.rs`) and the worker has capacity (`capacity.rs`). The turn runner
+//! (`turn_runner.rs`) takes turns of runs from the cache or the store (`local_runs.rs`), the task runner
+//! (`tasks/runner.rs`) runs attempts. Both write through the commit client (`commit.rs`), which passes the
+//! effects of a commit to the other components. `control.rs` and
+//! the files that it names are the requests of operators, `shutdown.rs` stops it all.
 
 mod admission;
-mod at_hand;
-mod beats;
 mod breakers;
 mod cancel;
+mod capacity;
 mod claim;
 mod clock;
+mod commit;
+mod concurrency;
 mod control;
+mod core;
 mod dead_letters;
-mod drive;
+pub mod description;
 mod engine;
 mod env;
+pub mod events;
+pub mod explain;
+mod generations;
+mod heartbeats;
+mod held_run;
+mod letter;
+mod lifecycle;
+mod local_completion;
+mod local_runs;
 mod metrics;
 mod model;
 mod options;
+mod parts;
 mod pause;
 mod pressure;
 mod rates;
+mod registry;
+mod result_message;
 mod results;
 mod retention;
-mod room;
+mod run_cache;
 mod schedules;
 mod settle;
-mod slot;
+mod shutdown;
+mod signals;
 mod start;
-mod sticky;
-mod tallies;
+mod task_stats;
 mod tasks;
 pub mod telemetry;
 mod templates;
+mod terminate;
 mod turn;
+mod turn_failure;
+mod turn_loop;
+mod turn_runner;
+mod wakeups;
 mod why;
 mod workers;
 
 pub use admission::Admission;
-pub use at_hand::AtHand;
 pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
 pub use dead_letters::{Requeued, Revived};
-pub use engine::{Engine, EngineParts, Serving};
+pub use description::{CancelPolicy, ModelDescription};
+pub use engine::{Engine, EngineParts};
 pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
+pub use letter::DeadStep;
+pub use local_completion::LocalCompletion;
 pub use metrics::{Counter, Measure, Metrics, Recorder};
-pub use model::{CalledOff, GivenUp, Manners, Model, Opened, Program, TurnError};
+pub use model::{GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
+pub use registry::Serving;
+pub use result_message::{ActivityResult, ChildResult, ResultError};
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{
@@ -62,4 +92,4 @@ pub use tasks::{
 };
 pub use templates::{HeaderRules, Template, read_headers};
 pub use turn::{Sent, Turn, refusal};
-pub use why::{Blocked, Child, Explanation, Reason, Why, is_being_done};
+pub use why::{Blocked, Child, Explanation, Reason, Why};

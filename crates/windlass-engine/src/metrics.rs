@@ -1,4 +1,4 @@
-//! Counters of what the engine did, and times that it took. They can be lost without loss of state.
+//! Counters and durations of the engine. They live in memory only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use crate::telemetry::attribute;
 
-/// A number that only rises.
+/// A counter.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to it.
+    /// Adds to the counter.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Reads it.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -53,23 +53,23 @@ metrics!(
     runs_deleted = "durable.workflows.deleted",
     /// Turns taken.
     turns = "windlass.turn.taken",
-    /// Turns that were lost to somebody else.
+    /// Turns that were lost to another worker.
     turns_lost = "windlass.turn.lost",
     /// Turns that this build could not carry on.
     turns_blocked = "windlass.turn.blocked",
-    /// Turns taken by the commit that settled an activity of their run.
-    turns_at_hand = "windlass.turn.at_hand",
-    /// Runs opened from the store rather than from memory.
+    /// Turns that were claimed by the commit that settled an activity of their run.
+    turns_completed_locally = "windlass.turn.at_hand",
+    /// Runs that were loaded from the store because they were not cached.
     replays = "windlass.turn.replayed",
-    /// Waiting runs dropped from memory for want of room.
+    /// Waiting runs that were evicted from the cache.
     evictions = "windlass.turn.evicted",
     /// Commits sent by turns.
     commits = "windlass.commit.sent",
-    /// Commits sent again because an answer was lost or the store was away.
+    /// Commits that were sent again because an answer was lost or the store was unavailable.
     commits_resent = "windlass.commit.resent",
-    /// Claims asked of the store.
+    /// Claims sent to the store.
     claims = "windlass.claim.asked",
-    /// Promotions asked of the store.
+    /// Promotions sent to the store.
     promotions = "windlass.promote.asked",
     /// Renewals of the worker's lease.
     renewals = "windlass.worker.renewed",
@@ -79,9 +79,9 @@ metrics!(
     steps_completed = "windlass.step.completed",
     /// Steps that failed for good.
     steps_failed = "windlass.step.failed",
-    /// Steps that ended because their run was cancelled, by themselves or from outside.
+    /// Steps that ended because their run was cancelled.
     steps_cancelled = "windlass.step.cancelled",
-    /// Step attempts that failed and are tried again.
+    /// Step attempts that failed and are retried.
     steps_retried = "windlass.step.retried",
     /// Activities and effects that commits of this process enqueued.
     tasks_scheduled = "durable.activities.scheduled",
@@ -91,28 +91,28 @@ metrics!(
     tasks_completed = "durable.activities.completed",
     /// Task attempts that failed.
     tasks_failed = "durable.activities.failed",
-    /// Task attempts that failed and are tried again.
+    /// Task attempts that failed and are retried.
     tasks_retried = "durable.activities.retried",
-    /// Tasks taken by claims. Those that their own process holds from the start are not claimed.
+    /// Claimed tasks. A task that a process holds from the start is not claimed.
     tasks_claimed = "durable.tasks.claimed",
     /// Circuit breakers that were opened here.
     breaker_opens = "durable.circuit_breaker.opens",
     /// Dead letters that were requeued here.
     dead_requeued = "durable.dlq.requeued",
-    /// Dead letters written: tasks and steps that were given up.
+    /// Dead letters written.
     tasks_dead = "durable.dlq.added",
-    /// Webhooks that their receivers took.
+    /// Webhooks that their receivers accepted.
     webhooks_delivered = "windlass.webhook.delivered",
     /// Attempts to deliver a webhook that failed.
     webhooks_failed = "windlass.webhook.failed",
-    /// Endpoints that said that they are gone, and were disabled.
+    /// Endpoints that answered 410 Gone and were disabled.
     webhooks_disabled = "windlass.webhook.disabled",
 );
 
-/// A span of time that is measured.
+/// A duration that the engine measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// From a run's creation to the end that its turn gave it.
+    /// From a run's creation to its end by a turn.
     Workflow,
     /// One attempt at an activity or an effect.
     Activity,
@@ -136,7 +136,7 @@ impl Measure {
         }
     }
 
-    /// What the measured thing is told apart by.
+    /// The attribute that the durations are grouped by.
     pub const fn label(self) -> Option<&'static str> {
         match self {
             Self::Workflow => Some(attribute::WORKFLOW_TYPE),
@@ -146,14 +146,14 @@ impl Measure {
     }
 }
 
-/// Who keeps times.
+/// Records durations.
 pub trait Recorder: Send + Sync + 'static {
-    /// Takes one; `of` is what [`Measure::label`] names.
+    /// Records one; `of` is the value of the attribute [`Measure::label`].
     fn record(&self, measure: Measure, of: &str, took: Duration);
 }
 
 impl Metrics {
-    /// Sets who keeps the engine's times; nobody does by default. Answers `false` if somebody does.
+    /// Sets the recorder of durations; there is none by default. Returns `false` if one is set already.
     pub fn set_recorder(&self, recorder: impl Recorder) -> bool {
         self.recorder.set(Box::new(recorder)).is_ok()
     }

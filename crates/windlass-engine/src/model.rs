@@ -1,69 +1,50 @@
 //! How a model plugs in: given a turn, it advances a run.
 
-use serde_json::Value;
-use windlass_kernel::{BoxFuture, Draft, Error, ErrorKind, Loaded, ModelName, Run, Step, StepKey};
+use windlass_kernel::{
+    BoxFuture, Draft, Error, ErrorCode, ErrorKind, Loaded, ModelName, Run, StepKey,
+};
 
+use crate::description::ModelDescription;
 use crate::start::StartRun;
 use crate::templates::Template;
 use crate::turn::Turn;
 
 /// A way to write workflows. One model serves all runs of the workflows that it is registered for.
 pub trait Model: Send + Sync + 'static {
-    /// The model's name, as runs carry it.
-    fn name(&self) -> ModelName;
+    /// The static description of the model.
+    fn description(&self) -> &'static ModelDescription;
 
-    /// Opens a run that has not been in memory: a new one, or one that is read back from the store.
+    /// The model's name, as runs carry it.
+    fn name(&self) -> ModelName {
+        self.description().name.clone()
+    }
+
+    /// Opens a run that is not in memory: a new run, or one that was loaded from the store.
     fn open(&self, loaded: Opened<'_>) -> Result<Box<dyn Program>, Error>;
 
-    /// Completes a run that this process is asked to start, whoever asks: what its end enqueues, and
-    /// what else every run of the workflow has. An error refuses it. A model that says nothing here
-    /// has no use for headers.
+    /// Adds to a request to start a run what every run of the workflow has, such as the task that its end
+    /// enqueues. An error refuses the request. By default a run with headers is refused.
     fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
         if start.headers.is_some() {
             let message = format!("runs of {:?} take no headers", start.workflow);
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message));
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidHeaders, message));
         }
         Ok(())
     }
 
-    /// What every run of the workflow has, for processes that start runs and do not serve it. Kept in
-    /// the store when the workflow is registered.
+    /// The settings of every run of the workflow, for processes that start runs and do not serve the workflow.
+    /// The engine stores it when the workflow is registered.
     fn template(&self) -> Option<Template> {
         None
     }
 
-    /// Ends a run that workers died of again and again, without opening it for good: `true` if the
-    /// draft ends it now. A model whose failed steps are dead letters leaves one here too.
+    /// Ends a run whose turn was reclaimed too often: `true` if the draft ends it. By default the engine
+    /// ends it. A model whose failed steps become dead letters leaves one here too.
     fn give_up(&self, given_up: GivenUp<'_>) -> Result<bool, Error> {
         let _ = given_up;
         Ok(false)
     }
-
-    /// How runs of this model are asked to end.
-    fn manners(&self) -> Manners {
-        Manners::default()
-    }
-
-    /// Which kinds of a run's open steps reach outside it, so that ending the run must reach them.
-    fn has_reach(&self, step_kind: &str) -> bool;
 }
-
-/// How runs of a model are asked to end, and what is told of it. The default is that of models that have no
-/// word in it: the engine ends their runs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Manners {
-    /// The message that asks a run to end in its own time, with `{reason}` as its body.
-    pub cancel: Option<&'static str>,
-    /// The names of messages that end runs, or keep them from going on. Whoever sends one manages the run,
-    /// and must be allowed to.
-    pub controls: &'static [&'static str],
-    /// What the ledger says of a step that is open when somebody ends its run: the type and payload of an
-    /// event, where the model has words of its own.
-    pub called_off: Option<CalledOff>,
-}
-
-/// The event of a step that is called off; none if the engine's own words do.
-pub type CalledOff = fn(&Step) -> Option<(&'static str, Value)>;
 
 /// A run that is not tried again.
 pub struct GivenUp<'a> {
@@ -75,13 +56,13 @@ pub struct GivenUp<'a> {
     pub draft: &'a mut Draft,
     /// The name of the error.
     pub name: &'static str,
-    /// What to tell people.
+    /// The message of the error.
     pub message: &'a str,
 }
 
-/// What a run is opened from.
+/// The source of a run that is opened.
 pub enum Opened<'a> {
-    /// It was created by this process and has nothing yet.
+    /// This process has just created it.
     New(&'a Run),
     /// It was read from the store.
     Loaded(&'a Loaded),
@@ -97,18 +78,18 @@ impl Opened<'_> {
     }
 }
 
-/// A run in memory. It stays there while it waits, as long as there is room.
+/// A run in memory. It stays there while it waits, until the run cache evicts it.
 pub trait Program: Send {
-    /// Takes the run as far as it gets: until it has ended, or until it has given its turn back
-    /// because all that it waits for is in the store.
+    /// Advances the run until it has ended, or until it has released its turn because everything that it
+    /// waits for is in the store.
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>>;
 
-    /// About how many bytes it takes while it waits.
+    /// About how many bytes it uses while it waits.
     fn bytes(&self) -> usize;
 
-    /// Whether it waits for the result of the activity that this step stands for, and takes it from
-    /// its turn ([`Turn::take_result`]) instead of a message. Such a turn is taken by its first
-    /// commit, so a program that says yes sends no second one before the first is answered.
+    /// Whether it waits for the result of this step's activity and takes the result from its turn
+    /// ([`Turn::take_result`]) instead of a message. The first commit of such a turn claims the turn, so
+    /// the program sends no second commit before the first is answered.
     fn takes_result(&self, step_key: &StepKey) -> bool {
         let _ = step_key;
         false
@@ -118,10 +99,10 @@ pub trait Program: Send {
 /// Why a turn stopped before it was given back.
 #[derive(Debug)]
 pub enum TurnError {
-    /// Somebody else has the turn, or the run has moved on: forget what is in memory.
+    /// Another worker has the turn, or the run has moved on: drop the run from memory.
     Lost,
-    /// This build cannot carry the run on; it waits for another, or for an operator.
+    /// This build cannot advance the run; it waits for another build or for an operator.
     Blocked(Error),
-    /// The store does not answer; the turn stays ours as far as we know, so it is given back.
+    /// The store does not answer. The turn may still be held here, so it is released.
     Store(Error),
 }

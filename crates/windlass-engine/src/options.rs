@@ -1,12 +1,12 @@
-//! What an engine can be told, with defaults that suit most.
+//! The options of an engine and their defaults.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_kernel::{Error, ErrorKind, Limits, Namespace};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Limits, Namespace};
 
 use crate::admission::Admission;
-use crate::model::Manners;
+use crate::description::ModelDescription;
 use crate::pressure::BackpressureConfig;
 use crate::retention::Archive;
 
@@ -19,14 +19,14 @@ pub enum EnqueuedReason {
     Event,
     /// It was resumed.
     Resume,
-    /// A step of it is to be tried again.
+    /// One of its steps is retried.
     Retry,
-    /// What it slept or waited for is due at a time.
+    /// A sleep or a wait ends at a time.
     Wake,
 }
 
 impl EnqueuedReason {
-    /// The word that hosts get.
+    /// The reason as text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -38,25 +38,28 @@ impl EnqueuedReason {
     }
 }
 
-/// What is called after a commit that gave a run something to do: workflow, id, reason.
+/// Called with workflow, id and reason after a commit that gave a run something to do.
 pub type OnEnqueued = Arc<dyn Fn(&str, &str, EnqueuedReason) + Send + Sync>;
 
-/// How an engine behaves. Checked once, when it starts.
+/// The options of an engine. They are validated once, when it starts.
+///
+/// The fields are not grouped: hosts set two or three of them with struct update syntax, which groups
+/// would turn into nested literals.
 #[derive(Clone)]
 pub struct Options {
-    /// The tenant that this engine's handles speak for. Default `default`.
+    /// The tenant of this engine's handles. Default `default`.
     pub namespace: Namespace,
-    /// What people call this process. Default `windlass`.
+    /// The name of this process, for operators. Default `windlass`.
     pub worker_name: String,
-    /// The group of workers that this process belongs to, for people. Default `default`.
+    /// The group of workers that this process belongs to, for operators. Default `default`.
     pub worker_group: String,
-    /// The machine that this process runs on, for people. Default empty; the facade reads the
-    /// machine's name where the system has it in a file.
+    /// The host name, for operators. Default empty; the crate `windlass` reads it where the system has
+    /// it in a file.
     pub host: String,
-    /// The build that this process runs; shown beside what blocked a run. Default empty.
+    /// The build of this process; shown beside the reason why a run is blocked. Default empty.
     pub version: String,
     /// Whether other processes may use the store: then the engine renews a lease and scans.
-    /// Default false; the facade sets it for PostgreSQL.
+    /// Default false; the crate `windlass` sets it for PostgreSQL.
     pub shared: bool,
     /// Whether the engine claims by itself. If not, the host calls `tick`. Default true.
     pub background: bool,
@@ -66,32 +69,32 @@ pub struct Options {
     pub tasks_max: usize,
     /// How many turns or tasks are claimed at once. Default 500, at most 1,000.
     pub claim_max: u32,
-    /// How long the store believes in a worker that does not renew. Default 30 s.
+    /// After this time without a renewal a worker counts as dead. Default 30 s.
     pub lease: Duration,
     /// How often the worker renews. Default 5 s; at most a third of the lease.
     pub renew_every: Duration,
-    /// How often a shared engine looks for what no wake-up told it of. Default 10 s.
+    /// How often a shared engine looks for work whose wake-up it missed. Default 10 s.
     pub scan_every: Duration,
-    /// How many bytes of waiting runs stay in memory. Default 64 MiB.
-    pub sticky_bytes_max: usize,
-    /// How often a turn or task may be taken from dead workers without progress before it is given
-    /// up. Default 3.
+    /// How many bytes of waiting runs are cached. Default 64 MiB.
+    pub run_cache_bytes_max: usize,
+    /// How many workers may die with a turn or task without progress before the engine fails it.
+    /// Default 3.
     pub reclaims_max: u32,
-    /// When a run that this build cannot carry on is tried again. Default one minute.
+    /// When a blocked run is retried. Default one minute.
     pub blocked_retry: Duration,
-    /// How long after its cancellation a run with an own reaction may go on. Default 30 s.
+    /// How long a run may go on after a cancel message that its model handles. Default 30 s.
     pub cancel_grace: Duration,
-    /// How often what retention policies say is due is deleted. Default one hour.
+    /// How often runs that retention policies no longer keep are deleted. Default one hour.
     pub sweep_every: Duration,
-    /// Where runs go before they are deleted, for policies that say so. Default nowhere.
+    /// Where policies with `archive` write runs before they are deleted. Default nowhere.
     pub archive: Option<Arc<dyn Archive>>,
-    /// When this worker takes nothing new although it has room. Default never.
+    /// When this worker takes no new work although it has capacity. Default never.
     pub backpressure: Option<BackpressureConfig>,
     /// When new runs are refused because the workers are too far behind. Default never.
     pub admission: Option<Admission>,
-    /// How runs of models are asked to end, for runs whose workflow this process does not serve. Default
-    /// empty; the facade knows its models.
-    pub manners: &'static [(&'static str, Manners)],
+    /// The models that this process was built with: it describes their runs even if it serves none of
+    /// their workflows. Default empty; the crate `windlass` adds its models.
+    pub models: Vec<&'static ModelDescription>,
     /// Sizes, lengths and counts.
     pub limits: Limits,
     /// Called after commits that gave a run something to do. It must not block.
@@ -114,7 +117,7 @@ impl Default for Options {
             lease: Duration::from_secs(30),
             renew_every: Duration::from_secs(5),
             scan_every: Duration::from_secs(10),
-            sticky_bytes_max: 64 * 1024 * 1024,
+            run_cache_bytes_max: 64 * 1024 * 1024,
             reclaims_max: 3,
             blocked_retry: Duration::from_secs(60),
             cancel_grace: Duration::from_secs(30),
@@ -122,7 +125,7 @@ impl Default for Options {
             archive: None,
             backpressure: None,
             admission: None,
-            manners: &[],
+            models: Vec::new(),
             limits: Limits::DEFAULT,
             on_enqueued: None,
         }
@@ -130,16 +133,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what cannot work, by name and value.
+    /// Checks every option. The error names the option and its value.
     pub fn validate(&self) -> Result<(), Error> {
-        let refuse =
-            |message: String| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        let refuse = |message: String| {
+            Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message))
+        };
         if self.sweep_every < Duration::from_secs(1) {
             let every = self.sweep_every;
-            return refuse(format!("sweep_every is {every:?}; a second is the least"));
+            return refuse(format!("sweep_every is {every:?}; use at least 1 second"));
         }
         if self.turns_max == 0 {
-            return refuse("turns_max is 0; an engine needs room for at least one turn".into());
+            return refuse("turns_max is 0; use at least 1".into());
         }
         if self.claim_max == 0 || self.claim_max > self.limits.claim_rows_max {
             let max = self.limits.claim_rows_max;
@@ -152,7 +156,7 @@ impl Options {
             ));
         }
         if self.scan_every.is_zero() || self.blocked_retry.is_zero() {
-            return refuse("scan_every and blocked_retry must be longer than nothing".into());
+            return refuse("scan_every or blocked_retry is 0; use more than 0".into());
         }
         self.admission.as_ref().map_or(Ok(()), Admission::validate)
     }

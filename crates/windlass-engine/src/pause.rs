@@ -1,28 +1,34 @@
-//! Pausing runs and letting them go on.
+//! Pausing and resuming runs.
 
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Body, Commit, CommitError, Draft, Error, MessageId, MessageKind, MessageName,
-    NewMessage, Op, Run, RunKey, RunStatus, Wake,
+    Actor, CommitError, Draft, Error, ErrorCode, MessageKind, Run, RunKey, RunStatus, Wake,
 };
 
-use crate::control::{ATTEMPTS_MAX, busy, refuse_ended, with_actor};
-use crate::engine::{Engine, Inner};
-use crate::env::new_uuid;
+use crate::commit::CommitClient;
+use crate::control::{ATTEMPTS_MAX, Control, busy, refuse_ended, send_control, with_actor};
+use crate::core::Core;
+use crate::events;
 use crate::options::EnqueuedReason;
 use crate::turn::refusal;
 
-impl Engine {
-    /// Asks a run to stop before its next piece of user code. An ended run cannot be paused; one
-    /// that is paused stays so.
-    pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+/// Pauses and resumes runs, with a request to the worker that holds the turn or with its own commit.
+pub(crate) struct Pauser {
+    pub(crate) core: Arc<Core>,
+    pub(crate) commits: Arc<CommitClient>,
+}
+
+impl Pauser {
+    /// Pauses a run before its next piece of user code. An ended run cannot be paused; a paused run
+    /// stays paused.
+    pub(crate) async fn pause(&self, run: &Run, actor: Option<&Actor>) -> Result<(), Error> {
         let mut run_key = run.run_key;
         for attempt in 0..ATTEMPTS_MAX {
             let (run, unread) = self.unread_control(run_key).await?;
             if run.status.is_ended() {
                 // It may have been restarted since its key was read.
-                let newest = self.newest(&run).await?;
+                let newest = self.core.newest(&run).await?;
                 if newest.run_key == run_key {
                     return refuse_ended(&run, "paused");
                 }
@@ -32,121 +38,90 @@ impl Engine {
             if !unread && run.status == RunStatus::Paused {
                 return Ok(());
             }
-            // There may be nobody to read a request: a workflow that no worker serves. A run that moves on
-            // meanwhile has somebody.
+            // Pause without a request if nobody holds the turn: maybe no worker serves the workflow. If
+            // the run changes meanwhile, a worker serves it and reads the request.
             if attempt == 0 && !unread && run.turn.worker.is_none() {
-                if self.inner.pause_free(&run, actor.as_ref()).await? {
+                if self.pause_free(&run, actor).await? {
                     return Ok(());
                 }
                 continue;
             }
-            match self.control(run_key, "pause", with_actor(actor.as_ref())).await {
-                Err(error) if error.code() == "RUN_TERMINAL" => {}
+            match self.send(run_key, Control::Pause, with_actor(actor)).await {
+                Err(error) if error.code() == ErrorCode::RunTerminal => {}
                 sent => return sent,
             }
         }
         Err(busy(run))
     }
 
-    /// Lets a paused run go on. Any other run is left as it is.
-    pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+    /// Resumes a paused run. Any other run stays as it is.
+    pub(crate) async fn resume(&self, run: &Run, actor: Option<&Actor>) -> Result<(), Error> {
         for _ in 0..ATTEMPTS_MAX {
             let (run, unread) = self.unread_control(run.run_key).await?;
             if run.status.is_ended() {
                 return Ok(());
             }
             if unread {
-                // A pause may be on its way: this request follows it, and a paused run has a turn
-                // to read it in.
-                return match self.control(run.run_key, "resume", with_actor(actor.as_ref())).await {
-                    Err(error) if error.code() == "RUN_TERMINAL" => Ok(()),
+                // A pause request may be unread. This request follows it, and a paused run gets a turn to
+                // read it.
+                return match self.send(run.run_key, Control::Resume, with_actor(actor)).await {
+                    Err(error) if error.code() == ErrorCode::RunTerminal => Ok(()),
                     sent => sent,
                 };
             }
-            if run.status != RunStatus::Paused || self.inner.unpause(&run, actor.as_ref()).await? {
+            if run.status != RunStatus::Paused || self.unpause(&run, actor).await? {
                 return Ok(());
             }
         }
         Err(busy(run))
     }
 
-    // A run's row, and whether it has control requests that nobody has read, at one moment.
+    // A run's row, and whether it has unread control requests, in one read.
     async fn unread_control(&self, run_key: RunKey) -> Result<(Run, bool), Error> {
-        let loaded = self.inner.store.load(vec![run_key]).await?.into_iter().next();
-        let Some(loaded) = loaded else { return Ok((self.current(run_key).await?, false)) };
+        let loaded = self.core.store.load(vec![run_key]).await?.into_iter().next();
+        let Some(loaded) = loaded else { return Ok((self.core.current(run_key).await?, false)) };
         let unread = loaded.messages.iter().any(|message| message.kind == MessageKind::Control);
         Ok((loaded.run, unread))
     }
 
-    pub(crate) async fn control(
-        &self,
-        run_key: RunKey,
-        name: &str,
-        body: serde_json::Value,
-    ) -> Result<(), Error> {
-        let message = self.inner.control_message(run_key, name, &body)?;
-        let commit = Commit::new(None, None, vec![Op::PutMessage(Box::new(message))]);
-        match Arc::clone(&self.inner).commit_asked(commit).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(refusal(&error)),
-        }
-    }
-}
-
-impl Inner {
-    /// A request to a run, under an id of its own.
-    pub(crate) fn control_message(
-        &self,
-        run_key: RunKey,
-        name: &str,
-        body: &serde_json::Value,
-    ) -> Result<NewMessage, Error> {
-        let now = self.clock.now();
-        Ok(NewMessage {
-            run_key,
-            message_id: MessageId::new(format!("control:{}", new_uuid(&*self.env, now)))?,
-            kind: MessageKind::Control,
-            name: MessageName::new(name)?,
-            body: Some(Body::of(body)?),
-            caused_by: None,
-            sent_at: now,
-            required: true,
-        })
-    }
-
-    // Pauses a run whose turn nobody holds; `false` if it has moved on since it was read.
-    async fn pause_free(self: &Arc<Self>, run: &Run, actor: Option<&Actor>) -> Result<bool, Error> {
-        let stamp = self.stamp_after(run.updated_at);
-        let mut draft = Draft::free(run, self.worker, stamp.at);
-        draft.event("workflow.paused", &with_actor(actor), stamp)?;
+    // Pauses a run whose turn nobody holds; `false` if the run has changed since it was read.
+    async fn pause_free(&self, run: &Run, actor: Option<&Actor>) -> Result<bool, Error> {
+        let stamp = self.core.stamp_after(run.updated_at);
+        let mut draft = Draft::free(run, self.core.worker, stamp.at);
+        draft.event(events::WORKFLOW_PAUSED, &with_actor(actor), stamp)?;
         draft.status(RunStatus::Paused);
         draft.release(Wake::OnMessage, run.seen);
-        self.moved(draft).await
+        self.commit_unless_moved(draft).await
     }
 
-    /// Lets a paused run go on; `false` if it has moved on since it was read.
-    pub(crate) async fn unpause(
-        self: &Arc<Self>,
-        run: &Run,
-        actor: Option<&Actor>,
-    ) -> Result<bool, Error> {
-        let stamp = self.stamp_after(run.updated_at);
-        let mut draft = Draft::free(run, self.worker, stamp.at);
-        draft.event("workflow.resumed", &with_actor(actor), stamp)?;
+    /// Resumes a paused run; `false` if the run has changed since it was read.
+    async fn unpause(&self, run: &Run, actor: Option<&Actor>) -> Result<bool, Error> {
+        let stamp = self.core.stamp_after(run.updated_at);
+        let mut draft = Draft::free(run, self.core.worker, stamp.at);
+        draft.event(events::WORKFLOW_RESUMED, &with_actor(actor), stamp)?;
         draft.status(RunStatus::Active);
         draft.release(Wake::Now, run.seen);
-        let moved = self.moved(draft).await?;
+        let moved = self.commit_unless_moved(draft).await?;
         if moved {
-            self.enqueued(run, EnqueuedReason::Resume);
+            self.core.run_enqueued(run, EnqueuedReason::Resume);
         }
         Ok(moved)
     }
 
-    async fn moved(self: &Arc<Self>, draft: Draft) -> Result<bool, Error> {
-        match Arc::clone(self).commit_asked(draft.finish()).await {
+    async fn commit_unless_moved(&self, draft: Draft) -> Result<bool, Error> {
+        match Arc::clone(&self.commits).commit_for_caller(draft.finish()).await {
             Ok(_) => Ok(true),
             Err(CommitError::Conflict(_) | CommitError::Refused(_)) => Ok(false),
             Err(error) => Err(refusal(&error)),
         }
+    }
+
+    async fn send(
+        &self,
+        run_key: RunKey,
+        control: Control,
+        body: serde_json::Value,
+    ) -> Result<(), Error> {
+        send_control(&self.core, &self.commits, run_key, control, body).await
     }
 }

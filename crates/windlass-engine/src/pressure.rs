@@ -1,25 +1,25 @@
-//! Backpressure: when a worker takes nothing new, and when it does again.
+//! Backpressure: when a worker stops taking new work, and when it starts again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use windlass_kernel::{Error, ErrorKind, WorkerStatus};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, WorkerStatus};
 
-use crate::engine::Inner;
 use crate::env::{Env, Usage};
+use crate::workers::WorkerRow;
 
-/// How often memory and processor are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often memory and processor are sampled.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
-/// When a worker takes nothing new. Each measure that has gone over its mark must fall below the lower
-/// one before the worker takes something again, so that it does not flutter.
+/// When a worker stops taking new work. A measure that has reached its high mark must fall below the low
+/// mark before the worker takes work again, so that it does not switch back and forth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackpressureConfig {
     /// The share of `turns_max` or `tasks_max` at which it stops. Default 0.9.
     pub high_watermark: f64,
-    /// The share below which it goes on; of the thresholds below, too. Default 0.7.
+    /// The share below which it starts again; it also applies to the thresholds. Default 0.7.
     pub low_watermark: f64,
     /// The bytes of resident memory at which it stops. Default none.
     pub memory_threshold: Option<u64>,
@@ -39,11 +39,11 @@ impl Default for BackpressureConfig {
 }
 
 impl BackpressureConfig {
-    /// Refuses what cannot work, by name and value, also because the system does not say what is to be
-    /// looked at.
+    /// Checks every option. A threshold is refused if the operating system does not report usage.
     pub(crate) fn validate(&self, env: &dyn Env) -> Result<(), Error> {
-        let refuse =
-            |message: String| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        let refuse = |message: String| {
+            Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message))
+        };
         let (low, high) = (self.low_watermark, self.high_watermark);
         if !(low > 0.0 && low <= high && high <= 1.0) {
             return refuse(format!(
@@ -58,11 +58,11 @@ impl BackpressureConfig {
                 "cpu_threshold of backpressure is {cpu}; use more than 0 to 100"
             ));
         }
-        let looks = self.memory_threshold.is_some() || self.cpu_threshold.is_some();
-        if looks && env.usage().is_none() {
+        let samples = self.memory_threshold.is_some() || self.cpu_threshold.is_some();
+        if samples && env.usage().is_none() {
             return refuse(
-                "memory_threshold or cpu_threshold is set, and this system does not tell what a process \
-                 uses (there is no /proc); leave both out"
+                "memory_threshold or cpu_threshold is set, but this system does not report the usage of a \
+                 process (there is no /proc); leave both out"
                     .into(),
             );
         }
@@ -70,7 +70,7 @@ impl BackpressureConfig {
     }
 }
 
-/// What a worker looks at, as shares of what it may use.
+/// The measures of a worker, as shares of its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Measures {
     pub(crate) turns: f64,
@@ -81,7 +81,7 @@ pub(crate) struct Measures {
     pub(crate) cpu: f64,
 }
 
-/// What keeps a worker from taking something new.
+/// The measures that are above their marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pressed {
     turns: bool,
@@ -90,7 +90,7 @@ struct Pressed {
     cpu: bool,
 }
 
-/// What a worker takes no more of for now.
+/// The kinds of work that a worker does not take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) turns: bool,
@@ -109,7 +109,7 @@ impl Pressed {
         }
     }
 
-    // Memory and processor are everybody's; turns and tasks have room of their own.
+    // Turns and tasks share memory and processor, but each has a limit of its own.
     fn holds(self) -> Holds {
         let both = self.memory || self.cpu;
         Holds { turns: both || self.turns, tasks: both || self.tasks }
@@ -126,9 +126,10 @@ impl Pressed {
     }
 }
 
-/// Where a worker stands.
-#[derive(Default)]
+/// Whether a worker is under pressure. It is updated by what the worker holds and by samples of what
+/// the process uses.
 pub(crate) struct Pressure {
+    config: Option<BackpressureConfig>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -142,8 +143,8 @@ struct State {
 }
 
 impl State {
-    // What has been used since the last look, as shares of the thresholds.
-    fn look(&mut self, config: &BackpressureConfig, at: Duration, usage: Usage) {
+    // Usage since the last sample, as shares of the thresholds.
+    fn sample(&mut self, config: &BackpressureConfig, at: Duration, usage: Usage) {
         if let Some(threshold) = config.memory_threshold {
             self.memory = usage.memory_bytes as f64 / threshold as f64;
         }
@@ -158,70 +159,77 @@ impl State {
     }
 }
 
-impl Inner {
-    /// What this worker takes no more of: by what it holds now and by the last look at what it uses.
-    pub(crate) fn pressed(&self) -> Holds {
-        let Some(config) = self.options.backpressure.as_ref() else { return Holds::default() };
-        let (turns_held, tasks_held) = (self.held_now().0, self.tasks.taken());
+impl Pressure {
+    pub(crate) fn new(config: Option<BackpressureConfig>) -> Self {
+        Self { config, state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Decides again, by the shares of turns and tasks that are held now. Returns which kinds of work
+    /// were refused before, and which are now.
+    pub(crate) fn update(&self, turns: f64, tasks: f64) -> (Holds, Holds) {
+        let Some(config) = &self.config else { return (Holds::default(), Holds::default()) };
         let (before, now) = {
-            let mut state = self.pressure.state.lock();
-            let share = |held: usize, max: usize| held as f64 / max.max(1) as f64;
-            let measures = Measures {
-                turns: share(turns_held, self.options.turns_max),
-                tasks: share(tasks_held, self.options.tasks_max),
-                memory: state.memory,
-                cpu: state.cpu,
-            };
+            let mut state = self.state.lock();
+            let measures = Measures { turns, tasks, memory: state.memory, cpu: state.cpu };
             let before = state.pressed;
             state.pressed = state.pressed.next(config, &measures);
             (before, state.pressed)
         };
         if before.reason() != now.reason() {
-            tracing::info!(reason = now.reason().unwrap_or("none"), "backpressure");
-            self.pressure.changed.notify_one();
+            tracing::info!(reason = now.reason().unwrap_or("none"), "backpressure changed");
+            self.changed.notify_one();
         }
-        let (before, now) = (before.holds(), now.holds());
-        if (before.turns && !now.turns) || (before.tasks && !now.tasks) {
-            self.signals.everything();
-        }
-        now
+        (before.holds(), now.holds())
     }
 
-    /// What was last decided.
-    pub(crate) fn pressure_note(&self) -> Option<&'static str> {
-        self.pressure.state.lock().pressed.reason()
+    /// Takes a sample of what the process uses.
+    pub(crate) fn sample(&self, env: &dyn Env) {
+        if let (Some(config), Some(usage)) = (&self.config, env.usage()) {
+            self.state.lock().sample(config, env.elapsed(), usage);
+        }
     }
 
-    /// How many of so many may be held before it stops.
-    pub(crate) fn up_to_watermark(&self, max: usize) -> usize {
-        let Some(config) = &self.options.backpressure else { return max };
+    /// Why the worker takes no new work, by the last decision.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        self.state.lock().pressed.reason()
+    }
+
+    /// How many of `max` may be held before the worker stops to claim.
+    pub(crate) fn watermark(&self, max: usize) -> usize {
+        let Some(config) = &self.config else { return max };
         ((max as f64 * config.high_watermark).ceil() as usize).min(max)
+    }
+
+    async fn changed(&self) {
+        self.changed.notified().await;
     }
 }
 
-/// Looks at memory and processor until the engine stops.
-pub(crate) async fn serve(inner: Arc<Inner>) {
-    let Some(config) = inner.options.backpressure.clone() else { return };
-    let mut said = None;
-    while !inner.is_stopped() {
-        if let Some(usage) = inner.env.usage() {
-            inner.pressure.state.lock().look(&config, inner.env.elapsed(), usage);
-        }
-        inner.pressed();
-        let reason = inner.pressure_note();
-        if said != reason && !inner.is_draining() {
-            // Others learn of it now, and not when the lease is renewed.
-            match inner.store.renew(inner.worker_info(WorkerStatus::Active)).await {
-                Ok(_) => said = reason,
-                Err(error) => tracing::debug!(%error, "where this worker stands was not written"),
+/// Samples memory and processor until the engine stops, and writes to the worker's row when the reason
+/// for taking no new work changes.
+pub(crate) async fn serve(row: Arc<WorkerRow>) {
+    let (core, capacity) = (row.core(), row.capacity());
+    let pressure = capacity.pressure();
+    let mut written = None;
+    while !core.lifecycle.is_stopped() {
+        pressure.sample(&*core.env);
+        capacity.pressed();
+        let reason = pressure.reason();
+        if written != reason && !core.lifecycle.is_draining() {
+            // Other processes see it now, and not when the lease is renewed.
+            match row.renew(WorkerStatus::Active).await {
+                Ok(_) => written = reason,
+                Err(error) => {
+                    tracing::debug!(%error, "failed to write backpressure to the worker's row");
+                }
             }
         }
-        let slept = inner.env.sleep(LOOK_EVERY);
-        let rung = async {
-            let changed = std::pin::pin!(inner.pressure.changed.notified());
-            futures::future::select(changed, std::pin::pin!(inner.stopped())).await;
+        let slept = core.env.sleep(SAMPLE_EVERY);
+        let woken = async {
+            let changed = std::pin::pin!(pressure.changed());
+            futures::future::select(changed, std::pin::pin!(core.lifecycle.stopped())).await;
         };
-        futures::future::select(slept, std::pin::pin!(rung)).await;
+        futures::future::select(slept, std::pin::pin!(woken)).await;
     }
 }
 
@@ -238,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measure_stops_at_the_upper_mark_and_goes_on_below_the_lower() {
+    fn a_measure_stops_at_the_high_mark_and_starts_below_the_low_mark() {
         let set: [fn(&mut Measures, f64); 2] = [|m, v| m.turns = v, |m, v| m.tasks = v];
         for set in set {
             let mut pressed = Pressed::default();
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_have_the_same_play_and_are_looked_at_only_if_set() {
+    fn thresholds_have_the_same_low_mark_and_apply_only_if_set() {
         let mut pressed = Pressed::default();
         for (value, expect) in [(0.99, false), (1.0, true), (0.71, true), (0.69, false)] {
             pressed = pressed.next(&config(), &Measures { memory: value, ..Measures::default() });
@@ -272,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn one_measure_does_not_let_go_what_another_holds() {
+    fn one_measure_does_not_end_the_pressure_of_another() {
         let both = Measures { tasks: 1.0, cpu: 2.0, ..Measures::default() };
         let pressed = Pressed::default().next(&config(), &both);
         assert_eq!(pressed.reason(), Some("backpressure: processor"));
@@ -281,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_and_tasks_do_not_hold_each_other_up() {
+    fn turns_and_tasks_do_not_stop_each_other() {
         let holds = |measures| Pressed::default().next(&config(), &measures).holds();
         let (turns, tasks) = (true, true);
         let none = Holds::default();
@@ -292,18 +300,18 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_is_what_was_used_between_two_looks() {
+    fn processor_use_is_measured_between_two_samples() {
         let mut state = State::default();
         let usage = |ms: u64| Usage {
             memory_bytes: 500,
             cpu_time: Duration::from_millis(ms),
             processors: 2,
         };
-        state.look(&config(), Duration::from_secs(1), usage(700));
-        assert_eq!((state.memory, state.cpu), (0.5, 0.0), "one look tells nothing");
-        state.look(&config(), Duration::from_secs(2), usage(1_700));
+        state.sample(&config(), Duration::from_secs(1), usage(700));
+        assert_eq!((state.memory, state.cpu), (0.5, 0.0), "one sample is not enough");
+        state.sample(&config(), Duration::from_secs(2), usage(1_700));
         assert!((state.cpu - 1.0).abs() < 1e-9, "one of two processors is 50 %: {}", state.cpu);
-        state.look(&config(), Duration::from_secs(3), usage(1_700));
+        state.sample(&config(), Duration::from_secs(3), usage(1_700));
         assert!(state.cpu.abs() < 1e-9);
     }
 }

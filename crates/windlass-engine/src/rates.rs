@@ -1,8 +1,8 @@
-//! Rates in front of attempts: the kernel decides, the store keeps what all processes have used up.
+//! Rates in front of attempts: the kernel decides, the store keeps the state that all processes share.
 //!
-//! An attempt asks for each of its keys. Those that ask at the same time are one request, so that a
-//! rate costs a process one call at a time. A key without a rate is remembered until the store says that
-//! something has changed.
+//! An attempt needs a permission for each of its keys. Attempts that ask for one key at the same time
+//! share one request, so a process sends at most one request for each key at a time. A key without a
+//! rate is cached until the store reports a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,59 +11,58 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use windlass_kernel::{
-    Error, ErrorKind, LimitKey, Namespace, Rate, RateRow, RateSlot, Task, Timestamp,
+    Error, ErrorCode, ErrorKind, LimitKey, Namespace, Rate, RateDecision, RateRow, Task, Timestamp,
 };
 
-use crate::engine::{Engine, Inner};
+use crate::core::Core;
+use crate::engine::Engine;
 use crate::env::Lane;
 
 const TRIES_MAX: u32 = 100;
-const AGAIN: Duration = Duration::from_millis(2);
-/// How many keys without a rate are remembered.
-const FREE_MAX: usize = 10_000;
+const RETRY_DELAY: Duration = Duration::from_millis(2);
+/// How many keys without a rate are cached.
+const UNLIMITED_MAX: usize = 10_000;
 
 type Key = (Namespace, LimitKey);
 
-#[derive(Default)]
-struct Free {
-    keys: BTreeSet<Key>,
-    // How often it was forgotten: an answer from before does not count.
-    changes: u64,
-}
-
-#[derive(Default)]
 pub(crate) struct Rates {
-    free: Mutex<Free>,
-    // Those that wait for an answer, by key; as long as a key is here, somebody asks for them.
-    asking: Mutex<BTreeMap<Key, Vec<Asking>>>,
+    core: Arc<Core>,
+    unlimited: Mutex<Unlimited>,
+    // The attempts that wait for an answer, by key. As long as a key is here, a task asks the store.
+    waiting: Mutex<BTreeMap<Key, Vec<Waiter>>>,
 }
 
-struct Asking {
-    put_back: bool,
-    answer: oneshot::Sender<Option<RateSlot>>,
+/// Keys without a rate.
+#[derive(Default)]
+struct Unlimited {
+    keys: BTreeSet<Key>,
+    // How often the keys were cleared: an answer from before a clearing is not cached.
+    version: u64,
 }
 
-impl Rates {
-    /// What was known of keys may be wrong.
-    pub(crate) fn forget(&self) {
-        let mut free = self.free.lock();
-        free.keys.clear();
-        free.changes += 1;
+struct Waiter {
+    // The attempt was postponed before, so it comes before new ones.
+    postponed: bool,
+    answer: oneshot::Sender<Option<RateDecision>>,
+}
+
+impl Unlimited {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.version += 1;
     }
 
-    fn is_free(&self, key: &Key, changes: u64) {
-        let mut free = self.free.lock();
-        if free.changes == changes {
-            if free.keys.len() >= FREE_MAX {
-                free.keys.clear();
+    fn insert(&mut self, key: &Key, version: u64) {
+        if self.version == version {
+            if self.keys.len() >= UNLIMITED_MAX {
+                self.keys.clear();
             }
-            free.keys.insert(key.clone());
+            self.keys.insert(key.clone());
         }
     }
 }
 
-// The most special one first: whoever is held up by it has used up no slot of those that others wait
-// for, too.
+// The most specific key first: a task that has to wait for it has used up nothing of the shared ones.
 fn keys(task: &Task) -> Vec<LimitKey> {
     let shared = [activity_key(task.name.as_str()), queue_key(task.queue.as_str())];
     task.limit_key.clone().into_iter().chain(shared).collect()
@@ -77,101 +76,110 @@ fn activity_key(name: &str) -> LimitKey {
     LimitKey::from_stored(format!("activity:{name}"))
 }
 
-impl Inner {
-    /// Waits until an attempt may begin. An answer is the time to which it is to be put back.
-    pub(crate) async fn rate(self: &Arc<Self>, task: &Task) -> Option<Timestamp> {
-        let put_back = task.due_at.is_some_and(|due| due > task.created_at);
+impl Rates {
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self { core, unlimited: Mutex::default(), waiting: Mutex::default() })
+    }
+
+    /// Clears the cache: rates may have changed.
+    pub(crate) fn clear_cache(&self) {
+        self.unlimited.lock().clear();
+    }
+
+    /// Waits until an attempt may begin. Returns a time if the task is to be postponed to it.
+    pub(crate) async fn wait(self: &Arc<Self>, task: &Task) -> Option<Timestamp> {
+        let postponed = task.due_at.is_some_and(|due| due > task.created_at);
         let mut begin = None;
         for key in keys(task) {
             let key = (task.namespace.clone(), key);
-            if self.rates.free.lock().keys.contains(&key) {
+            if self.unlimited.lock().keys.contains(&key) {
                 continue;
             }
-            match self.ask_rate(key, put_back).await {
-                Some(RateSlot::Later(until)) => return Some(until),
-                Some(RateSlot::At(at)) => begin = begin.max(Some(at)),
+            match self.request(key, postponed).await {
+                Some(RateDecision::Later(until)) => return Some(until),
+                Some(RateDecision::At(at)) => begin = begin.max(Some(at)),
                 None => {}
             }
         }
-        let wait = begin.map(|begin| begin.since(self.clock.now())).unwrap_or_default();
+        let wait = begin.map(|begin| begin.since(self.core.clock.now())).unwrap_or_default();
         if !wait.is_zero() {
-            self.env.sleep(wait).await;
+            self.core.env.sleep(wait).await;
         }
         None
     }
 
-    async fn ask_rate(self: &Arc<Self>, key: Key, put_back: bool) -> Option<RateSlot> {
+    async fn request(self: &Arc<Self>, key: Key, postponed: bool) -> Option<RateDecision> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
-            let mut asking = self.rates.asking.lock();
-            let is_first = !asking.contains_key(&key);
-            asking.entry(key.clone()).or_default().push(Asking { put_back, answer });
+            let mut waiting = self.waiting.lock();
+            let is_first = !waiting.contains_key(&key);
+            waiting.entry(key.clone()).or_default().push(Waiter { postponed, answer });
             is_first
         };
         if is_first {
-            self.env.spawn(Lane::Service, Box::pin(Arc::clone(self).ask_for_all(key)));
+            self.core.env.spawn(Lane::Service, Box::pin(Arc::clone(self).request_for_all(key)));
         }
-        // Without an answer the engine is stopping, and so is whoever asked.
+        // Without an answer the engine is stopping, and so is the attempt.
         answered.await.ok().flatten()
     }
 
-    async fn ask_for_all(self: Arc<Self>, key: Key) {
-        let mut delay = AGAIN;
-        while !self.is_stopped() {
-            let mut asking = {
-                let mut all = self.rates.asking.lock();
-                let asking = all.get_mut(&key).map(std::mem::take).unwrap_or_default();
-                if asking.is_empty() {
-                    all.remove(&key);
+    async fn request_for_all(self: Arc<Self>, key: Key) {
+        let mut delay = RETRY_DELAY;
+        while !self.core.lifecycle.is_stopped() {
+            let mut waiters = {
+                let mut waiting = self.waiting.lock();
+                let waiters = waiting.get_mut(&key).map(std::mem::take).unwrap_or_default();
+                if waiters.is_empty() {
+                    waiting.remove(&key);
                     return;
                 }
-                asking
+                waiters
             };
-            asking.sort_by_key(|asking| !asking.put_back);
-            let put_back = asking.iter().filter(|asking| asking.put_back).count();
-            let fresh = asking.len() - put_back;
+            waiters.sort_by_key(|waiter| !waiter.postponed);
+            let postponed = waiters.iter().filter(|waiter| waiter.postponed).count();
+            let fresh = waiters.len() - postponed;
             let take = |row: &mut RateRow, now| {
-                (!row.is_idle(now)).then(|| row.take(now, put_back, fresh))
+                (!row.is_idle(now)).then(|| row.take(now, postponed, fresh))
             };
-            let changes = self.rates.free.lock().changes;
-            match self.change_rate(&key, false, take).await {
+            let version = self.unlimited.lock().version;
+            match self.change(&key, false, take).await {
                 Ok(None) => {
-                    self.rates.is_free(&key, changes);
-                    for asking in asking {
-                        let _ = asking.answer.send(None);
+                    self.unlimited.lock().insert(&key, version);
+                    for waiter in waiters {
+                        let _ = waiter.answer.send(None);
                     }
                 }
                 Ok(Some(slots)) => {
-                    for (asking, slot) in asking.into_iter().zip(slots) {
-                        let _ = asking.answer.send(Some(slot));
+                    for (waiter, slot) in waiters.into_iter().zip(slots) {
+                        let _ = waiter.answer.send(Some(slot));
                     }
                 }
                 Err(error) => {
-                    // No answer of the store is no permission.
-                    tracing::warn!(key = %key.1, %error, "a rate cannot be asked");
-                    self.rates.asking.lock().entry(key.clone()).or_default().extend(asking);
-                    self.env.sleep(delay).await;
+                    // An attempt must not begin without the store's permission.
+                    tracing::warn!(key = %key.1, %error, "failed to read or update a rate; retrying");
+                    self.waiting.lock().entry(key.clone()).or_default().extend(waiters);
+                    self.core.env.sleep(delay).await;
                     delay = (delay * 2).min(Duration::from_secs(5));
                 }
             }
         }
-        self.rates.asking.lock().remove(&key);
+        self.waiting.lock().remove(&key);
     }
 
-    /// A callee said that nothing is to be tried before a time: that holds for all workers.
-    pub(crate) async fn close_key(&self, task: &Task, after: Duration) {
+    /// Stores that a callee asked for no calls for a while. This applies to all workers.
+    pub(crate) async fn back_off(&self, task: &Task, after: Duration) {
         let key = task.limit_key.clone().unwrap_or_else(|| activity_key(task.name.as_str()));
         let key = (task.namespace.clone(), key);
-        let close = |row: &mut RateRow, now: Timestamp| row.close_until(now.plus(after));
-        if let Err(error) = self.change_rate(&key, true, close).await {
-            tracing::warn!(key = %key.1, %error, "that a callee is to be left alone was not written");
+        let close = |row: &mut RateRow, now: Timestamp| row.block_until(now.plus(after));
+        if let Err(error) = self.change(&key, true, close).await {
+            tracing::warn!(key = %key.1, %error, "failed to store rate-limit backoff");
         }
     }
 
-    /// The rate under which a task was put back, if there is one that holds it.
-    pub(crate) async fn holding_rate(&self, task: &Task) -> Result<Option<LimitKey>, Error> {
+    /// The key whose rate a postponed task waits for, if there is one.
+    pub(crate) async fn limiting_key(&self, task: &Task) -> Result<Option<LimitKey>, Error> {
         for key in keys(task) {
-            let (row, now) = self.store.rate(task.namespace.clone(), key.clone()).await?;
+            let (row, now) = self.core.store.rate(task.namespace.clone(), key.clone()).await?;
             if row.is_some_and(|row| row.next(now) > now || row.queued_until > now) {
                 return Ok(Some(key));
             }
@@ -179,15 +187,23 @@ impl Inner {
         Ok(None)
     }
 
-    // Decides on the store's row until nobody else has changed it meanwhile.
-    async fn change_rate<T>(
+    async fn set(&self, key: Key, rate: Option<Rate>) -> Result<(), Error> {
+        rate.as_ref().map(Rate::validate).transpose()?;
+        self.change(&key, true, |row, _| row.set(rate.as_ref())).await?;
+        self.clear_cache();
+        Ok(())
+    }
+
+    // Optimistic update of the store's row: repeats if another process has changed it meanwhile.
+    async fn change<T>(
         &self,
         (namespace, key): &Key,
-        tell: bool,
+        announce: bool,
         mut change: impl FnMut(&mut RateRow, Timestamp) -> T,
     ) -> Result<T, Error> {
+        let Core { store, env, .. } = &*self.core;
         for _ in 0..TRIES_MAX {
-            let (found, now) = self.store.rate(namespace.clone(), key.clone()).await?;
+            let (found, now) = store.rate(namespace.clone(), key.clone()).await?;
             let before = found.unwrap_or_else(|| RateRow::new(namespace.clone(), key.clone()));
             let mut row = before.clone();
             let changed = change(&mut row, now);
@@ -195,39 +211,74 @@ impl Inner {
                 return Ok(changed);
             }
             row.version += 1;
-            if self.store.swap_rate(row, tell).await? {
+            if store.swap_rate(row, announce).await? {
                 return Ok(changed);
             }
-            self.env.sleep(AGAIN.mul_f64(1.0 + (self.env.random() % 100) as f64 / 50.0)).await;
+            env.sleep(RETRY_DELAY.mul_f64(1.0 + (env.random() % 100) as f64 / 50.0)).await;
         }
-        let message = format!("the rate of {key:?} is changed by others all the time");
-        Err(Error::new(ErrorKind::Unavailable, "RATE_BUSY", message))
+        let message = format!("other processes changed the rate {key:?} {TRIES_MAX} times; retry");
+        Err(Error::new(ErrorKind::Unavailable, ErrorCode::RateBusy, message))
     }
 }
 
 impl Engine {
-    /// Sets how often attempts at tasks under a key of the user's may begin, over all processes; `None`
-    /// lifts the rate. What does not fit waits without spending an attempt.
+    /// Sets how often attempts at tasks with a limit key may begin, over all processes; `None` removes
+    /// the rate. Tasks above the rate wait and spend no attempt.
     pub async fn set_rate(&self, key: impl AsRef<str>, rate: Option<Rate>) -> Result<(), Error> {
         let key = LimitKey::with_limits(key, &self.options().limits)?;
-        self.put_rate(key, rate).await
+        self.parts.rates().set((self.namespace.clone(), key), rate).await
     }
 
     /// As [`Engine::set_rate`], for all tasks of a queue.
     pub async fn set_queue_rate(&self, queue: &str, rate: Option<Rate>) -> Result<(), Error> {
-        self.put_rate(queue_key(queue), rate).await
+        self.parts.rates().set((self.namespace.clone(), queue_key(queue)), rate).await
     }
 
     /// As [`Engine::set_rate`], for all activities of a type.
     pub async fn set_activity_rate(&self, name: &str, rate: Option<Rate>) -> Result<(), Error> {
-        self.put_rate(activity_key(name), rate).await
+        self.parts.rates().set((self.namespace.clone(), activity_key(name)), rate).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_kernel::{QueueName, Route, RouteName, TaskId};
+
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        (Namespace::default_namespace(), LimitKey::from_stored(text))
     }
 
-    async fn put_rate(&self, key: LimitKey, rate: Option<Rate>) -> Result<(), Error> {
-        rate.as_ref().map(Rate::validate).transpose()?;
-        let key = (self.namespace.clone(), key);
-        self.inner.change_rate(&key, true, |row, _| row.set(rate.as_ref())).await?;
-        self.inner.rates.forget();
-        Ok(())
+    #[test]
+    fn the_most_specific_key_comes_first() {
+        let route =
+            Route { queue: QueueName::from_stored("mail"), name: RouteName::from_stored("send") };
+        let (id, namespace) = (TaskId(uuid::Uuid::nil()), Namespace::default_namespace());
+        let task = Task::new(id, namespace, "activity", route, Timestamp::ZERO);
+        let limited = Task { limit_key: Some(LimitKey::from_stored("smtp")), ..task.clone() };
+        for (task, expect) in [
+            (task, vec!["activity:send", "queue:mail"]),
+            (limited, vec!["smtp", "activity:send", "queue:mail"]),
+        ] {
+            let found = keys(&task);
+            assert_eq!(found.iter().map(|key| key.as_str()).collect::<Vec<_>>(), expect);
+        }
+    }
+
+    #[test]
+    fn an_answer_from_before_a_clearing_is_not_cached() {
+        let mut unlimited = Unlimited::default();
+        let version = unlimited.version;
+        unlimited.insert(&key("a"), version);
+        assert!(unlimited.keys.contains(&key("a")));
+        unlimited.clear();
+        assert!(unlimited.keys.is_empty());
+        unlimited.insert(&key("a"), version);
+        assert!(unlimited.keys.is_empty(), "the answer is older than the clearing");
+        for index in 0..=UNLIMITED_MAX {
+            unlimited.insert(&key(&index.to_string()), unlimited.version);
+        }
+        assert_eq!(unlimited.keys.len(), 1, "a full cache starts over");
     }
 }

@@ -1,12 +1,15 @@
-//! Who waits for which run to end, and the runs that ended lately.
+//! The waiters for ends of runs, and the results of recently ended runs.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use windlass_kernel::{Body, RunKey, RunStatus};
+use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, Run, RunKey, RunStatus};
 
-use crate::engine::FixedState;
+use crate::core::{Core, FixedState};
+use crate::local_runs::LocalRuns;
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -21,7 +24,10 @@ pub struct Ended {
     pub error: Option<Body>,
 }
 
-/// So many runs that ended last, within so many bytes, are answered without asking the store.
+/// How long a waiter for a run of another process sleeps between two queries.
+const POLL_MIN: Duration = Duration::from_millis(20);
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// Bounds of the results that are answered without a query to the store.
 const RECENT_MAX: usize = 16_384;
 const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RECENT_OVERHEAD_BYTES: usize = 200;
@@ -38,7 +44,7 @@ struct State {
 }
 
 impl Results {
-    /// The end of a run, if it is remembered; else a receiver that will get it.
+    /// The result of a run if it is cached, else a receiver that will get it.
     pub(crate) fn wait_for(&self, run_key: RunKey) -> Result<Ended, oneshot::Receiver<Ended>> {
         let mut state = self.0.lock();
         if let Some(ended) = state.recent.get(&run_key) {
@@ -51,7 +57,7 @@ impl Results {
         Err(receiver)
     }
 
-    /// A guard that forgets, when it goes, those who no longer wait for the run.
+    /// A guard that removes closed receivers of the run when it is dropped.
     pub(crate) fn waiting(&self, run_key: RunKey) -> Waiting<'_> {
         Waiting { results: self, run_key }
     }
@@ -92,12 +98,65 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Waits for ends of runs, of this process or of others.
+pub(crate) struct ResultWaiter {
+    pub(crate) core: Arc<Core>,
+    pub(crate) runs: Arc<LocalRuns>,
+    pub(crate) results: Arc<Results>,
+}
+
+impl ResultWaiter {
+    /// Waits until a run has ended.
+    pub(crate) async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
+        let (core, results) = (&self.core, &self.results);
+        let mut poll = POLL_MIN;
+        // Dropped last: it removes this waiter, even if the caller drops this future.
+        let _waiting = results.waiting(run_key);
+        loop {
+            let receiver = match results.wait_for(run_key) {
+                Ok(ended) => return Ok(ended),
+                Err(receiver) => receiver,
+            };
+            // A run whose turn is held here ends here. Any other run may have ended before, and its
+            // result may no longer be cached.
+            let held_run = self.runs.held(run_key);
+            let goes_on = held_run.is_some_and(|held_run| !held_run.is_released());
+            if !goes_on {
+                let run = core.current(run_key).await?;
+                if run.status.is_ended() {
+                    return Ok(ended(run));
+                }
+            }
+            if core.lifecycle.is_stopped() {
+                let message = "the engine has stopped; wait for the run with another engine";
+                return Err(Error::new(ErrorKind::Unavailable, ErrorCode::EngineStopping, message));
+            }
+            if !core.options.shared {
+                let stopped = std::pin::pin!(core.lifecycle.stopped());
+                match futures::future::select(receiver, stopped).await {
+                    futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
+                    _ => continue,
+                }
+            }
+            let slept = core.env.sleep(poll);
+            match futures::future::select(receiver, slept).await {
+                futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
+                _ => poll = (poll * 2).min(POLL_MAX),
+            }
+        }
+    }
+}
+
+fn ended(run: Run) -> Ended {
+    Ended { run_key: run.run_key, status: run.status, output: run.output, error: run.error }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn who_stops_waiting_is_forgotten() {
+    fn closed_receivers_are_removed() {
         let results = Results::default();
         let run_key = RunKey(uuid::Uuid::from_u128(1));
         let stays = results.wait_for(run_key).expect_err("it has not ended");

@@ -1,44 +1,50 @@
 //! Retention: trees of runs that ended long enough ago are deleted, by a policy for each workflow.
 //!
-//! Policies stand in the store, so every process on it follows the same ones, and a new policy is
-//! for what has ended already too. Without one, everything is kept for ever.
+//! Policies are in the store, so all its processes apply the same ones. A new policy also applies to
+//! runs that have ended before. Without a policy, runs are kept for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use windlass_kernel::{
-    Body, BoxFuture, DeleteTrees, Error, ErrorKind, Namespace, Query, RunKey, SettingName, Store,
-    TasksQuery, WorkflowName,
+    Body, BoxFuture, DeleteTrees, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, Query,
+    RunKey, SettingName, Store, TasksQuery, WorkflowName,
 };
 
-use crate::engine::{Engine, Inner};
+use crate::core::Core;
+use crate::engine::Engine;
 
-/// The kind of the settings that hold policies.
+/// The kind of the settings that store policies.
 const KIND: &str = "retention";
-/// How many trees are looked at before the next ones are listed.
+/// How many trees are listed at once.
 const PAGE: u32 = 200;
-/// When the first sweep of a process comes, if its rhythm is slower.
+/// When the first sweep of a process comes, if `sweep_every` is longer.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// What becomes of the ended runs of a workflow.
+/// How long the ended runs of a workflow are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// For how many milliseconds a tree is kept after the last of its runs has ended.
     keep_ms: u64,
     /// Whether the events stay when the rest is deleted. Default false.
     pub keep_ledger: bool,
-    /// Whether a tree is written out first. A process without an [`Archive`] then deletes nothing
-    /// of the workflow. Default false.
+    /// Whether a tree is archived first. A process without an [`Archive`] then deletes no runs of the
+    /// workflow. Default false.
     pub archive: bool,
 }
 
 impl Retention {
-    /// Keeps a tree for so long after the last of its runs has ended; a second at least.
-    pub fn keep_for(span: Duration) -> Result<Self, Error> {
+    /// Keeps a tree for `span` after the last of its runs has ended; at least one second.
+    pub fn keep_for(span: impl IntoDuration) -> Result<Self, Error> {
+        let span = span.into_duration().map_err(|error| {
+            let message = format!("the time that ended runs are kept for: {error}");
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidRetention, message)
+        })?;
         if span < Duration::from_secs(1) {
-            let message = format!("ended runs would be kept for {span:?}; a second is the least");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_RETENTION", message));
+            let message = format!("ended runs would be kept for {span:?}; use at least 1 second");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRetention, message));
         }
         let keep_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Ok(Self { keep_ms, keep_ledger: false, archive: false })
@@ -50,7 +56,7 @@ impl Retention {
         self
     }
 
-    /// Writes trees out before they are deleted.
+    /// Archives trees before they are deleted.
     pub fn archive(mut self) -> Self {
         self.archive = true;
         self
@@ -62,10 +68,10 @@ impl Retention {
     }
 }
 
-/// Where trees of runs go before they are deleted. What it has taken must be durable when it
-/// answers; a tree can come twice, if the process died before it was deleted.
+/// Stores trees of runs before they are deleted. A tree must be durable when `take` returns. A tree can
+/// come twice, if the process died before it was deleted.
 pub trait Archive: Send + Sync {
-    /// Takes the tree of a root.
+    /// Archives the tree of a root.
     fn take<'a>(
         &'a self,
         store: &'a Arc<dyn Store>,
@@ -73,48 +79,46 @@ pub trait Archive: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// How many trees were deleted.
     pub trees: u64,
     /// How many runs they had.
     pub runs: u64,
-    /// How many trees were due, and stay because something of them is still wanted.
+    /// How many trees were due but are kept, because a run has not ended or a task is open.
     pub kept: u64,
 }
 
 impl Engine {
-    /// Sets what becomes of the ended runs of a workflow; `None` keeps them for ever.
+    /// Sets the retention of a workflow; `None` keeps its runs for ever.
     pub async fn set_retention(
         &self,
         workflow: impl AsRef<str>,
         retention: Option<&Retention>,
     ) -> Result<(), Error> {
-        let workflow = WorkflowName::with_limits(workflow.as_ref(), &self.inner.options.limits)?;
+        let workflow = WorkflowName::with_limits(workflow.as_ref(), &self.options().limits)?;
         let name = name_of(&self.namespace, &workflow);
         let value = retention.map(Body::of).transpose()?;
-        self.inner.store.put_setting(name, value).await?;
-        self.inner.policy_set.notify_one();
-        Ok(())
+        self.parts.sweeper.set_policy(name, value).await
     }
 
     /// The policies of the engine's namespace, by workflow.
     pub async fn retentions(&self) -> Result<Vec<(WorkflowName, Retention)>, Error> {
         let own = &self.namespace;
-        let all = self.inner.policies().await?.into_iter();
+        let all = self.parts.sweeper.policies().await?.into_iter();
         let own = all.filter(|policy| policy.namespace == *own);
         Ok(own.map(|policy| (policy.workflow, policy.retention)).collect())
     }
 
-    /// Deletes what is due by the policies of the store. The engine does so by itself every
-    /// `sweep_every`; hosts that drive it themselves call this.
+    /// Deletes all trees that the policies no longer keep. The engine does so every `sweep_every`; hosts
+    /// that drive it by ticks call this.
     pub async fn sweep(&self) -> Result<Swept, Error> {
-        self.inner.sweep().await
+        self.parts.sweeper.sweep().await
     }
 }
 
-/// A policy as it stands in the store.
+/// A stored policy.
 pub(crate) struct Policy {
     namespace: Namespace,
     workflow: WorkflowName,
@@ -125,25 +129,45 @@ fn name_of(namespace: &Namespace, workflow: &WorkflowName) -> SettingName {
     SettingName::new(KIND, &format!("{namespace}/{workflow}"))
 }
 
-impl Inner {
+fn parse_name(name: &str) -> Option<(Namespace, WorkflowName)> {
+    let (namespace, workflow) = name.split_once('/')?;
+    Some((Namespace::from_stored(namespace), WorkflowName::from_stored(workflow)))
+}
+
+// When the first sweep comes; `None` if it waits for the first policy.
+fn first_sweep(has_policies: bool, shared: bool, every: Duration) -> Option<Duration> {
+    (has_policies || shared).then_some(every.min(FIRST))
+}
+
+/// Deletes trees of ended runs by the policies in the store.
+pub(crate) struct Sweeper {
+    core: Arc<Core>,
+    policy_set: Notify,
+}
+
+impl Sweeper {
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        Arc::new(Self { core, policy_set: Notify::new() })
+    }
+
+    async fn set_policy(&self, name: SettingName, value: Option<Body>) -> Result<(), Error> {
+        self.core.store.put_setting(name, value).await?;
+        self.policy_set.notify_one();
+        Ok(())
+    }
+
     pub(crate) async fn policies(&self) -> Result<Vec<Policy>, Error> {
-        let limit = self.options.limits.page_rows_max;
+        let limit = self.core.options.limits.page_rows_max;
         let mut policies = Vec::new();
         let mut after = None;
         loop {
             let query = Query::Settings { kind: KIND.into(), after, limit };
-            let page = self.store.list(query).await?.settings()?;
+            let page = self.core.store.list(query).await?.settings()?;
             after = page.last().map(|setting| Arc::clone(&setting.name.name));
             let last = page.len() < limit as usize;
             for setting in page {
-                let Some((namespace, workflow)) = setting.name.name.split_once('/') else {
-                    continue;
-                };
-                policies.push(Policy {
-                    namespace: Namespace::from_stored(namespace),
-                    workflow: WorkflowName::from_stored(workflow),
-                    retention: setting.value.read()?,
-                });
+                let Some((namespace, workflow)) = parse_name(&setting.name.name) else { continue };
+                policies.push(Policy { namespace, workflow, retention: setting.value.read()? });
             }
             if last {
                 return Ok(policies);
@@ -156,13 +180,13 @@ impl Inner {
         for policy in self.policies().await? {
             self.sweep_workflow(&policy, &mut swept).await?;
         }
-        self.metrics.runs_deleted.add(swept.runs);
+        self.core.metrics.runs_deleted.add(swept.runs);
         Ok(swept)
     }
 
     async fn sweep_workflow(&self, policy: &Policy, swept: &mut Swept) -> Result<(), Error> {
         let retention = &policy.retention;
-        if retention.archive && self.options.archive.is_none() {
+        if retention.archive && self.core.options.archive.is_none() {
             return Ok(());
         }
         let mut after = None;
@@ -174,43 +198,46 @@ impl Inner {
                 after,
                 limit: PAGE,
             };
-            let page = self.store.list(due).await?.runs()?;
+            let page = self.core.store.list(due).await?.runs()?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.run_key);
             let mut roots = Vec::new();
             for run in &page {
-                if let Some(archive) = self.options.archive.as_ref().filter(|_| retention.archive) {
-                    // What is not deleted now would be written out again by the next sweep.
+                if let Some(archive) =
+                    self.core.options.archive.as_ref().filter(|_| retention.archive)
+                {
+                    // A tree that is not deleted now would be archived again by the next sweep.
                     if !self.is_over(&policy.namespace, run.run_key).await? {
                         swept.kept += 1;
                         continue;
                     }
-                    archive.take(&self.store, run.run_key).await?;
+                    archive.take(&self.core.store, run.run_key).await?;
                 }
                 roots.push(run.run_key);
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
             let request = DeleteTrees { roots, ended_for: retention.span(), keep_ledger };
-            let deleted = self.store.delete_trees(request).await?;
+            let deleted = self.core.store.delete_trees(request).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;
             swept.kept += asked - deleted.roots.len() as u64;
         }
     }
 
-    // Whether every run of a tree has ended and no task works for any of them.
+    // Whether every run of a tree has ended and has no open task.
     async fn is_over(&self, namespace: &Namespace, root: RunKey) -> Result<bool, Error> {
-        let limit = self.options.limits.page_rows_max;
+        let limit = self.core.options.limits.page_rows_max;
         let mut after = None;
         loop {
-            let page = self.store.list(Query::Tree { root, after, limit }).await?.runs()?;
+            let page = self.core.store.list(Query::Tree { root, after, limit }).await?.runs()?;
             after = page.last().map(|run| run.run_key);
             for run in &page {
                 let tasks = Query::Tasks(TasksQuery {
                     run_key: Some(run.run_key),
                     ..TasksQuery::all(namespace.clone(), 1)
                 });
-                if !run.status.is_ended() || !self.store.list(tasks).await?.tasks()?.is_empty() {
+                if !run.status.is_ended() || !self.core.store.list(tasks).await?.tasks()?.is_empty()
+                {
                     return Ok(false);
                 }
             }
@@ -221,36 +248,78 @@ impl Inner {
     }
 }
 
-/// Sweeps now and then, until the engine stops. An engine that has its store for itself does not
-/// look as long as nobody has set a policy.
-pub(crate) async fn serve(inner: Arc<Inner>, has_policies: bool) {
-    let every = inner.options.sweep_every;
-    let mut wait = (has_policies || inner.options.shared).then_some(every.min(FIRST));
+/// Sweeps periodically, until the engine stops. An engine that does not share its store starts with the
+/// first policy.
+pub(crate) async fn serve(sweeper: Arc<Sweeper>, has_policies: bool) {
+    let options = &sweeper.core.options;
+    let every = options.sweep_every;
+    let mut wait = first_sweep(has_policies, options.shared, every);
     loop {
-        until_due(&inner, wait).await;
-        if inner.is_stopped() {
+        until_due(&sweeper, wait).await;
+        if sweeper.core.lifecycle.is_stopped() {
             return;
         }
-        match inner.sweep().await {
+        match sweeper.sweep().await {
             Ok(swept) if swept.trees > 0 => {
-                tracing::info!(trees = swept.trees, runs = swept.runs, "deleted what was due");
+                tracing::info!(trees = swept.trees, runs = swept.runs, "deleted expired runs");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "a sweep stopped early; the next one goes on"),
+            Err(error) => tracing::warn!(%error, "a sweep failed; the next one continues"),
         }
         wait = Some(every);
     }
 }
 
-// Until it is time, a policy was set, or the engine stops.
-async fn until_due(inner: &Inner, wait: Option<Duration>) {
+// Until the time has passed, a policy was set, or the engine stops.
+async fn until_due(sweeper: &Sweeper, wait: Option<Duration>) {
     let due = async {
         match wait {
-            Some(wait) => inner.env.sleep(wait).await,
+            Some(wait) => sweeper.core.env.sleep(wait).await,
             None => std::future::pending().await,
         }
     };
-    let (due, set) = (std::pin::pin!(due), std::pin::pin!(inner.policy_set.notified()));
+    let (due, set) = (std::pin::pin!(due), std::pin::pin!(sweeper.policy_set.notified()));
     let next = futures::future::select(due, set);
-    futures::future::select(next, std::pin::pin!(inner.stopped())).await;
+    futures::future::select(next, std::pin::pin!(sweeper.core.lifecycle.stopped())).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_policy_can_be_parsed() {
+        for (namespace, workflow) in [("default", "order"), ("shop", "a/b")] {
+            let namespace = Namespace::from_stored(namespace);
+            let workflow = WorkflowName::from_stored(workflow);
+            let name = name_of(&namespace, &workflow);
+            assert_eq!(parse_name(&name.name), Some((namespace, workflow)));
+        }
+        assert_eq!(parse_name("order"), None);
+    }
+
+    #[test]
+    fn the_first_sweep_comes_soon_if_there_may_be_policies() {
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3_600));
+        let second = Duration::from_secs(1);
+        for (has_policies, shared, every, expect) in [
+            (false, false, hour, None),
+            (true, false, hour, Some(minute)),
+            (false, true, hour, Some(minute)),
+            (true, true, second, Some(second)),
+        ] {
+            assert_eq!(first_sweep(has_policies, shared, every), expect);
+        }
+    }
+
+    #[test]
+    fn a_policy_keeps_runs_for_at_least_a_second() {
+        for (ms, ok) in [(0, false), (999, false), (1_000, true), (86_400_000, true)] {
+            let span = Duration::from_millis(ms);
+            let policy = Retention::keep_for(span);
+            assert_eq!(policy.is_ok(), ok, "{ms} ms");
+            assert!(policy.is_err() || policy.is_ok_and(|policy| policy.span() == span));
+        }
+        assert!(Retention::keep_for(Duration::MAX).is_err(), "longer than any duration may be");
+    }
 }

@@ -1,9 +1,9 @@
-//! Schedules: runs that start other runs, once a slot, by cron or at an interval.
+//! Schedules: runs that start other runs, by cron or at an interval.
 //!
 //! A schedule is itself a run, of a workflow that every engine serves. Its turn is due at the next
-//! slot; the commit of that turn creates the slot's run and sets the next due time. So a slot is
-//! started once whatever the number of processes, and pausing, listing and the ledger are those of
-//! every run.
+//! firing; the commit of that turn creates the run of the firing and sets the next due time. So each
+//! firing starts one run, however many processes there are. Pausing, listing and the ledger work as for
+//! any other run.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -14,24 +14,38 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_kernel::{
-    Actor, Body, BoxFuture, CausalRef, Draft, Error, ErrorKind, Limits, ModelName, NewRun,
-    OnExisting, Order, Run, RunId, RunKey, RunStatus, RunsQuery, Timestamp, Turn as TurnRow, Wake,
-    WorkflowName,
+    Actor, Body, BoxFuture, CausalRef, Draft, Error, ErrorCode, ErrorKind, EventType, Limits,
+    ModelName, NewRun, OnExisting, Order, Run, RunId, RunKey, RunStatus, RunsQuery, Timestamp,
+    Turn as TurnRow, Wake, WorkflowName,
 };
 
 use crate::control::ATTEMPTS_MAX;
-use crate::engine::{Engine, Serving};
+use crate::description::ModelDescription;
+use crate::engine::Engine;
+use crate::events;
+use crate::generations::Superseded;
 use crate::model::{Model, Opened, Program, TurnError};
+use crate::registry::Serving;
 use crate::start::StartRun;
 use crate::turn::Turn;
+
+const MODEL: ModelName = ModelName::from_static("schedules");
+
+/// Schedules have no steps: the runs that one has started go on when it ends.
+pub(crate) static DESCRIPTION: ModelDescription = ModelDescription::new(MODEL);
 
 /// The workflow whose runs are schedules.
 pub const SCHEDULE_WORKFLOW: &str = "windlass.schedule";
 
-/// After so many slots a schedule goes on as a new generation, so that no ledger grows for ever.
-const SLOTS_PER_GENERATION: u64 = 1_000;
-/// Missed slots are started at most this many at a time.
+/// A firing was started, or skipped.
+const SCHEDULE_FIRED: EventType = EventType::from_static("schedule.fired");
+
+/// After this many firings a schedule continues as a new generation, which bounds its ledger.
+const FIRINGS_PER_GENERATION: u64 = 1_000;
+/// At most this many missed firings are started at once.
 const MISSED_MAX: usize = 100;
+/// A firing that is later than this was missed.
+const LATE_MAX: Duration = Duration::from_secs(60);
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// When a schedule starts runs.
@@ -45,34 +59,34 @@ pub enum Timing {
         /// A name of the IANA time zone database, such as `Europe/Berlin`.
         time_zone: String,
     },
-    /// Again and again after the same time.
+    /// At a fixed interval.
     Every {
-        /// The time between two slots, in milliseconds.
+        /// The time between two firings, in milliseconds.
         interval_ms: u64,
     },
 }
 
-/// What becomes of slots that passed while nobody served the schedule.
+/// The treatment of firings that were missed because no process served the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// The last of them is started, late.
+    /// Start the last of them, late.
     #[default]
     Last,
-    /// All of them are started, late, up to a hundred.
+    /// Start all of them, late, up to a hundred.
     All,
-    /// None of them is.
+    /// Start none of them.
     Skip,
 }
 
-/// What becomes of a slot whose predecessor's run has not ended.
+/// The treatment of a firing if the run of the previous one has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// It is started beside it.
+    /// Start it too.
     #[default]
     Allow,
-    /// It is left out.
+    /// Skip it.
     Skip,
 }
 
@@ -85,21 +99,47 @@ pub struct Schedule {
     pub workflow: WorkflowName,
     /// The model of that workflow.
     pub model: ModelName,
-    /// What each run is started with.
+    /// The input of each run.
     pub input: Box<RawValue>,
     /// Labels of each run.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What becomes of slots that passed unseen.
+    /// The treatment of missed firings.
     #[serde(default)]
     pub missed: Missed,
-    /// What becomes of a slot whose predecessor still runs.
+    /// The treatment of a firing if the previous run has not ended.
     #[serde(default)]
     pub overlap: Overlap,
 }
 
+impl Schedule {
+    /// The firings to start now, by the policy for missed ones. Moves `next` past `now`.
+    fn due_firings(
+        &self,
+        next: &mut Timestamp,
+        anchor: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<Timestamp>, Error> {
+        let mut due = Vec::new();
+        while *next <= now && due.len() < MISSED_MAX {
+            due.push(*next);
+            *next = self.timing.next_after(*next, anchor)?;
+        }
+        // Firings beyond the bound are skipped at once.
+        if *next <= now {
+            *next = self.timing.next_after(now, anchor)?;
+        }
+        match self.missed {
+            Missed::All => {}
+            Missed::Last => drop(due.drain(..due.len().saturating_sub(1))),
+            Missed::Skip => due.retain(|firing| now.since(*firing) < LATE_MAX),
+        }
+        Ok(due)
+    }
+}
+
 impl Timing {
-    /// Refuses what is no timing, and says why.
+    /// Checks the timing.
     pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
         match self {
             Self::Every { interval_ms } => {
@@ -110,7 +150,6 @@ impl Timing {
                     );
                     return Err(invalid(message));
                 }
-                // As long as anything may sleep.
                 let days = limits.sleep_days_max;
                 if interval > Duration::from_secs(u64::from(days) * 86_400) {
                     let message = format!(
@@ -124,19 +163,19 @@ impl Timing {
         }
     }
 
-    /// The first slot after a time. `anchor` is when an interval began.
+    /// The first firing after a time. `anchor` is when an interval began.
     pub fn next_after(&self, after: Timestamp, anchor: Timestamp) -> Result<Timestamp, Error> {
         match self {
             Self::Every { interval_ms } => {
                 let interval = i64::try_from(interval_ms.saturating_mul(1_000)).unwrap_or(i64::MAX);
                 let passed = after.as_micros().saturating_sub(anchor.as_micros());
-                let slots = passed.div_euclid(interval.max(1)) + 1;
-                let at = anchor.as_micros().saturating_add(interval.saturating_mul(slots.max(1)));
+                let count = passed.div_euclid(interval.max(1)) + 1;
+                let at = anchor.as_micros().saturating_add(interval.saturating_mul(count.max(1)));
                 Ok(Timestamp::from_micros(at))
             }
             Self::Cron { expression, time_zone } => {
                 let cron = croner::Cron::from_str(expression).map_err(|error| {
-                    invalid(format!("the cron expression {expression:?} does not read: {error}"))
+                    invalid(format!("failed to parse the cron expression {expression:?}: {error}"))
                 })?;
                 let zone = jiff::tz::TimeZone::get(time_zone).map_err(|_| {
                     invalid(format!("there is no time zone {time_zone:?}; use a name such as Europe/Berlin or UTC"))
@@ -156,29 +195,29 @@ impl Timing {
 }
 
 fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_SCHEDULE", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidSchedule, message)
 }
 
-/// A schedule as it stands in the store.
+/// A stored schedule and its state.
 #[derive(Clone, Debug)]
 pub struct ScheduleState {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// The schedule.
     pub schedule: Schedule,
     /// Whether it is paused.
     pub paused: bool,
-    /// Its next slot.
+    /// Its next firing.
     pub next_at: Option<Timestamp>,
-    /// Its last slot.
+    /// Its last firing.
     pub last_at: Option<Timestamp>,
-    /// The id of the run that its last slot started.
+    /// The id of the run that its last firing started.
     pub last_run: Option<String>,
     /// Why it starts no runs, if it cannot.
     pub blocked: Option<String>,
 }
 
-/// Some of the schedules, and after which run the next ones come.
+/// A page of schedules.
 #[derive(Clone, Debug)]
 pub struct SchedulesPage {
     /// Oldest first.
@@ -188,22 +227,22 @@ pub struct SchedulesPage {
 }
 
 impl Engine {
-    /// Sets a schedule. The same schedule again changes nothing; another one under the name
-    /// replaces it, and its slots count from now. One that is paused stays so.
+    /// Sets a schedule. The same schedule again changes nothing. Another schedule with the same name
+    /// replaces it, and its firings count from now. A paused schedule stays paused.
     pub async fn put_schedule(&self, name: &str, schedule: &Schedule) -> Result<(), Error> {
         self.put_schedule_as(name, schedule, None).await.map(|_| ())
     }
 
-    /// As [`Engine::put_schedule`], on behalf of somebody. Answers the schedule as it was set.
+    /// As [`Engine::put_schedule`], on behalf of an actor. Returns the schedule.
     pub async fn put_schedule_as(
         &self,
         name: &str,
         schedule: &Schedule,
         actor: Option<Actor>,
     ) -> Result<ScheduleState, Error> {
-        let limits = &self.inner.options.limits;
+        let limits = &self.parts.core.options.limits;
         schedule.timing.validate(limits)?;
-        self.check_slot(schedule).await?;
+        self.check_firing(schedule).await?;
         let id = RunId::with_limits(name, limits).map_err(|error| {
             let message = error.message().replacen("run id", "schedule name", 1);
             Error::new(error.kind(), error.code(), message)
@@ -213,37 +252,49 @@ impl Engine {
         for _ in 0..ATTEMPTS_MAX {
             let run = match self.find_run(&workflow, &id).await? {
                 Some(run) if run.status.is_ended() || run.input != input => {
-                    let next = self.supersede(&run, input.clone(), actor.clone()).await?;
+                    let next = self.replace(&run, input.clone(), actor.clone()).await?;
                     return Ok(ScheduleState { paused: next.paused, ..state_of(&next.run)? });
                 }
                 Some(run) => run,
                 None => {
-                    let model = ModelName::from_stored("schedules");
+                    let model = MODEL;
                     let mut start = StartRun::new(workflow.clone(), model, input.clone());
                     start.id = Some(id.clone());
                     start.on_existing = OnExisting::Refuse;
                     match self.start_run(start).await {
                         Ok(started) => self.current(started.run_key).await?,
-                        // Somebody else was faster, with the same schedule or with another.
-                        Err(error) if error.code() == "RUN_EXISTS" => continue,
+                        // A concurrent request has set this schedule, or another one with the same name.
+                        Err(error) if error.code() == ErrorCode::RunExists => continue,
                         Err(error) => return Err(error),
                     }
                 }
             };
             return self.schedule_state(&run).await;
         }
-        let message = format!("schedule {name:?} is set by others all the time; ask again");
-        Err(Error::new(ErrorKind::Unavailable, "RUN_BUSY", message))
+        let message =
+            format!("concurrent requests have set schedule {name:?} {ATTEMPTS_MAX} times; retry");
+        Err(Error::new(ErrorKind::Unavailable, ErrorCode::RunBusy, message))
     }
 
-    // A slot starts a run: what nobody could start would never be started.
-    async fn check_slot(&self, schedule: &Schedule) -> Result<(), Error> {
+    async fn replace(
+        &self,
+        run: &Run,
+        input: Body,
+        actor: Option<Actor>,
+    ) -> Result<Superseded, Error> {
+        let (generations, run) = (Arc::clone(&self.parts.control.generations), run.clone());
+        let replacing = async move { generations.replace(&run, input, actor).await };
+        self.parts.core.run_to_completion(replacing).await?
+    }
+
+    // Refuses a schedule whose runs could never be started.
+    async fn check_firing(&self, schedule: &Schedule) -> Result<(), Error> {
         let (workflow, model) = (schedule.workflow.clone(), schedule.model.clone());
         let input = Body::json(schedule.input.get().to_owned());
         let mut start = StartRun::new(workflow, model, input);
         start.labels = schedule.labels.clone();
-        self.inner.complete_start(&mut start).await?;
-        self.inner.new_run(self.namespace.clone(), start).map(|_| ())
+        self.parts.templates.complete_start(&mut start).await?;
+        self.parts.run_starter.new_run(self.namespace.clone(), start).map(|_| ())
     }
 
     /// A schedule by its name.
@@ -260,7 +311,8 @@ impl Engine {
     pub async fn schedules(&self) -> Result<Vec<ScheduleState>, Error> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let page = self.schedules_page(after, self.inner.options.limits.page_rows_max).await?;
+            let page =
+                self.schedules_page(after, self.parts.core.options.limits.page_rows_max).await?;
             found.extend(page.schedules);
             match page.next {
                 Some(next) => after = Some(next),
@@ -269,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// Some of the schedules: those whose runs come after one, at most `limit` and perhaps fewer.
+    /// A page of the schedules whose runs come after `after`: at most `limit`, and maybe fewer.
     pub async fn schedules_page(
         &self,
         after: Option<RunKey>,
@@ -279,7 +331,7 @@ impl Engine {
         query.workflow = Some(WorkflowName::from_stored(SCHEDULE_WORKFLOW));
         query.order = Order::Ascending;
         query.after = after;
-        let page = self.inner.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
+        let page = self.parts.core.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
         let next = page.last().filter(|_| page.len() == limit as usize).map(|run| run.run_key);
         let mut schedules = Vec::new();
         for run in page.iter().filter(|run| !run.status.is_ended()) {
@@ -290,10 +342,10 @@ impl Engine {
 
     async fn schedule_state(&self, run: &Run) -> Result<ScheduleState, Error> {
         let mut state = state_of(run)?;
-        // One that goes on has its next slot ahead of it: only of others the ledger is asked.
-        let late = state.next_at.is_none_or(|next| next <= self.inner.clock.now());
+        // A schedule that works has its next firing in the future: read the ledger only of the others.
+        let late = state.next_at.is_none_or(|next| next <= self.parts.core.clock.now());
         if late && run.status == RunStatus::Waiting {
-            state.blocked = self.blocked_for(run).await?;
+            state.blocked = self.blocked_text(run).await?;
         }
         Ok(state)
     }
@@ -303,113 +355,97 @@ impl Engine {
         self.pause(&self.schedule_run(name).await?, None).await
     }
 
-    /// Lets a paused schedule go on.
+    /// Resumes a paused schedule.
     pub async fn resume_schedule(&self, name: &str) -> Result<(), Error> {
         self.resume(&self.schedule_run(name).await?, None).await
     }
 
-    /// Ends a schedule. Runs that it started go on.
+    /// Deletes a schedule. Runs that it started continue.
     pub async fn delete_schedule(&self, name: &str) -> Result<(), Error> {
         let run = self.schedule_run(name).await?;
         self.terminate(run.run_key, Some("the schedule was deleted"), None).await
     }
 
-    /// The run that a schedule is, by its name.
+    /// The run of a schedule, by its name.
     pub async fn schedule_run(&self, name: &str) -> Result<Run, Error> {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
         let run = self.find_run(&workflow, &RunId::from_stored(name)).await?;
         run.filter(|run| !run.status.is_ended()).ok_or_else(|| {
             let message = format!("there is no schedule {name:?}");
-            Error::new(ErrorKind::NotFound, "SCHEDULE_NOT_FOUND", message)
+            Error::new(ErrorKind::NotFound, ErrorCode::ScheduleNotFound, message)
         })
     }
 }
 
 fn state_of(run: &Run) -> Result<ScheduleState, Error> {
-    let kept: Kept = run.state.as_ref().map(Body::read).transpose()?.unwrap_or_default();
+    let snapshot: Snapshot = run.state.as_ref().map(Body::read).transpose()?.unwrap_or_default();
     Ok(ScheduleState {
         name: run.id.as_str().to_owned(),
         schedule: run.input.read()?,
         paused: run.status == RunStatus::Paused,
-        next_at: kept.next_us.map(Timestamp::from_micros),
-        last_at: kept.last_us.map(Timestamp::from_micros),
-        last_run: kept.last_run,
+        next_at: snapshot.next_us.map(Timestamp::from_micros),
+        last_at: snapshot.last_us.map(Timestamp::from_micros),
+        last_run: snapshot.last_run,
         blocked: None,
     })
 }
 
-/// What a schedule keeps between two slots.
+/// The stored state of a schedule between two firings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct Snapshot {
     anchor_us: i64,
     next_us: Option<i64>,
     last_us: Option<i64>,
     last_run: Option<String>,
-    slots: u64,
+    #[serde(rename = "slots")]
+    firings: u64,
 }
 
 /// The model of schedules.
 pub(crate) struct Schedules;
 
 impl Model for Schedules {
-    fn name(&self) -> ModelName {
-        ModelName::from_stored("schedules")
+    fn description(&self) -> &'static ModelDescription {
+        &DESCRIPTION
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
         let run = opened.run();
         let schedule = run.input.read()?;
-        let kept: Option<Kept> = run.state.as_ref().map(Body::read).transpose()?;
-        let kept = kept
-            .unwrap_or_else(|| Kept { anchor_us: run.created_at.as_micros(), ..Kept::default() });
-        Ok(Box::new(Scheduled { schedule, kept }))
-    }
-
-    // The runs that a schedule has started go on when it ends.
-    fn has_reach(&self, _: &str) -> bool {
-        false
+        let snapshot: Option<Snapshot> = run.state.as_ref().map(Body::read).transpose()?;
+        let snapshot = snapshot.unwrap_or_else(|| Snapshot {
+            anchor_us: run.created_at.as_micros(),
+            ..Snapshot::default()
+        });
+        Ok(Box::new(Scheduled { schedule, snapshot }))
     }
 }
 
 struct Scheduled {
     schedule: Schedule,
-    kept: Kept,
+    snapshot: Snapshot,
 }
 
 impl Scheduled {
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let now = turn.now();
-        let anchor = Timestamp::from_micros(self.kept.anchor_us);
+        let anchor = Timestamp::from_micros(self.snapshot.anchor_us);
         let timing = self.schedule.timing.clone();
         let blocked = TurnError::Blocked;
-        let mut next = match self.kept.next_us {
+        let mut next = match self.snapshot.next_us {
             Some(next) => Timestamp::from_micros(next),
             None => timing.next_after(anchor, anchor).map_err(blocked)?,
         };
-        let mut due = Vec::new();
-        while next <= now && due.len() < MISSED_MAX {
-            due.push(next);
-            next = timing.next_after(next, anchor).map_err(blocked)?;
-        }
-        // Slots beyond the bound are not looked at one by one.
-        if next <= now {
-            next = timing.next_after(now, anchor).map_err(blocked)?;
-        }
-        match self.schedule.missed {
-            Missed::All => {}
-            Missed::Last => drop(due.drain(..due.len().saturating_sub(1))),
-            // A slot that is served in time is a little late as well.
-            Missed::Skip => due.retain(|slot| now.since(*slot) < Duration::from_secs(60)),
-        }
+        let due = self.schedule.due_firings(&mut next, anchor, now).map_err(blocked)?;
         let mut draft = turn.draft();
-        for slot in due {
-            self.fire(turn, &mut draft, slot).await?;
+        for firing in due {
+            self.fire(turn, &mut draft, firing).await?;
         }
-        self.kept.next_us = Some(next.as_micros());
-        if self.kept.slots >= SLOTS_PER_GENERATION {
+        self.snapshot.next_us = Some(next.as_micros());
+        if self.snapshot.firings >= FIRINGS_PER_GENERATION {
             return self.next_generation(turn, draft).await;
         }
-        draft.state(Body::of(&self.kept).map_err(blocked)?);
+        draft.state(Body::of(&self.snapshot).map_err(blocked)?);
         draft.status(RunStatus::Waiting);
         let read_to = turn.read_to();
         draft.release(Wake::At(next), read_to);
@@ -420,11 +456,11 @@ impl Scheduled {
         &mut self,
         turn: &mut Turn,
         draft: &mut Draft,
-        slot: Timestamp,
+        firing: Timestamp,
     ) -> Result<(), TurnError> {
-        self.kept.slots += 1;
-        self.kept.last_us = Some(slot.as_micros());
-        let busy = match (&self.kept.last_run, self.schedule.overlap) {
+        self.snapshot.firings += 1;
+        self.snapshot.last_us = Some(firing.as_micros());
+        let busy = match (&self.snapshot.last_run, self.schedule.overlap) {
             (Some(last), Overlap::Skip) => {
                 let last = RunId::from_stored(last.as_str());
                 let found = turn.find(&self.schedule.workflow, &last).await?;
@@ -433,19 +469,20 @@ impl Scheduled {
             _ => false,
         };
         let stamp = turn.stamp();
-        let shown = slot.to_string();
+        let fired_at = firing.to_string();
         if busy {
-            let payload = json!({ "slot": shown, "skipped": "the run of the slot before goes on" });
+            let payload =
+                json!({ "slot": fired_at, "skipped": "the run of the slot before goes on" });
             return draft
-                .event("schedule.fired", &payload, stamp)
+                .event(SCHEDULE_FIRED, &payload, stamp)
                 .map(|_| ())
                 .map_err(TurnError::Blocked);
         }
-        // Only the engine makes ids with a colon, so this one is the slot's alone.
-        let id = format!("{}:{}", turn.run.id, slot.as_millis());
+        // Only the engine creates ids with a colon, so no other run has this one.
+        let id = format!("{}:{}", turn.run.id, firing.as_millis());
         let id = RunId::composed(id).map_err(TurnError::Blocked)?;
-        let payload = json!({ "slot": shown, "id": id });
-        draft.event("schedule.fired", &payload, stamp).map_err(TurnError::Blocked)?;
+        let payload = json!({ "slot": fired_at, "id": id });
+        draft.event(SCHEDULE_FIRED, &payload, stamp).map_err(TurnError::Blocked)?;
         let new = NewRun {
             run_key: turn.new_run_key(),
             namespace: turn.run.namespace.clone(),
@@ -467,7 +504,7 @@ impl Scheduled {
         let new = turn.child(new, true);
         let stamp = turn.stamp();
         draft.also_create(new, stamp).map_err(TurnError::Blocked)?;
-        self.kept.last_run = Some(id.to_string());
+        self.snapshot.last_run = Some(id.to_string());
         Ok(())
     }
 
@@ -476,12 +513,12 @@ impl Scheduled {
         turn: &mut Turn,
         mut draft: Draft,
     ) -> Result<(), TurnError> {
-        self.kept.slots = 0;
-        let state = Body::of(&self.kept).map_err(TurnError::Blocked)?;
+        self.snapshot.firings = 0;
+        let state = Body::of(&self.snapshot).map_err(TurnError::Blocked)?;
         let output = windlass_kernel::End::Complete(Body::json("null"));
-        turn.end(&mut draft, "workflow.completed", &json!({ "continued": true }), output)
+        turn.end(&mut draft, events::WORKFLOW_COMPLETED, &json!({ "continued": true }), output)
             .map_err(TurnError::Blocked)?;
-        let due = self.kept.next_us.map(Timestamp::from_micros);
+        let due = self.snapshot.next_us.map(Timestamp::from_micros);
         let new = NewRun {
             run_key: turn.new_run_key(),
             namespace: turn.run.namespace.clone(),
@@ -542,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn slots() {
+    fn firings() {
         let utc = cron("0 3 * * *", "UTC");
         check(&utc, "2026-01-01T02:59:59Z", "2026-01-01T03:00:00Z");
         check(&utc, "2026-01-01T03:00:00Z", "2026-01-02T03:00:00Z");
@@ -556,9 +593,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timing() {
+    fn missed_firings_follow_the_policy() {
+        // Every minute since 00:00:10. The first firing is at 00:01:10.
+        let table = [
+            ("2026-01-01T00:01:09Z", Missed::All, 0, "2026-01-01T00:01:10Z"),
+            ("2026-01-01T00:01:10Z", Missed::All, 1, "2026-01-01T00:02:10Z"),
+            ("2026-01-01T00:05:00Z", Missed::All, 4, "2026-01-01T00:05:10Z"),
+            ("2026-01-01T00:05:00Z", Missed::Last, 1, "2026-01-01T00:05:10Z"),
+            ("2026-01-01T00:05:00Z", Missed::Skip, 1, "2026-01-01T00:05:10Z"),
+            ("2026-01-01T00:05:09.999Z", Missed::Skip, 1, "2026-01-01T00:05:10Z"),
+            ("2026-01-01T10:00:00Z", Missed::All, MISSED_MAX, "2026-01-01T10:00:10Z"),
+            ("2026-01-01T10:00:00Z", Missed::Skip, 0, "2026-01-01T10:00:10Z"),
+        ];
+        for (now, missed, count, next) in table {
+            let schedule = Schedule {
+                timing: Timing::Every { interval_ms: 60_000 },
+                workflow: WorkflowName::from_stored("report"),
+                model: ModelName::from_stored("steps"),
+                input: RawValue::from_string("null".into()).expect("JSON"),
+                labels: BTreeMap::new(),
+                missed,
+                overlap: Overlap::Allow,
+            };
+            let mut found = at("2026-01-01T00:01:10Z");
+            let anchor = at("2026-01-01T00:00:10Z");
+            let due = schedule.due_firings(&mut found, anchor, at(now)).expect("a timing");
+            assert_eq!((due.len(), found), (count, at(next)), "{missed:?} at {now}");
+            assert!(due.is_sorted() && due.iter().all(|firing| *firing <= at(now)));
+        }
+    }
+
+    #[test]
+    fn invalid_timings_are_refused() {
         for (timing, expect) in [
-            (cron("61 * * * *", "UTC"), "does not read"),
+            (cron("61 * * * *", "UTC"), "failed to parse"),
             (cron("* * * * *", "Mars/Olympus"), "no time zone"),
             (Timing::Every { interval_ms: 10 }, "at least 1 second"),
             (Timing::Every { interval_ms: 366 * 86_400_000 }, "at most 365 days"),

@@ -1,33 +1,34 @@
-//! What follows from an attempt at a task: its result, another attempt, or a dead letter.
+//! Decides what follows from an attempt at a task: its result, another attempt, or a dead letter.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::retry::{DELAY_MAX, Decision, GiveUpReason};
 use windlass_kernel::{
-    Body, Commit, DeadLetter, EFFECT, Error, Limits, MessageId, MessageKind, MessageName,
-    NewMessage, Op, Reschedule, RetryPolicy, Task, TaskGuard, Timestamp, Wake,
+    Body, Commit, EFFECT, Error, Limits, Op, Reschedule, RetryPolicy, Task, TaskGuard, Timestamp,
+    Wake,
 };
 
-use crate::engine::Inner;
+use crate::core::Core;
+use crate::letter::letter_of_task;
+use crate::result_message::{ActivityResult, SettledAttempt};
 use crate::tasks::{TaskBody, TaskFailure, TaskResult, failure};
 use crate::turn::Turn;
 
-/// How many errors of failed attempts a task keeps at least, the latest ones, whatever its policy says.
+/// A task keeps the errors of at least this many attempts, the latest ones, whatever its policy says.
 const ERRORS_MIN: u32 = 20;
 
 /// The name of the error of a task whose attempts together took too long.
 pub(crate) const SCHEDULE_TO_CLOSE: &str = "ScheduleToCloseTimeout";
 
-/// The name of a failure that says when to come back. It does not count as an attempt.
+/// The name of a failure of a callee that asks to be called later. It does not count as an attempt.
 pub const RATE_LIMITED: &str = "RateLimited";
 
-/// The name of a failure that says: not in this process. The task is left to another one, or to this one
-/// after its next start, and no attempt is spent.
+/// The name of a failure of a process that cannot run the task. The task is left to another process, or
+/// to this one after its next start, and no attempt is spent.
 pub const NOT_HERE: &str = "NotHere";
 
-/// An attempt that is over.
+/// An attempt that has ended.
 pub(crate) struct Attempt<'a> {
     pub(crate) task: &'a Task,
     pub(crate) guard: TaskGuard,
@@ -36,27 +37,27 @@ pub(crate) struct Attempt<'a> {
     pub(crate) close_by: Option<Timestamp>,
 }
 
-/// What follows from an attempt.
-pub(crate) enum Settling {
+/// The outcome of an attempt.
+pub(crate) enum AttemptOutcome {
     /// The task comes back later.
-    Later(Commit),
-    /// The task is over, and somebody is to be told.
-    Over(Over),
+    Retry(Commit),
+    /// The task is finished: its run gets the result.
+    Finished(Finished),
 }
 
-/// A task that is over, before anybody knows.
-pub(crate) struct Over {
+/// A finished task, before the commit that settles it.
+pub(crate) struct Finished {
     pub(crate) guard: TaskGuard,
     pub(crate) attempt: u32,
     pub(crate) began_at: Timestamp,
     pub(crate) result: TaskResult,
-    /// What removes the task.
+    /// Operations that settle the task.
     pub(crate) ops: Vec<Op>,
-    over_at: Timestamp,
+    finished_at: Timestamp,
 }
 
-impl Over {
-    /// The commit that leaves the result to the run as a message.
+impl Finished {
+    /// The commit that sends the result to the run as a message.
     pub(crate) fn commit(&self, task: &Task) -> Result<Commit, Error> {
         let mut ops = self.ops.clone();
         ops.extend(self.message(task)?);
@@ -64,55 +65,35 @@ impl Over {
     }
 
     fn message(&self, task: &Task) -> Result<Option<Op>, Error> {
-        // Nobody waits for an effect.
-        let Some(run_key) = task.run_key.filter(|_| &*task.kind != EFFECT) else { return Ok(None) };
-        let mut head = json!({
-            "attempt": self.attempt, "worker": self.guard.hold.worker,
-            "started_at": self.began_at.to_string(),
-        });
-        match &self.result {
-            Ok(_) => head["status"] = "completed".into(),
-            Err(failure) => {
-                head["status"] = "failed".into();
-                head["error"] = json!({ "name": failure.name, "message": failure.message });
-            }
+        // No run waits for an effect.
+        if &*task.kind == EFFECT {
+            return Ok(None);
         }
-        let mut text = head.to_string();
-        text.pop();
-        let step_key = json!(task.step_key).to_string();
-        text.push_str(&format!(",\"step_key\":{step_key},\"task_id\":\"{}\"", task.task_id));
-        if let Ok(output) = &self.result {
-            text.push_str(",\"result\":");
-            text.push_str(&String::from_utf8_lossy(&output.bytes));
-        }
-        text.push('}');
-        // The claim's number is in the id: a zombie must not find its successor's message.
-        let id = format!("activity:{}:{}", task.task_id, self.guard.hold.claim_no);
-        Ok(Some(Op::PutMessage(Box::new(NewMessage {
-            run_key,
-            message_id: MessageId::new(id)?,
-            kind: MessageKind::ActivityResult,
-            name: MessageName::new("activity")?,
-            body: Some(Body::json(text)),
-            caused_by: None,
-            sent_at: self.over_at,
-            required: false,
-        }))))
+        let attempt = SettledAttempt {
+            number: self.attempt,
+            worker: self.guard.hold.worker,
+            claim_no: self.guard.hold.claim_no,
+            began_at: self.began_at,
+            ended_at: self.finished_at,
+            result: &self.result,
+        };
+        let message = ActivityResult::to_message(task, &attempt)?;
+        Ok(message.map(|message| Op::PutMessage(Box::new(message))))
     }
 }
 
-/// What becomes of a task whose time has run out.
+/// The decision about a task whose time has run out.
 #[derive(Debug)]
 pub enum Overdue {
-    /// It is tried again; the commit needs the task's guard.
+    /// It is retried; the commit needs the task's guard.
     Again(Op),
-    /// It is given up: what is to be written beside the run's own rows, and how often it was tried.
+    /// It has failed: the operations beside the run's own rows, and the number of attempts.
     GivenUp(Vec<Op>, u32),
 }
 
 impl Turn {
-    /// Decides about a task of this run that has run out of time while nobody, or a worker that does
-    /// not answer, has it.
+    /// Decides about a task of this run whose time has run out while no worker, or one that does not
+    /// answer, holds it.
     pub fn overdue(&self, task: &Task, name: &str, message: String) -> Result<Overdue, Error> {
         let now = self.now();
         let body: Option<TaskBody> = task.body.as_ref().and_then(|body| body.read().ok());
@@ -132,7 +113,7 @@ impl Turn {
             })))),
             Decision::GiveUp(_) => {
                 self.metrics().tasks_dead.add(1);
-                let dead = dead_letter(task, number, errors, &failure, now);
+                let dead = letter_of_task(task, number, errors, &failure.message, now);
                 let settle = Op::Settle { task_id: task.task_id };
                 Ok(Overdue::GivenUp(vec![settle, Op::DeadLetter(Box::new(dead))], number))
             }
@@ -140,109 +121,77 @@ impl Turn {
     }
 }
 
-impl Inner {
-    /// What follows from an attempt.
-    pub(crate) fn settling(
-        &self,
-        attempt: &Attempt<'_>,
-        result: TaskResult,
-        policy: &RetryPolicy,
-    ) -> Result<Settling, Error> {
-        let Attempt { task, guard, number, began_at, .. } = *attempt;
-        let now = self.clock.now();
-        let settle = Op::Settle { task_id: task.task_id };
-        let over =
-            |result, ops| Over { guard, attempt: number, began_at, result, ops, over_at: now };
-        let failure = match result {
-            Ok(output) => {
-                self.metrics.tasks_completed.add(1);
-                return Ok(Settling::Over(over(Ok(output), vec![settle])));
-            }
-            Err(failure) => failure,
-        };
-        self.metrics.tasks_failed.add(1);
-        let decision = policy.decide(
-            number,
-            &failure.name,
-            failure.retryable,
-            failure.retry_after,
-            self.env.random(),
-        );
-        // Whoever is told to wait has not had its attempt.
-        let limited = failure.retry_after.filter(|_| failure.name == RATE_LIMITED);
-        let number = if limited.is_some() { task.attempt } else { number };
-        let decision = limited.map_or(decision, |after| Decision::RetryIn(after.min(DELAY_MAX)));
-        let too_late = |delay| attempt.close_by.is_some_and(|by| now.plus(delay) >= by);
-        let (decision, failure) = match decision {
-            Decision::RetryIn(delay) if too_late(delay) => {
-                (Decision::GiveUp(GiveUpReason::Exhausted), closed(failure))
-            }
-            decision => (decision, failure),
-        };
-        let errors = history(task, number, &failure, now, (policy, &self.options.limits))?;
-        match decision {
-            Decision::RetryIn(delay) => {
-                self.metrics.tasks_retried.add(1);
-                let again = Reschedule {
-                    task_id: task.task_id,
-                    wake: Wake::At(now.plus(delay)),
-                    attempt: number,
-                    // Being told to wait is no failure, and would drive those out that are.
-                    errors: limited.is_none().then_some(errors),
-                    untried: false,
-                };
-                let ops = vec![Op::Reschedule(Box::new(again))];
-                Ok(Settling::Later(Commit::new(None, Some(guard), ops)))
-            }
-            Decision::GiveUp(_) => {
-                self.metrics.tasks_dead.add(1);
-                let dead = dead_letter(task, number, errors, &failure, now);
-                let message = cut(&failure.message, 16 * 1024);
-                let failure = TaskFailure { message, ..failure };
-                let ops = vec![settle, Op::DeadLetter(Box::new(dead))];
-                Ok(Settling::Over(over(Err(failure), ops)))
-            }
+/// Decides what follows from an attempt.
+pub(crate) fn decide(
+    core: &Core,
+    attempt: &Attempt<'_>,
+    result: TaskResult,
+    policy: &RetryPolicy,
+) -> Result<AttemptOutcome, Error> {
+    let Attempt { task, guard, number, began_at, .. } = *attempt;
+    let now = core.clock.now();
+    let settle = Op::Settle { task_id: task.task_id };
+    let finished =
+        |result, ops| Finished { guard, attempt: number, began_at, result, ops, finished_at: now };
+    let failure = match result {
+        Ok(output) => {
+            core.metrics.tasks_completed.add(1);
+            return Ok(AttemptOutcome::Finished(finished(Ok(output), vec![settle])));
+        }
+        Err(failure) => failure,
+    };
+    core.metrics.tasks_failed.add(1);
+    let decision = policy.decide(
+        number,
+        &failure.name,
+        failure.retryable,
+        failure.retry_after,
+        core.env.random(),
+    );
+    // A rate-limited attempt does not count.
+    let limited = failure.retry_after.filter(|_| failure.name == RATE_LIMITED);
+    let number = if limited.is_some() { task.attempt } else { number };
+    let decision = limited.map_or(decision, |after| Decision::RetryIn(after.min(DELAY_MAX)));
+    let too_late = |delay| attempt.close_by.is_some_and(|by| now.plus(delay) >= by);
+    let (decision, failure) = match decision {
+        Decision::RetryIn(delay) if too_late(delay) => {
+            (Decision::GiveUp(GiveUpReason::Exhausted), closed(failure))
+        }
+        decision => (decision, failure),
+    };
+    let errors = history(task, number, &failure, now, (policy, &core.options.limits))?;
+    match decision {
+        Decision::RetryIn(delay) => {
+            core.metrics.tasks_retried.add(1);
+            let again = Reschedule {
+                task_id: task.task_id,
+                wake: Wake::At(now.plus(delay)),
+                attempt: number,
+                // Rate-limit replies would evict real errors from the bounded list.
+                errors: limited.is_none().then_some(errors),
+                untried: false,
+            };
+            let ops = vec![Op::Reschedule(Box::new(again))];
+            Ok(AttemptOutcome::Retry(Commit::new(None, Some(guard), ops)))
+        }
+        Decision::GiveUp(_) => {
+            core.metrics.tasks_dead.add(1);
+            let dead = letter_of_task(task, number, errors, &failure.message, now);
+            let message = cut(&failure.message, 16 * 1024);
+            let failure = TaskFailure { message, ..failure };
+            let ops = vec![settle, Op::DeadLetter(Box::new(dead))];
+            Ok(AttemptOutcome::Finished(finished(Err(failure), ops)))
         }
     }
 }
 
-// The next attempt would begin when all of them must be over.
+// The next attempt would begin after the deadline of all attempts.
 fn closed(last: TaskFailure) -> TaskFailure {
     let message = format!(
         "all attempts together took too long; the last failed with {}: {}",
         last.name, last.message
     );
     failure(SCHEDULE_TO_CLOSE, message, false)
-}
-
-fn dead_letter(
-    task: &Task,
-    attempt: u32,
-    errors: Body,
-    failure: &TaskFailure,
-    now: Timestamp,
-) -> DeadLetter {
-    DeadLetter {
-        task_id: task.task_id,
-        namespace: task.namespace.clone(),
-        run_key: task.run_key,
-        step_key: task.step_key.clone(),
-        kind: task.kind.clone(),
-        queue: task.queue.clone(),
-        name: task.name.clone(),
-        attempt,
-        body: task.body.clone(),
-        errors: Some(errors),
-        reason: shown(&failure.message),
-        dead_at: now,
-        requeues: 0,
-        requeued_at: None,
-    }
-}
-
-// A text for people. What PostgreSQL cannot hold in one is replaced.
-fn shown(message: &str) -> Arc<str> {
-    cut(message, 500).replace('\0', "\u{fffd}").into()
 }
 
 fn cut(message: &str, chars_max: usize) -> String {

@@ -1,63 +1,65 @@
-//! Starting runs, sending them events, and waiting for how they end.
+//! Starting runs, sending them messages, and waiting for their ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorKind, LimitKey,
-    MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op,
-    Query, Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
+    Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorCode, ErrorKind,
+    LimitKey, MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun,
+    OnExisting, Op, Query, Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
 };
 
-use crate::engine::{Engine, Inner};
+use crate::capacity::Capacity;
+use crate::commit::CommitClient;
+use crate::core::{Core, interrupted};
+use crate::engine::Engine;
 use crate::env::{Lane, new_uuid};
+use crate::held_run::HeldRun;
+use crate::local_runs::LocalRuns;
 use crate::options::EnqueuedReason;
+use crate::registry::Registry;
 use crate::results::Ended;
-use crate::slot::Slot;
 use crate::telemetry;
 use crate::turn::refusal;
+use crate::turn_runner::TurnRunner;
 
-/// How long a waiter for a run that another process holds sleeps between two looks.
-const POLL_MIN: Duration = Duration::from_millis(20);
-const POLL_MAX: Duration = Duration::from_secs(1);
-/// How often a message is sent again because its run was superseded meanwhile.
+/// How often a message is sent again because its run was replaced meanwhile.
 const RESOLVE_MAX: u32 = 5;
 
-/// A run to be started.
+/// A request to start a run.
 #[derive(Clone, Debug)]
 pub struct StartRun {
     /// The workflow.
     pub workflow: WorkflowName,
     /// The model of the workflow, for processes that do not serve it.
     pub model: ModelName,
-    /// The user's name for the run; the engine makes one if there is none.
+    /// The user's id for the run; without one the engine creates it.
     pub id: Option<RunId>,
-    /// What it is started with.
+    /// The input.
     pub input: Body,
-    /// Small strings to find it by.
+    /// Labels to find it by.
     pub labels: BTreeMap<String, String>,
     /// Higher first.
     pub priority: i16,
-    /// When its first turn is due; at once if there is none.
+    /// When its first turn is due. Default: at once.
     pub due_at: Option<Timestamp>,
-    /// A key under which its turns count against a limit.
+    /// The limit that its turns count against.
     pub limit_key: Option<LimitKey>,
-    /// The trace context it is started in.
+    /// The trace context of the caller.
     pub trace: Option<Arc<str>>,
-    /// What comes beside the input, a JSON object of strings.
+    /// Headers beside the input: a JSON object of strings.
     pub headers: Option<Arc<str>>,
-    /// What the commit that ends it enqueues; see [`windlass_kernel::OnEnd`].
+    /// The tasks that the commit which ends it enqueues; see [`windlass_kernel::OnEnd`].
     pub on_end: Option<Arc<str>>,
-    /// What caused it.
+    /// The event or message that caused it.
     pub caused_by: Option<CausalRef>,
-    /// What to do if the run exists.
+    /// The answer if a run with this id exists.
     pub on_existing: OnExisting,
 }
 
 impl StartRun {
-    /// A run with an input and nothing else.
+    /// A request with an input and no other options.
     pub fn new(workflow: WorkflowName, model: ModelName, input: Body) -> Self {
         Self {
             workflow,
@@ -77,40 +79,41 @@ impl StartRun {
     }
 }
 
-/// A run that was started, or found.
+/// A run that was started or found.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// Names this generation.
+    /// The key of this generation.
     pub run_key: RunKey,
-    /// The user's name for it.
+    /// The id.
     pub id: RunId,
-    /// Whether it was there before.
+    /// Whether the run existed before.
     pub existed: bool,
 }
 
 impl Engine {
-    /// Starts a run. With an id, the same input finds the run that exists; another is an error.
+    /// Starts a run. If a run with this id exists, the same input returns it, and another input is an
+    /// error.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
-        let inner = &self.inner;
+        let starter = &self.parts.run_starter;
         self.admit_start(&start).await?;
         let mut start = start;
-        inner.complete_start(&mut start).await?;
-        let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
+        self.parts.templates.complete_start(&mut start).await?;
+        let (commit, id, span) = starter.creating(self.namespace.clone(), start)?;
         let run_key = commit.run_key().expect("a create names its run");
         let workflow = workflow_of(&commit);
-        let answer = inner.create(commit).instrument(span).await;
+        let answer = starter.create(commit).instrument(span).await;
         let mut started = started(answer, run_key, id)?;
         if started.existed
             && let Some(workflow) = workflow
             && let Some(newest) = self.find_run(&workflow, &started.id).await?
         {
-            // The one that was found is the first generation; the run may be in a later one.
+            // The store found the first generation; the run may be in a later one.
             started.run_key = newest.run_key;
         }
         Ok(started)
     }
 
-    // A run that is there already is found however busy everybody is.
+    // Admission does not apply to a run that exists.
     async fn admit_start(&self, start: &StartRun) -> Result<(), Error> {
         let ours = start.workflow.as_str().starts_with("windlass.");
         let refused = if ours { None } else { self.admit().await.err() };
@@ -122,28 +125,28 @@ impl Engine {
         found.map_or(Err(refused), |_| Ok(()))
     }
 
-    /// Starts many runs at once. Those whose id is taken are left out of the answer.
+    /// Starts many runs at once. The result leaves out runs whose id exists.
     pub async fn start_runs(&self, starts: Vec<StartRun>) -> Result<Vec<Started>, Error> {
-        let inner = &self.inner;
+        let starter = &self.parts.run_starter;
         self.admit().await?;
         let mut pending = Vec::new();
         for mut start in starts {
             start.on_existing = OnExisting::Refuse;
-            inner.complete_start(&mut start).await?;
-            let (commit, id, span) = inner.creating(self.namespace.clone(), start)?;
+            self.parts.templates.complete_start(&mut start).await?;
+            let (commit, id, span) = starter.creating(self.namespace.clone(), start)?;
             let run_key = commit.run_key().expect("a create names its run");
-            let inner = Arc::clone(inner);
+            let starter = Arc::clone(starter);
             let creating =
-                async move { started(inner.create_and_begin(commit).await, run_key, id) };
+                async move { started(starter.create_and_begin(commit).await, run_key, id) };
             pending.push(creating.instrument(span));
         }
         let mut runs = Vec::new();
-        // As one piece: they are sent in their order, so the first of two with one id is the one.
-        for answer in inner.to_the_end(futures::future::join_all(pending)).await? {
+        // In one task: the commits are sent in order, so of two starts with one id the first wins.
+        for answer in self.parts.core.run_to_completion(futures::future::join_all(pending)).await? {
             match answer {
                 Ok(run) if !run.existed => runs.push(run),
                 Ok(_) => {}
-                Err(error) if error.code() == "RUN_EXISTS" => {}
+                Err(error) if error.code() == ErrorCode::RunExists => {}
                 Err(error) => return Err(error),
             }
         }
@@ -157,11 +160,11 @@ impl Engine {
         id: &RunId,
     ) -> Result<Option<Run>, Error> {
         let (workflow, id) = (workflow.clone(), id.clone());
-        self.inner.store.find(self.namespace.clone(), workflow, id).await
+        self.parts.core.store.find(self.namespace.clone(), workflow, id).await
     }
 
-    /// Sends an event to a run. Sent again with the same message id it is the same event; the id with
-    /// another name or body is an error.
+    /// Sends an event to a run. The same message id, name and body again have no effect; the same id
+    /// with another name or body is an error.
     pub async fn send_event(
         &self,
         run_key: RunKey,
@@ -172,7 +175,7 @@ impl Engine {
         self.send_message(run_key, MessageKind::Event, name, body, message_id).await
     }
 
-    /// Sends a message to a run; if the run was superseded, to its newest generation.
+    /// Sends a message to a run; if the run was replaced, to its newest generation.
     pub async fn send_message(
         &self,
         run_key: RunKey,
@@ -181,11 +184,11 @@ impl Engine {
         body: Option<Body>,
         message_id: Option<MessageId>,
     ) -> Result<Delivery, Error> {
-        let inner = &self.inner;
-        let now = inner.clock.now();
+        let core = &self.parts.core;
+        let now = core.clock.now();
         let message_id = match message_id {
             Some(id) => id,
-            None => MessageId::new(new_uuid(&*inner.env, now).to_string())?,
+            None => MessageId::new(new_uuid(&*core.env, now).to_string())?,
         };
         let mut to = run_key;
         let mut sent = 0;
@@ -200,22 +203,22 @@ impl Engine {
                 sent_at: now,
                 required: true,
             };
-            let beside = inner.beside_message(&message).await?;
+            let beside = self.parts.control.canceller.beside_message(&message).await?;
             let ops = std::iter::once(Op::PutMessage(Box::new(message))).chain(beside);
             let commit = Commit::new(None, None, ops.collect());
-            match Arc::clone(inner).commit_asked(commit).await {
+            match Arc::clone(&self.parts.commits).commit_for_caller(commit).await {
                 Ok(committed) => {
                     if let Some(Delivery::Duplicate { seq }) = committed.messages.first() {
                         let sent = (kind, &name, body.as_ref());
                         self.refuse_another(to, *seq, sent).await?;
                     }
-                    if inner.options.on_enqueued.is_some() {
+                    if core.options.on_enqueued.is_some() {
                         let run = self.current(to).await?;
-                        inner.enqueued(&run, EnqueuedReason::Event);
+                        core.run_enqueued(&run, EnqueuedReason::Event);
                     }
                     return Ok(committed.messages.first().copied().unwrap_or(Delivery::Dropped));
                 }
-                Err(error) if error.code() == "RUN_TERMINAL" && sent < RESOLVE_MAX => {
+                Err(error) if error.code() == ErrorCode::RunTerminal && sent < RESOLVE_MAX => {
                     // It may have been restarted since its key was read.
                     let ended = self.current(to).await?;
                     match self.newest(&ended).await? {
@@ -229,7 +232,12 @@ impl Engine {
         }
     }
 
-    // A message that was there already is the same one, or somebody used its id for another.
+    /// Waits until a run has ended.
+    pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
+        self.parts.waiter.wait(run_key).await
+    }
+
+    // The message exists already: it must be the same one.
     async fn refuse_another(
         &self,
         run_key: RunKey,
@@ -237,56 +245,17 @@ impl Engine {
         (kind, name, body): (MessageKind, &MessageName, Option<&Body>),
     ) -> Result<(), Error> {
         let query = Query::Messages { run_key, after: seq.saturating_sub(1), limit: 1 };
-        let found = self.inner.store.list(query).await?.messages()?.into_iter().next();
+        let found = self.parts.core.store.list(query).await?.messages()?.into_iter().next();
         let Some(found) = found.filter(|found| found.seq == seq) else { return Ok(()) };
         if found.kind == kind && found.name == *name && found.body.as_ref() == body {
             return Ok(());
         }
         let differs = if found.name == *name { "another body" } else { "another name" };
         let message = format!(
-            "the run has a message with id {:?} and {differs}; send this one with an id of its own",
+            "the run has a message with id {:?} and {differs}; use another message id",
             found.message_id
         );
-        Err(Error::new(ErrorKind::Conflict, "MESSAGE_EXISTS", message))
-    }
-
-    /// Waits until a run has ended. Follows it through its generations, unless it ended for good.
-    pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
-        let inner = &self.inner;
-        let mut poll = POLL_MIN;
-        // Goes last: whoever stops waiting is forgotten, whatever becomes of the run.
-        let _waiting = inner.results.waiting(run_key);
-        loop {
-            let receiver = match inner.results.wait_for(run_key) {
-                Ok(ended) => return Ok(ended),
-                Err(receiver) => receiver,
-            };
-            // A run whose turn is being taken here ends here; any other may have ended before, so long
-            // ago that it is no longer remembered.
-            let goes_on = inner.live.lock().get(&run_key).is_some_and(|slot| !slot.is_released());
-            if !goes_on {
-                let run = self.current(run_key).await?;
-                if run.status.is_ended() {
-                    return Ok(ended(run));
-                }
-            }
-            if inner.is_stopped() {
-                let message = "the engine has stopped; the run goes on with the next one";
-                return Err(Error::new(ErrorKind::Unavailable, "ENGINE_STOPPING", message));
-            }
-            if !inner.options.shared {
-                let stopped = std::pin::pin!(inner.stopped());
-                match futures::future::select(receiver, stopped).await {
-                    futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
-                    _ => continue,
-                }
-            }
-            let slept = inner.env.sleep(poll);
-            match futures::future::select(receiver, slept).await {
-                futures::future::Either::Left((Ok(ended), _)) => return Ok(ended),
-                _ => poll = (poll * 2).min(POLL_MAX),
-            }
-        }
+        Err(Error::new(ErrorKind::Conflict, ErrorCode::MessageExists, message))
     }
 }
 
@@ -295,10 +264,6 @@ fn workflow_of(commit: &Commit) -> Option<WorkflowName> {
         Op::CreateRun(run) => Some(run.workflow.clone()),
         _ => None,
     })
-}
-
-fn ended(run: Run) -> Ended {
-    Ended { run_key: run.run_key, status: run.status, output: run.output, error: run.error }
 }
 
 fn started(
@@ -314,13 +279,34 @@ fn started(
         Err(CommitError::Conflict(Conflict::RunExists { same_input, .. })) => {
             let with = if same_input { "the same" } else { "another" };
             let message = format!("a run with id {id:?} exists, started with {with} input");
-            Err(Error::new(ErrorKind::Conflict, "RUN_EXISTS", message))
+            Err(Error::new(ErrorKind::Conflict, ErrorCode::RunExists, message))
         }
         Err(error) => Err(refusal(&error)),
     }
 }
 
-impl Inner {
+/// Creates runs, and starts those that this worker holds from the start.
+pub(crate) struct RunStarter {
+    core: Arc<Core>,
+    registry: Arc<Registry>,
+    capacity: Arc<Capacity>,
+    runs: Arc<LocalRuns>,
+    commits: Arc<CommitClient>,
+    turns: Arc<TurnRunner>,
+}
+
+impl RunStarter {
+    pub(crate) fn new(turns: Arc<TurnRunner>) -> Self {
+        Self {
+            core: Arc::clone(&turns.core),
+            registry: Arc::clone(&turns.registry),
+            capacity: Arc::clone(&turns.capacity),
+            runs: Arc::clone(&turns.runs),
+            commits: Arc::clone(&turns.commits),
+            turns,
+        }
+    }
+
     fn creating(
         &self,
         namespace: Namespace,
@@ -331,23 +317,22 @@ impl Inner {
         let id = new.id.clone();
         let span = telemetry::start(&new.workflow, new.trace.as_deref(), new.run_key, &id);
         new.trace = telemetry::traceparent(&span).or(new.trace);
-        let stamp = self.clock.stamp(self.clock.now());
+        let stamp = self.core.clock.stamp(self.core.clock.now());
         let draft = Draft::create(new, on_existing, stamp)?;
         Ok((draft.finish(), id, span))
     }
 
-    /// The run that a start asks for, if there can be one. Everybody who starts runs, now or later, asks
-    /// here before anything is written.
+    /// The run that a request asks for. Every start, also that of a schedule, is validated here.
     pub(crate) fn new_run(
         &self,
         namespace: Namespace,
         mut start: StartRun,
     ) -> Result<NewRun, Error> {
-        let registered = self.registered(&start.workflow);
+        let registered = self.registry.get(&start.workflow);
         if let Some(registered) = &registered {
             registered.model.prepare(&mut start)?;
         }
-        let run_key = self.clock.run_key();
+        let run_key = self.core.clock.run_key();
         let id = match start.id {
             Some(id) => id,
             None => RunId::new(run_key.to_string())?,
@@ -355,9 +340,9 @@ impl Inner {
         let limit_key = start.limit_key.or_else(|| registered.and_then(|served| served.limit));
         let eager = start.due_at.is_none()
             && start.priority == 0
-            && self.takes_eagerly(&start.workflow, limit_key.as_ref());
+            && self.capacity.accepts_new_run(&start.workflow, limit_key.as_ref());
         let mut turn = match start.due_at {
-            _ if eager => TurnRow::held_by(self.worker),
+            _ if eager => TurnRow::held_by(self.core.worker),
             Some(due_at) => TurnRow::due_at(due_at),
             None => TurnRow::ready(),
         };
@@ -381,12 +366,12 @@ impl Inner {
             turn,
             caused_by: start.caused_by,
         };
-        new.validate(&self.options.limits)?;
+        new.validate(&self.core.options.limits)?;
         Ok(new)
     }
 
-    /// Sends a create. A run that is held from the start is begun here, whether or not whoever asked
-    /// waits for it: nobody else would.
+    /// Sends the commit that creates a run. A run that is held from the start is started here even if
+    /// the caller drops this future: no other process would start it.
     async fn create(
         self: &Arc<Self>,
         commit: Commit,
@@ -395,45 +380,34 @@ impl Inner {
         if !commit.ops.iter().any(held) {
             return self.send_create(commit).await.0;
         }
-        let inner = Arc::clone(self);
-        let (tell, told) = futures::channel::oneshot::channel();
-        let creating = async move { inner.send_create(commit).await }.in_current_span();
-        // The turns go on in the task of the create: another one would be work for nothing.
-        let inner = Arc::clone(self);
+        let starter = Arc::clone(self);
+        let (sender, receiver) = futures::channel::oneshot::channel();
+        let creating = async move { starter.send_create(commit).await }.in_current_span();
+        // The turns run in the task that sent the commit, which saves another task.
+        let starter = Arc::clone(self);
         let work = async move {
             let (answer, held) = creating.await;
-            let turns = held.and_then(|(run, slot)| inner.first_turns(run, Some(slot)));
-            let _ = tell.send(answer);
+            let turns =
+                held.and_then(|(run, held_run)| starter.turns.first_turns(run, Some(held_run)));
+            let _ = sender.send(answer);
             if let Some(turns) = turns {
                 turns.await;
             }
         };
-        self.env.spawn(Lane::User, Box::pin(work));
-        told.await.unwrap_or_else(|_| Err(CommitError::Unknown(Arc::new(stopped_meanwhile()))))
-    }
-
-    /// Does something to its end although whoever asked for it may go: a turn that was taken for it is
-    /// given back, and a run that it holds is begun.
-    pub(crate) async fn to_the_end<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, Error> {
-        let (tell, told) = futures::channel::oneshot::channel();
-        let work = async move { drop(tell.send(work.await)) };
-        self.env.spawn(Lane::User, Box::pin(work.in_current_span()));
-        told.await.map_err(|_| stopped_meanwhile())
+        self.core.env.spawn(Lane::User, Box::pin(work));
+        receiver.await.unwrap_or_else(|_| Err(CommitError::Unknown(Arc::new(interrupted()))))
     }
 
     async fn create_and_begin(self: &Arc<Self>, commit: Commit) -> Created {
         let (answer, held) = self.send_create(commit).await;
-        if let Some((run, slot)) = held {
-            self.begin_new(run, Some(slot));
+        if let Some((run, held_run)) = held {
+            self.turns.start_created(run, Some(held_run));
         }
         answer
     }
 
-    // The answer, and the run with its slot if it is held here now.
-    async fn send_create(self: &Arc<Self>, commit: Commit) -> (Created, Option<HeldRun>) {
+    // The answer, and the run with its mark if it is held here now.
+    async fn send_create(self: &Arc<Self>, commit: Commit) -> (Created, Option<CreatedHeld>) {
         let run_key = commit.run_key().expect("a create names its run");
         let row = commit.ops.iter().find_map(|op| match op {
             Op::CreateRun(run) if run.run_key == run_key => Some(run.clone()),
@@ -441,18 +415,20 @@ impl Inner {
         });
         let row = row.expect("a create holds its run");
         let eager = row.turn.worker.is_some();
-        let slot = eager.then(|| self.hold(run_key));
+        let held_run = eager.then(|| self.runs.hold(run_key));
         let append = telemetry::append(&row.workflow, &commit);
-        let answer = Arc::clone(self).commit_asked(commit).instrument(append).await;
+        let answer = Arc::clone(&self.commits).commit_for_caller(commit).instrument(append).await;
         let ours = matches!(&answer, Ok(committed) if committed.run_key == Some(run_key));
         if ours {
-            self.metrics.runs_created.add(1);
-            self.enqueued(&row, EnqueuedReason::Create);
+            self.core.metrics.runs_created.add(1);
+            self.core.run_enqueued(&row, EnqueuedReason::Create);
         }
-        let held = match (slot, &answer) {
-            (Some(slot), Ok(committed)) if ours && committed.hold.is_some() => Some((row, slot)),
-            (Some(slot), _) => {
-                self.unhold(run_key, &slot);
+        let held = match (held_run, &answer) {
+            (Some(held_run), Ok(committed)) if ours && committed.hold.is_some() => {
+                Some((row, held_run))
+            }
+            (Some(held_run), _) => {
+                self.runs.unhold(run_key, &held_run);
                 None
             }
             (None, _) => None,
@@ -462,9 +438,4 @@ impl Inner {
 }
 
 type Created = Result<windlass_kernel::Committed, CommitError>;
-type HeldRun = (Box<Run>, Arc<Slot>);
-
-fn stopped_meanwhile() -> Error {
-    let message = "the engine has stopped; what was asked for may have been done";
-    Error::new(ErrorKind::Unknown, "ENGINE_STOPPING", message)
-}
+type CreatedHeld = (Box<Run>, Arc<HeldRun>);

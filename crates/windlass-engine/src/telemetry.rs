@@ -1,8 +1,8 @@
-//! The names of spans and of what they say, and how a trace goes on in another process.
+//! Names of spans and attributes, and trace propagation between processes.
 //!
-//! A run lasts longer than a process, so no span covers it: its start is one, and every turn is one below
-//! it. What a turn asks for, activities and children, hangs below that turn. The contexts travel in the
-//! rows, as W3C `traceparent`. Without a [`Propagator`] the rows keep what the caller gave.
+//! A run can outlive a process, so no span covers it. Its start is a span, and every turn is a child of
+//! that span. Activities and child runs are children of the turn that scheduled them. The contexts are
+//! stored in the rows as W3C `traceparent`. Without a [`Propagator`] the rows keep the caller's context.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use windlass_kernel::{
 
 use crate::tasks::{TaskBody, TaskResult};
 
-/// What spans say.
+/// Names of span attributes.
 pub mod attribute {
     /// The key of the run's generation.
     pub const WORKFLOW_ID: &str = "durable.workflow.id";
@@ -48,27 +48,27 @@ pub mod attribute {
     pub const TASKS_CLAIMED: &str = "durable.tasks.claimed";
     /// How many turns a claim took.
     pub const TURNS_CLAIMED: &str = "durable.turns.claimed";
-    /// How many events a commit holds, or a run's ledger when it was read back.
+    /// The number of events in a commit, or in a run's ledger when the run is replayed.
     pub const EVENTS: &str = "durable.events";
     /// The key of the circuit breaker in front of the activity.
     pub const BREAKER_KEY: &str = "durable.circuit_breaker.key";
-    /// What the breaker said when it was asked.
+    /// The breaker's state when the attempt began.
     pub const BREAKER_STATE: &str = "durable.circuit_breaker.state";
 }
 
-/// What is measured.
+/// Names of spans.
 pub mod span {
     /// A run is created.
     pub const WORKFLOW_START: &str = "durable.workflow.start";
     /// One turn of a run.
     pub const WORKFLOW_RUN: &str = "durable.workflow.run";
-    /// A run that is not in memory is read back, within its turn.
+    /// A run that is not cached is replayed within its turn.
     pub const WORKFLOW_REPLAY: &str = "durable.workflow.replay";
     /// One attempt at an activity or an effect.
     pub const ACTIVITY_EXECUTE: &str = "durable.activity.execute";
-    /// A claim of what is ready.
+    /// A claim of ready turns and tasks.
     pub const TASK_CLAIM: &str = "durable.task.claim";
-    /// The commit that follows from an attempt.
+    /// The commit after an attempt.
     pub const TASK_COMPLETE: &str = "durable.task.complete";
     /// A commit of a run's start or of its turn.
     pub const EVENT_APPEND: &str = "durable.event.append";
@@ -76,9 +76,9 @@ pub mod span {
 
 use attribute as a;
 
-/// Connects spans with the traces of other processes. Whoever sends spans away sets one.
+/// Connects spans with traces of other processes. A host that exports spans sets one.
 pub trait Propagator: Send + Sync + 'static {
-    /// Makes a span, which was not entered yet, the child of the one that a `traceparent` names.
+    /// Makes a span that was not entered yet the child of the span that `traceparent` names.
     fn continue_from(&self, span: &Span, traceparent: &str);
 
     /// The `traceparent` that names a span, if the span is part of a trace.
@@ -87,18 +87,18 @@ pub trait Propagator: Send + Sync + 'static {
 
 static PROPAGATOR: OnceLock<Box<dyn Propagator>> = OnceLock::new();
 
-/// Sets what connects spans with traces, for this process. Answers `false` if it was set before.
+/// Sets the propagator of this process. Returns `false` if one is set already.
 pub fn set_propagator(propagator: impl Propagator) -> bool {
     PROPAGATOR.set(Box::new(propagator)).is_ok()
 }
 
-/// The `traceparent` of the span that this code runs in.
+/// The `traceparent` of the current span.
 pub fn current() -> Option<Arc<str>> {
     PROPAGATOR.get()?;
     traceparent(&Span::current())
 }
 
-/// Makes a span, which was not entered yet, go on with a trace.
+/// Makes a span that was not entered yet part of a trace.
 pub fn continue_from(span: &Span, trace: Option<&str>) {
     if let (Some(propagator), Some(trace)) = (PROPAGATOR.get(), trace)
         && !span.is_disabled()
@@ -113,7 +113,7 @@ pub(crate) fn traceparent(span: &Span) -> Option<Arc<str>> {
     propagator.traceparent(span).map(Arc::from)
 }
 
-/// A run is created: below the context that the caller gave, else below where it calls.
+/// The start of a run: a child of the context that the caller gave, else of the current span.
 pub(crate) fn start(
     workflow: &WorkflowName,
     trace: Option<&str>,
@@ -145,7 +145,7 @@ pub(crate) fn turn(run: &Run, worker: WorkerKey) -> Span {
     span
 }
 
-/// How a turn left its run.
+/// Records the run's status at the end of a turn.
 pub(crate) fn turn_ended(span: &Span, run: &Run) {
     span.record(a::WORKFLOW_STATUS, run.status.as_str());
     if run.status == windlass_kernel::RunStatus::Errored {
@@ -153,7 +153,7 @@ pub(crate) fn turn_ended(span: &Span, run: &Run) {
     }
 }
 
-/// A run is read back, within a turn's span.
+/// The replay of a run, a child of its turn.
 pub(crate) fn replay(turn: &Span, run: &Run) -> Span {
     tracing::debug_span!(
         parent: turn, span::WORKFLOW_REPLAY, { a::WORKFLOW_ID } = %run.run_key,
@@ -161,7 +161,7 @@ pub(crate) fn replay(turn: &Span, run: &Run) -> Span {
     )
 }
 
-/// A commit of a run, below whatever makes it.
+/// A commit of a run, a child of the current span.
 pub(crate) fn append(workflow: &WorkflowName, commit: &Commit) -> Span {
     let events = || commit.ops.iter().filter(|op| matches!(op, Op::AppendEvent { .. })).count();
     tracing::debug_span!(
@@ -169,7 +169,7 @@ pub(crate) fn append(workflow: &WorkflowName, commit: &Commit) -> Span {
     )
 }
 
-/// A claim of what is ready. It serves many traces and is part of none.
+/// A claim. It serves many traces and is part of none.
 pub(crate) fn claim(worker: WorkerKey, group: &str, load: usize, max: usize) -> Span {
     tracing::debug_span!(
         parent: None, span::TASK_CLAIM, { a::WORKER_ID } = %worker, { a::WORKER_GROUP } = group,
@@ -178,13 +178,13 @@ pub(crate) fn claim(worker: WorkerKey, group: &str, load: usize, max: usize) -> 
     )
 }
 
-/// What a claim took.
+/// Records the result of a claim.
 pub(crate) fn claimed(span: &Span, claims: &Claims) {
     span.record(a::TASKS_CLAIMED, claims.tasks.len());
     span.record(a::TURNS_CLAIMED, claims.turns.len());
 }
 
-/// One attempt at a task, below what enqueued it.
+/// One attempt at a task, a child of the span that enqueued it.
 pub(crate) fn attempt(task: &Task, worker: WorkerKey, now: Timestamp) -> Span {
     let span = tracing::debug_span!(
         parent: None, span::ACTIVITY_EXECUTE, { a::ACTIVITY_TYPE } = %task.name,
@@ -207,12 +207,12 @@ pub(crate) fn attempt(task: &Task, worker: WorkerKey, now: Timestamp) -> Span {
     span
 }
 
-/// Since when a task could have been begun.
+/// When a task could have begun.
 pub(crate) fn due(task: &Task) -> Timestamp {
     task.due_at.unwrap_or(task.created_at)
 }
 
-/// What an attempt is allowed to do.
+/// Records the answer of the circuit breaker.
 pub(crate) fn permitted(body: &TaskBody, permit: Permit) {
     let span = Span::current();
     if span.is_disabled() {
@@ -232,7 +232,7 @@ pub(crate) fn permitted(body: &TaskBody, permit: Permit) {
     }
 }
 
-/// What came of an attempt.
+/// Records the result of an attempt.
 pub(crate) fn attempted(result: &TaskResult) {
     if let Err(failure) = result {
         let span = Span::current();
@@ -241,7 +241,7 @@ pub(crate) fn attempted(result: &TaskResult) {
     }
 }
 
-/// The commit that follows from an attempt.
+/// The commit after an attempt.
 pub(crate) fn complete(attempt: &Span, task: &Task) -> Span {
     tracing::debug_span!(parent: attempt, span::TASK_COMPLETE, { a::ACTIVITY_TYPE } = %task.name)
 }

@@ -1,4 +1,4 @@
-//! A turn: what a program gets to advance its run, and the only way it writes.
+//! A turn: the handle with which a program advances its run. All writes of a program go through it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,118 +12,160 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, BoxFuture, Commit, CommitError, Committed, Draft, Encoding, End, Error, ErrorKind, Hold,
-    Limits, LogId, Looked, Message, MessageId, MessageKind, MessageName, ModelName, NewMessage,
-    NewRun, Op, Query, Run, RunKey, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake,
-    WorkerKey, WorkflowName,
+    Body, BoxFuture, CommitError, Committed, Draft, Encoding, End, Error, ErrorCode, ErrorKind,
+    EventType, Hold, Limits, LogId, Message, MessageKind, ModelName, NewRun, Op, Query, Run,
+    RunKey, RunOverview, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
+    WorkflowName,
 };
 
-use crate::at_hand::{AtHand, Taking};
-use crate::cancel::{call_off, terminated_with};
+use crate::cancel::{cancel_open_steps, terminated_with};
 use crate::control::Control;
-use crate::engine::Inner;
+use crate::core::Core;
+use crate::description::ModelDescription;
 use crate::env::{Env, Lane};
+use crate::events;
+use crate::held_run::HeldRun;
+use crate::local_completion::{LocalCompletion, PendingClaim};
 use crate::metrics::Metrics;
-use crate::model::TurnError;
+use crate::model::{Program, TurnError};
 use crate::options::EnqueuedReason;
-use crate::slot::Slot;
+use crate::result_message::ChildResult;
+use crate::run_cache::CachedRun;
 use crate::start::StartRun;
-use crate::tasks::{CANCEL_RUN, CARRY_OVER, Promised};
+use crate::tasks::{CANCEL_RUN, CARRY_OVER, TaskReservation};
 use crate::telemetry;
+use crate::turn_runner::TurnRunner;
 
 /// A held turn of a run.
 pub struct Turn {
-    pub(crate) inner: Arc<Inner>,
-    /// The run's row as it is after every commit that was sent.
+    runner: Arc<TurnRunner>,
+    /// The run's row as it will be after all commits that were sent.
     pub run: Box<Run>,
-    /// The messages that were read and not consumed, by sequence number.
+    /// The messages that were read but not consumed, by sequence number.
     pub mailbox: BTreeMap<u64, Message>,
     pub(crate) hold: Hold,
-    pub(crate) slot: Arc<Slot>,
-    // Every message up to this one was read.
-    pub(crate) read_to: u64,
-    // As far as commits and claims told.
-    pub(crate) accepted: u64,
-    // Somebody knows of a message that the counters do not show yet.
-    poked: bool,
-    // A commit was refused: the row here is ahead of the store's.
-    stale: bool,
-    pub(crate) released: bool,
+    pub(crate) held_run: Arc<HeldRun>,
+    pub(crate) inbox: Inbox,
+    pub(crate) row: RowState,
+    /// How many steps may still begin, if the host that drives the engine limits them.
     pub(crate) steps_left: Option<Arc<AtomicI64>>,
-    last_at: Timestamp,
-    // The row before a commit that may be refused without the turn being lost.
-    before: Option<Box<Run>>,
-    // Room for the tasks of the next commit that this worker will hold.
-    promised: Vec<Promised>,
-    // The run was read from the store, and no turn was taken with it yet.
-    pub(crate) loaded: bool,
-    // Until the program is where it was.
-    replay: Option<Span>,
-    // Until its first commit is answered, if that one takes the turn.
-    pub(crate) taking: Option<Box<Taking>>,
+    // Capacity for the tasks that this worker will hold if the next commit succeeds.
+    reservations: Vec<TaskReservation>,
+    pub(crate) replay: Replay,
+    /// Until the first commit is answered, if that one claims the turn.
+    pub(crate) pending_claim: Option<Box<PendingClaim>>,
 }
 
-/// A commit on its way.
+/// Which messages of the run were read.
+pub(crate) struct Inbox {
+    /// Every message up to this one was read.
+    pub(crate) read_to: u64,
+    /// The last accepted message, as far as commits and claims have reported it.
+    pub(crate) accepted: u64,
+    // There may be a message that `accepted` does not include yet.
+    notified: bool,
+}
+
+/// How the row in the turn relates to the row in the store.
+pub(crate) struct RowState {
+    // A commit was refused: the row here is ahead of the store's.
+    stale: bool,
+    /// The turn is released, or the commit that releases it was sent.
+    pub(crate) released: bool,
+    // The row before a commit that can be refused without the loss of the turn.
+    before: Option<Box<Run>>,
+    // The time of the last stamp.
+    last_at: Timestamp,
+}
+
+/// Whether the run is being replayed.
+#[derive(Default)]
+pub(crate) struct Replay {
+    /// The run was loaded from the store, and its program has had no turn yet.
+    pub(crate) loaded: bool,
+    // Open until the program has reached the stored state.
+    span: Option<Span>,
+}
+
+/// A commit that was sent; the future resolves to its result.
 pub type Sent = BoxFuture<'static, Result<Committed, CommitError>>;
 
 impl Turn {
-    pub(crate) fn new(inner: Arc<Inner>, run: Box<Run>, hold: Hold, slot: Arc<Slot>) -> Self {
+    pub(crate) fn new(
+        runner: Arc<TurnRunner>,
+        run: Box<Run>,
+        hold: Hold,
+        held_run: Arc<HeldRun>,
+    ) -> Self {
+        let inbox = Inbox { read_to: run.accepted, accepted: run.accepted, notified: false };
+        let last_at = run.updated_at;
         Self {
-            accepted: run.accepted,
-            read_to: run.accepted,
-            last_at: run.updated_at,
-            inner,
+            runner,
             run,
             mailbox: BTreeMap::new(),
             hold,
-            slot,
-            poked: false,
-            stale: false,
-            released: false,
+            held_run,
+            inbox,
+            row: RowState { stale: false, released: false, before: None, last_at },
             steps_left: None,
-            before: None,
-            promised: Vec::new(),
-            loaded: false,
-            replay: None,
-            taking: None,
+            reservations: Vec::new(),
+            replay: Replay::default(),
+            pending_claim: None,
         }
+    }
+
+    /// The run as the cache keeps it until its next turn.
+    pub(crate) fn into_cached(self, program: Box<dyn Program>) -> CachedRun {
+        let unread = self.has_unread();
+        let Self { run, hold, mailbox, inbox, .. } = self;
+        let (claim_no, read_to) = (hold.claim_no, inbox.read_to);
+        CachedRun { run, claim_no, program, mailbox, read_to, unread }
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.runner.core
     }
 
     pub(crate) fn begin_replay(&mut self, within: &Span) {
-        if std::mem::take(&mut self.loaded) {
-            self.replay = Some(telemetry::replay(within, &self.run));
+        if std::mem::take(&mut self.replay.loaded) {
+            self.replay.span = Some(telemetry::replay(within, &self.run));
         }
     }
 
-    /// Says that the program is where it was when the run was last in memory.
+    /// Ends the replay span: the program has reached the state in which the run was cached or stored.
     pub fn replayed(&mut self) {
-        self.replay = None;
+        self.replay.span = None;
     }
 
-    /// Makes later times rise above this one. The row of a run that is read back may be older than
-    /// the last of its steps, and this process's clock may lag behind the one that wrote them.
-    pub(crate) fn rise_above(&mut self, at: Timestamp) {
-        self.last_at = self.last_at.max(at);
+    /// Makes all later stamps later than `at`. The row of a loaded run may be older than the last of its
+    /// steps, and the clock of this process may be behind the clock that stamped them.
+    pub(crate) fn stamp_after(&mut self, at: Timestamp) {
+        self.row.last_at = self.row.last_at.max(at);
     }
 
-    /// The store's time, as far as is known here.
+    /// The estimated time of the store.
     pub fn now(&self) -> Timestamp {
-        self.inner.clock.now()
+        self.runner.core.clock.now()
     }
 
     /// The environment.
     pub fn env(&self) -> &Arc<dyn Env> {
-        &self.inner.env
+        &self.runner.core.env
     }
 
     /// The limits.
     pub fn limits(&self) -> &Limits {
-        &self.inner.options.limits
+        &self.runner.core.options.limits
     }
 
-    /// What this build calls itself.
+    /// The version of this build.
     pub fn version(&self) -> &str {
-        &self.inner.options.version
+        &self.runner.core.options.version
+    }
+
+    /// The description of the run's model.
+    pub fn description(&self) -> &'static ModelDescription {
+        self.runner.registry.description(&self.run)
     }
 
     /// The worker that holds the turn.
@@ -131,77 +173,77 @@ impl Turn {
         self.hold.worker
     }
 
-    /// A new event's id and time. Times of one run's events rise strictly, so the order of what is
-    /// recorded can be read from rows that carry them.
+    /// A new event's id and time. The times of one run's events rise strictly, so rows with these times
+    /// can be sorted in the order of recording.
     pub fn stamp(&mut self) -> Stamp {
-        let at = self.now().max(self.last_at.plus(Duration::from_micros(1)));
-        self.last_at = at;
-        self.inner.clock.stamp(at)
+        let at = self.now().max(self.row.last_at.plus(Duration::from_micros(1)));
+        self.row.last_at = at;
+        self.runner.core.clock.stamp(at)
     }
 
     /// A new run's key.
     pub fn new_run_key(&self) -> RunKey {
-        self.inner.clock.run_key()
+        self.runner.core.clock.run_key()
     }
 
     /// A new task's id.
     pub fn new_task_id(&self) -> TaskId {
-        self.inner.clock.task_id()
+        self.runner.core.clock.task_id()
     }
 
     /// A new log line's id.
     pub fn new_log_id(&self, at: Timestamp) -> LogId {
-        self.inner.clock.log_id(at)
+        self.runner.core.clock.log_id(at)
     }
 
-    /// A commit in the making, under this turn.
+    /// An empty draft of a commit, guarded by this turn.
     pub fn draft(&mut self) -> Draft {
-        let at = self.now().max(self.last_at);
-        let mut draft = match self.taking {
+        let at = self.now().max(self.row.last_at);
+        let mut draft = match self.pending_claim {
             Some(_) => Draft::free(&self.run, self.hold.worker, at),
             None => Draft::held(&self.run, self.hold, at),
         };
-        draft.set_limits(&self.inner.options.limits);
+        draft.set_limits(&self.runner.core.options.limits);
         draft
     }
 
-    /// Whether the turn is at hand for a result, which [`Turn::take_result`] gives.
+    /// Whether the turn brings the result of an activity; see [`Turn::take_result`].
     pub fn has_result(&self) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.result.is_some())
+        self.pending_claim.as_ref().is_some_and(|pending_claim| pending_claim.result.is_some())
     }
 
-    /// The result that the turn is taken with. The commit that records it must settle the activity
-    /// ([`AtHand::settle`]); if that commit does not hold, the result comes back as a message.
-    pub fn take_result(&mut self) -> Option<AtHand> {
-        self.taking.as_mut().and_then(|taking| taking.result.take())
+    /// Takes the result that the turn brings. The commit that records it must settle the activity with
+    /// [`LocalCompletion::settle`]. If that commit fails, the result is sent as a message.
+    pub fn take_result(&mut self) -> Option<LocalCompletion> {
+        self.pending_claim.as_mut().and_then(|pending_claim| pending_claim.result.take())
     }
 
-    /// Says that the next commit gives the turn back and that the run then waits for results. One that
-    /// is there sooner waits until the run is put away: a message would cost a commit more.
+    /// Announces that the next commit releases the turn and that the run then waits for results. A result
+    /// that comes earlier waits until the run is cached, because a message would cost another commit.
     pub fn expect_result(&self) {
-        self.slot.expect_result();
+        self.held_run.expect_result();
     }
 
-    /// Sends a commit. The run's row is taken to be as it will be if the commit holds; whoever
-    /// awaits the answer hands it to [`Turn::answered`].
+    /// Sends a commit, and updates the run's row as if the commit succeeded. The caller passes the
+    /// answer to [`Turn::answered`].
     pub fn send(&mut self, draft: Draft) -> Sent {
         let commit = draft.finish();
-        // The user's own SQL can fail, and then the run is where it was.
-        self.before = commit.user_sql().next().map(|_| self.run.clone());
+        // The user's SQL can fail; then the turn continues with the row before.
+        self.row.before = commit.user_sql().next().map(|_| self.run.clone());
         if let Some(change) = commit.run_change() {
             change.apply_to(&mut self.run);
-            // Rows and events of this run rise together.
-            self.run.updated_at = self.run.updated_at.max(self.last_at);
+            // The row must not be older than the events.
+            self.run.updated_at = self.run.updated_at.max(self.row.last_at);
             let ended = self.run.status.is_ended();
             if ended || change.turn != windlass_kernel::TurnChange::Keep {
-                self.released = true;
-                self.slot.released();
+                self.row.released = true;
+                self.held_run.released();
             }
         }
-        if let Some(taking) = &mut self.taking {
-            taking.sent(commit.task);
+        if let Some(pending_claim) = &mut self.pending_claim {
+            pending_claim.sent(commit.task);
         }
-        self.inner.metrics.commits.add(1);
+        self.runner.core.metrics.commits.add(1);
         let worker = Some(self.hold.worker);
         let begins = commit.ops.iter().any(|op| match op {
             Op::CreateRun(run) => run.turn.worker == worker,
@@ -209,82 +251,84 @@ impl Turn {
             _ => false,
         });
         let append = telemetry::append(&self.run.workflow, &commit);
-        let sending = Arc::clone(&self.inner).commit_until_known(commit).instrument(append);
+        let sending = Arc::clone(&self.runner.commits).commit(commit).instrument(append);
         if !begins {
             return Box::pin(sending);
         }
-        // What this commit makes us hold is begun even if the turn is dropped before the answer.
+        // In a task of its own: runs and tasks that this worker holds after the commit are started even if
+        // the turn is dropped before the answer.
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let promised = std::mem::take(&mut self.promised);
+        let reservations = std::mem::take(&mut self.reservations);
         let sending = async move {
             let _ = answer.send(sending.await);
-            // By now they run, or never will.
-            drop(promised);
+            // The tasks are started by now, or never will be.
+            drop(reservations);
         };
-        self.inner.env.spawn(Lane::User, Box::pin(sending));
+        self.runner.core.env.spawn(Lane::User, Box::pin(sending));
         Box::pin(async move {
             answered.await.unwrap_or_else(|_| {
                 let message = "the engine stopped before a commit was answered";
-                let error = Error::new(ErrorKind::Closed, "ENGINE_STOPPING", message);
+                let error = Error::new(ErrorKind::Closed, ErrorCode::EngineStopping, message);
                 Err(CommitError::Unknown(Arc::new(error)))
             })
         })
     }
 
-    /// Takes in the answer to a commit. A conflict means that the turn is lost.
+    /// Processes the answer to a commit. A conflict means that the turn is lost.
     pub fn answered(
         &mut self,
         answer: Result<Committed, CommitError>,
     ) -> Result<Result<Committed, CommitError>, TurnError> {
-        if let (Err(error), Some(taking)) = (&answer, &mut self.taking) {
-            taking.refused(error);
+        if let (Err(error), Some(pending_claim)) = (&answer, &mut self.pending_claim) {
+            pending_claim.refused(error);
         }
         match answer {
             Ok(committed) => {
-                self.inner.clock.learn(committed.now);
-                self.accepted = self.accepted.max(committed.accepted);
-                if let Some(taking) = self.taking.take() {
-                    self.hold = committed.hold.unwrap_or(self.hold);
-                    taking.held();
+                self.runner.core.clock.learn(committed.now);
+                self.inbox.accepted = self.inbox.accepted.max(committed.accepted);
+                if let Some(pending_claim) = self.pending_claim.take() {
+                    // Another number than the expected one means that another worker has held the
+                    // run since; then the check below reports the turn as lost.
+                    pending_claim.held();
                 }
-                if !self.released && committed.hold != Some(self.hold) {
+                if !self.row.released && committed.hold != Some(self.hold) {
                     return Err(TurnError::Lost);
                 }
                 Ok(Ok(committed))
             }
             Err(CommitError::Conflict(conflict)) => {
-                tracing::debug!(run_key = %self.run.run_key, %conflict, "a turn was lost");
+                tracing::debug!(run_key = %self.run.run_key, %conflict, "lost a turn to another worker");
                 Err(TurnError::Lost)
             }
             Err(CommitError::Unavailable(error) | CommitError::Unknown(error)) => {
                 Err(TurnError::Store(Error::new(error.kind(), error.code(), error.message())))
             }
             Err(refused) => {
-                match self.before.take() {
-                    // Whatever it was, the turn is still here.
+                match self.row.before.take() {
+                    // The turn is still held.
                     Some(before) => {
                         self.run = before;
-                        self.released = false;
-                        self.slot.kept();
+                        self.row.released = false;
+                        self.held_run.kept();
                     }
-                    None => self.stale = true,
+                    None => self.row.stale = true,
                 }
                 Ok(Err(refused))
             }
         }
     }
 
-    /// Whether a commit was refused, so that nothing more can be sent on top of it.
+    /// Whether a commit was refused, so that no further commit can be sent on top of it.
     pub fn is_stale(&self) -> bool {
-        self.stale
+        self.row.stale
     }
 
     /// Reads the run's row again after a refused commit.
     pub(crate) async fn refresh(&mut self) -> Result<(), TurnError> {
-        if std::mem::take(&mut self.stale) {
-            let looked = self.inner.store.look_at(self.run.run_key).await;
-            *self.run = looked.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
-            self.released = false;
+        if std::mem::take(&mut self.row.stale) {
+            let overview = self.runner.core.store.run_overview_by_key(self.run.run_key).await;
+            *self.run = overview.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
+            self.row.released = false;
         }
         Ok(())
     }
@@ -298,55 +342,55 @@ impl Turn {
         }
     }
 
-    /// Whether messages may have come that were not read.
+    /// Whether there may be unread messages.
     pub fn has_unread(&self) -> bool {
-        self.poked || self.accepted > self.read_to
+        self.inbox.notified || self.inbox.accepted > self.inbox.read_to
     }
 
-    /// Reads the messages that came since the last time.
+    /// Reads the messages that came since the last call.
     pub async fn read_messages(&mut self) -> Result<(), TurnError> {
-        self.poked = false;
+        self.inbox.notified = false;
         loop {
-            let limit = self.inner.options.limits.page_rows_max.min(1_000);
-            let query = Query::Messages { run_key: self.run.run_key, after: self.read_to, limit };
-            let rows = self.inner.store.list(query).await.and_then(|rows| rows.messages());
+            let limit = self.runner.core.options.limits.page_rows_max.min(1_000);
+            let query =
+                Query::Messages { run_key: self.run.run_key, after: self.inbox.read_to, limit };
+            let rows = self.runner.core.store.list(query).await.and_then(|rows| rows.messages());
             let rows = rows.map_err(TurnError::Store)?;
             let count = rows.len();
             for message in rows {
-                self.read_to = message.seq;
-                self.accepted = self.accepted.max(message.seq);
+                self.inbox.read_to = message.seq;
+                self.inbox.accepted = self.inbox.accepted.max(message.seq);
                 if message.consumed.is_none() {
                     self.mailbox.insert(message.seq, message);
                 }
             }
             if count < limit as usize {
-                // A poke may have come for nothing; what is accepted from here on is told anew.
-                self.accepted = self.read_to;
+                // All accepted messages are read. Later messages notify again.
+                self.inbox.accepted = self.inbox.read_to;
                 return Ok(());
             }
         }
     }
 
-    /// Ready when something outside the turn wants it: messages came, it was revoked, or the engine
-    /// is stopping.
-    pub fn poll_poked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let poked = self.slot.poll_poked(cx);
-        self.poked |= poked.is_ready();
-        poked
+    /// Ready when messages came, the turn was revoked, or the engine is stopping.
+    pub fn poll_notified(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let notified = self.held_run.poll_notified(cx);
+        self.inbox.notified |= notified.is_ready();
+        notified
     }
 
-    /// Whether the turn was taken away.
+    /// Whether the turn was revoked.
     pub fn is_lost(&self) -> bool {
-        self.slot.is_lost()
+        self.held_run.is_lost()
     }
 
-    /// Whether the engine wants no new work to be begun.
+    /// Whether the engine drains, so that no new work may begin.
     pub fn is_draining(&self) -> bool {
-        self.inner.is_draining()
+        self.runner.core.lifecycle.is_draining()
     }
 
-    /// Whether another step may be begun in this turn. A host that drives the engine by ticks can
-    /// say how many.
+    /// Whether another step may begin in this turn. A host that drives the engine by ticks can limit
+    /// their number.
     pub fn take_step(&self) -> bool {
         match &self.steps_left {
             Some(left) => left.fetch_sub(1, Ordering::Relaxed) > 0,
@@ -360,10 +404,10 @@ impl Turn {
         Some((Control::of(message), message))
     }
 
-    /// Consumes the control requests and does what they say: `true` if the turn was given back
-    /// because the run is paused now, or has ended because it was cancelled. A paused run's timers go
-    /// on: a resumed run has a turn at once, and looks at them itself.
-    pub async fn obey(&mut self) -> Result<bool, TurnError> {
+    /// Consumes the control requests and applies them. Returns `true` if the turn is over: the run is
+    /// paused, or has ended because it was cancelled. A paused run's timers go on: a resumed run gets a
+    /// turn at once, in which it checks them.
+    pub async fn apply_control(&mut self) -> Result<bool, TurnError> {
         let mut paused = self.run.status == RunStatus::Paused;
         let mut draft = self.draft();
         let mut controls: Vec<Message> = Vec::new();
@@ -381,17 +425,17 @@ impl Turn {
             let event = match Control::of(message) {
                 Control::Pause => {
                     paused = true;
-                    "workflow.paused"
+                    events::WORKFLOW_PAUSED
                 }
                 Control::Resume => {
                     paused = false;
-                    "workflow.resumed"
+                    events::WORKFLOW_RESUMED
                 }
                 Control::Cancel => {
                     cancelled.get_or_insert(message);
-                    "message.received"
+                    events::MESSAGE_RECEIVED
                 }
-                Control::Wake | Control::Unknown => "message.received",
+                Control::Wake | Control::Unknown => events::MESSAGE_RECEIVED,
             };
             let payload = control_payload(message);
             draft
@@ -405,32 +449,36 @@ impl Turn {
         }
         if paused {
             draft.status(RunStatus::Paused);
-            draft.release(Wake::OnMessage, self.read_to);
+            draft.release(Wake::OnMessage, self.inbox.read_to);
         } else if self.run.status == RunStatus::Paused {
-            // Not only here: whoever takes the run next finds no request any more.
+            // In the row too: the next turn finds no request any more.
             draft.status(RunStatus::Active);
         }
         self.commit(draft).await?;
         Ok(paused)
     }
 
-    /// Ends the run because a control request says so. The request itself is consumed elsewhere.
+    /// Drafts the end of the run for a cancel request. The caller consumes the request.
     pub async fn end_cancelled(
         &mut self,
         draft: &mut Draft,
         message: &Message,
     ) -> Result<(), TurnError> {
-        let model = self.inner.registered(&self.run.workflow).map(|registered| registered.model);
-        let has_reach = |kind| model.as_ref().is_none_or(|model| model.has_reach(kind));
-        if has_reach("child") || has_reach("activity") {
-            for op in self.reach().await? {
+        let model = self.description();
+        if model.has_reach() {
+            for op in self.cancel_descendants().await? {
                 draft.op(op);
             }
         }
-        let open = self.inner.store.look_at(self.run.run_key).await.map_err(TurnError::Store)?;
-        let open = open.map(|looked| looked.open_steps).unwrap_or_default();
-        let called_off = self.inner.manners(&self.run).called_off;
-        call_off(draft, open, called_off, || self.stamp()).map_err(TurnError::Blocked)?;
+        let open = self
+            .runner
+            .core
+            .store
+            .run_overview_by_key(self.run.run_key)
+            .await
+            .map_err(TurnError::Store)?;
+        let open = open.map(|overview| overview.open_steps).unwrap_or_default();
+        cancel_open_steps(draft, open, model, || self.stamp()).map_err(TurnError::Blocked)?;
         let mut payload = control_payload(message);
         payload["request"] = "cancel".into();
         let reason = cancel_reason(message);
@@ -438,20 +486,20 @@ impl Turn {
             payload["reason"] = reason.as_str().into();
         }
         let error = terminated_with(reason.as_deref()).map_err(TurnError::Blocked)?;
-        self.end(draft, "workflow.terminated", &payload, End::Terminated(error))
+        self.end(draft, events::WORKFLOW_TERMINATED, &payload, End::Terminated(error))
             .map_err(TurnError::Blocked)
     }
 
-    /// Ends the run: the event, the row and what its parent hears of it.
+    /// Drafts the end of the run: the event, the row and the message to its parent.
     pub fn end<T: Serialize>(
         &mut self,
         draft: &mut Draft,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         end: End,
     ) -> Result<(), Error> {
         let stamp = self.stamp();
-        let message = result_for_parent(&self.run, &end, stamp)?;
+        let message = ChildResult::to_message(&self.run, &end, stamp)?;
         draft.end(event_type, payload, end, stamp)?;
         if let Some(message) = message {
             draft.send(message);
@@ -459,26 +507,31 @@ impl Turn {
         Ok(())
     }
 
-    /// A child run of this one, with what its model gives every run if that is served here, and held
-    /// by this worker if it has room for it.
+    /// Completes a child run: with the properties that its model adds if this process serves it, and
+    /// held by this worker if it has capacity.
     pub fn child(&mut self, new: NewRun, may_hold: bool) -> NewRun {
         let mut new = new;
-        if let Some(registered) = self.inner.registered(&new.workflow) {
+        if let Some(registered) = self.runner.registry.get(&new.workflow) {
             new.model = registered.model.name();
             let mut start =
                 StartRun::new(new.workflow.clone(), new.model.clone(), Body::json("null"));
             match registered.model.prepare(&mut start) {
                 Ok(()) => new.on_end = start.on_end,
-                // Its end is told all the same: whoever is told is asked once more.
+                // Use the template's hook: its handler validates again.
                 Err(error) => {
-                    tracing::warn!(%error, workflow = %new.workflow, "a child's hook cannot be asked");
+                    tracing::warn!(
+                        %error, workflow = %new.workflow,
+                        "the model refused a child run; using the template's end hook"
+                    );
                     new.on_end = registered.model.template().and_then(|template| template.on_end);
                 }
             }
-        } else if let Some(template) = self.inner.template_read(&new.workflow) {
+        } else if let Some(template) = self.runner.templates.cached(&new.workflow) {
             new.model = template.model;
         }
-        if may_hold && self.inner.takes_eagerly(&new.workflow, new.turn.limit_key.as_ref()) {
+        if may_hold
+            && self.runner.capacity.accepts_new_run(&new.workflow, new.turn.limit_key.as_ref())
+        {
             new.turn.worker = Some(self.hold.worker);
             new.turn.ready = false;
             new.turn.claim_no = 1;
@@ -486,95 +539,99 @@ impl Turn {
         new
     }
 
-    /// A task as it is enqueued: held by this worker if it serves the task and has room for it.
+    /// Completes a task that is to be enqueued: held by this worker if it serves the task and has
+    /// capacity.
     pub fn may_hold(&mut self, mut task: Task) -> Task {
-        let leaving = usize::from(self.taking.is_some());
-        if let Some(promised) = self.inner.takes_task_eagerly(&task, leaving) {
+        let leaving = usize::from(self.pending_claim.is_some());
+        if let Some(reservation) = self.runner.capacity.reserve_task(&task, leaving) {
             task.worker = Some(self.hold.worker);
             task.ready = false;
             task.claim_no = 1;
-            self.promised.push(promised);
+            self.reservations.push(reservation);
         }
         task
     }
 
     /// The model that this process serves a workflow with.
     pub fn model_of(&self, workflow: &WorkflowName) -> Option<ModelName> {
-        self.inner.registered(workflow).map(|registered| registered.model.name())
+        self.runner.registry.model_name(workflow)
     }
 
-    /// How long a run may go on after it was told to end.
+    /// How long a run may go on after a cancel request.
     pub fn cancel_grace(&self) -> Duration {
-        self.inner.options.cancel_grace
+        self.runner.core.options.cancel_grace
     }
 
     /// The messages of these kinds that the run has consumed, by sequence number.
     pub async fn consumed(&self, kinds: &[MessageKind]) -> Result<Vec<Message>, TurnError> {
-        let limit = self.inner.options.limits.page_rows_max;
+        let limit = self.runner.core.options.limits.page_rows_max;
         let (mut after, mut found) = (0, Vec::new());
         loop {
             let query = Query::Messages { run_key: self.run.run_key, after, limit };
-            let page = self.inner.store.list(query).await.and_then(|rows| rows.messages());
+            let page = self.runner.core.store.list(query).await.and_then(|rows| rows.messages());
             let page = page.map_err(TurnError::Store)?;
             let last = page.len() < limit as usize;
             after = page.last().map_or(after, |message| message.seq);
-            let told = |m: &Message| m.consumed.is_some() && kinds.contains(&m.kind);
-            found.extend(page.into_iter().filter(told));
+            let wanted = |m: &Message| m.consumed.is_some() && kinds.contains(&m.kind);
+            found.extend(page.into_iter().filter(wanted));
             if last {
                 return Ok(found);
             }
         }
     }
 
-    /// What must end with the run, for the commit that ends it: its tasks are settled, and a task of
-    /// the engine's reaches its children.
-    pub async fn reach(&mut self) -> Result<Vec<Op>, TurnError> {
-        let ops = self.inner.reach_of(&self.run, self.now()).await;
+    /// Operations for the commit that ends the run: they settle its tasks and enqueue an internal task
+    /// that terminates its children.
+    pub async fn cancel_descendants(&mut self) -> Result<Vec<Op>, TurnError> {
+        let ops = self.runner.terminator.cancel_descendants_of(&self.run, self.now()).await;
         let mut ops = ops.map_err(TurnError::Store)?;
-        // The task whose result is at hand is settled as such, once.
-        ops.retain(|op| !self.taking.as_ref().is_some_and(|taking| taking.is_of(op)));
+        // The task whose result this turn brings is settled once, by its completion.
+        ops.retain(|op| {
+            !self.pending_claim.as_ref().is_some_and(|pending_claim| pending_claim.is_of(op))
+        });
         Ok(ops)
     }
 
-    /// Tells the host that the run has something to do at a later time.
+    /// Calls the host's hook: the run has something to do at a later time.
     pub fn announce(&self, reason: EnqueuedReason) {
-        self.inner.enqueued(&self.run, reason);
+        self.runner.core.run_enqueued(&self.run, reason);
     }
 
     /// The tasks that work for this run.
     pub async fn tasks(&self) -> Result<Vec<Task>, TurnError> {
-        self.inner.tasks_of(&self.run).await.map_err(TurnError::Store)
+        self.runner.terminator.tasks_of(&self.run).await.map_err(TurnError::Store)
     }
 
-    /// A task of the engine's that ends a child which this run no longer waits for.
+    /// An internal task that terminates a child for which this run no longer waits.
     pub fn call_off(&self, child: RunKey, at: Timestamp) -> Result<Task, Error> {
-        let mut task = self.inner.internal_task(CANCEL_RUN, &self.run, at)?;
+        let mut task = self.runner.terminator.internal_task(CANCEL_RUN, &self.run, at)?;
         task.body = Some(Body::of(&child)?);
         Ok(task)
     }
 
-    /// A task of the engine's that sends what came too late for this generation to the next one.
+    /// An internal task that sends messages that came too late for this generation to the next one.
     pub fn carry_over(&self, at: Timestamp) -> Result<Task, Error> {
-        let mut task = self.inner.internal_task(CARRY_OVER, &self.run, at)?;
-        task.body = Some(Body::of(&self.read_to)?);
+        let mut task = self.runner.terminator.internal_task(CARRY_OVER, &self.run, at)?;
+        task.body = Some(Body::of(&self.inbox.read_to)?);
         Ok(task)
     }
 
-    /// Counters of what the engine did.
+    /// The counters of the engine.
     pub fn metrics(&self) -> &Metrics {
-        &self.inner.metrics
+        &self.runner.core.metrics
     }
 
     /// Every message up to this one was read.
     pub fn read_to(&self) -> u64 {
-        self.read_to
+        self.inbox.read_to
     }
 
-    /// What a child ended with, for a result that did not go into its message. What is not JSON comes as
-    /// `{"encoding":"base64","bytes":"…"}`, as clients of the HTTP API get it.
+    /// The result of a child whose result was too large for its message. A result that is not JSON
+    /// becomes `{"encoding":"base64","bytes":"…"}`, as in the HTTP API.
     pub async fn result_of(&self, run_key: RunKey) -> Result<Option<Body>, TurnError> {
-        let looked = self.inner.store.look_at(run_key).await.map_err(TurnError::Store)?;
-        let result = looked.and_then(|Looked { run, .. }| run.output.or(run.error));
+        let overview =
+            self.runner.core.store.run_overview_by_key(run_key).await.map_err(TurnError::Store)?;
+        let result = overview.and_then(|RunOverview { run, .. }| run.output.or(run.error));
         let read = |body: Body| match body.encoding {
             Encoding::Json => Ok(body),
             Encoding::Bytes => {
@@ -592,12 +649,12 @@ impl Turn {
         id: &windlass_kernel::RunId,
     ) -> Result<Option<Run>, TurnError> {
         let namespace = self.run.namespace.clone();
-        let found = self.inner.store.find(namespace, workflow.clone(), id.clone()).await;
+        let found = self.runner.core.store.find(namespace, workflow.clone(), id.clone()).await;
         found.map_err(TurnError::Store)
     }
 }
 
-/// A refusal as an error that says what refused.
+/// The error of a refused commit.
 pub fn refusal(error: &CommitError) -> Error {
     Error::new(error.kind(), error.code(), error.message())
 }
@@ -613,126 +670,5 @@ pub(crate) fn control_payload(message: &Message) -> serde_json::Value {
     match actor {
         Some(actor) => json!({ "message": message.seq, "actor": actor }),
         None => json!({ "message": message.seq }),
-    }
-}
-
-/// The message that tells a run's parent how it ended, if it has a parent.
-pub(crate) fn result_for_parent(
-    run: &Run,
-    end: &End,
-    stamp: Stamp,
-) -> Result<Option<NewMessage>, Error> {
-    let Some(parent) = run.parent else { return Ok(None) };
-    let (status, result) = match end {
-        End::Complete(output) => ("complete", Some(output)),
-        End::Errored(error) => ("errored", Some(error)),
-        End::Terminated(error) => ("terminated", error.as_ref()),
-    };
-    let head = json!({
-        "workflow": run.workflow, "id": run.id, "run_key": run.run_key, "status": status,
-        "fork": run.fork,
-    });
-    Ok(Some(NewMessage {
-        run_key: parent,
-        message_id: MessageId::new(format!("child:{}", run.run_key))?,
-        kind: MessageKind::ChildResult,
-        name: MessageName::new("child")?,
-        body: Some(with_result(head, result)?),
-        caused_by: Some(windlass_kernel::CausalRef::event(stamp.event_id)),
-        sent_at: stamp.at,
-        required: false,
-    }))
-}
-
-/// Results up to this size ride in the message; a parent reads larger ones from the child's row.
-const RESULT_INLINE_BYTES_MAX: usize = 64 * 1024;
-
-// The result goes in as the bytes it is: parsing it only to write it again is work for nothing.
-fn with_result(head: serde_json::Value, result: Option<&Body>) -> Result<Body, Error> {
-    let mut text = head.to_string();
-    let inline =
-        |body: &&Body| body.encoding == Encoding::Json && body.len() <= RESULT_INLINE_BYTES_MAX;
-    let Some(result) = result else { return Ok(Body::json(text)) };
-    text.pop();
-    match inline(&result) {
-        true => {
-            text.push_str(",\"result\":");
-            text.push_str(&String::from_utf8_lossy(&result.bytes));
-            text.push('}');
-        }
-        false => text.push_str(",\"large\":true}"),
-    }
-    Ok(Body::json(text))
-}
-
-impl Inner {
-    /// Sends a commit until its outcome is known. After a lost answer the same commit is sent
-    /// again: the store finds its key. Afterwards what it made ready here is dispatched.
-    pub(crate) fn commit_until_known(
-        self: Arc<Self>,
-        commit: Commit,
-    ) -> impl Future<Output = Result<Committed, CommitError>> + Send {
-        self.commit_while(commit, CommitError::is_retryable)
-    }
-
-    /// As [`Inner::commit_until_known`], for somebody who can ask again: what the store says it has not
-    /// written is not sent again. They may have gone by then, and must not find it done.
-    pub(crate) fn commit_asked(
-        self: Arc<Self>,
-        commit: Commit,
-    ) -> impl Future<Output = Result<Committed, CommitError>> + Send {
-        let mut unknown = false;
-        let again = move |error: &CommitError| {
-            unknown |= matches!(error, CommitError::Unknown(_));
-            unknown && error.is_retryable()
-        };
-        self.commit_while(commit, again)
-    }
-
-    async fn commit_while(
-        self: Arc<Self>,
-        mut commit: Commit,
-        mut again: impl FnMut(&CommitError) -> bool,
-    ) -> Result<Committed, CommitError> {
-        let mut delay = Duration::from_millis(10);
-        let mut incomplete = self.is_incomplete(&commit);
-        loop {
-            if incomplete {
-                match Box::pin(self.complete_commit(&mut commit)).await {
-                    Ok(()) => incomplete = false,
-                    Err(error) if error.is_retryable() => {
-                        let error = CommitError::Unavailable(Arc::new(error));
-                        if !again(&error) {
-                            return Err(error);
-                        }
-                        tracing::warn!(%error, "what a new run's end enqueues cannot be read");
-                        self.env.sleep(delay).await;
-                        delay = (delay * 2).min(Duration::from_secs(5));
-                        continue;
-                    }
-                    Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
-                }
-            }
-            let answer = self.store.commit(vec![commit.clone()]).await.pop();
-            match answer {
-                Some(Ok(committed)) => {
-                    self.dispatch(&commit, &committed);
-                    return Ok(committed);
-                }
-                Some(Err(error)) if again(&error) => {
-                    tracing::warn!(%error, "a commit is sent again");
-                    self.metrics.commits_resent.add(1);
-                    self.env.sleep(delay).await;
-                    delay = (delay * 2).min(Duration::from_secs(5));
-                }
-                Some(Err(error)) => return Err(error),
-                None => {
-                    let message = "the store answered nothing to a commit";
-                    let error =
-                        Error::new(windlass_kernel::ErrorKind::Internal, "INTERNAL", message);
-                    return Err(CommitError::Invalid(Arc::new(error)));
-                }
-            }
-        }
     }
 }

@@ -1,38 +1,41 @@
-//! Why a run is where it is: what it waits for, and what that waits for, in words.
+//! Explains why a run does not progress: what it waits for, and what its children wait for.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use windlass_kernel::{
-    Body, BoxFuture, Error, LimitState, Loaded, MessageKind, Order, Query, Run, RunId, RunKey,
-    RunStatus, RunsQuery, Step, StepStatus, Task, Timestamp, Worker, WorkerKey, WorkflowName,
+    BoxFuture, Error, LimitState, Loaded, MessageKind, Order, Query, Run, RunId, RunKey, RunStatus,
+    RunsQuery, Step, Timestamp, Worker,
 };
 
+use crate::description::{StepDescription, StepRole};
 use crate::engine::Engine;
+use crate::events;
+use crate::explain::{ChildRef, StepContext, worker_name};
 
-/// How many children of children are looked at.
+/// How many levels of children are explained.
 const DEPTH_MAX: usize = 5;
-/// How many open steps are told of.
+/// How many open steps are explained.
 const STEPS_MAX: usize = 20;
-/// How far the queue of a limit is counted.
+/// How many runs in the queue of a limit are counted.
 const QUEUE_MAX: u32 = 1_000;
 
-/// One reason, of the run that was asked about or of one that it waits for.
+/// A reason why a run, or a child that it waits for, does not progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// A stable word.
+    /// A stable code.
     pub code: Why,
-    /// The same in a sentence.
+    /// The reason as a sentence.
     pub text: String,
-    /// The step that it is about.
+    /// The step that it concerns.
     pub step: Option<String>,
-    /// When it ends by itself.
+    /// When it ends without any action.
     pub until: Option<Timestamp>,
-    /// The child that is waited for; the reasons that follow are the child's.
+    /// The child that the run waits for; the next reasons concern the child.
     pub child: Option<Child>,
-    /// How many runs lie between the one that was asked about and the one that this is about.
+    /// The level of the run: 0 for the explained run, 1 for its children.
     pub depth: usize,
 }
 
-/// A child that is waited for.
+/// A child that a run waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Child {
     /// Its workflow.
@@ -41,7 +44,7 @@ pub struct Child {
     pub id: String,
 }
 
-/// What kind of reason.
+/// The kind of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -49,79 +52,60 @@ pub enum Why {
     Ended,
     /// An operator paused it.
     Paused,
-    /// This build and those before could not carry it on.
+    /// This build cannot continue it.
     Blocked,
     /// It sleeps.
     Sleeping,
     /// It waits for an event.
     AwaitingEvent,
-    /// A step failed and is tried again later.
+    /// A step failed and is retried later.
     Retrying,
     /// It waits for another run.
     AwaitingChild,
     /// It waits for an activity.
     AwaitingActivity,
-    /// No live worker takes such an activity.
+    /// No live worker serves the activity.
     ActivityUnserved,
     /// It starts later.
     StartsLater,
     /// No live worker serves its workflow.
     Unserved,
-    /// As many hold under its limit as may.
+    /// All slots of its limit are in use.
     LimitReached,
-    /// A rate lets it begin later.
+    /// A rate delays it.
     RateReached,
-    /// A worker has its turn, or its step.
+    /// A worker holds its turn or its step.
     Held,
-    /// It is ready, and nobody has taken it yet.
+    /// It is ready, and no worker has claimed it yet.
     Ready,
-    /// It waits, and its record does not say for what.
+    /// It waits for a message.
     Waiting,
 }
 
-/// Why this build and those before could not carry a run on.
+/// Why a run is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// A stable code.
     pub code: String,
-    /// What is wrong.
+    /// The error.
     pub reason: String,
-    /// The build that found it, if it has a name.
+    /// The build that reported it, if it has a name.
     pub build: Option<String>,
 }
 
-/// Why a run is where it is.
+/// Why a run does not progress.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The run.
     pub run: Run,
-    /// Whether it moves, or will without anybody doing anything.
+    /// Whether it progresses, now or later, without any action.
     pub moving: bool,
     /// The reasons, outermost first.
     pub reasons: Vec<Reason>,
 }
 
-/// As a child stands in the row of the step that waits for it.
-#[derive(Deserialize)]
-struct ChildRef {
-    workflow: WorkflowName,
-    id: String,
-    run_key: RunKey,
-}
-
-/// Whether an open step is being done just now, or is about to be, whatever its row says: one that had to
-/// wait is begun without another commit.
-pub fn is_being_done(run: &Run, step: &Step, now: Timestamp) -> bool {
-    let tried = matches!(&*step.kind, "do" | "relay") && !step.status.is_settled();
-    let for_signal = step.status == StepStatus::Waiting && step.attempt == 0;
-    tried
-        && run.turn.worker.is_some()
-        && !(for_signal && step.wait_for.is_some())
-        && step.due_at.is_none_or(|due| due <= now)
-}
-
 impl Engine {
-    /// Why a run is where it is.
+    /// Explains why a run does not progress.
     pub async fn why(&self, run_key: RunKey) -> Result<Explanation, Error> {
         let workers = self.live_workers().await?;
         let mut reasons = Vec::new();
@@ -136,13 +120,13 @@ impl Engine {
     }
 
     pub(crate) async fn live_workers(&self) -> Result<Vec<Worker>, Error> {
-        let limit = self.inner.options.limits.page_rows_max;
-        let now = self.inner.clock.now();
+        let limit = self.parts.core.options.limits.page_rows_max;
+        let now = self.parts.core.clock.now();
         let mut live = Vec::new();
         let mut after = None;
         loop {
             let mut page =
-                self.inner.store.list(Query::Workers { after, limit }).await?.workers()?;
+                self.parts.core.store.list(Query::Workers { after, limit }).await?.workers()?;
             self.refresh(&mut page);
             after = page.last().map(|worker| worker.info.worker);
             let is_last = page.len() < limit as usize;
@@ -161,51 +145,55 @@ impl Engine {
         reasons: &'a mut Vec<Reason>,
     ) -> BoxFuture<'a, Result<Run, Error>> {
         Box::pin(async move {
-            let loaded = self.inner.store.load(vec![run_key]).await?.into_iter().next();
+            let loaded = self.parts.core.store.load(vec![run_key]).await?.into_iter().next();
             let Some(Loaded { run, steps, messages }) = loaded else {
                 return self.current(run_key).await;
             };
-            let told = reasons.len();
-            let mut tell = Teller { depth, reasons };
+            let count = reasons.len();
+            let mut list = ReasonList { depth, reasons };
             if run.status.is_ended() {
-                tell.say(Why::Ended, format!("it is {}", run.status));
+                list.push(Why::Ended, format!("it is {}", run.status));
                 return Ok(run);
             }
             let unread = messages.iter().any(|message| message.kind == MessageKind::Control);
             if run.status == RunStatus::Paused {
-                tell.say(Why::Paused, "it is paused; resume it".into());
-            } else if self.tell_blocked(&run, &mut tell).await? {
-                // What it waits for besides is what it waited for before.
+                list.push(Why::Paused, "it is paused; resume it".into());
+            } else if self.explain_blocked(&run, &mut list).await? {
+                // Its steps show only what it waited for before it was blocked.
                 return Ok(run);
             }
-            self.tell_turn(&run, &steps, unread, workers, &mut tell).await?;
-            let tasks = match steps.iter().any(|step| &*step.kind == "activity") {
-                true => self.inner.tasks_of(&run).await?,
+            self.explain_turn(&run, &steps, unread, workers, &mut list).await?;
+            let model = self.description_of(&run);
+            let has_task = |step: &Step| model.step(&step.kind).role == StepRole::Activity;
+            let tasks = match steps.iter().any(has_task) {
+                true => self.parts.control.terminator.tasks_of(&run).await?,
                 false => Vec::new(),
             };
             let open = steps.iter().filter(|step| !step.status.is_settled()).take(STEPS_MAX);
             for step in open {
-                let being_done = is_being_done(&run, step, self.inner.clock.now());
-                let child = tell_step(step, being_done, &tasks, workers, &mut tell);
-                let task = tasks.iter().find(|task| task.step_key.as_ref() == Some(&step.step_key));
+                let kind = model.step(&step.kind);
+                let executing = kind.is_executing(&run, step, self.parts.core.clock.now());
+                let context = StepContext { step, executing, tasks: &tasks, workers };
+                let child = list.explain(kind, &context);
+                let task = context.task();
                 if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none())
-                    && let Some(key) = self.inner.holding_rate(task).await?
+                    && let Some(key) = self.parts.rates().limiting_key(task).await?
                 {
                     let name = step.step_key.as_str();
                     let text = format!("the rate of {:?} lets {name:?} begin later", key.as_str());
-                    let reason = tell.reason(Why::RateReached, text);
+                    let reason = list.reason(Why::RateReached, text);
                     let step = Some(name.to_owned());
-                    tell.reasons.push(Reason { step, until: task.due_at, ..reason });
+                    list.reasons.push(Reason { step, until: task.due_at, ..reason });
                 }
                 if let Some(child) = child
                     && depth < DEPTH_MAX
                 {
                     let child = self.newest_child(&run, child).await?;
-                    self.explain(child, depth + 1, workers, tell.reasons).await?;
+                    self.explain(child, depth + 1, workers, list.reasons).await?;
                 }
             }
-            if tell.reasons.len() == told {
-                tell.say(Why::Waiting, "it waits for a message".into());
+            if list.reasons.len() == count {
+                list.push(Why::Waiting, "it waits for a message".into());
             }
             Ok(run)
         })
@@ -213,53 +201,52 @@ impl Engine {
 
     async fn newest_child(&self, parent: &Run, child: ChildRef) -> Result<RunKey, Error> {
         let (namespace, id) = (parent.namespace.clone(), RunId::from_stored(child.id));
-        let newest = self.inner.store.find(namespace, child.workflow, id).await?;
+        let newest = self.parts.core.store.find(namespace, child.workflow, id).await?;
         Ok(newest.map_or(child.run_key, |run| run.run_key))
     }
 
-    /// What blocks a run, if its last event says that something does.
+    /// Why a run is blocked, if its last event is `workflow.blocked`.
     pub async fn blocked(&self, run: &Run) -> Result<Option<Blocked>, Error> {
         let query = Query::Event { event_id: run.cursor };
-        let last = self.inner.store.list(query).await?.events()?.into_iter().next();
-        let Some(last) = last.filter(|event| event.event_type.as_str() == "workflow.blocked")
-        else {
+        let last = self.parts.core.store.list(query).await?.events()?.into_iter().next();
+        let Some(last) = last.filter(|event| event.event_type == events::WORKFLOW_BLOCKED) else {
             return Ok(None);
         };
         let payload = last.payload_json()?;
         let text = |key: &str| payload[key].as_str().filter(|text| !text.is_empty());
         Ok(Some(Blocked {
             code: text("code").unwrap_or("INTERNAL").to_owned(),
-            reason: text("reason").unwrap_or("no reason was kept").to_owned(),
+            reason: text("reason").unwrap_or("the reason is missing in the event").to_owned(),
             build: text("build").map(str::to_owned),
         }))
     }
 
-    /// The same in words.
-    pub(crate) async fn blocked_for(&self, run: &Run) -> Result<Option<String>, Error> {
+    /// The same as a sentence.
+    pub(crate) async fn blocked_text(&self, run: &Run) -> Result<Option<String>, Error> {
         let Some(Blocked { reason, build, .. }) = self.blocked(run).await? else { return Ok(None) };
         let build = build.map(|build| format!(" (build {build})")).unwrap_or_default();
         Ok(Some(format!("this code cannot carry it on{build}: {reason}")))
     }
 
-    async fn tell_blocked(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
-        let Some(text) = self.blocked_for(run).await? else { return Ok(false) };
-        tell.reasons.push(Reason { until: run.turn.due_at, ..tell.reason(Why::Blocked, text) });
+    async fn explain_blocked(&self, run: &Run, list: &mut ReasonList<'_>) -> Result<bool, Error> {
+        let Some(text) = self.blocked_text(run).await? else { return Ok(false) };
+        list.reasons.push(Reason { until: run.turn.due_at, ..list.reason(Why::Blocked, text) });
         Ok(true)
     }
 
-    // What its turn waits for, if anything.
-    async fn tell_turn(
+    // Explains what the run's turn waits for.
+    async fn explain_turn(
         &self,
         run: &Run,
         steps: &[Step],
         unread: bool,
         workers: &[Worker],
-        tell: &mut Teller<'_>,
+        list: &mut ReasonList<'_>,
     ) -> Result<(), Error> {
         if let Some(holder) = run.turn.worker {
             let since = run.turn.claimed_at.map(|at| format!(" since {at}")).unwrap_or_default();
-            let text = format!("its turn is taken by {}{since}", name_of(workers, holder));
-            tell.say(Why::Held, text);
+            let text = format!("its turn is taken by {}{since}", worker_name(workers, holder));
+            list.push(Why::Held, text);
             return Ok(());
         }
         let is_served = workers.iter().any(|worker| {
@@ -268,35 +255,35 @@ impl Engine {
         });
         if !is_served {
             let text = format!("no live worker serves workflow {:?}", run.workflow);
-            tell.say(Why::Unserved, text);
+            list.push(Why::Unserved, text);
         }
         if run.status == RunStatus::Paused {
             return Ok(());
         }
-        let now = self.inner.clock.now();
+        let now = self.parts.core.clock.now();
         let later = |due: &Timestamp| !run.turn.ready && run.started_at.is_none() && *due > now;
         if let Some(due) = run.turn.due_at.filter(later) {
-            let reason = tell.reason(Why::StartsLater, format!("it starts at {due}"));
-            tell.reasons.push(Reason { until: Some(due), ..reason });
+            let reason = list.reason(Why::StartsLater, format!("it starts at {due}"));
+            list.reasons.push(Reason { until: Some(due), ..reason });
         } else if run.turn.ready || unread {
-            let limited = self.tell_limit(run, tell).await?;
+            let limited = self.explain_limit(run, list).await?;
             if !limited && is_served {
-                tell.say(Why::Ready, "it is ready, and no worker has taken it yet".into());
+                list.push(Why::Ready, "it is ready, and no worker has taken it yet".into());
             }
         } else if is_served && steps.iter().all(|step| step.status.is_settled()) {
-            tell.say(Why::Waiting, "it waits for a message".into());
+            list.push(Why::Waiting, "it waits for a message".into());
         }
         Ok(())
     }
 
-    async fn tell_limit(&self, run: &Run, tell: &mut Teller<'_>) -> Result<bool, Error> {
+    async fn explain_limit(&self, run: &Run, list: &mut ReasonList<'_>) -> Result<bool, Error> {
         let Some(key) = &run.turn.limit_key else { return Ok(false) };
-        let limit = self.inner.options.limits.page_rows_max;
+        let limit = self.parts.core.options.limits.page_rows_max;
         let namespace = run.namespace.clone();
         let mut after = None;
         let found: Option<LimitState> = loop {
             let query = Query::Limits { namespace: namespace.clone(), after, limit };
-            let page = self.inner.store.list(query).await?.limits()?;
+            let page = self.parts.core.store.list(query).await?.limits()?;
             if let Some(state) = page.iter().find(|state| state.key == *key) {
                 break Some(state.clone());
             }
@@ -309,14 +296,14 @@ impl Engine {
             return Ok(false);
         };
         let (before, more) = self.queued_before(run).await?;
-        let place = format!("{}{}", before + 1, if more { " or later" } else { "" });
+        let position = format!("{}{}", before + 1, if more { " or later" } else { "" });
         let text = format!(
-            "the limit {:?} is reached: {} of {} are held; it is number {place} in the queue",
+            "the limit {:?} is reached: {} of {} are held; it is number {position} in the queue",
             key.as_str(),
             state.held,
             state.slots
         );
-        tell.say(Why::LimitReached, text);
+        list.push(Why::LimitReached, text);
         Ok(true)
     }
 
@@ -325,156 +312,48 @@ impl Engine {
         let mut query = RunsQuery::all(run.namespace.clone(), QUEUE_MAX);
         query.status = Some(RunStatus::Active);
         query.order = Order::Ascending;
-        let rows = self.inner.store.list(Query::Runs(query)).await?.runs()?;
+        let rows = self.parts.core.store.list(Query::Runs(query)).await?.runs()?;
         let more = rows.len() == QUEUE_MAX as usize;
-        let place = |run: &Run| (-i32::from(run.turn.priority), run.turn.due_at, run.run_key);
+        let order = |run: &Run| (-i32::from(run.turn.priority), run.turn.due_at, run.run_key);
         let before = rows.iter().filter(|other| {
             other.turn.ready
                 && other.turn.limit_key == run.turn.limit_key
-                && place(other) < place(run)
+                && order(other) < order(run)
         });
         Ok((u32::try_from(before.count()).unwrap_or(u32::MAX), more))
     }
 }
 
-struct Teller<'a> {
+/// The reasons found so far, with the level of the run that is being explained.
+struct ReasonList<'a> {
     depth: usize,
     reasons: &'a mut Vec<Reason>,
 }
 
-impl Teller<'_> {
+impl ReasonList<'_> {
     fn reason(&self, code: Why, text: String) -> Reason {
         Reason { code, text, step: None, until: None, child: None, depth: self.depth }
     }
 
-    fn say(&mut self, code: Why, text: String) {
+    fn push(&mut self, code: Why, text: String) {
         let reason = self.reason(code, text);
         self.reasons.push(reason);
     }
-}
 
-/// Tells of an open step; the child that it waits for, if it does.
-fn tell_step(
-    step: &Step,
-    being_done: bool,
-    tasks: &[Task],
-    workers: &[Worker],
-    tell: &mut Teller<'_>,
-) -> Option<ChildRef> {
-    let key = step.step_key.as_str();
-    let due = step.due_at;
-    let at = due.map(|due| due.to_string()).unwrap_or_else(|| "some time".into());
-    let last_error = step.error.as_ref().map(error_text).unwrap_or_default();
-    let of = step.attempts_max.map(|max| format!(" of {max}")).unwrap_or_default();
-    let mut child = None;
-    let (code, text) = match (&*step.kind, step.status) {
-        ("sleep", _) => (Why::Sleeping, format!("{key:?} sleeps until {at}")),
-        ("timer", _) => (Why::Sleeping, format!("{key:?} runs until {at}")),
-        ("event", _) => {
-            let name = step.wait_for.as_deref().unwrap_or_default();
-            let text = format!("{key:?} waits for an event of type {name:?}, until {at}");
-            (Why::AwaitingEvent, text)
-        }
-        ("child", _) => {
-            child = step.input.as_ref().and_then(|input| input.read::<ChildRef>().ok());
-            let named =
-                child.as_ref().map(|child| format!(" {:?} of {:?}", child.id, child.workflow));
-            let text = format!("{key:?} waits for the child run{}", named.unwrap_or_default());
-            (Why::AwaitingChild, text)
-        }
-        ("activity", _) => tell_activity(step, tasks, workers),
-        _ if being_done => {
-            let attempt = match step.status {
-                StepStatus::Running => step.attempt.max(1),
-                // The row has how often it failed.
-                _ => step.attempt + 1,
-            };
-            (Why::Held, format!("{key:?} is being done, attempt {attempt}{of}"))
-        }
-        // One that has not been tried yet waits for a time or a signal.
-        (_, StepStatus::Waiting) if step.attempt == 0 && step.wait_for.is_none() => {
-            (Why::Sleeping, format!("{key:?} is put off until {at}"))
-        }
-        (_, StepStatus::Waiting) if step.attempt == 0 => {
-            let name = step.wait_for.as_deref().unwrap_or_default();
-            let until = due.map(|_| format!(", until {at}")).unwrap_or_default();
-            (Why::AwaitingEvent, format!("{key:?} waits for the signal {name:?}{until}"))
-        }
-        (_, StepStatus::Waiting) => {
-            let next = step.attempt + 1;
-            let text = format!(
-                "{key:?} failed and is tried again at {at}, attempt {next}{of}: {last_error}"
-            );
-            (Why::Retrying, text)
-        }
-        _ => (Why::Held, format!("{key:?} is being done, attempt {}{of}", step.attempt.max(1))),
-    };
-    let mut reason = tell.reason(code, text);
-    reason.step = Some(key.to_owned());
-    reason.until = due.filter(|_| !being_done);
-    reason.child = child
-        .as_ref()
-        .map(|child| Child { workflow: child.workflow.to_string(), id: child.id.clone() });
-    tell.reasons.push(reason);
-    child
-}
-
-fn tell_activity(step: &Step, tasks: &[Task], workers: &[Worker]) -> (Why, String) {
-    let key = step.step_key.as_str();
-    let Some(task) = tasks.iter().find(|task| task.step_key.as_ref() == Some(&step.step_key))
-    else {
-        return (
-            Why::AwaitingActivity,
-            format!("{key:?} waits for an activity that has just ended"),
-        );
-    };
-    let (name, queue) = (task.name.as_str(), task.queue.as_str());
-    let is_served = workers.iter().any(|worker| {
-        let mut routes = worker.info.tasks.iter();
-        routes.any(|route| route.name == task.name && route.queue == task.queue)
-    });
-    let errors = task.errors.as_ref().map(error_text).filter(|text| !text.is_empty());
-    let tried = match (task.attempt, errors) {
-        (0, _) => String::new(),
-        (times, None) => format!("; it failed {times} times"),
-        (times, Some(errors)) => format!("; it failed {times} times, last with {errors}"),
-    };
-    match task.worker {
-        Some(holder) => {
-            let holder = name_of(workers, holder);
-            (
-                Why::AwaitingActivity,
-                format!("{key:?} waits for the activity {name:?}, which {holder} does{tried}"),
-            )
-        }
-        None if !is_served => {
-            let text = format!(
-                "{key:?} waits for the activity {name:?} on queue {queue:?}, which no live worker serves"
-            );
-            (Why::ActivityUnserved, text)
-        }
-        None => {
-            let due = task.due_at.filter(|_| !task.ready).map(|due| format!(", due at {due}"));
-            let due = due.unwrap_or_else(|| ", which is ready".into());
-            (Why::AwaitingActivity, format!("{key:?} waits for the activity {name:?}{due}{tried}"))
-        }
-    }
-}
-
-fn name_of(workers: &[Worker], key: WorkerKey) -> String {
-    match workers.iter().find(|worker| worker.info.worker == key) {
-        Some(worker) => format!("worker {:?} ({key})", worker.info.name),
-        None => format!("worker {key}, which is not live"),
-    }
-}
-
-// An error, or the last of a list of them.
-fn error_text(body: &Body) -> String {
-    let value: serde_json::Value = body.read().unwrap_or_default();
-    let error = value.as_array().and_then(|list| list.last()).unwrap_or(&value);
-    let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
-    match (text("name"), text("message")) {
-        (name, message) if name.is_empty() => message,
-        (name, message) => format!("{name}: {message}"),
+    /// Explains an open step. Returns the child that it waits for, if it does.
+    fn explain(&mut self, kind: &StepDescription, context: &StepContext<'_>) -> Option<ChildRef> {
+        let StepContext { step, executing, .. } = *context;
+        let (code, text) = (kind.explain)(context);
+        let child = ChildRef::of(step).filter(|_| kind.role == StepRole::Child);
+        let display =
+            |child: &ChildRef| Child { workflow: child.workflow.to_string(), id: child.id.clone() };
+        let reason = Reason {
+            step: Some(context.key().to_owned()),
+            until: step.due_at.filter(|_| !executing),
+            child: child.as_ref().map(display),
+            ..self.reason(code, text)
+        };
+        self.reasons.push(reason);
+        child
     }
 }

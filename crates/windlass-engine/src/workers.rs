@@ -1,89 +1,242 @@
-//! The worker's lease: renewed on threads of its own, and the holds of dead workers are freed.
+//! The row of this worker in the store and its lease; the holds of dead workers are freed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::select;
-use windlass_kernel::{Error, Renewed, WorkerStatus};
+use tokio::sync::Notify;
+use windlass_kernel::{Error, HeldItem, Renewed, WorkerInfo, WorkerStatus};
 
-use crate::engine::Inner;
+use crate::capacity::Capacity;
+use crate::core::Core;
+use crate::local_runs::LocalRuns;
+use crate::registry::Registry;
+use crate::shutdown::Shutdown;
+use crate::signals::Signals;
+use crate::task_stats::TaskStats;
+use crate::tasks::Tasks;
 
 const REAP_MAX: u32 = 1_000;
 
-/// The least between two looks for requests that were not told of.
-const LOOK_REST: Duration = Duration::from_millis(200);
+/// The least time between two renewals that follow missed wake-ups.
+const MISSED_DELAY: Duration = Duration::from_millis(200);
 
-/// Renews until the engine stops.
-pub(crate) async fn serve(inner: Arc<Inner>) {
-    let mut reap_in = 0_u32;
-    let mut renew_at = inner.env.elapsed() + inner.options.renew_every;
-    while !inner.is_stopped() {
-        let slept = inner.env.sleep(renew_at.saturating_sub(inner.env.elapsed()));
-        let (stopped, missed) =
-            (std::pin::pin!(inner.stopped()), std::pin::pin!(inner.missed.notified()));
-        select(select(slept, missed), stopped).await;
-        if inner.is_stopped() {
-            return;
-        }
-        let due = inner.env.elapsed() >= renew_at;
-        let renewed = match due {
-            true => renew_and_reap(&inner, &mut reap_in).await,
-            false => renew(&inner).await.map(|_| ()),
-        };
-        if let Err(error) = renewed {
-            tracing::warn!(%error, "the lease was not renewed; trying again");
-            inner.env.sleep(LOOK_REST).await;
-        } else if due {
-            renew_at = inner.env.elapsed() + inner.options.renew_every;
-        } else {
-            inner.env.sleep(LOOK_REST).await;
+/// The row of this worker in the store.
+pub(crate) struct WorkerRow {
+    core: Arc<Core>,
+    registry: Arc<Registry>,
+    tasks: Arc<Tasks>,
+    capacity: Arc<Capacity>,
+    stats: Arc<TaskStats>,
+}
+
+impl WorkerRow {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        registry: Arc<Registry>,
+        tasks: Arc<Tasks>,
+        capacity: Arc<Capacity>,
+        stats: Arc<TaskStats>,
+    ) -> Arc<Self> {
+        Arc::new(Self { core, registry, tasks, capacity, stats })
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(crate) fn capacity(&self) -> &Capacity {
+        &self.capacity
+    }
+
+    /// Writes the row and renews the lease.
+    pub(crate) async fn renew(&self, status: WorkerStatus) -> Result<Renewed, Error> {
+        self.core.store.renew(self.info(status)).await
+    }
+
+    /// The row as it is now.
+    pub(crate) fn info(&self, status: WorkerStatus) -> WorkerInfo {
+        let options = &self.core.options;
+        // No other process waits for the lease of the only one.
+        let forever = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let done = self.stats.total();
+        let (turns_held, tasks_held) = (self.capacity.turns_held(), self.capacity.tasks_held());
+        let draining = self.core.lifecycle.is_draining().then_some("it drains");
+        let note = draining.or_else(|| self.capacity.pressure().reason());
+        WorkerInfo {
+            worker: self.core.worker,
+            name: options.worker_name.as_str().into(),
+            version: options.version.as_str().into(),
+            status,
+            lease: if options.shared { options.lease } else { forever },
+            turns: self.registry.routes().into_iter().map(|(route, _)| route).collect(),
+            tasks: self.tasks.routes(),
+            slots: count(options.turns_max.saturating_add(options.tasks_max)),
+            note: note.map(Into::into),
+            load: count(turns_held + tasks_held),
+            task_slots: count(options.tasks_max),
+            task_load: count(tasks_held),
+            accepting: note.is_none(),
+            group: options.worker_group.as_str().into(),
+            host: options.host.as_str().into(),
+            tasks_completed: done.completed(),
+            tasks_failed: done.failed(),
+            tasks_took: Duration::from_micros(done.took_us()),
         }
     }
 }
 
-// The answer names the runs with unread requests that are held here, so this is also how they are
-// found when a wake-up was missed.
-async fn renew(inner: &Arc<Inner>) -> Result<Renewed, Error> {
-    let status = if inner.is_draining() { WorkerStatus::Draining } else { WorkerStatus::Active };
-    let mut renewed = inner.store.renew(inner.worker_info(status)).await?;
-    inner.metrics.renewals.add(1);
-    inner.clock.correct(renewed.now);
-    if renewed.lapsed {
-        tracing::warn!("the lease had run out: others may have taken what was held here");
-        inner.adopt_or_release().await?;
-    }
-    if renewed.drain {
-        inner.drain();
-    }
-    for run_key in std::mem::take(&mut renewed.control) {
-        inner.poke(run_key);
-    }
-    Ok(renewed)
+/// Compares what the store says that this worker holds with what it does hold.
+pub(crate) struct Holdings {
+    core: Arc<Core>,
+    runs: Arc<LocalRuns>,
+    tasks: Arc<Tasks>,
 }
 
-async fn renew_and_reap(inner: &Arc<Inner>, reap_in: &mut u32) -> Result<(), Error> {
-    let renewed = renew(inner).await?;
-    // Dead holders are looked for about twice a lease.
-    if *reap_in == 0 {
-        let lease = inner.options.lease.as_millis() / 2;
-        *reap_in = u32::try_from(lease / inner.options.renew_every.as_millis()).unwrap_or(1).max(1);
-        if renewed.may_reap {
-            // A worker that died may have held ten times as much as is freed at once.
-            loop {
-                let reaped = inner.store.reap(inner.worker, REAP_MAX).await?;
-                let (turns, tasks) = (reaped.turns.len(), reaped.tasks.len());
-                if turns + tasks == 0 {
-                    break;
-                }
-                tracing::warn!(turns, tasks, "freed what dead workers held");
-                inner.signals.everything();
-                *reap_in = 1;
-                if turns.max(tasks) < REAP_MAX as usize {
-                    break;
-                }
+impl Holdings {
+    pub(crate) fn new(core: &Arc<Core>, runs: &Arc<LocalRuns>, tasks: Arc<Tasks>) -> Arc<Self> {
+        Arc::new(Self { core: Arc::clone(core), runs: Arc::clone(runs), tasks })
+    }
+
+    /// Cancels the attempts that have lost their task, and releases the holds in the store that this
+    /// process does not know.
+    pub(crate) async fn reconcile(&self) -> Result<(), Error> {
+        // Before the store is read: an attempt that starts meanwhile must not look lost.
+        let mut lost = self.tasks.running();
+        let mut held = self.core.store.held(self.core.worker).await?;
+        for item in &held {
+            if let HeldItem::Task { task_id, claim_no, .. } = item {
+                lost.remove(&(*task_id, *claim_no));
+            }
+        }
+        lost.iter().for_each(|claim| self.tasks.cancel_claim(claim));
+        self.runs.retain_unheld(&mut held, |item| match item {
+            HeldItem::Turn { run_key, .. } => Some(*run_key),
+            HeldItem::Task { .. } => None,
+        });
+        held.retain(|item| match item {
+            HeldItem::Turn { .. } => true,
+            HeldItem::Task { task_id, claim_no, .. } => {
+                !self.tasks.is_running(&(*task_id, *claim_no))
+            }
+        });
+        if !held.is_empty() {
+            tracing::warn!(count = held.len(), "releasing holds that this process does not know");
+            self.core.store.release(held).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Renews the lease, and frees what dead workers held.
+pub(crate) struct Lease {
+    pub(crate) core: Arc<Core>,
+    pub(crate) row: Arc<WorkerRow>,
+    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) runs: Arc<LocalRuns>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) shutdown: Arc<Shutdown>,
+    /// Wake-ups may have been missed, those for control requests to held runs included.
+    pub(crate) missed: Arc<Notify>,
+}
+
+impl Lease {
+    /// Renews until the engine stops.
+    pub(crate) async fn serve(self) {
+        let Core { env, options, lifecycle, .. } = &*self.core;
+        let mut reap_in = 0_u32;
+        let mut renew_at = env.elapsed() + options.renew_every;
+        while !lifecycle.is_stopped() {
+            let slept = env.sleep(renew_at.saturating_sub(env.elapsed()));
+            let (stopped, missed) =
+                (std::pin::pin!(lifecycle.stopped()), std::pin::pin!(self.missed.notified()));
+            select(select(slept, missed), stopped).await;
+            if lifecycle.is_stopped() {
+                return;
+            }
+            let due = env.elapsed() >= renew_at;
+            let renewed = match due {
+                true => self.renew_and_reap(&mut reap_in).await,
+                false => self.renew().await.map(|_| ()),
+            };
+            if let Err(error) = renewed {
+                tracing::warn!(%error, "failed to renew the lease; retrying");
+                env.sleep(MISSED_DELAY).await;
+            } else if due {
+                renew_at = env.elapsed() + options.renew_every;
+            } else {
+                env.sleep(MISSED_DELAY).await;
             }
         }
     }
-    *reap_in -= 1;
-    Ok(())
+
+    // The answer names the held runs with unread control requests. So a renewal also finds the requests
+    // whose wake-up was missed.
+    async fn renew(&self) -> Result<Renewed, Error> {
+        let draining = self.core.lifecycle.is_draining();
+        let status = if draining { WorkerStatus::Draining } else { WorkerStatus::Active };
+        let mut renewed = self.row.renew(status).await?;
+        self.core.metrics.renewals.add(1);
+        self.core.clock.correct(renewed.now);
+        if renewed.lapsed {
+            tracing::warn!("the lease had expired; other workers may have claimed its work");
+            self.holdings.reconcile().await?;
+        }
+        if renewed.drain {
+            self.shutdown.drain();
+        }
+        for run_key in std::mem::take(&mut renewed.control) {
+            self.runs.notify(run_key);
+        }
+        Ok(renewed)
+    }
+
+    async fn renew_and_reap(&self, reap_in: &mut u32) -> Result<(), Error> {
+        let renewed = self.renew().await?;
+        if *reap_in == 0 {
+            *reap_in = renewals_per_reap(self.core.options.lease, self.core.options.renew_every);
+            if renewed.may_reap && self.reap().await? {
+                *reap_in = 1;
+            }
+        }
+        *reap_in -= 1;
+        Ok(())
+    }
+
+    // Returns whether anything was freed. A dead worker may have held many times `REAP_MAX`.
+    async fn reap(&self) -> Result<bool, Error> {
+        let mut any = false;
+        loop {
+            let reaped = self.core.store.reap(self.core.worker, REAP_MAX).await?;
+            let (turns, tasks) = (reaped.turns.len(), reaped.tasks.len());
+            if turns + tasks == 0 {
+                return Ok(any);
+            }
+            tracing::warn!(turns, tasks, "freed the holds of dead workers");
+            self.signals.everything();
+            any = true;
+            if turns.max(tasks) < REAP_MAX as usize {
+                return Ok(any);
+            }
+        }
+    }
+}
+
+// Dead workers are looked for about twice in the time of a lease.
+fn renewals_per_reap(lease: Duration, renew_every: Duration) -> u32 {
+    u32::try_from(lease.as_millis() / 2 / renew_every.as_millis().max(1)).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_workers_are_looked_for_about_twice_a_lease() {
+        for (lease_s, renew_s, expect) in [(30, 5, 3), (30, 10, 1), (60, 1, 30), (3, 1, 1)] {
+            let (lease, every) = (Duration::from_secs(lease_s), Duration::from_secs(renew_s));
+            assert_eq!(renewals_per_reap(lease, every), expect, "{lease_s} {renew_s}");
+        }
+    }
 }

@@ -1,32 +1,33 @@
-//! Circuit breakers: whether a callee may be called now. A pure state machine over a small value that
-//! all processes share; a store keeps the value and swaps it only for whoever read the last one.
+//! Circuit breakers decide whether a service may be called now. A breaker is a pure state machine
+//! over a small value that all processes share. The store keeps the value and replaces it by
+//! compare-and-swap on its version.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace, WorkerKey};
 use crate::rows::BreakerStatus;
 use crate::time::Timestamp;
 
-/// How many failures a breaker remembers at most.
+/// The most failures that a breaker remembers.
 const FAILURES_KEPT: usize = 1_000;
-/// How long those that find a probe under way wait before they ask again.
+/// Bounds of the wait before a caller asks again while another worker's probe is running.
 const PROBE_POLL_MIN: Duration = Duration::from_millis(50);
 const PROBE_POLL_MAX: Duration = Duration::from_secs(1);
 
 /// When a breaker opens and closes. As JSON, durations are whole milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerPolicy {
-    /// So many failures within the window open it. Default 5.
+    /// The breaker opens after this many failures within the window. Default 5.
     pub failures_max: u32,
     /// How long a failure counts. Default one minute.
     pub window_ms: u64,
-    /// How long it stays open before a call is tried. Default 30 s.
+    /// How long the breaker stays open before it allows a probe. Default 30 s.
     pub reset_ms: u64,
-    /// So many tried calls in a row must succeed to close it. Default 2.
+    /// The breaker closes after this many successful probes in a row. Default 2.
     pub successes_min: u32,
 }
 
@@ -37,7 +38,7 @@ impl Default for BreakerPolicy {
 }
 
 impl BreakerPolicy {
-    /// Refuses what makes no sense, by name and value.
+    /// Checks every setting; the error names the setting and its value.
     pub fn validate(&self) -> Result<(), Error> {
         let bounds = [
             ("failure_threshold", u64::from(self.failures_max), FAILURES_KEPT as u64),
@@ -49,43 +50,44 @@ impl BreakerPolicy {
             None => Ok(()),
             Some((name, value, max)) => {
                 let message = format!("the {name} of a circuit breaker is {value}; use 1 to {max}");
-                Err(Error::new(ErrorKind::Invalid, "INVALID_BREAKER", message))
+                Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidBreaker, message))
             }
         }
     }
 }
 
-/// A breaker as a store keeps it. Stores do not open `data`.
+/// The stored form of a breaker. Stores do not parse `data`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerRow {
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// What is called.
+    /// The key of the service that is called.
     pub key: LimitKey,
-    /// Whether it lets calls through.
+    /// Whether the breaker allows calls.
     pub status: BreakerStatus,
-    /// When it may let one through again.
+    /// When the breaker may allow a call again.
     pub retry_at: Option<Timestamp>,
-    /// The state machine.
+    /// The [`Breaker`], as JSON.
     pub data: Body,
-    /// Rises with every change, from 1.
+    /// Rises by one with every change; the first version is 1.
     pub version: u64,
     /// When it last changed, by the store's clock.
     pub updated_at: Timestamp,
 }
 
-/// What a breaker says to somebody who wants to call.
+/// The breaker's answer to a worker that wants to make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// Go ahead.
+    /// Make the call.
     Call,
-    /// Go ahead, alone: what comes of it decides, if it comes before the probe's time is over.
+    /// Make the call as the only one. Its result changes the breaker if it arrives before the probe
+    /// expires.
     Probe(Probe),
-    /// Not before this time.
+    /// Do not call before this time.
     Wait(Timestamp),
 }
 
-/// The state of a breaker.
+/// The state machine of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breaker {
     #[serde(with = "status_word")]
@@ -94,7 +96,7 @@ pub struct Breaker {
     successes: u32,
     retry_at_us: Option<i64>,
     probe: Option<Probe>,
-    // The callee asked to be left alone until then.
+    // The called service asked for no calls before this time (for example by `Retry-After`).
     wait_until_us: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     opened_at_us: Option<i64>,
@@ -102,11 +104,11 @@ pub struct Breaker {
     half_open_at_us: Option<i64>,
 }
 
-/// A call that is tried while a breaker is half open.
+/// The single call that is allowed while a breaker is half open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     worker: WorkerKey,
-    // A prober that is never heard of again does not keep the breaker half open for ever.
+    // The probe expires at this time, so that a crashed worker does not keep the breaker half open.
     until_us: i64,
 }
 
@@ -126,12 +128,12 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Reads a row; a breaker that has none is closed.
+    /// Decodes a row. A missing row is a closed breaker.
     pub fn of(row: Option<&BreakerRow>) -> Result<Self, Error> {
         row.map_or_else(|| Ok(Self::default()), |row| row.data.read())
     }
 
-    /// The row that follows the one it was read from.
+    /// Builds the row that replaces `before`.
     pub fn row(
         &self,
         namespace: Namespace,
@@ -150,27 +152,27 @@ impl Breaker {
         })
     }
 
-    /// Where it is.
+    /// The current status.
     pub fn status(&self) -> BreakerStatus {
         self.status
     }
 
-    /// How many failures count towards opening it, or have opened it and kept it so.
+    /// How many failures the breaker counts: those within the window, or those that opened it.
     pub fn failures(&self) -> usize {
         self.failures_us.len()
     }
 
-    /// When the last failure was that counts.
+    /// The time of the newest counted failure.
     pub fn last_failure(&self) -> Option<Timestamp> {
         self.failures_us.last().copied().map(Timestamp::from_micros)
     }
 
-    /// When it opened last, if it has not closed since.
+    /// When the breaker opened last, if it has not closed since.
     pub fn opened_at(&self) -> Option<Timestamp> {
         self.opened_at_us.map(Timestamp::from_micros)
     }
 
-    /// When it began to let calls be tried, if it has neither opened nor closed since.
+    /// When the breaker became half open, if it has neither opened nor closed since.
     pub fn half_open_at(&self) -> Option<Timestamp> {
         self.half_open_at_us.map(Timestamp::from_micros)
     }
@@ -180,7 +182,7 @@ impl Breaker {
         self.successes
     }
 
-    /// Whether a worker may call now. `attempt_max` bounds how long its probe may take.
+    /// Decides whether a worker may call now. `attempt_max` is the longest that its probe may take.
     pub fn permit(
         &mut self,
         policy: &BreakerPolicy,
@@ -219,7 +221,7 @@ impl Breaker {
         Permit::Probe(probe)
     }
 
-    /// A call failed.
+    /// Records a failed call.
     pub fn failed(&mut self, policy: &BreakerPolicy, permit: Permit, now: Timestamp) {
         match self.status {
             BreakerStatus::HalfOpen if self.is_probe(permit) => {
@@ -237,13 +239,13 @@ impl Breaker {
                     self.open(policy, now);
                 }
             }
-            // Begun before it opened, or heard of when another probe was under way: that says nothing
-            // new.
+            // The call began before the breaker opened, or another probe has replaced this one. The
+            // result is out of date.
             _ => {}
         }
     }
 
-    /// A call succeeded.
+    /// Records a successful call.
     pub fn succeeded(&mut self, policy: &BreakerPolicy, permit: Permit) {
         if self.status != BreakerStatus::HalfOpen || !self.is_probe(permit) {
             return;
@@ -255,20 +257,20 @@ impl Breaker {
         }
     }
 
-    /// The callee asked to be left alone.
+    /// Records that the called service asked for no calls before `until`.
     pub fn wait_until(&mut self, permit: Permit, until: Timestamp) {
         self.wait_until_us = self.wait_until_us.max(Some(until.as_micros()));
         self.not_called(permit);
     }
 
-    /// A call that may have been made is not, or says nothing.
+    /// Releases a permit whose call was not made, or whose result does not count.
     pub fn not_called(&mut self, permit: Permit) {
         if self.is_probe(permit) {
             self.probe = None;
         }
     }
 
-    // Whether it is the probe that is waited for, and not one whose time was over.
+    // Whether the permit is the current probe, and not one that has expired and been replaced.
     fn is_probe(&self, permit: Permit) -> bool {
         matches!(permit, Permit::Probe(probe) if self.probe == Some(probe))
     }
@@ -314,7 +316,7 @@ mod tests {
         Timestamp::ZERO.plus(Duration::from_secs(seconds))
     }
 
-    fn asked(breaker: &mut Breaker, worker: WorkerKey, seconds: u64) -> String {
+    fn permit_text(breaker: &mut Breaker, worker: WorkerKey, seconds: u64) -> String {
         match breaker.permit(&policy(), worker, Duration::from_secs(1), at(seconds)) {
             Permit::Wait(until) => format!("wait {} ms", until.since(at(seconds)).as_millis()),
             Permit::Call => "call".to_owned(),
@@ -328,37 +330,41 @@ mod tests {
         permit
     }
 
-    fn fails(breaker: &mut Breaker, permit: Permit, seconds: u64) {
+    fn record_failure(breaker: &mut Breaker, permit: Permit, seconds: u64) {
         breaker.failed(&policy(), permit, at(seconds));
     }
 
     #[test]
-    fn it_opens_on_failures_within_the_window() {
+    fn failures_within_the_window_open_the_breaker() {
         let mut breaker = Breaker::default();
         for seconds in [0, 6, 12, 18, 24] {
-            fails(&mut breaker, Permit::Call, seconds);
-            assert_eq!(asked(&mut breaker, A, seconds), "call");
+            record_failure(&mut breaker, Permit::Call, seconds);
+            assert_eq!(permit_text(&mut breaker, A, seconds), "call");
         }
-        fails(&mut breaker, Permit::Call, 25);
+        record_failure(&mut breaker, Permit::Call, 25);
         assert_eq!(breaker.status(), BreakerStatus::Open);
-        assert_eq!(asked(&mut breaker, A, 26), "wait 4000 ms");
-        fails(&mut breaker, Permit::Call, 29);
-        assert_eq!(asked(&mut breaker, A, 29), "wait 1000 ms", "late failures say nothing new");
+        assert_eq!(permit_text(&mut breaker, A, 26), "wait 4000 ms");
+        record_failure(&mut breaker, Permit::Call, 29);
+        assert_eq!(
+            permit_text(&mut breaker, A, 29),
+            "wait 1000 ms",
+            "a late failure changes nothing"
+        );
     }
 
-    fn opened() -> Breaker {
+    fn open_breaker() -> Breaker {
         let mut breaker = Breaker::default();
-        (0..3).for_each(|_| fails(&mut breaker, Permit::Call, 0));
+        (0..3).for_each(|_| record_failure(&mut breaker, Permit::Call, 0));
         breaker
     }
 
     #[test]
-    fn one_probe_at_a_time_closes_it() {
-        let mut breaker = opened();
+    fn successful_probes_one_at_a_time_close_the_breaker() {
+        let mut breaker = open_breaker();
         let first = probe(&mut breaker, A, 5);
-        assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms");
+        assert_eq!(permit_text(&mut breaker, B, 5), "wait 500 ms");
         breaker.succeeded(&policy(), Permit::Call);
-        assert_eq!(asked(&mut breaker, B, 5), "wait 500 ms", "only the probe counts");
+        assert_eq!(permit_text(&mut breaker, B, 5), "wait 500 ms", "only the probe counts");
         breaker.succeeded(&policy(), first);
         let second = probe(&mut breaker, B, 6);
         breaker.succeeded(&policy(), second);
@@ -366,44 +372,48 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_opens_it_again() {
-        let mut breaker = opened();
+    fn a_failed_probe_opens_the_breaker_again() {
+        let mut breaker = open_breaker();
         let first = probe(&mut breaker, A, 5);
         assert_eq!((breaker.opened_at(), breaker.half_open_at()), (Some(at(0)), Some(at(5))));
-        fails(&mut breaker, first, 6);
-        assert_eq!(asked(&mut breaker, B, 6), "wait 5000 ms");
+        record_failure(&mut breaker, first, 6);
+        assert_eq!(permit_text(&mut breaker, B, 6), "wait 5000 ms");
         assert_eq!((breaker.failures(), breaker.last_failure()), (4, Some(at(6))));
         assert_eq!((breaker.opened_at(), breaker.half_open_at()), (Some(at(6)), None));
     }
 
     #[test]
-    fn a_probe_that_is_never_heard_of_again_runs_out() {
-        let mut breaker = opened();
+    fn a_probe_without_a_result_expires() {
+        let mut breaker = open_breaker();
         let first = probe(&mut breaker, A, 5);
-        assert_eq!(asked(&mut breaker, B, 9), "wait 500 ms");
+        assert_eq!(permit_text(&mut breaker, B, 9), "wait 500 ms");
         let second = probe(&mut breaker, B, 10);
         let before = breaker.clone();
         breaker.succeeded(&policy(), first);
         breaker.not_called(first);
-        fails(&mut breaker, first, 11);
-        assert_eq!(breaker, before, "it is heard of too late");
+        record_failure(&mut breaker, first, 11);
+        assert_eq!(breaker, before, "the result arrived after the probe expired");
         breaker.not_called(second);
-        assert_eq!(asked(&mut breaker, A, 11), "probe", "one that is not made is another's");
+        assert_eq!(
+            permit_text(&mut breaker, A, 11),
+            "probe",
+            "a released probe is free for others"
+        );
     }
 
     #[test]
-    fn a_callee_that_asks_to_wait_is_left_alone() {
+    fn wait_until_delays_calls() {
         let mut breaker = Breaker::default();
         breaker.wait_until(Permit::Call, at(7));
         breaker.wait_until(Permit::Call, at(3));
-        assert_eq!(asked(&mut breaker, A, 2), "wait 5000 ms");
-        assert_eq!(asked(&mut breaker, A, 7), "call");
+        assert_eq!(permit_text(&mut breaker, A, 2), "wait 5000 ms");
+        assert_eq!(permit_text(&mut breaker, A, 7), "call");
         assert_eq!(breaker, Breaker::default());
     }
 
     #[test]
-    fn rows_carry_it_over() {
-        let breaker = opened();
+    fn rows_keep_the_state() {
+        let breaker = open_breaker();
         let key = LimitKey::new("k").unwrap();
         let row = breaker.row(Namespace::default_namespace(), key.clone(), None, at(1)).unwrap();
         assert_eq!((row.version, row.status, row.retry_at), (1, BreakerStatus::Open, Some(at(5))));

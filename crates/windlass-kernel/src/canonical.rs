@@ -1,4 +1,4 @@
-//! One byte string for one JSON value (RFC 8785), so that what is hashed can be hashed again.
+//! Canonical JSON (RFC 8785): one byte string for one JSON value, so that hashes can be recomputed.
 
 mod plain;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 pub(crate) use plain::Plain;
 
-/// The deepest nesting that [`to_canonical`] writes: what `serde_json` is willing to read back.
+/// The deepest nesting that [`to_canonical`] writes, which is the deepest that `serde_json` parses.
 pub const DEPTH_READABLE_MAX: usize = 127;
 
-/// Why a value has no canonical form.
+/// The reasons why a value has no canonical form.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,27 +18,27 @@ pub enum Error {
         "the value has no canonical JSON form: {0}; use string keys, each once, and finite numbers"
     )]
     NotJson(#[source] serde_json::Error),
-    /// An integer would read back as another one, because RFC 8785 takes all numbers as doubles.
+    /// The integer would change, because RFC 8785 reads all numbers as doubles.
     #[error(
         "the integer {0} would lose digits as a canonical JSON number (beyond 2^53 most do); \
          write it as a string"
     )]
     InexactInteger(String),
-    /// The value nests deeper than a reader will follow.
+    /// The value nests deeper than `serde_json` parses.
     #[error("the value nests {depth} levels deep, the limit is {max}; flatten it")]
     TooDeep {
         /// Levels of arrays and objects in the value.
         depth: usize,
-        /// The limit that it broke.
+        /// The limit.
         max: usize,
     },
 }
 
-/// Writes a value as RFC 8785 canonical JSON: sorted keys, no spaces, one spelling a number.
+/// Writes a value as RFC 8785 canonical JSON: sorted keys, no spaces, one form for each number.
 ///
-/// What it returns always satisfies [`is_canonical`]. A value that would be changed on the way
-/// is refused rather than written differently. One exception comes from `serde_json` itself: a
-/// NaN or an infinity inside a struct or a list is written as `null`.
+/// The result always satisfies [`is_canonical`]. A value that would change on the way is refused.
+/// `serde_json` causes one exception: it writes a NaN or an infinity inside a struct or a list as
+/// `null`.
 pub fn to_canonical<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     let bytes = serde_json_canonicalizer::to_vec(&value).map_err(Error::NotJson)?;
     check_depth(&bytes, DEPTH_READABLE_MAX)
@@ -52,16 +52,16 @@ pub fn to_canonical<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> 
     Ok(bytes)
 }
 
-/// Tells whether the bytes are JSON, and exactly the bytes that [`to_canonical`] would write.
+/// Whether the bytes are JSON and exactly the bytes that [`to_canonical`] would write.
 pub fn is_canonical(bytes: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(bytes)
         .is_ok_and(|value| serde_json_canonicalizer::to_vec(&value).is_ok_and(|own| own == bytes))
 }
 
-/// Checks how deep arrays and objects nest, and returns the depth found if it is more than `max`.
+/// Checks how deep arrays and objects nest. Returns the depth if it is more than `max`.
 ///
-/// A scalar has depth 0 and `[]` depth 1. The scan runs in constant space and does not judge
-/// whether the bytes are JSON, so it can stand in front of any recursive parser.
+/// A scalar has depth 0 and `[]` has depth 1. The scan needs constant space and does not validate
+/// the JSON, so it can run before any recursive parser.
 pub fn check_depth(bytes: &[u8], max: usize) -> Result<(), usize> {
     let mut depth = 0_usize;
     let mut deepest = 0_usize;
@@ -90,10 +90,10 @@ pub fn check_depth(bytes: &[u8], max: usize) -> Result<(), usize> {
     if deepest > max { Err(deepest) } else { Ok(()) }
 }
 
-/// Tells whether the canonical form keeps the digits of a number, so that it reads back the same.
+/// Whether the canonical form keeps all digits of a number.
 ///
-/// RFC 8785 writes the shortest text that gives the same double: even 2^60, which is a double,
-/// comes out as another integer. Floats are what that text is for.
+/// RFC 8785 writes the shortest text that gives the same double. Even 2^60, which is a double,
+/// comes out as another integer. Floats are always exact in this sense.
 pub(crate) fn is_exact(number: &serde_json::Number) -> bool {
     const DOUBLE_MAX: u64 = 1 << f64::MANTISSA_DIGITS;
     let magnitude = match (number.as_u64(), number.as_i64()) {
@@ -106,10 +106,10 @@ pub(crate) fn is_exact(number: &serde_json::Number) -> bool {
             .is_ok_and(|bytes| bytes == number.to_string().as_bytes())
 }
 
-/// A cheap test on the output that lets ordinary values skip the walk over a second copy.
+/// A cheap test on the output. Ordinary values skip the walk over a second copy.
 ///
-/// Integers below 10^15 are always exact. Longer ones show as sixteen digits in a row, and those
-/// from 10^21 on as an exponent. Text that looks so only costs time.
+/// Integers below 10^15 are always exact. Longer ones have sixteen digits in a row, and those from
+/// 10^21 on have an exponent. A string that looks like this costs only time.
 fn may_have_rounded(canonical: &[u8]) -> bool {
     let mut digits = 0;
     for pair in canonical.windows(2) {
@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_for_plain_is_canonical(value in any_json()) {
+        fn plain_text_is_canonical(value in any_json()) {
             let text = serde_json::to_vec(&value).unwrap();
             if Plain::of(&text).is_some() {
                 prop_assert_eq!(text, to_canonical(&value).unwrap());
@@ -196,12 +196,12 @@ mod tests {
         check("1152921504606847000", "1152921504606847000");
         check("0.000001", "0.000001");
         check(r#""\u20ac\/\u0007\n\u0000""#, "\"€/\\u0007\\n\\u0000\"");
-        // UTF-16 order, as the RFC asks: the surrogates of 😀 sort before U+FB33.
+        // The RFC asks for UTF-16 order: the surrogates of 😀 sort before U+FB33.
         check(r#"{"\ufb33": 1, "😀": 2, "": 3}"#, "{\"\":3,\"😀\":2,\"\u{fb33}\":1}");
     }
 
     #[test]
-    fn refuses_what_it_would_change() {
+    fn refuses_values_that_would_change() {
         #[track_caller]
         fn check<T: Serialize>(value: T, expect: &str) {
             let error = to_canonical(&value).unwrap_err().to_string();
@@ -225,12 +225,12 @@ mod tests {
             serde_json::from_str::<Value>(&nested(127)).map(|v| json!([v])).unwrap(),
             "nests 128 levels deep, the limit is 127",
         );
-        // The documented exception.
+        // The exception in the doc comment of `to_canonical`.
         assert_eq!(to_canonical(&[f64::NAN]).unwrap(), b"[null]");
     }
 
     #[test]
-    fn recognises_its_own_form_only() {
+    fn recognises_only_the_canonical_form() {
         #[track_caller]
         fn check(bytes: &[u8], expect: bool) {
             assert_eq!(is_canonical(bytes), expect, "{}", bytes.escape_ascii());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readable_depth_is_the_parsers() {
+    fn the_readable_depth_matches_serde_json() {
         let parses = |depth| serde_json::from_str::<Value>(&nested(depth)).is_ok();
         assert!(parses(DEPTH_READABLE_MAX));
         assert!(!parses(DEPTH_READABLE_MAX + 1));
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_canonical(value in any_json()) {
+        fn written_values_are_canonical(value in any_json()) {
             if let Ok(bytes) = to_canonical(&value) {
                 prop_assert!(is_canonical(&bytes));
                 let again: Value = serde_json::from_slice(&bytes).unwrap();

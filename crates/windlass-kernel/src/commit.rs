@@ -1,4 +1,4 @@
-//! The commit: the one atomic write of what happened.
+//! The commit: the only way to write what happened to a run.
 
 mod validate;
 
@@ -8,22 +8,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::body::Body;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{EventId, MessageId, MessageName, RunKey, StepKey, TaskId, WorkerKey};
 use crate::ledger::{CausalRef, Event, Head};
 use crate::rows::{DeadLetter, Hold, LogLine, MessageKind, Run, RunStatus, Step, Task, Wake};
 use crate::time::Timestamp;
 
-/// What is written together or not at all.
+/// A set of ops that a store writes atomically if the guards hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// A row that this commit alone writes: if an answer was lost, the row tells.
+    /// A row that only this commit writes. If the answer was lost, its presence proves that the
+    /// commit was written.
     pub key: CommitKey,
-    /// What must be true of the run.
+    /// The guard on the run.
     pub run: Option<RunGuard>,
-    /// What must be true of the task.
+    /// The guard on the task.
     pub task: Option<TaskGuard>,
-    /// What is written. Shared, because whoever sends a commit keeps it until it is answered.
+    /// The ops to write. They are shared because the sender keeps the commit until it is answered.
     pub ops: Arc<Vec<Op>>,
 }
 
@@ -33,17 +34,17 @@ impl Commit {
         Self { key: CommitKey::of(&ops), run, task, ops: Arc::new(ops) }
     }
 
-    /// The ops, to change them; copied first if somebody else has them too.
+    /// Mutable access to the ops. Copies them if they are shared.
     pub fn ops_mut(&mut self) -> &mut Vec<Op> {
         Arc::make_mut(&mut self.ops)
     }
 
-    /// The run that the guard names.
+    /// The guarded run.
     pub fn run_key(&self) -> Option<RunKey> {
         self.run.as_ref().map(RunGuard::run_key)
     }
 
-    /// The change of the guarded run, if there is one.
+    /// The change of the guarded run.
     pub fn run_change(&self) -> Option<&RunChange> {
         self.ops.iter().find_map(|op| match op {
             Op::SetRun(change) => Some(&**change),
@@ -51,15 +52,17 @@ impl Commit {
         })
     }
 
-    /// Whether it is bound to nothing: such a commit can meet its own trace only as a broken key.
+    /// Whether the commit has no guard. The store can detect that such a commit is sent again only
+    /// by a duplicate key.
     pub fn is_unguarded(&self) -> bool {
         self.run.is_none() && self.task.is_none()
     }
 
-    /// Whether the sender of this commit, found written before, still has the turn under `hold`,
-    /// which the row names beside `head`: a commit that took a free turn has it only if it did not
-    /// give it back and nothing was written since.
-    pub fn still_has(&self, head: Head, hold: Hold) -> bool {
+    /// Whether the sender of this commit, which was found to be written before, still holds the
+    /// turn under `hold`. `head` and `hold` are those of the run's row. A commit that claimed a
+    /// free turn still holds it only if the commit did not release it and nothing was written
+    /// since.
+    pub fn still_holds(&self, head: Head, hold: Hold) -> bool {
         let created = |run_key: RunKey| {
             self.ops.iter().find_map(|op| match op {
                 Op::CreateRun(run) if run.run_key == run_key => run.turn.hold(),
@@ -76,7 +79,7 @@ impl Commit {
         }
     }
 
-    /// The user's statements, in order.
+    /// The user's SQL statements, in order.
     pub fn user_sql(&self) -> impl Iterator<Item = &Statement> {
         self.ops.iter().flat_map(|op| match op {
             Op::UserSql(statements) => statements.as_slice(),
@@ -84,7 +87,7 @@ impl Commit {
         })
     }
 
-    /// The messages that it sends, in order.
+    /// The messages that the commit sends, in order.
     pub fn messages(&self) -> impl Iterator<Item = &NewMessage> {
         self.ops.iter().filter_map(|op| match op {
             Op::PutMessage(message) => Some(&**message),
@@ -92,8 +95,8 @@ impl Commit {
         })
     }
 
-    /// The causes that the store has to find in the given run's namespace, because neither the
-    /// run's own guard nor an earlier op of this commit vouches for them.
+    /// The causes that the store must find in the namespace of the given run: neither the run's
+    /// guard nor an earlier op of this commit proves that they exist.
     pub fn causes_to_look_up(&self) -> Vec<(RunKey, CausalRef)> {
         let mut known: Vec<CausalRef> = Vec::new();
         let mut wanted = Vec::new();
@@ -101,7 +104,7 @@ impl Commit {
             match op {
                 Op::CreateRun(run) => known.push(CausalRef::run(run.run_key)),
                 Op::AppendEvent { event, cause } => {
-                    if *cause == CauseCheck::Look && !known.contains(&event.caused_by) {
+                    if *cause == CauseCheck::LookUp && !known.contains(&event.caused_by) {
                         wanted.push((event.run_key, event.caused_by));
                     }
                     known.push(CausalRef::event(event.event_id));
@@ -113,41 +116,42 @@ impl Commit {
     }
 }
 
-/// A row that one commit alone writes. On the failure of a guard the store looks for it; if it
-/// is there, this is the same commit again, and the answer is the one that was lost.
+/// A row that only one commit writes. If a guard fails, the store looks for this row. If it exists,
+/// the same commit was sent again and the store repeats the lost answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CommitKey {
-    /// The run that it creates.
+    /// The run that the commit creates.
     Run(RunKey),
-    /// An event that it appends.
+    /// An event that the commit appends.
     Event {
         /// The run.
         run_key: RunKey,
-        /// The event's place.
+        /// The ordinal of the event.
         ordinal: u64,
         /// The event.
         event_id: EventId,
     },
-    /// A message that it sends. Under a guard its id must be this commit's alone: whoever settles
-    /// a task puts the claim number into it, or a zombie would find its successor's message.
+    /// A message that the commit sends. If the commit has a guard, no other commit may use this
+    /// message id. A commit that settles a task puts the claim number into it; otherwise a worker
+    /// that lost the task would find the message of its successor.
     Message {
-        /// The run it is sent to.
+        /// The receiving run.
         run_key: RunKey,
         /// The message.
         message_id: MessageId,
     },
-    /// A task that it enqueues. Once somebody settles that task, the trace is gone.
+    /// A task that the commit enqueues. The row disappears when the task is settled.
     Task(TaskId),
-    /// Nothing stays that could not be another's too: the commit only moves or removes a task that
-    /// the sender holds, or leaves its dead letter. Sent again it conflicts, and the sender learns
-    /// from the task's row what became of it.
+    /// The commit leaves no row of its own: it only moves or removes a task that the sender holds,
+    /// or writes its dead letter. Sent again it conflicts, and the sender reads the task's row to
+    /// learn the outcome.
     Nothing,
 }
 
 impl CommitKey {
     fn of(ops: &[Op]) -> Self {
-        // The strongest trace wins: a run and an event can never be removed by somebody else
-        // while the sender is still asking.
+        // Choose the most durable row: nobody can remove a run or an event while the sender still
+        // asks.
         let rank = |key: &CommitKey| match key {
             CommitKey::Run(_) => 0,
             CommitKey::Event { .. } => 1,
@@ -155,37 +159,37 @@ impl CommitKey {
             CommitKey::Task(_) => 3,
             CommitKey::Nothing => 4,
         };
-        ops.iter().filter_map(Op::trace).min_by_key(rank).unwrap_or(CommitKey::Nothing)
+        ops.iter().filter_map(Op::commit_key).min_by_key(rank).unwrap_or(CommitKey::Nothing)
     }
 }
 
-/// What must be true of a run for a commit to hold.
+/// The condition on a run that must hold for a commit to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunGuard {
     /// No run has this key, nor the (namespace, workflow, id, generation) of the `CreateRun` op.
     Absent {
-        /// The run to be created.
+        /// The run to create.
         run_key: RunKey,
-        /// What to answer if there is one.
+        /// The answer if the run exists.
         on_existing: OnExisting,
     },
-    /// The sender holds the turn, and the ledger ends where the sender saw it end.
+    /// The sender holds the turn and knows the end of the ledger.
     Held {
         /// The run.
         run_key: RunKey,
-        /// The end of the ledger that was decided from.
+        /// The end of the ledger that the sender decided from.
         head: Head,
-        /// The hold it is made under.
+        /// The sender's hold.
         hold: Hold,
     },
-    /// Nobody holds the turn, and the ledger ends where the sender saw it end: the commit takes
-    /// the turn, and keeps it unless its `SetRun` releases it.
+    /// Nobody holds the turn, and the sender knows the end of the ledger. The commit claims the
+    /// turn, and keeps it unless its `SetRun` releases it.
     Free {
         /// The run.
         run_key: RunKey,
-        /// The end of the ledger that was decided from.
+        /// The end of the ledger that the sender decided from.
         head: Head,
-        /// Who takes the turn.
+        /// The worker that claims the turn.
         worker: WorkerKey,
     },
 }
@@ -200,7 +204,7 @@ impl RunGuard {
         }
     }
 
-    /// The head it expects; none if the run must not exist.
+    /// The expected head; `None` if the run must not exist.
     pub fn head(&self) -> Option<Head> {
         match self {
             Self::Absent { .. } => None,
@@ -209,72 +213,72 @@ impl RunGuard {
     }
 }
 
-/// What to answer when the run that is to be created exists.
+/// The answer when the run to create exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnExisting {
-    /// `Committed` with the existing run if its input has the same hash, else a conflict.
+    /// `Committed` with the existing run if its input has the same hash, otherwise a conflict.
     Return,
     /// A conflict.
     Refuse,
 }
 
-/// The sender holds this task.
+/// The condition that the sender holds a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskGuard {
     /// The task.
     pub task_id: TaskId,
-    /// The hold it is settled under.
+    /// The sender's hold.
     pub hold: Hold,
 }
 
-/// One row-level write. A store applies it; it never opens a payload.
+/// One row-level write. A store applies it and never parses a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an op is written only as part of a commit"]
 pub enum Op {
-    /// Inserts a run as it stands, its labels too. Its first events are in the same commit.
+    /// Inserts a run and its labels. Its first events are in the same commit.
     CreateRun(Box<Run>),
     /// Changes the guarded run.
     SetRun(Box<RunChange>),
     /// Appends to the ledger of the guarded run, or of one that this commit creates.
     AppendEvent {
-        /// The event, with its place and hash.
+        /// The event, with its ordinal and hash.
         event: Event,
-        /// Whether its cause has to be looked up.
+        /// Whether the store must look up the cause.
         cause: CauseCheck,
     },
-    /// Inserts or replaces a step. A settled one is never replaced.
+    /// Inserts or replaces a step. A settled step is never replaced.
     PutStep(Box<Step>),
     /// Sends a message to any run.
     PutMessage(Box<NewMessage>),
-    /// Marks a message of the guarded run as consumed. It must not have been.
+    /// Marks a message of the guarded run as consumed. It must not be consumed already.
     ConsumeMessage {
         /// The run.
         run_key: RunKey,
         /// The message.
         seq: u64,
-        /// Who consumes it.
+        /// The step that consumes it.
         by: StepKey,
-        /// When.
+        /// The time.
         at: Timestamp,
     },
-    /// Inserts a task as it stands.
+    /// Inserts a task.
     Enqueue(Box<Task>),
-    /// Gives the guarded task back, to be tried again.
+    /// Releases the guarded task for another attempt.
     Reschedule(Box<Reschedule>),
-    /// Removes a task: the guarded one, or any of the guarded run's. One that is gone is no error,
-    /// unless it is the guarded one.
+    /// Removes a task: the guarded one, or any task of the guarded run. It is not an error if the
+    /// task does not exist, unless it is the guarded one.
     Settle {
         /// The task.
         task_id: TaskId,
     },
-    /// Keeps what a task was when it is given up; `Settle` removes the task itself. One that was
-    /// requeued since it was given up last is replaced.
+    /// Stores a task that is given up; `Settle` removes the task itself. Replaces an earlier dead
+    /// letter of the task that was requeued.
     DeadLetter(Box<DeadLetter>),
-    /// Marks a dead letter as requeued. It must be there, and not be requeued.
+    /// Marks a dead letter as requeued. It must exist and must not be requeued already.
     Requeue {
-        /// The task that died.
+        /// The task that was given up.
         task_id: TaskId,
-        /// When.
+        /// The time.
         at: Timestamp,
     },
     /// Adds a log line.
@@ -284,7 +288,7 @@ pub enum Op {
 }
 
 impl Op {
-    fn trace(&self) -> Option<CommitKey> {
+    fn commit_key(&self) -> Option<CommitKey> {
         match self {
             Op::CreateRun(run) => Some(CommitKey::Run(run.run_key)),
             Op::AppendEvent { event, .. } => Some(CommitKey::Event {
@@ -302,16 +306,16 @@ impl Op {
     }
 }
 
-/// Whether a store has to look for an event's cause.
+/// Whether a store must look up the cause of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CauseCheck {
-    /// The guard or the commit itself vouches for it.
+    /// The guard or the commit itself proves that the cause exists.
     Known,
-    /// The user named it: it must be in the commit, or durable in the same namespace.
-    Look,
+    /// The user named the cause: it must be in the commit, or stored in the same namespace.
+    LookUp,
 }
 
-/// What becomes of the guarded run's row. Fields that are `None` stay as they are.
+/// A change of the guarded run's row. Fields that are `None` do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunChange {
     /// The run.
@@ -322,13 +326,13 @@ pub struct RunChange {
     pub cursor: EventId,
     /// The status.
     pub status: Option<RunStatus>,
-    /// What it ended with.
+    /// The output.
     pub output: Option<Body>,
-    /// Why it failed.
+    /// The error.
     pub error: Option<Body>,
     /// The model's snapshot.
     pub state: Option<Body>,
-    /// When it must have ended.
+    /// The time by which the run must end.
     pub deadline_at: Option<Timestamp>,
     /// When its first turn was committed.
     pub started_at: Option<Timestamp>,
@@ -336,9 +340,9 @@ pub struct RunChange {
     pub ended_at: Option<Timestamp>,
     /// Retention does not delete the run before this time.
     pub retention_until: Option<Timestamp>,
-    /// When this happened.
+    /// The time of this change.
     pub updated_at: Timestamp,
-    /// What becomes of the turn.
+    /// The change of the turn.
     pub turn: TurnChange,
 }
 
@@ -363,69 +367,70 @@ impl RunChange {
     }
 }
 
-/// What becomes of a turn when its holder commits.
+/// The change of a turn by a commit of its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TurnChange {
-    /// The holder keeps it.
+    /// The holder keeps the turn.
     Keep,
-    /// The holder gives it back. It is ready at once if there are messages beyond `seen`,
-    /// unless the run is paused or has ended.
+    /// The holder releases the turn. It is ready at once if there are messages beyond `seen`,
+    /// unless the run has ended.
     Release {
-        /// When it becomes ready otherwise.
+        /// When the turn becomes ready otherwise.
         wake: Wake,
-        /// The run's `accepted` counter as the holder read it together with the messages.
+        /// The value of the run's `accepted` counter that the holder read together with the
+        /// messages.
         seen: u64,
     },
 }
 
-/// A message to be sent.
+/// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMessage {
-    /// The run it is sent to.
+    /// The receiving run.
     pub run_key: RunKey,
-    /// The sender's id for it; a second one with the same id is the same message.
+    /// The sender's id of the message. A second message with the same id is a duplicate.
     pub message_id: MessageId,
-    /// What it is.
+    /// The kind.
     pub kind: MessageKind,
-    /// Its name.
+    /// The name.
     pub name: MessageName,
-    /// What it carries.
+    /// The body.
     pub body: Option<Body>,
-    /// What caused it to be sent.
+    /// The cause.
     pub caused_by: Option<CausalRef>,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// Whether the commit fails if the run is gone or has ended: so if sending it is what the
-    /// caller asked for. A result for a run that has ended is dropped instead.
+    /// Whether the commit fails if the run does not exist or has ended. Set it if the caller asked
+    /// to send this message. A result for a run that has ended is dropped instead.
     pub required: bool,
 }
 
-/// How a task is given back.
+/// A change that releases a task for another attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reschedule {
     /// The task.
     pub task_id: TaskId,
     /// When it becomes ready.
     pub wake: Wake,
-    /// How often it failed by now.
+    /// How many attempts have failed.
     pub attempt: u32,
-    /// The errors of its failed attempts, all of them.
+    /// The errors of all failed attempts.
     pub errors: Option<Body>,
-    /// Whether nothing was done with it, so that how often it was taken away from workers that died
-    /// or stalled still counts.
+    /// Whether no attempt was made. In that case the count of reclaims from dead or stalled workers
+    /// is kept.
     pub untried: bool,
 }
 
 /// A statement of user SQL.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
-    /// One statement, with the placeholders of its database.
+    /// One statement, with the placeholder syntax of its database.
     pub sql: Arc<str>,
     /// Its parameters.
     pub params: Vec<SqlValue>,
 }
 
-// Commits are compared in tests and by the fold; a NaN parameter equals itself there.
+// Commits are compared in tests. A NaN parameter is not equal to itself, which no caller relies on.
 impl Eq for Statement {}
 
 /// A parameter of user SQL.
@@ -433,7 +438,7 @@ impl Eq for Statement {}
 pub enum SqlValue {
     /// NULL.
     Null,
-    /// A truth value; 0 or 1 on SQLite.
+    /// A boolean; 0 or 1 on SQLite.
     Bool(bool),
     /// An integer.
     Int(i64),
@@ -445,83 +450,83 @@ pub enum SqlValue {
     Bytes(Bytes),
 }
 
-/// What a commit that holds has led to.
+/// The result of a successful commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The run that the guard names; the existing one if a create found it.
+    /// The guarded run; the existing one if a create found it.
     pub run_key: Option<RunKey>,
-    /// Whether nothing was written now, because the same commit, or a create with the same
-    /// input, was written before.
+    /// Whether nothing was written now, because the same commit, or a create with the same input,
+    /// was written before.
     pub repeated: bool,
     /// The guarded run's `accepted` counter after the commit; 0 if the guard names no run.
     pub accepted: u64,
-    /// The hold under which the sender has the turn after the commit, if it has it.
+    /// The sender's hold on the turn after the commit, if it still has one.
     pub hold: Option<Hold>,
-    /// What became of each message, in the order of the ops.
+    /// The result for each message, in the order of the ops.
     pub messages: Vec<Delivery>,
-    /// The store's clock when it was written.
+    /// The store's clock at the time of the write.
     pub now: Timestamp,
 }
 
-/// What became of a message.
+/// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It is in the mailbox, under this number.
+    /// The message is in the mailbox.
     Accepted {
         /// Its sequence number.
         seq: u64,
     },
-    /// It was there already, under this number.
+    /// The message was in the mailbox already.
     Duplicate {
         /// Its sequence number.
         seq: u64,
     },
-    /// The run is gone or has ended, and the message was not required.
+    /// The run does not exist or has ended, and the message was not required.
     Dropped,
 }
 
-/// Why a commit did not hold. Except for `Unknown`, nothing was written.
+/// The reasons why a commit failed. Except for `Unknown`, nothing was written.
 #[derive(Debug, Clone)]
 pub enum CommitError {
     /// A guard failed.
     Conflict(Conflict),
-    /// Something that the commit names does not take it.
+    /// A row that the commit names does not accept the change.
     Refused(Refusal),
-    /// The user's own SQL failed.
+    /// The user's SQL failed.
     UserSql {
-        /// Whether it broke a unique key.
+        /// Whether it violated a unique constraint.
         unique: bool,
-        /// What the database said.
+        /// The message of the database.
         message: String,
     },
-    /// The commit is not well-formed, too large, or breaks a rule that the database enforces.
+    /// The commit is malformed, too large, or violates a constraint of the database.
     Invalid(Arc<Error>),
-    /// The store could not write it; the same commit may succeed later.
+    /// The store could not write the commit. The same commit may succeed later.
     Unavailable(Arc<Error>),
-    /// The answer was lost: send the same commit again.
+    /// The answer was lost. Send the same commit again.
     Unknown(Arc<Error>),
 }
 
 /// The guard that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conflict {
-    /// There is no such run.
+    /// The run does not exist.
     RunMissing {
         /// The run.
         run_key: RunKey,
     },
-    /// The ledger ends elsewhere.
+    /// The ledger has another end.
     RunHead {
         /// The run.
         run_key: RunKey,
-        /// Where it ends.
+        /// The end of the ledger.
         found: Head,
     },
-    /// The turn is held by somebody else, or under another claim, or by nobody.
+    /// Another worker holds the turn, or the hold has another claim number, or nobody holds it.
     RunHold {
         /// The run.
         run_key: RunKey,
-        /// Who holds it.
+        /// The current hold.
         found: Option<Hold>,
     },
     /// The run exists.
@@ -531,21 +536,21 @@ pub enum Conflict {
         /// Whether it was created with the same input.
         same_input: bool,
     },
-    /// There is no such task: it was settled.
+    /// The task does not exist: it was settled.
     TaskMissing {
         /// The task.
         task_id: TaskId,
     },
-    /// The task is held by somebody else, or under another claim, or by nobody.
+    /// Another worker holds the task, or the hold has another claim number, or nobody holds it.
     TaskHold {
         /// The task.
         task_id: TaskId,
-        /// Who holds it.
+        /// The current hold.
         found: Option<Hold>,
     },
 }
 
-/// What did not take a commit.
+/// The reasons why a row does not accept a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// A required message was sent to a run that does not exist.
@@ -553,62 +558,62 @@ pub enum Refusal {
         /// The run.
         run_key: RunKey,
     },
-    /// A required message was sent to a run that has ended, or its free turn was to be taken.
+    /// The run has ended. The commit sends it a required message or claims its free turn.
     RunEnded {
         /// The run.
         run_key: RunKey,
-        /// How it ended.
+        /// The status with which it ended.
         status: RunStatus,
     },
-    /// An event names a cause that is not there.
+    /// An event names a cause that does not exist.
     CauseMissing {
         /// The cause.
         cause: CausalRef,
     },
-    /// A step that has its result was to be changed.
+    /// The commit changes a step that is settled.
     StepSettled {
         /// The step.
         step_key: StepKey,
     },
-    /// A message was to be consumed that is not there or was consumed.
+    /// The commit consumes a message that does not exist or is consumed already.
     MessageConsumed {
         /// The message.
         seq: u64,
     },
-    /// A dead letter was to be requeued that is not there or was requeued.
+    /// The commit requeues a dead letter that does not exist or is requeued already.
     DeadLetterMissing {
-        /// The task that died.
+        /// The task that was given up.
         task_id: TaskId,
     },
 }
 
 impl CommitError {
     /// A stable code.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::Conflict(conflict) => match conflict {
-                Conflict::RunMissing { .. } => "RUN_NOT_FOUND",
-                Conflict::RunHead { .. } => "RUN_HEAD_CONFLICT",
-                Conflict::RunHold { .. } => "RUN_HOLD_CONFLICT",
-                Conflict::RunExists { .. } => "RUN_EXISTS",
-                Conflict::TaskMissing { .. } => "TASK_NOT_FOUND",
-                Conflict::TaskHold { .. } => "TASK_HOLD_CONFLICT",
+                Conflict::RunMissing { .. } => ErrorCode::RunNotFound,
+                Conflict::RunHead { .. } => ErrorCode::RunHeadConflict,
+                Conflict::RunHold { .. } => ErrorCode::RunHoldConflict,
+                Conflict::RunExists { .. } => ErrorCode::RunExists,
+                Conflict::TaskMissing { .. } => ErrorCode::TaskNotFound,
+                Conflict::TaskHold { .. } => ErrorCode::TaskHoldConflict,
             },
             Self::Refused(refusal) => match refusal {
-                Refusal::RunMissing { .. } => "RUN_NOT_FOUND",
-                Refusal::RunEnded { .. } => "RUN_TERMINAL",
-                Refusal::CauseMissing { .. } => "CAUSE_NOT_FOUND",
-                Refusal::StepSettled { .. } => "STEP_SETTLED",
-                Refusal::MessageConsumed { .. } => "MESSAGE_CONSUMED",
-                Refusal::DeadLetterMissing { .. } => "DEAD_LETTER_NOT_FOUND",
+                Refusal::RunMissing { .. } => ErrorCode::RunNotFound,
+                Refusal::RunEnded { .. } => ErrorCode::RunTerminal,
+                Refusal::CauseMissing { .. } => ErrorCode::CauseNotFound,
+                Refusal::StepSettled { .. } => ErrorCode::StepSettled,
+                Refusal::MessageConsumed { .. } => ErrorCode::MessageConsumed,
+                Refusal::DeadLetterMissing { .. } => ErrorCode::DeadLetterNotFound,
             },
-            Self::UserSql { unique: true, .. } => "USER_SQL_UNIQUE",
-            Self::UserSql { .. } => "USER_SQL_FAILED",
+            Self::UserSql { unique: true, .. } => ErrorCode::UserSqlUnique,
+            Self::UserSql { .. } => ErrorCode::UserSqlFailed,
             Self::Invalid(error) | Self::Unavailable(error) | Self::Unknown(error) => error.code(),
         }
     }
 
-    /// What a caller can do about it.
+    /// The kind, which says what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Conflict(_) => ErrorKind::Conflict,
@@ -618,15 +623,15 @@ impl CommitError {
         }
     }
 
-    /// What it says, with its source and without its code.
+    /// The message with its source and without its code.
     pub fn message(&self) -> String {
         match self {
             Self::Conflict(conflict) => conflict.to_string(),
             Self::Refused(refusal) => refusal.to_string(),
             Self::UserSql { unique: true, message } => {
-                format!("the step's own SQL breaks a unique key: {message}")
+                format!("the step's SQL violates a unique constraint: {message}")
             }
-            Self::UserSql { message, .. } => format!("the step's own SQL failed: {message}"),
+            Self::UserSql { message, .. } => format!("the step's SQL failed: {message}"),
             Self::Invalid(error) | Self::Unavailable(error) | Self::Unknown(error) => {
                 match std::error::Error::source(&**error) {
                     Some(source) => format!("{}: {source}", error.message()),
@@ -636,10 +641,10 @@ impl CommitError {
         }
     }
 
-    /// Whether the same commit can succeed later without anybody changing anything.
+    /// Whether the same commit can succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         match self {
-            // A store that was closed is closed for good, although nothing was written.
+            // Nothing was written to a closed store either, but it stays closed.
             Self::Unavailable(error) | Self::Unknown(error) => error.is_retryable(),
             _ => false,
         }
@@ -657,7 +662,7 @@ impl fmt::Display for CommitError {
 
 impl std::error::Error for CommitError {}
 
-fn shown(hold: &Option<Hold>) -> String {
+fn display_holder(hold: &Option<Hold>) -> String {
     match hold {
         Some(hold) => format!("worker {} under claim {}", hold.worker, hold.claim_no),
         None => "nobody".to_owned(),
@@ -667,25 +672,25 @@ fn shown(hold: &Option<Hold>) -> String {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RunMissing { run_key } => write!(f, "there is no run {run_key}"),
+            Self::RunMissing { run_key } => write!(f, "run {run_key} does not exist"),
             Self::RunHead { run_key, found } => {
                 let next = found.next_ordinal;
-                write!(f, "the ledger of run {run_key} has moved on: its next ordinal is {next}")
+                write!(f, "the ledger of run {run_key} has changed: its next ordinal is {next}")
             }
             Self::RunHold { run_key, found } => {
-                write!(f, "the turn of run {run_key} is held by {}", shown(found))
+                write!(f, "the turn of run {run_key} is held by {}", display_holder(found))
             }
             Self::RunExists { run_key, same_input: true } => {
-                write!(f, "the run exists, with the same input, as {run_key}")
+                write!(f, "the run exists with the same input as {run_key}")
             }
             Self::RunExists { run_key, .. } => {
-                write!(f, "the run exists, with another input, as {run_key}")
+                write!(f, "the run exists with another input as {run_key}")
             }
             Self::TaskMissing { task_id } => {
-                write!(f, "there is no task {task_id}: it was settled or never enqueued")
+                write!(f, "task {task_id} does not exist: it was settled or never enqueued")
             }
             Self::TaskHold { task_id, found } => {
-                write!(f, "task {task_id} is held by {}", shown(found))
+                write!(f, "task {task_id} is held by {}", display_holder(found))
             }
         }
     }
@@ -695,22 +700,22 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RunMissing { run_key } => {
-                write!(f, "there is no run {run_key} to take the message")
+                write!(f, "the receiver of the message, run {run_key}, does not exist")
             }
             Self::RunEnded { run_key, status } => {
-                write!(f, "run {run_key} is {status} and takes nothing more")
+                write!(f, "run {run_key} is {status} and accepts no more changes")
             }
             Self::CauseMissing { cause } => {
-                write!(f, "the cause {} is not in the run's namespace", cause.canonical())
+                write!(f, "the cause {} does not exist in the run's namespace", cause.canonical())
             }
             Self::StepSettled { step_key } => {
-                write!(f, "step {step_key:?} has its result already")
+                write!(f, "step {step_key:?} is settled already")
             }
             Self::MessageConsumed { seq } => {
-                write!(f, "message {seq} is not there or was consumed already")
+                write!(f, "message {seq} does not exist or was consumed already")
             }
             Self::DeadLetterMissing { task_id } => {
-                write!(f, "there is no dead letter {task_id}, or it was requeued already")
+                write!(f, "dead letter {task_id} does not exist or was requeued already")
             }
         }
     }

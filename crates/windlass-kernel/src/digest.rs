@@ -1,4 +1,4 @@
-//! Fingerprints: SHA-256 where order and tampering matter, setsum where a map is compared.
+//! Digests: SHA-256 for order and tamper detection, setsum for comparing maps.
 
 use std::{fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::canonical;
 
-/// Why a text is not a digest.
+/// A text that is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a digest: write `{prefix}` and 64 lowercase hex digits")]
 pub struct Error {
@@ -24,14 +24,14 @@ pub struct Sha256Digest([u8; 32]);
 impl Sha256Digest {
     const PREFIX: &str = "sha256:";
 
-    /// The digest of some bytes.
+    /// Hashes bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The digest of a list of parts, each behind its length (u64, little endian).
+    /// Hashes a list of parts, each preceded by its length (u64, little endian).
     ///
-    /// The lengths make the borders count: `["ab", "c"]` and `["a", "bc"]` differ.
+    /// The lengths mark where a part ends: `["ab", "c"]` and `["a", "bc"]` differ.
     pub fn of_parts(parts: &[&[u8]]) -> Self {
         let mut hasher = Sha256::new();
         for part in parts {
@@ -41,7 +41,7 @@ impl Sha256Digest {
         Self(hasher.finalize().into())
     }
 
-    /// A digest from bytes that a store kept.
+    /// Wraps the bytes of a stored digest.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -51,46 +51,46 @@ impl Sha256Digest {
         &self.0
     }
 
-    /// Writes it as text.
+    /// Appends the text form.
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(Self::PREFIX.as_bytes());
         let from = to.len();
         to.resize(from + 2 * self.0.len(), 0);
-        // Two digits a byte: the room is right.
+        // The slice has two bytes for each byte of the digest, so this cannot fail.
         let _ = hex::encode_to_slice(self.0, &mut to[from..]);
     }
 }
 
 /// A setsum digest of a JSON value or of a map of them, written `setsum:v1:<lowerhex>`.
 ///
-/// It says whether two values are the same without showing them. It is no proof against somebody
-/// who makes up values on purpose; the ledger's hash chain is SHA-256.
+/// Compares values without showing them. It does not protect against values that are chosen to
+/// collide; the ledger's hash chain uses SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetsumDigest([u8; 32]);
 
 impl SetsumDigest {
     const PREFIX: &str = "setsum:v1:";
 
-    /// The digest of one value: a setsum over one element, its RFC 8785 canonical bytes.
+    /// Computes the digest of one value: a setsum over one element, its RFC 8785 canonical bytes.
     ///
-    /// Object keys may come in any order, array items may not. RFC 8785 rounds integers beyond
-    /// 2^53, so that two such ids could look the same; each that loses digits is one more element,
-    /// made of its path and its digits.
+    /// The order of object keys does not matter; the order of array items does. RFC 8785 rounds
+    /// integers beyond 2^53, so two large ids could get the same digest. Each integer that loses
+    /// digits therefore adds one more element, made of its path and its digits.
     pub fn value_digest(value: &Value) -> Self {
         Self::measure(value).0
     }
 
-    /// The digest of a map: a setsum over its (key, value digest) pairs, in whatever order.
+    /// Computes the digest of a map: a setsum over its (key, value digest) pairs, in any order.
     ///
-    /// An element is the key and the text of the value's digest, each behind its length (u64,
-    /// little endian). A map has each key once; the digest of an empty one is all zeros.
+    /// An element is the key and the text of the value's digest, each preceded by its length (u64,
+    /// little endian). Each key must occur once. The digest of an empty map is all zeros.
     pub fn map_digest<'a, K: AsRef<str>>(
         entries: impl IntoIterator<Item = (K, &'a Value)>,
     ) -> Self {
         Self::of_entries(entries.into_iter().map(|(key, value)| (key, Self::value_digest(value))))
     }
 
-    /// A digest from bytes that a store kept.
+    /// Wraps the bytes of a stored digest.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -100,10 +100,10 @@ impl SetsumDigest {
         &self.0
     }
 
-    /// The digest of a value and the length of its canonical form, in one pass over the bytes.
+    /// Computes the digest of a value and the length of its canonical form in one pass.
     pub(crate) fn measure(value: &Value) -> (Self, usize) {
-        // A `Value` has string keys, each once, and finite numbers, so this cannot fail unless
-        // some crate turns on serde_json's arbitrary precision; its plain text will do then.
+        // A `Value` has unique string keys and finite numbers, so this can fail only if some crate
+        // enables serde_json's arbitrary precision. The plain text is good enough then.
         let bytes = serde_json_canonicalizer::to_vec(value)
             .unwrap_or_else(|_| value.to_string().into_bytes());
         let mut setsum = Setsum::default();
@@ -112,7 +112,7 @@ impl SetsumDigest {
         (Self(setsum.digest()), bytes.len())
     }
 
-    /// [`Self::map_digest`] for values whose digests are known.
+    /// Computes [`Self::map_digest`] from the digests of the values.
     pub(crate) fn of_entries<K: AsRef<str>>(entries: impl IntoIterator<Item = (K, Self)>) -> Self {
         let mut setsum = Setsum::default();
         for (key, digest) in entries {
@@ -128,10 +128,10 @@ impl SetsumDigest {
     }
 }
 
-/// Adds an element for each integer that the canonical bytes do not tell from its neighbours.
+/// Adds an element for each integer that the canonical bytes round.
 ///
-/// A path is a list of length-prefixed steps behind a NUL byte, which canonical JSON never starts
-/// with, so that no element can be taken for one of another sort.
+/// The element begins with a NUL byte, which canonical JSON never does, so that it cannot equal the
+/// canonical bytes of any value. A path is a list of length-prefixed steps.
 fn insert_inexact_integers(setsum: &mut Setsum, value: &Value, path: &mut Vec<u8>) {
     let step = |path: &mut Vec<u8>, kind: u8, name: &[u8]| {
         path.push(kind);
@@ -165,7 +165,7 @@ fn length_prefix(bytes: &[u8]) -> [u8; 8] {
     (bytes.len() as u64).to_le_bytes()
 }
 
-/// Only one spelling is read, so that digests can be compared as text.
+/// Parses the only accepted spelling, so that digests can be compared as text.
 fn parse(text: &str, prefix: &'static str) -> Result<[u8; 32], Error> {
     let mut bytes = [0; 32];
     let is_lower_hex = |digits: &&str| !digits.bytes().any(|b| b.is_ascii_uppercase());
@@ -174,13 +174,13 @@ fn parse(text: &str, prefix: &'static str) -> Result<[u8; 32], Error> {
         .and_then(|digits| hex::decode_to_slice(digits, &mut bytes).ok())
         .map(|()| bytes)
         .ok_or_else(|| Error {
-            // Enough to find the text again, whatever somebody pasted here.
+            // Enough to find the text again, however long it is.
             text: text.chars().take(100).collect(),
             prefix,
         })
 }
 
-/// Both digests are read and written as their text.
+/// Implements text parsing and formatting for a digest type.
 macro_rules! as_text {
     ($digest:ident) => {
         impl fmt::Display for $digest {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_between_parts_count() {
+    fn boundaries_between_parts_count() {
         let lists: &[&[&[u8]]] =
             &[&[], &[b""], &[b"", b""], &[b"abc"], &[b"ab", b"c"], &[b"a", b"bc"], &[b"abc", b""]];
         let digests: std::collections::BTreeSet<_> =
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn setsum_elements_are_as_documented() {
+    fn setsum_elements_match_the_docs() {
         let value = json!({"b": [1, 2], "a": null});
         let mut expect = Setsum::default();
         expect.insert(br#"{"a":null,"b":[1,2]}"#);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_values_apart() {
+    fn distinguishes_values() {
         #[track_caller]
         fn check(left: &str, right: &str, same: bool) {
             let digest = |text| SetsumDigest::value_digest(&serde_json::from_str(text).unwrap());

@@ -1,7 +1,7 @@
-//! A commit in the making: events, seals and rows that belong together are written together.
+//! Builds a commit: events, seals and rows that belong together are written together.
 //!
-//! Models and tests build commits only through drafts, so an event can never be without its seal,
-//! and a row can never end where its ledger does not.
+//! Models and tests build commits only through drafts. A draft guarantees that each settled row has
+//! the event that seals it, and that a run's row has the head of its ledger.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,46 +18,47 @@ use crate::error::Error;
 use crate::ids::{
     EventId, ModelName, Namespace, RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
-use crate::ledger::{CausalRef, Head, Ledger, Seal, Stamp};
+use crate::ledger::run_events::{HOOK_ENQUEUED, WORKFLOW_ENQUEUED};
+use crate::ledger::{CausalRef, EventType, Head, Ledger, Seal, Stamp};
 use crate::limits::Limits;
-use crate::on_end::{EFFECT, Ending};
+use crate::on_end::{EFFECT, EndTask};
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
 use crate::time::Timestamp;
 
-/// What is known of a run before it exists.
+/// The data of a run to create.
 #[derive(Clone, Debug)]
 pub struct NewRun {
-    /// Names this generation.
+    /// Identifies this generation.
     pub run_key: RunKey,
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The program.
+    /// The workflow.
     pub workflow: WorkflowName,
     /// The model that runs it.
     pub model: ModelName,
-    /// The user's name for the run.
+    /// The user's id of the run.
     pub id: RunId,
-    /// Which generation it is.
+    /// The generation.
     pub generation: u32,
-    /// What it is started with.
+    /// The input.
     pub input: Body,
     /// The root and the parent, if it is a child.
     pub parent: Option<(RunKey, RunKey)>,
-    /// The branch of its parent's fork that it is.
+    /// The fork branch of the parent that the run executes.
     pub fork: Option<Arc<str>>,
-    /// Small strings to find it by.
+    /// Labels to find the run by.
     pub labels: BTreeMap<String, String>,
-    /// The trace context it is started in.
+    /// The W3C trace context of the caller.
     pub trace: Option<Arc<str>>,
-    /// What comes beside the input, a JSON object of strings.
+    /// Headers besides the input: a JSON object of strings.
     pub headers: Option<Arc<str>>,
-    /// What the commit that ends it enqueues; see [`crate::OnEnd`].
+    /// The task that the commit which ends the run enqueues; see [`crate::OnEnd`].
     pub on_end: Option<Arc<str>>,
-    /// When it must have ended.
+    /// The time by which it must end.
     pub deadline_at: Option<Timestamp>,
     /// Its turn: ready, due later, or held by its creator.
     pub turn: Turn,
-    /// What caused it; nothing but itself if there is nothing.
+    /// The cause; `None` if nothing but the run itself caused it.
     pub caused_by: Option<CausalRef>,
 }
 
@@ -103,7 +104,7 @@ impl NewRun {
     }
 }
 
-/// A commit in the making.
+/// A builder of a commit.
 #[derive(Debug)]
 pub struct Draft {
     guard: RunGuard,
@@ -111,32 +112,32 @@ pub struct Draft {
     subject: Subject,
     ledger: Ledger,
     ops: Vec<Op>,
-    on_end: Option<Box<Ending>>,
+    on_end: Option<Box<EndTask>>,
 }
 
 #[derive(Debug)]
 enum Subject {
     New(Box<Run>),
-    Old(Box<RunChange>),
+    Existing(Box<RunChange>),
 }
 
 impl Draft {
-    /// A commit that creates a run, with its `workflow.enqueued` event.
+    /// A draft that creates a run, with its `workflow.enqueued` event.
     pub fn create(new: NewRun, on_existing: OnExisting, stamp: Stamp) -> Result<Self, Error> {
         let guard = RunGuard::Absent { run_key: new.run_key, on_existing };
         let (run, ledger, event) = enqueued(new, stamp)?;
-        let on_end = Ending::of(&run);
-        let ops = room_for_ops(Some(event));
+        let on_end = EndTask::of(&run);
+        let ops = new_ops(Some(event));
         Ok(Self { guard, task: None, subject: Subject::New(run), ledger, ops, on_end })
     }
 
-    /// A commit under a hold of the run's turn.
+    /// A draft of a worker that holds the turn.
     pub fn held(run: &Run, hold: Hold, at: Timestamp) -> Self {
         let guard = RunGuard::Held { run_key: run.run_key, head: run.head, hold };
         Self::advancing(run, guard, at)
     }
 
-    /// A commit that takes a turn that nobody holds.
+    /// A draft that claims a turn which nobody holds.
     pub fn free(run: &Run, worker: WorkerKey, at: Timestamp) -> Self {
         let guard = RunGuard::Free { run_key: run.run_key, head: run.head, worker };
         Self::advancing(run, guard, at)
@@ -144,12 +145,12 @@ impl Draft {
 
     fn advancing(run: &Run, guard: RunGuard, at: Timestamp) -> Self {
         let mut change = RunChange::new(run.run_key, run.head, run.cursor, at);
-        // The commit of the first turn is what makes a run a started one.
+        // A run counts as started from its first committed turn.
         change.started_at = run.started_at.is_none().then_some(at);
-        let subject = Subject::Old(Box::new(change));
+        let subject = Subject::Existing(Box::new(change));
         let ledger = Ledger::of(run);
-        let on_end = Ending::of(run);
-        Self { guard, task: None, subject, ledger, ops: room_for_ops(None), on_end }
+        let on_end = EndTask::of(run);
+        Self { guard, task: None, subject, ledger, ops: new_ops(None), on_end }
     }
 
     /// Checks events against these limits instead of the defaults.
@@ -158,13 +159,13 @@ impl Draft {
         self
     }
 
-    /// Also requires that this task is held.
+    /// Also requires that the sender holds this task.
     pub fn guard_task(&mut self, guard: TaskGuard) -> &mut Self {
         self.task = Some(guard);
         self
     }
 
-    /// The head after what was drafted so far.
+    /// The head after the events of this draft.
     pub fn head(&self) -> Head {
         self.ledger.head()
     }
@@ -177,7 +178,7 @@ impl Draft {
     /// Appends a first-party event.
     pub fn event<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
@@ -215,10 +216,10 @@ impl Draft {
         Ok(stamp.event_id)
     }
 
-    /// Writes a step and the event that says so; the event seals the step.
+    /// Writes a step and its event. The event seals the step.
     pub fn step<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         step: Step,
         stamp: Stamp,
@@ -229,17 +230,17 @@ impl Draft {
         Ok(id)
     }
 
-    /// Writes a step that has no result yet, without an event.
+    /// Writes a step that is not settled, without an event.
     pub fn open_step(&mut self, step: Step) -> &mut Self {
         debug_assert!(!step.status.is_settled(), "a settled step needs the event that seals it");
         self.ops.push(Op::PutStep(Box::new(step)));
         self
     }
 
-    /// Consumes a message and appends the event that says so; the event seals its body.
+    /// Consumes a message and appends the event for it. The event seals the message's body.
     pub fn consume<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         message: &Message,
         by: StepKey,
@@ -252,10 +253,10 @@ impl Draft {
         Ok(id)
     }
 
-    /// As [`Draft::consume`], for a step whose result the message is: one event seals both.
+    /// Like [`Draft::consume`], for a message that settles a step. One event seals both.
     pub fn consume_into_step<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         message: &Message,
         step: Step,
@@ -274,7 +275,7 @@ impl Draft {
         self.also_create_with_state(new, None, stamp)
     }
 
-    /// As [`Draft::also_create`], with the model's snapshot.
+    /// Like [`Draft::also_create`], with a snapshot of the model.
     pub fn also_create_with_state(
         &mut self,
         new: NewRun,
@@ -302,7 +303,7 @@ impl Draft {
         self
     }
 
-    /// A step of the run as this commit writes it, if it does.
+    /// The step that this draft writes, if it writes that step.
     pub fn written_step(&self, key: &str) -> Option<&Step> {
         self.ops.iter().rev().find_map(|op| match op {
             Op::PutStep(step) if step.step_key.as_str() == key => Some(&**step),
@@ -310,15 +311,15 @@ impl Draft {
         })
     }
 
-    /// Takes back tasks that this commit would have enqueued. Answers whether there were any.
+    /// Removes tasks that this draft enqueues. Returns whether there were any.
     pub fn withdraw(&mut self, unwanted: impl Fn(&Task) -> bool) -> bool {
         let before = self.ops.len();
         self.ops.retain(|op| !matches!(op, Op::Enqueue(task) if unwanted(task)));
         self.ops.len() < before
     }
 
-    /// Removes a task of the run, once, or does not enqueue it in the first place: a commit that does
-    /// both is refused.
+    /// Removes a task of the run. If this draft enqueues the task, it drops that op instead: a
+    /// commit that does both is refused.
     pub fn settle(&mut self, task_id: TaskId) -> &mut Self {
         let settle = Op::Settle { task_id };
         if !self.withdraw(|task| task.task_id == task_id) && !self.ops.contains(&settle) {
@@ -333,7 +334,7 @@ impl Draft {
         self
     }
 
-    /// Runs the user's statements with this commit.
+    /// Runs the user's SQL statements in this commit.
     pub fn user_sql(&mut self, statements: Vec<Statement>) -> &mut Self {
         self.ops.push(Op::UserSql(statements));
         self
@@ -352,7 +353,7 @@ impl Draft {
     pub fn state(&mut self, state: Body) -> &mut Self {
         match &mut self.subject {
             Subject::New(run) => run.state = Some(state),
-            Subject::Old(change) => change.state = Some(state),
+            Subject::Existing(change) => change.state = Some(state),
         }
         self
     }
@@ -364,26 +365,26 @@ impl Draft {
         self
     }
 
-    /// Gives the turn back.
+    /// Releases the turn.
     pub fn release(&mut self, wake: Wake, seen: u64) -> &mut Self {
-        if let Subject::Old(change) = &mut self.subject {
+        if let Subject::Existing(change) = &mut self.subject {
             change.turn = TurnChange::Release { wake, seen };
         }
         self
     }
 
-    /// Leaves what the run's end enqueues to the generation that this commit creates.
-    pub fn hand_on_end(&mut self) -> &mut Self {
+    /// Does not enqueue the run's end task: the generation that this draft creates will do so.
+    pub fn skip_on_end(&mut self) -> &mut Self {
         self.on_end = None;
         self
     }
 
-    /// Ends the run with the event that says so; the event seals status, output and error. What the
-    /// run says is to be enqueued at its end is in the same commit, whoever sends it. What this commit
-    /// would have begun for the run's steps is not: nobody would look for it afterwards.
+    /// Ends the run and appends the event for it, which seals status, output and error. Enqueues
+    /// the run's end task. Drops the tasks that this draft enqueues for steps of the run, because
+    /// nobody would read their results.
     pub fn end<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         end: End,
         stamp: Stamp,
@@ -394,11 +395,11 @@ impl Draft {
             End::Terminated(error) => (RunStatus::Terminated, None, error),
         };
         self.withdraw(|task| task.step_key.is_some() && &*task.kind != EFFECT);
-        // The end stays the last event: the next generation is caused by it.
+        // The end must be the last event, because it causes the first event of the next generation.
         if let Some(ending) = self.on_end.take() {
             let (task, event_id) = ending.task(stamp)?;
             let payload = json!({ "task": task.task_id, "name": task.name });
-            self.sealed("hook.enqueued", &payload, &[], Stamp { event_id, ..stamp })?;
+            self.sealed(HOOK_ENQUEUED, &payload, &[], Stamp { event_id, ..stamp })?;
             self.ops.push(Op::Enqueue(Box::new(task)));
         }
         let seal = Seal::run_end(status, output.as_ref(), error.as_ref());
@@ -408,7 +409,7 @@ impl Draft {
             Subject::New(run) => {
                 (run.output, run.error, run.ended_at) = (output, error, Some(stamp.at));
             }
-            Subject::Old(change) => {
+            Subject::Existing(change) => {
                 (change.output, change.error) = (output, error);
                 change.ended_at = Some(stamp.at);
             }
@@ -416,14 +417,14 @@ impl Draft {
         Ok(id)
     }
 
-    /// The commit.
+    /// Builds the commit.
     pub fn finish(mut self) -> Commit {
         let own = match self.subject {
             Subject::New(mut run) => {
                 end_row(&mut run, &self.ledger);
                 Op::CreateRun(run)
             }
-            Subject::Old(mut change) => {
+            Subject::Existing(mut change) => {
                 change.head = self.ledger.head();
                 if let CausalRef::EventId { event_id } = self.ledger.cursor() {
                     change.cursor = event_id;
@@ -437,15 +438,16 @@ impl Draft {
 
     fn sealed<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
     ) -> Result<EventId, Error> {
         let op = self.ledger.append(event_type, payload, seals, stamp)?;
         self.ops.push(op);
-        // A row is never older than its last event, so whoever reads it stamps above both.
-        if let Subject::Old(change) = &mut self.subject {
+        // A row is never older than its last event, so a reader that stamps after the row also
+        // stamps after the event.
+        if let Subject::Existing(change) = &mut self.subject {
             change.updated_at = change.updated_at.max(stamp.at);
         }
         Ok(stamp.event_id)
@@ -454,25 +456,25 @@ impl Draft {
     fn set_status(&mut self, status: RunStatus) {
         match &mut self.subject {
             Subject::New(run) => run.status = status,
-            Subject::Old(change) => change.status = Some(status),
+            Subject::Existing(change) => change.status = Some(status),
         }
     }
 }
 
-/// How a run ends.
+/// The ways in which a run ends.
 #[derive(Clone, Debug)]
 pub enum End {
     /// With an output.
     Complete(Body),
     /// With an error.
     Errored(Body),
-    /// By somebody's hand, perhaps with a reason.
+    /// By an operator or a parent, with an optional reason.
     Terminated(Option<Body>),
 }
 
 impl RunChange {
-    /// Changes a run's row as a store does, except for the turn, which depends on the store's
-    /// clock. A holder that chains commits keeps its own row up to date with this.
+    /// Applies the change to a row as a store does, except for the turn, which depends on the
+    /// store's clock. A holder that sends several commits updates its copy of the row with this.
     pub fn apply_to(&self, run: &mut Run) {
         fn set<T: Clone>(field: &mut Option<T>, value: &Option<T>) {
             if value.is_some() {
@@ -496,8 +498,8 @@ impl RunChange {
     }
 }
 
-// What most commits need: the run, a step, its event and perhaps the end.
-fn room_for_ops(first: Option<Op>) -> Vec<Op> {
+// Most commits need four ops: the run, a step, its event and perhaps the end.
+fn new_ops(first: Option<Op>) -> Vec<Op> {
     let mut ops = Vec::with_capacity(4);
     ops.extend(first);
     ops
@@ -507,12 +509,12 @@ fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Box<Run>, Ledger, Op), Error> 
     let caused_by = new.caused_by.unwrap_or(CausalRef::run(new.run_key));
     let run = Box::new(new.row(stamp.at));
     let mut ledger = Ledger::starting(&run, caused_by);
-    let event = ledger.append("workflow.enqueued", &EnqueuedPayload::of(&run), &[], stamp)?;
+    let event = ledger.append(WORKFLOW_ENQUEUED, &EnqueuedPayload::of(&run), &[], stamp)?;
     Ok((run, ledger, event))
 }
 
-// The input itself is covered by the genesis hash; what stands here is for people. Members stand in
-// the order of their names, as the canonical form wants them.
+// For people to read; the genesis hash already covers the input. The members are sorted by name, as
+// canonical JSON requires.
 #[derive(Serialize)]
 struct EnqueuedPayload<'a> {
     generation: u32,

@@ -1,4 +1,4 @@
-//! Durations as people write them ("10 seconds", "3 days", `250` ms), to the microsecond.
+//! Durations as people write them ("10 seconds", "3 days", `250` ms), with microsecond precision.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -7,7 +7,7 @@ use jiff::{Span, SpanRelativeTo};
 /// The longest duration that is accepted: 3650 days, about ten years.
 pub const DURATION_MAX: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 
-/// Why something is not a duration.
+/// The reasons why a text or number is not a duration.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     Syntax {
         /// The text, shortened if it is long.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The text counts in months or years.
@@ -50,8 +50,8 @@ pub enum Error {
 
 /// Reads a duration: "10 seconds", "3 days", "1h 30m", "1.5 hours", "PT10S", or "250" for ms.
 ///
-/// A day is 24 hours and a week 7 days. What is finer than a microsecond is rounded up, so that
-/// nothing that was asked for becomes nothing.
+/// A day is 24 hours and a week is 7 days. Fractions of a microsecond are rounded up, so that a
+/// positive duration never becomes zero.
 ///
 /// ```
 /// # use windlass_kernel::duration::parse_duration;
@@ -67,13 +67,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     if let Some(result) = parse_millis(trimmed) {
         return result;
     }
-    // To jiff "1,000 ms" is one millisecond with a decimal comma, to most of us it is a second.
+    // jiff reads "1,000 ms" as one millisecond with a decimal comma; most people mean one second.
     let digit_comma_digit =
         |w: &[u8]| w[0].is_ascii_digit() && w[1] == b',' && w[2].is_ascii_digit();
     if trimmed.as_bytes().windows(3).any(digit_comma_digit) {
         return Err(Error::Syntax {
             text: shorten(text),
-            reason: "a comma inside a number could mean two things".into(),
+            reason: "a comma inside a number is ambiguous".into(),
         });
     }
     match trimmed.parse() {
@@ -82,7 +82,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     }
 }
 
-/// Writes a duration in a short form that [`parse_duration`] reads back: "1h 30m", "250ms", "3d".
+/// Formats a duration in a short form that [`parse_duration`] can read: "1h 30m", "250ms", "3d".
 pub fn format_duration(duration: Duration) -> String {
     let duration = round_up_to_micros(duration);
     let (seconds, micros) = (duration.as_secs(), u64::from(duration.subsec_micros()));
@@ -106,11 +106,11 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// What a user may pass where a duration is asked for: a text, a [`Duration`], or milliseconds.
+/// The types that are accepted as a duration: a text, a [`Duration`], or milliseconds.
 ///
-/// There is none for floats: `1.5` would leave open whether that is seconds or milliseconds.
+/// Floats do not implement it: `1.5` could mean seconds or milliseconds.
 pub trait IntoDuration {
-    /// The duration, checked against the same bounds as [`parse_duration`].
+    /// Converts to a duration within the bounds of [`parse_duration`].
     fn into_duration(self) -> Result<Duration, Error>;
 }
 
@@ -164,13 +164,13 @@ impl IntoDuration for i32 {
     }
 }
 
-/// A bare integer is milliseconds; anything else is none of this function's business.
+/// Parses a bare integer as milliseconds. Returns `None` for any other text.
 fn parse_millis(text: &str) -> Option<Result<Duration, Error>> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // The digits fail to parse only because there are too many of them.
+    // A text of digits fails to parse only if the number is too large.
     let result = match text.parse::<i64>() {
         Ok(millis) => millis.into_duration(),
         Err(_) if text.starts_with('-') => Err(Error::Negative { text: shorten(text) }),
@@ -194,8 +194,8 @@ fn from_span(span: &Span, text: &str) -> Result<Duration, Error> {
         .ok_or_else(|| Error::TooLong { text: text() })
 }
 
-/// Finds out whether jiff refused the text itself or the size of its numbers, which its error
-/// does not tell: the same text with small numbers then reads well.
+/// jiff's error does not say whether the text or the size of its numbers is wrong. If the same text
+/// with small numbers parses, the numbers were too large.
 fn why_unreadable(text: &str, trimmed: &str, error: &jiff::Error) -> Error {
     match with_small_numbers(trimmed).parse::<Span>() {
         Ok(span) => match from_span(&span, text) {
@@ -206,7 +206,7 @@ fn why_unreadable(text: &str, trimmed: &str, error: &jiff::Error) -> Error {
     }
 }
 
-/// The text with a 1 in place of each run of ten digits or more, except after a decimal point.
+/// Replaces each run of ten or more digits by a 1, except after a decimal point.
 fn with_small_numbers(text: &str) -> String {
     const DIGITS_LARGE: usize = 10;
     let mut small = String::new();
@@ -237,7 +237,7 @@ fn round_up_to_micros(duration: Duration) -> Duration {
     duration.saturating_add(Duration::from_nanos(u64::from(1_000 - rest)))
 }
 
-/// Error messages quote what they were given, but not all of a megabyte.
+/// Cuts a text that an error message quotes.
 fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 120;
     match text.char_indices().nth(CHARS_MAX) {
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_common_spellings() {
         #[track_caller]
         fn check(text: &str, micros: u64) {
             let got = parse_duration(text).unwrap_or_else(|error| panic!("{error}"));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_text_and_a_way_out() {
+    fn errors_name_the_text_and_a_fix() {
         #[track_caller]
         fn check(text: &str, expect: &[&str]) {
             let error = parse_duration(text).unwrap_err().to_string();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_short_form() {
+    fn formats_the_short_form() {
         #[track_caller]
         fn check(duration: Duration, expect: &str) {
             assert_eq!(format_duration(duration), expect);
@@ -377,13 +377,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_form_reads_back(micros in 0..=DURATION_MAX.as_micros() as u64) {
+        fn the_short_form_parses_back(micros in 0..=DURATION_MAX.as_micros() as u64) {
             let duration = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in any::<String>(), number in "-?P?T?[0-9., ]{0,40}[a-zA-Z ]{0,8}") {
+        fn no_text_causes_a_panic(text in any::<String>(), number in "-?P?T?[0-9., ]{0,40}[a-zA-Z ]{0,8}") {
             let _ = parse_duration(&text);
             let _ = parse_duration(&number);
         }

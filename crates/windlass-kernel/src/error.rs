@@ -1,45 +1,51 @@
 //! One error type: a kind to branch on, a stable code, a message, a source to read.
 
+mod code;
+
 use std::fmt;
 
-/// What a caller can do about an error.
+pub use code::{ErrorCode, UnknownCode};
+
+/// The class of an error, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// The request is wrong and stays wrong.
     Invalid,
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     NotFound,
-    /// Somebody else was first: read again, then decide.
+    /// Another writer came first: read again, then decide.
     Conflict,
-    /// The request is right but what it names does not take it (a message to an ended run).
+    /// The request is valid, but its target does not accept it (a message to an ended run).
     Refused,
-    /// The user's own SQL failed.
+    /// The user's SQL statement failed.
     UserSql,
-    /// The user's own program ended with an error.
+    /// The user's program returned an error.
     Failed,
-    /// The call may or may not have had its effect: send the same commit again.
+    /// The call may or may not have had its effect. Send the same commit again.
     Unknown,
-    /// Nothing was written and the same call may succeed later.
+    /// Nothing was written. The same call may succeed later.
     Unavailable,
-    /// The store does not take this call for good: closed, foreign, newer than this build.
+    /// The store will never accept this call: it is closed, belongs to another application, or is
+    /// newer than this build.
     Closed,
-    /// What is stored is not what was written.
+    /// The stored data is damaged.
     Corrupt,
-    /// A fault of Windlass.
+    /// A bug in Windlass.
     Internal,
 }
 
 /// An error with a stable code.
 pub struct Error {
     kind: ErrorKind,
-    code: &'static str,
+    code: ErrorCode,
     message: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
-    /// A new error. `code` is in upper snake case and has a page below docs/errors.
-    pub fn new(kind: ErrorKind, code: &'static str, message: impl Into<String>) -> Self {
+    /// A new error. `message` says what failed, on what, why, and what to do.
+    pub fn new(kind: ErrorKind, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { kind, code, message: message.into(), source: None }
     }
 
@@ -52,18 +58,18 @@ impl Error {
         self
     }
 
-    /// Stored data that cannot be what was written.
+    /// An error about damaged stored data.
     pub fn corrupt(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Corrupt, "STORE_CORRUPT", message)
+        Self::new(ErrorKind::Corrupt, ErrorCode::StoreCorrupt, message)
     }
 
-    /// What a caller can do about it.
+    /// The kind, which says what a caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// The stable code.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         self.code
     }
 
@@ -72,7 +78,7 @@ impl Error {
         &self.message
     }
 
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether the same call can succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unknown | ErrorKind::Unavailable)
     }

@@ -1,16 +1,16 @@
-//! Folding: splits commits into batches that a store may write in any order inside.
+//! Splits commits into batches. A store may write the commits of one batch in any order.
 //!
-//! A store that writes many commits by one statement per table cannot tell which of them came
-//! first. [`fold`] gives it batches in which that cannot be told: two commits share a batch only if
-//! neither touches what the other one depends on. Applying batch after batch is then the same as
-//! applying commit after commit. A chain of commits of one turn, each going on where the one
-//! before ends, becomes a single commit, so that a run with many concurrent steps needs one batch
-//! and not one for each step.
+//! A store that writes many commits with one statement per table does not keep their order.
+//! [`fold`] builds batches in which the order does not matter: two commits share a batch only if
+//! neither touches a resource that the other one depends on. Applying batch after batch then gives
+//! the same result as applying commit after commit. A chain of commits of one turn, each starting
+//! at the head that the previous one wrote, becomes a single commit, so that a run with many
+//! concurrent steps needs one batch and not one batch for each step.
 //!
-//! It is a list scheduling: everything that a commit touches has a level, the last batch that
-//! touched it, and a commit goes to the first batch that comes after all of these. Users of a thing
-//! that do not disturb each other (messages to one run) may share a level but never go back; a
-//! store that writes a batch keeps the order of messages to one run.
+//! The algorithm is list scheduling. Each resource has a level: the last batch that used it. A
+//! commit goes to the first batch after the levels of all its resources. Shared uses of one
+//! resource (messages to one run) may be in the same batch, but a later one never goes to an
+//! earlier batch. Within a batch, the store keeps the order of messages to one run.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::ids::{EventId, MessageId, Namespace, RunId, RunKey, TaskId, WorkflowN
 use crate::ledger::{CausalRef, Head};
 use crate::rows::{Hold, RunStatus};
 
-/// One commit, or a chain of commits of one turn that is written as one.
+/// One commit, or a chain of commits of one turn that are written as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     members: Vec<usize>,
@@ -29,23 +29,23 @@ pub struct Group {
 }
 
 impl Group {
-    /// A commit by itself.
+    /// A group of one commit.
     pub fn single(index: usize) -> Self {
         Self { members: vec![index], merged: None }
     }
 
-    /// The places of its commits in what was folded, in order.
+    /// The indexes of its commits in the folded slice, in order.
     pub fn members(&self) -> &[usize] {
         &self.members
     }
 
-    /// Whether it stands for several commits. If such a commit fails, its members have to be tried
-    /// one by one, so that each gets its own answer.
+    /// Whether the group contains several commits. If the merged commit fails, the store must try
+    /// the members one by one, so that each gets its own result.
     pub fn is_merged(&self) -> bool {
         self.merged.is_some()
     }
 
-    /// What is to be written.
+    /// The commit to write.
     pub fn commit<'a>(&'a self, commits: &'a [Commit]) -> &'a Commit {
         match &self.merged {
             Some(commit) => commit,
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// The answers of its members, from the answer of the whole.
+    /// Derives the results of the members from the result of the merged commit.
     pub fn split(&self, commits: &[Commit], whole: Committed) -> Vec<Committed> {
         let Some((last, earlier)) = self.members.split_last() else {
             return Vec::new();
@@ -79,28 +79,28 @@ impl Group {
 
 /// Splits commits into batches. Every commit is in exactly one group of one batch.
 pub fn fold(commits: &[Commit]) -> Vec<Vec<Group>> {
-    let looks = commits.iter().any(looks_for_causes);
-    let mut folder = Folder {
+    let checks_causes = commits.iter().any(has_cause_check);
+    let mut scheduler = Scheduler {
         commits,
         batches: Vec::new(),
-        places: Vec::with_capacity(commits.len()),
+        positions: Vec::with_capacity(commits.len()),
         used: HashMap::with_capacity(commits.len() * 2),
         floor: 0,
-        looks,
+        checks_causes,
     };
     for (index, commit) in commits.iter().enumerate() {
-        folder.add(index, commit);
+        scheduler.add(index, commit);
     }
-    folder.batches
+    scheduler.batches
 }
 
-fn looks_for_causes(commit: &Commit) -> bool {
-    commit.ops.iter().any(|op| matches!(op, Op::AppendEvent { cause: CauseCheck::Look, .. }))
+fn has_cause_check(commit: &Commit) -> bool {
+    commit.ops.iter().any(|op| matches!(op, Op::AppendEvent { cause: CauseCheck::LookUp, .. }))
 }
 
-/// What two commits can meet at.
+/// A resource that two commits can conflict on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Thing<'a> {
+enum Resource<'a> {
     Run(RunKey),
     Name(&'a Namespace, &'a WorkflowName, &'a RunId, u32),
     Task(TaskId),
@@ -108,171 +108,173 @@ enum Thing<'a> {
     Event(EventId),
 }
 
-/// How a thing was last used. Levels count from 1; 0 is never.
+/// The last uses of a resource. Levels count from 1; 0 means never.
 #[derive(Clone, Copy, Default)]
 struct Used {
-    level_alone: usize,
+    level_exclusive: usize,
     level_shared: usize,
     by: usize,
-    alone: bool,
+    exclusive: bool,
 }
 
 impl Used {
-    // A lone user comes after everybody; a sharing one after the last lone one, and not before
-    // those who share with it.
-    fn earliest(&self, alone: bool) -> usize {
-        if alone {
-            self.level_alone.max(self.level_shared) + 1
+    // An exclusive use comes after all earlier uses. A shared use comes after the last exclusive
+    // one and not before earlier shared ones.
+    fn earliest(&self, exclusive: bool) -> usize {
+        if exclusive {
+            self.level_exclusive.max(self.level_shared) + 1
         } else {
-            (self.level_alone + 1).max(self.level_shared)
+            (self.level_exclusive + 1).max(self.level_shared)
         }
     }
 }
 
-/// Where a group is, and what a commit must expect to go on where it ends.
-struct Place {
+/// The position of a group in the batches. `end` is the head and hold that the next commit of the
+/// chain must expect.
+struct Position {
     level: usize,
-    slot: usize,
+    index: usize,
     end: Option<(Head, Hold)>,
 }
 
-struct Folder<'a> {
+struct Scheduler<'a> {
     commits: &'a [Commit],
     batches: Vec<Vec<Group>>,
-    places: Vec<Place>,
-    used: HashMap<Thing<'a>, Used>,
-    // The level that the next commit must be above, because of user SQL.
+    positions: Vec<Position>,
+    used: HashMap<Resource<'a>, Used>,
+    // User SQL was in this batch: all later commits go to later batches.
     floor: usize,
-    looks: bool,
+    checks_causes: bool,
 }
 
-impl<'a> Folder<'a> {
+impl<'a> Scheduler<'a> {
     fn add(&mut self, index: usize, commit: &'a Commit) {
-        let uses = self.uses_of(commit);
-        if let Some(group) = self.chained_to(commit, &uses) {
+        let uses = self.resources_of(commit);
+        if let Some(group) = self.chained_group(commit, &uses) {
             self.merge(group, index, commit);
-            self.mark(&uses, self.places[group].level, group);
+            self.mark(&uses, self.positions[group].level, group);
             return;
         }
-        let own_sql = commit.user_sql().next().is_some();
-        let level = if own_sql {
-            // Nobody knows what the user's statements touch.
+        let has_user_sql = commit.user_sql().next().is_some();
+        let level = if has_user_sql {
+            // The store cannot know which rows the user's statements touch.
             self.batches.len() + 1
         } else {
-            let of = |(thing, alone): &(Thing<'a>, bool)| {
-                self.used.get(thing).map_or(1, |used| used.earliest(*alone))
+            let of = |(resource, exclusive): &(Resource<'a>, bool)| {
+                self.used.get(resource).map_or(1, |used| used.earliest(*exclusive))
             };
             uses.iter().map(of).fold(self.floor + 1, usize::max)
         };
-        if own_sql {
+        if has_user_sql {
             self.floor = level;
         }
         if self.batches.len() < level {
             self.batches.resize_with(level, Vec::new);
         }
         let batch = &mut self.batches[level - 1];
-        let place = Place { level, slot: batch.len(), end: end_of(commit) };
+        let position = Position { level, index: batch.len(), end: end_of(commit) };
         batch.push(Group::single(index));
-        self.places.push(place);
-        self.mark(&uses, level, self.places.len() - 1);
+        self.positions.push(position);
+        self.mark(&uses, level, self.positions.len() - 1);
     }
 
-    fn mark(&mut self, uses: &[(Thing<'a>, bool)], level: usize, group: usize) {
-        for (thing, alone) in uses {
-            let used = self.used.entry(*thing).or_default();
-            let last = if *alone { &mut used.level_alone } else { &mut used.level_shared };
+    fn mark(&mut self, uses: &[(Resource<'a>, bool)], level: usize, group: usize) {
+        for (resource, exclusive) in uses {
+            let used = self.used.entry(*resource).or_default();
+            let last = if *exclusive { &mut used.level_exclusive } else { &mut used.level_shared };
             *last = level.max(*last);
-            used.alone = *alone || (used.by == group && used.alone);
+            used.exclusive = *exclusive || (used.by == group && used.exclusive);
             used.by = group;
         }
     }
 
-    // Everything the commit touches, and whether it must be alone with it.
-    fn uses_of(&self, commit: &'a Commit) -> Vec<(Thing<'a>, bool)> {
+    // Lists the resources that a commit touches, and whether it needs each one exclusively.
+    fn resources_of(&self, commit: &'a Commit) -> Vec<(Resource<'a>, bool)> {
         let mut uses = Vec::with_capacity(2);
         if let Some(run_key) = commit.run_key() {
-            uses.push((Thing::Run(run_key), true));
+            uses.push((Resource::Run(run_key), true));
         }
         if let Some(guard) = &commit.task {
-            uses.push((Thing::Task(guard.task_id), true));
+            uses.push((Resource::Task(guard.task_id), true));
         }
         for op in commit.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
-                    uses.push((Thing::Run(run.run_key), true));
-                    let name = Thing::Name(&run.namespace, &run.workflow, &run.id, run.generation);
+                    uses.push((Resource::Run(run.run_key), true));
+                    let name =
+                        Resource::Name(&run.namespace, &run.workflow, &run.id, run.generation);
                     uses.push((name, true));
                 }
-                Op::AppendEvent { event, .. } if self.looks => {
-                    uses.push((Thing::Event(event.event_id), true));
+                Op::AppendEvent { event, .. } if self.checks_causes => {
+                    uses.push((Resource::Event(event.event_id), true));
                 }
                 Op::PutMessage(message) => {
-                    uses.push((Thing::Run(message.run_key), false));
-                    uses.push((Thing::Message(message.run_key, &message.message_id), true));
+                    uses.push((Resource::Run(message.run_key), false));
+                    uses.push((Resource::Message(message.run_key, &message.message_id), true));
                 }
-                Op::Enqueue(task) => uses.push((Thing::Task(task.task_id), true)),
-                Op::Reschedule(change) => uses.push((Thing::Task(change.task_id), true)),
+                Op::Enqueue(task) => uses.push((Resource::Task(task.task_id), true)),
+                Op::Reschedule(change) => uses.push((Resource::Task(change.task_id), true)),
                 Op::Settle { task_id } | Op::Requeue { task_id, .. } => {
-                    uses.push((Thing::Task(*task_id), true));
+                    uses.push((Resource::Task(*task_id), true));
                 }
-                Op::DeadLetter(letter) => uses.push((Thing::Task(letter.task_id), true)),
+                Op::DeadLetter(letter) => uses.push((Resource::Task(letter.task_id), true)),
                 _ => {}
             }
         }
-        if self.looks {
+        if self.checks_causes {
             for (_, cause) in commit.causes_to_look_up() {
-                let thing = match cause {
-                    CausalRef::EventId { event_id } => Thing::Event(event_id),
-                    CausalRef::RunId { run_id } => Thing::Run(run_id),
+                let resource = match cause {
+                    CausalRef::EventId { event_id } => Resource::Event(event_id),
+                    CausalRef::RunId { run_id } => Resource::Run(run_id),
                 };
-                uses.push((thing, false));
+                uses.push((resource, false));
             }
         }
         uses
     }
 
-    // The group whose end this commit goes on from, if writing both as one is the same as writing
-    // one after the other: nobody but that group may have touched anything of this commit's.
-    fn chained_to(&self, commit: &Commit, uses: &[(Thing<'a>, bool)]) -> Option<usize> {
+    // Finds the group that this commit continues. Merging is allowed only if no other group has
+    // touched a resource of this commit, so that writing both as one gives the same result.
+    fn chained_group(&self, commit: &Commit, uses: &[(Resource<'a>, bool)]) -> Option<usize> {
         let Some(RunGuard::Held { run_key, head, hold }) = &commit.run else {
             return None;
         };
-        let own = Thing::Run(*run_key);
+        let own = Resource::Run(*run_key);
         let used = self.used.get(&own)?;
-        let place = self.places.get(used.by)?;
-        let group = &self.batches[place.level - 1][place.slot];
+        let position = self.positions.get(used.by)?;
+        let group = &self.batches[position.level - 1][position.index];
         let two_tasks = commit.task.is_some() && group.commit(self.commits).task.is_some();
-        if place.end != Some((*head, *hold))
-            || !used.alone
-            || place.level <= self.floor
+        if position.end != Some((*head, *hold))
+            || !used.exclusive
+            || position.level <= self.floor
             || two_tasks
             || commit.user_sql().next().is_some()
             || commit.messages().any(|message| message.run_key == *run_key)
         {
             return None;
         }
-        let free = |(thing, alone): &(Thing<'a>, bool)| match self.used.get(thing) {
-            _ if *thing == own => true,
+        let free = |(resource, exclusive): &(Resource<'a>, bool)| match self.used.get(resource) {
+            _ if *resource == own => true,
             None => true,
-            Some(other) => other.by == used.by && !other.alone && !alone,
+            Some(other) => other.by == used.by && !other.exclusive && !exclusive,
         };
         uses.iter().all(free).then_some(used.by)
     }
 
     fn merge(&mut self, group: usize, index: usize, commit: &Commit) {
-        let place = &mut self.places[group];
-        place.end = end_of(commit);
-        let group = &mut self.batches[place.level - 1][place.slot];
+        let position = &mut self.positions[group];
+        position.end = end_of(commit);
+        let group = &mut self.batches[position.level - 1][position.index];
         let earlier = match group.merged.take() {
             Some(merged) => *merged,
             None => self.commits[group.members[0]].clone(),
         };
         group.members.push(index);
-        group.merged = Some(Box::new(merged(earlier, commit)));
+        group.merged = Some(Box::new(merge_commits(earlier, commit)));
     }
 }
 
-// Where a commit leaves the turn, if its sender can know and still has it.
+// The head and hold after a commit, if the sender can know them and still holds the turn.
 fn end_of(commit: &Commit) -> Option<(Head, Hold)> {
     let Some(RunGuard::Held { run_key, hold, .. }) = &commit.run else {
         return None;
@@ -285,27 +287,27 @@ fn end_of(commit: &Commit) -> Option<(Head, Hold)> {
     kept.then_some((change.head, *hold))
 }
 
-// Two commits of one turn as one: the later change of the run's row wins field by field, and all
-// else is written in order.
-fn merged(mut earlier: Commit, later: &Commit) -> Commit {
+// Merges two commits of one turn: the later change of the run's row wins field by field; all other
+// ops are kept in order.
+fn merge_commits(mut earlier: Commit, later: &Commit) -> Commit {
     let ops = earlier.ops_mut();
     let before = ops.iter().position(|op| matches!(op, Op::SetRun(_)));
     let before = before.map(|at| ops.remove(at));
     for op in later.ops.iter() {
         ops.push(match (op, &before) {
             (Op::SetRun(change), Some(Op::SetRun(before))) => {
-                Op::SetRun(Box::new(changed(before, change)))
+                Op::SetRun(Box::new(merge_changes(before, change)))
             }
             (op, _) => op.clone(),
         });
     }
     earlier.task = earlier.task.or(later.task);
-    // If it fails, its members are asked for one by one, each under its own key.
+    // If the merged commit fails, the store looks up each member by its own key.
     earlier.key = CommitKey::Nothing;
     earlier
 }
 
-fn changed(before: &RunChange, after: &RunChange) -> RunChange {
+fn merge_changes(before: &RunChange, after: &RunChange) -> RunChange {
     RunChange {
         status: after.status.or(before.status),
         output: after.output.clone().or_else(|| before.output.clone()),

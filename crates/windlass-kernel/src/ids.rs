@@ -1,4 +1,4 @@
-//! Names and keys: every text that reaches a column is a type that was validated at the edge.
+//! Names and keys. Every text that reaches a column has a type that validates it at the boundary.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,15 +8,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::limits::Limits;
+use crate::text::{Text, is_composed};
 
-/// What characters a name may have.
+/// The characters that a name may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Charset {
-    /// `[a-zA-Z0-9_][a-zA-Z0-9-_]*`: what users may put into a path without quoting.
+    /// `[a-zA-Z0-9_][a-zA-Z0-9-_]*`: usable in a URL path without escaping.
     Word,
-    /// As `Word`, and `.` and `:` after the first character: names that the engine composes.
+    /// As `Word`, plus `.` and `:` after the first character: names that the engine builds.
     Composed,
     /// Any text without control characters (so no NUL, which PostgreSQL cannot store).
     Printable,
@@ -50,11 +51,11 @@ fn validate(
     chars_max: usize,
     charset: Charset,
 ) -> Result<(), Error> {
-    let code = "INVALID_NAME";
+    let code = ErrorCode::InvalidName;
     if text.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, code, format!("{what} is empty")));
     }
-    // Bytes bound characters from above, so the usual short name is never counted.
+    // The byte length is at least the character count, so short names skip the count.
     if text.len() > chars_max {
         let chars = text.chars().count();
         if chars > chars_max {
@@ -63,10 +64,10 @@ fn validate(
         }
     }
     if !charset.allows(text) {
-        let shown: String = text.chars().take(40).collect();
+        let excerpt: String = text.chars().take(40).collect();
         let allowed = charset.describe();
         let message =
-            format!("{what} {shown:?} has a character that is not allowed; use {allowed}");
+            format!("{what} {excerpt:?} has a character that is not allowed; use {allowed}");
         return Err(Error::new(ErrorKind::Invalid, code, message));
     }
     Ok(())
@@ -74,9 +75,12 @@ fn validate(
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal, $limit:ident, $charset:ident) => {
+        name!($(#[$doc])* $type(Arc<str>), $what, $limit, $charset);
+    };
+    ($(#[$doc:meta])* $type:ident($inner:ty), $what:literal, $limit:ident, $charset:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type(Arc<str>);
+        pub struct $type($inner);
 
         impl $type {
             /// Validates `text` against the default [`Limits`].
@@ -91,19 +95,15 @@ macro_rules! name {
                 Ok(Self(text.into()))
             }
 
-            /// Takes back a text that a store holds, which was validated when it was written.
+            /// Wraps a stored text, which was validated when it was written.
             pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
+                let text: Arc<str> = text.into();
                 Self(text.into())
             }
 
             /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
-            }
-
-            /// The text, shared with this name.
-            pub fn shared(&self) -> Arc<str> {
-                Arc::clone(&self.0)
             }
         }
 
@@ -154,16 +154,16 @@ macro_rules! name {
 }
 
 name!(
-    /// The tenant boundary; on every row.
+    /// A namespace: the tenant boundary. Every row has one.
     Namespace, "namespace", namespace_chars_max, Word
 );
 name!(
-    /// The name of a registered program.
+    /// The name of a registered workflow.
     WorkflowName, "workflow name", workflow_chars_max, Printable
 );
 name!(
     /// The model that runs a workflow: `steps`, `machines`, `relays`, `agents`, `contracts`.
-    ModelName, "model name", model_chars_max, Word
+    ModelName(Text), "model name", model_chars_max, Word
 );
 name!(
     /// The user's id of a run, unique in its namespace and workflow.
@@ -174,35 +174,95 @@ name!(
     StepKey, "step key", step_key_chars_max, Printable
 );
 name!(
-    /// A queue that workers serve.
+    /// A queue from which workers claim turns and tasks.
     QueueName, "queue name", queue_chars_max, Composed
 );
 name!(
-    /// What is to be run: a workflow's name for a turn, an activity or effect type for a task.
+    /// The code to run: a workflow name for a turn, an activity or effect type for a task.
     RouteName, "route name", workflow_chars_max, Printable
 );
 name!(
-    /// A message's id, which makes sending it idempotent.
+    /// The id of a message. Sending the same id again has no effect.
     MessageId, "message id", message_id_chars_max, Printable
 );
 name!(
-    /// A message's name: the type of an event or signal.
-    MessageName, "message name", message_name_chars_max, Composed
+    /// The name of a message: the type of an event or signal.
+    MessageName(Text), "message name", message_name_chars_max, Composed
 );
 name!(
-    /// A key under which holders are counted against a limit.
+    /// A key that a concurrency limit counts claims by.
     LimitKey, "limit key", limit_key_chars_max, Printable
 );
 
+/// The kind of a step, such as `sleep`. The model that writes the step defines it.
+///
+/// A model defines its kinds as constants, which cost nothing to copy and compare.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepKind(Text);
+
+impl StepKind {
+    /// A constant of a model. An invalid text fails to compile.
+    pub const fn from_static(text: &'static str) -> Self {
+        assert!(is_composed(text) && text.len() <= 64, "a step kind is a word of up to 64 bytes");
+        Self(Text::Static(text))
+    }
+
+    /// Wraps a stored kind.
+    pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
+        Self(Text::Shared(text.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StepKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for StepKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StepKey {
+    /// The text as a shared pointer, without a copy.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl ModelName {
+    /// A constant of a model. An invalid name fails to compile.
+    pub const fn from_static(text: &'static str) -> Self {
+        assert!(is_composed(text), "a model's name is a word");
+        Self(Text::Static(text))
+    }
+}
+
+impl MessageName {
+    /// A constant of the component that sends the message. An invalid name fails to compile.
+    pub const fn from_static(text: &'static str) -> Self {
+        assert!(is_composed(text), "a message's name is made of words");
+        Self(Text::Static(text))
+    }
+}
+
 impl Namespace {
-    /// The namespace of everybody who never heard of namespaces.
+    /// The namespace that is used if the caller names none.
     pub fn default_namespace() -> Self {
         Self("default".into())
     }
 }
 
 impl RunId {
-    /// An id that the engine composed from others, such as `parent:lhs`; only such ids have a `:`.
+    /// An id that the engine builds from other ids, such as `parent:lhs`. Only such ids contain a
+    /// `:`.
     pub fn composed(text: impl AsRef<str>) -> Result<Self, Error> {
         let text = text.as_ref();
         validate("run id", text, Limits::DEFAULT.run_id_composed_chars_max, Charset::Composed)?;
@@ -211,7 +271,7 @@ impl RunId {
 }
 
 impl QueueName {
-    /// The queue of everybody who never heard of queues.
+    /// The queue that is used if the caller names none.
     pub fn default_queue() -> Self {
         Self("default".into())
     }
@@ -231,7 +291,7 @@ macro_rules! key {
         pub struct $type(pub Uuid);
 
         impl $type {
-            /// The key as sixteen bytes, in the order in which keys sort.
+            /// The key as sixteen bytes. Keys sort in the order of these bytes.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
             }
@@ -254,9 +314,9 @@ macro_rules! key {
             fn from_str(text: &str) -> Result<Self, Error> {
                 let invalid = |_| {
                     let what = stringify!($type);
-                    let shown: String = text.chars().take(40).collect();
-                    let message = format!("{what} {shown:?} is not a UUID");
-                    Error::new(ErrorKind::Invalid, "INVALID_KEY", message)
+                    let excerpt: String = text.chars().take(40).collect();
+                    let message = format!("{what} {excerpt:?} is not a UUID");
+                    Error::new(ErrorKind::Invalid, ErrorCode::InvalidKey, message)
                 };
                 Uuid::from_str(text).map(Self).map_err(invalid)
             }
@@ -265,23 +325,23 @@ macro_rules! key {
 }
 
 key!(
-    /// Names one generation of a run (UUIDv7).
+    /// Identifies one generation of a run (UUIDv7).
     RunKey
 );
 key!(
-    /// Names an event (UUIDv7).
+    /// Identifies an event (UUIDv7).
     EventId
 );
 key!(
-    /// Names a task (UUIDv7).
+    /// Identifies a task (UUIDv7).
     TaskId
 );
 key!(
-    /// Names one life of one process (UUIDv7): new on every start.
+    /// Identifies one worker process from its start to its end (UUIDv7).
     WorkerKey
 );
 key!(
-    /// Names a log line (UUIDv7).
+    /// Identifies a log line (UUIDv7).
     LogId
 );
 
@@ -291,15 +351,15 @@ mod tests {
 
     #[track_caller]
     fn check<T>(result: Result<T, Error>, expect: &str) {
-        let shown = match result {
+        let text = match result {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),
         };
-        assert!(shown.contains(expect), "expected {expect:?} in {shown:?}");
+        assert!(text.contains(expect), "expected {expect:?} in {text:?}");
     }
 
     #[test]
-    fn names_say_what_is_wrong_with_them() {
+    fn name_errors_say_what_is_wrong() {
         check(RunId::new("order-A_42"), "ok");
         check(RunId::new(""), "run id is empty");
         check(RunId::new("-x"), "has a character that is not allowed");

@@ -1,4 +1,4 @@
-//! Inspecting ledgers: raw records, with what their run says of itself beside them.
+//! Reads ledger events together with the position of their run in its tree.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,20 +11,20 @@ use crate::query::Query;
 use crate::rows::Run;
 use crate::store::Store;
 
-/// An event with the place of its run in its tree.
+/// An event and the position of its run in its tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     /// The event.
     pub event: Event,
-    /// The root of the tree that its run is in.
+    /// The root run of the tree.
     pub root: RunKey,
-    /// The run that started its run.
+    /// The parent of the run.
     pub parent: Option<RunKey>,
-    /// The branch of its parent's fork that its run is.
+    /// The fork branch of the parent that the run executes.
     pub fork: Option<Arc<str>>,
 }
 
-/// One event by its id.
+/// Loads one event by its id.
 pub async fn load_event(
     store: &dyn Store,
     event_id: EventId,
@@ -35,7 +35,7 @@ pub async fn load_event(
     Ok(run.map(|loaded| record(event, &loaded.run)))
 }
 
-/// The whole ledger of a run, in order.
+/// Loads the whole ledger of a run, in order.
 pub async fn load_events(store: &dyn Store, run_key: RunKey) -> Result<Vec<EventRecord>, Error> {
     let Some(loaded) = store.load(vec![run_key]).await?.pop() else { return Ok(Vec::new()) };
     let mut records: Vec<EventRecord> = Vec::new();
@@ -50,8 +50,8 @@ pub async fn load_events(store: &dyn Store, run_key: RunKey) -> Result<Vec<Event
     }
 }
 
-/// The ledgers of all runs of a tree, by time and id; within a run that is not always its exact
-/// order, so each record keeps its ordinal.
+/// Loads the ledgers of all runs of a tree, ordered by time and id. Within a run this can differ
+/// from the exact order, so each record keeps its ordinal.
 pub async fn load_root_events(store: &dyn Store, root: RunKey) -> Result<Vec<EventRecord>, Error> {
     let mut records: Vec<EventRecord> = Vec::new();
     let mut runs: BTreeMap<RunKey, Run> = BTreeMap::new();
@@ -62,10 +62,10 @@ pub async fn load_root_events(store: &dyn Store, root: RunKey) -> Result<Vec<Eve
         let page = store.list(query).await?.events()?;
         let short = page.len() < PAGE as usize;
         for event in page {
-            if let Entry::Vacant(place) = runs.entry(event.run_key)
+            if let Entry::Vacant(entry) = runs.entry(event.run_key)
                 && let Some(loaded) = store.load(vec![event.run_key]).await?.pop()
             {
-                place.insert(loaded.run);
+                entry.insert(loaded.run);
             }
             if let Some(run) = runs.get(&event.run_key) {
                 records.push(record(event, run));

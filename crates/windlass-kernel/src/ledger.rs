@@ -1,9 +1,10 @@
-//! The ledger: what happened to a run, in exact order, with causes, under a hash chain.
+//! The ledger: what happened to a run, in exact order, with causes, protected by a hash chain.
 
 mod actor;
 mod chain;
 mod event;
 mod name;
+pub mod run_events;
 mod seal;
 mod writer;
 

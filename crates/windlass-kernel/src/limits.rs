@@ -1,15 +1,15 @@
-//! A limit on everything that can grow, in one place, with the defaults that users meet.
+//! Limits for everything that can grow, with their defaults.
 
 use std::fmt;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 
 const MIB: usize = 1024 * 1024;
 
-/// Every size, count and length that is checked before something is written.
+/// Every size, count and length that is checked before a write.
 ///
-/// A store checks what it can see: names, bodies, payloads, ops. Steps of a run, sleeps, depths
-/// and diffs are for whoever builds commits: a store never opens a body.
+/// A store checks what it can see: names, bodies, payloads, ops. The component that builds commits
+/// checks steps of a run, sleeps, depths and diffs, because a store never parses a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Characters of a namespace. Default 64.
@@ -20,7 +20,7 @@ pub struct Limits {
     pub model_chars_max: usize,
     /// Characters of a user's run id. Default 100.
     pub run_id_chars_max: usize,
-    /// Characters of a run id that the engine composed. Default 400.
+    /// Characters of a run id that the engine builds. Default 400.
     pub run_id_composed_chars_max: usize,
     /// Characters of a step key, and of a step's name. Default 256.
     pub step_key_chars_max: usize,
@@ -50,8 +50,8 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Bytes of a task's body, and of its error history. Default 1 MiB.
     pub task_bytes_max: usize,
-    /// Bytes of what a heartbeat says. Default 64 KiB.
-    pub beat_bytes_max: usize,
+    /// Bytes of the details of a heartbeat. Default 64 KiB.
+    pub heartbeat_bytes_max: usize,
     /// Characters of a log line's message. Default 2,048.
     pub log_message_chars_max: usize,
     /// Characters of a log line's category. Default 64.
@@ -88,8 +88,8 @@ pub struct Limits {
     pub setting_bytes_max: usize,
     /// Trees of one deletion. Default 1,000.
     pub delete_trees_max: usize,
-    /// Figures of one tally. Default 10,000.
-    pub tallies_max: usize,
+    /// Figures in one call that adds task statistics. Default 10,000.
+    pub task_stats_max: usize,
 }
 
 impl Limits {
@@ -114,7 +114,7 @@ impl Limits {
         step_bytes_max: MIB,
         message_bytes_max: MIB,
         task_bytes_max: MIB,
-        beat_bytes_max: 64 * 1024,
+        heartbeat_bytes_max: 64 * 1024,
         log_message_chars_max: 2_048,
         log_category_chars_max: 64,
         log_data_bytes_max: MIB,
@@ -133,7 +133,7 @@ impl Limits {
         setting_name_chars_max: 200,
         setting_bytes_max: 64 * 1024,
         delete_trees_max: 1_000,
-        tallies_max: 10_000,
+        task_stats_max: 10_000,
     };
 }
 
@@ -143,7 +143,7 @@ impl Default for Limits {
     }
 }
 
-/// Refuses what is larger than its limit, and says both.
+/// Refuses a size above its limit. The error names both.
 pub(crate) fn check_max(
     what: impl fmt::Display,
     unit: &str,
@@ -154,17 +154,17 @@ pub(crate) fn check_max(
         return Ok(());
     }
     let message = format!("{what} has {found} {unit}; at most {max} are allowed");
-    Err(Error::new(ErrorKind::Invalid, "INVALID_SIZE", message))
+    Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message))
 }
 
-/// Refuses text that is too long or that PostgreSQL could not hold.
+/// Refuses text that is too long or that PostgreSQL cannot store.
 pub(crate) fn check_text(what: &str, text: &str, chars_max: usize) -> Result<(), Error> {
     if text.len() > chars_max {
         check_max(what, "characters", text.chars().count(), chars_max)?;
     }
     if text.contains('\0') {
-        let message = format!("{what} contains a NUL character, which only bodies may hold");
-        return Err(Error::new(ErrorKind::Invalid, "INVALID_TEXT", message));
+        let message = format!("{what} contains a NUL character; only bodies may contain one");
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidText, message));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Listings: keyset-paginated, each backed by an index, each within a limit.
+//! Listings: paginated by key, each backed by an index and bounded by a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::breaker::BreakerRow;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
     EventId, LimitKey, LogId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey, TaskId,
     WorkerKey, WorkflowName,
@@ -17,17 +17,17 @@ use crate::rows::{
 use crate::store::{Capped, RunCount};
 use crate::time::Timestamp;
 
-/// What to list, and from where. `after` is the key of the last row of the page before.
+/// A listing. `after` is the key of the last row of the previous page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Runs of a namespace by run key, which is by creation.
+    /// Runs of a namespace by run key, which is the order of creation.
     Runs(RunsQuery),
-    /// The keys of all runs of all namespaces, oldest first: for verification and export, which
-    /// must be able to name a run whose row does not read.
+    /// The keys of all runs of all namespaces, oldest first. Verification and export use it because
+    /// it also lists a run whose row is damaged.
     RunKeys {
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<RunKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// All generations of a run, newest first.
@@ -38,27 +38,27 @@ pub enum Query {
         workflow: WorkflowName,
         /// The run.
         id: RunId,
-        /// List those before this generation.
+        /// List generations before this one.
         before: Option<u32>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// The runs of a tree, the root among them, by run key.
+    /// The runs of a tree, including the root, by run key.
     Tree {
         /// The root.
         root: RunKey,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<RunKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// Steps of a run by the order in which they were first recorded.
+    /// Steps of a run in the order in which they were first recorded.
     Steps {
         /// The run.
         run_key: RunKey,
-        /// List those after this position and key.
+        /// List rows after this position and key.
         after: Option<(u64, StepKey)>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Events of a run by ordinal.
@@ -67,16 +67,16 @@ pub enum Query {
         run_key: RunKey,
         /// List from this ordinal on.
         from: u64,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// Events of all runs of a tree by time, then id; exact order is only within a run.
+    /// Events of all runs of a tree by time, then id. The order is exact only within a run.
     RootEvents {
         /// The root.
         root: RunKey,
-        /// List those after this time and id.
+        /// List rows after this time and id.
         after: Option<(Timestamp, EventId)>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// One event.
@@ -88,9 +88,9 @@ pub enum Query {
     Messages {
         /// The run.
         run_key: RunKey,
-        /// List those after this one.
+        /// List rows after this one.
         after: u64,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Tasks of a namespace by id.
@@ -103,95 +103,95 @@ pub enum Query {
         level_min: Option<LogLevel>,
         /// Only lines of this category.
         category: Option<Arc<str>>,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<LogId>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Workers by key.
     Workers {
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<WorkerKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Dead letters of a namespace by task id.
     DeadLetters {
         /// The namespace.
         namespace: Namespace,
-        /// Only those of this queue.
+        /// Only dead letters of this queue.
         queue: Option<QueueName>,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<TaskId>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// One dead letter.
     DeadLetter {
-        /// The task that died.
+        /// The task that was given up.
         task_id: TaskId,
     },
     /// Dead letters of a run by task id.
-    LettersOfRun {
+    DeadLettersOfRun {
         /// The run.
         run_key: RunKey,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// How many runs with a label are in which status, each run in its newest generation, by workflow
-    /// and status. It looks at the runs with the label and at no others.
+    /// The number of runs with a label, by workflow and status, counting only the newest generation
+    /// of each run. It reads only runs with the label.
     LabelCounts {
         /// The namespace.
         namespace: Namespace,
         /// The label.
         label: (String, String),
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// Roots of a workflow that have been ended for long enough to be deleted, by run key. Whether
-    /// the rest of a tree has is for whoever deletes it.
+    /// Root runs of a workflow that ended long enough ago to be deleted, by run key. The deletion
+    /// itself checks the other runs of the tree.
     Expired {
         /// The namespace.
         namespace: Namespace,
         /// The workflow.
         workflow: WorkflowName,
-        /// How long they must have been ended, by the store's clock.
+        /// How long ago they must have ended, by the store's clock.
         ended_for: Duration,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<RunKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Settings of a kind by name.
     Settings {
         /// The kind.
         kind: Arc<str>,
-        /// List those after this name.
+        /// List rows after this name.
         after: Option<Arc<str>>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
     /// Circuit breakers of a namespace by key.
     Breakers {
         /// The namespace.
         namespace: Namespace,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<LimitKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
-    /// Limits of a namespace by key, with their holders.
+    /// Limits of a namespace by key, with their usage.
     Limits {
         /// The namespace.
         namespace: Namespace,
-        /// List those after this one.
+        /// List rows after this one.
         after: Option<LimitKey>,
-        /// How many at most.
+        /// The most rows.
         limit: u32,
     },
 }
 
-/// Which runs to list.
+/// The filter and the page of a listing of runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunsQuery {
     /// The namespace.
@@ -202,15 +202,15 @@ pub struct RunsQuery {
     pub status: Option<RunStatus>,
     /// Only runs with this label.
     pub label: Option<(String, String)>,
-    /// Only runs whose key was made at this time or later.
+    /// Only runs whose key was generated at this time or later.
     pub created_from: Option<Timestamp>,
-    /// Only runs whose key was made before this time.
+    /// Only runs whose key was generated before this time.
     pub created_before: Option<Timestamp>,
-    /// Which end to begin at.
+    /// The order.
     pub order: Order,
-    /// List those beyond this one, in the given order.
+    /// List rows after this one, in the given order.
     pub after: Option<RunKey>,
-    /// How many at most.
+    /// The most rows.
     pub limit: u32,
 }
 
@@ -230,8 +230,8 @@ impl RunsQuery {
         }
     }
 
-    /// The keys between which the listed runs lie: (exclusive lower, exclusive upper). Times
-    /// become keys, because a UUIDv7 begins with the milliseconds at which it was made.
+    /// The range of keys of the listed runs: (exclusive lower, exclusive upper). Times become keys,
+    /// because a UUIDv7 begins with its creation time in milliseconds.
     pub fn key_range(&self) -> (Option<RunKey>, Option<RunKey>) {
         let floor = |at: Timestamp| {
             let millis = u128::try_from(at.as_millis().max(0)).unwrap_or(0) & 0xffff_ffff_ffff;
@@ -251,7 +251,7 @@ impl RunsQuery {
     }
 }
 
-/// Which tasks to list.
+/// The filter and the page of a listing of tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TasksQuery {
     /// The namespace.
@@ -264,9 +264,9 @@ pub struct TasksQuery {
     pub name: Option<RouteName>,
     /// Only tasks in this state.
     pub state: Option<TaskState>,
-    /// List those after this one.
+    /// List rows after this one.
     pub after: Option<TaskId>,
-    /// How many at most.
+    /// The most rows.
     pub limit: u32,
 }
 
@@ -276,24 +276,24 @@ impl TasksQuery {
         Self { namespace, run_key: None, queue: None, name: None, state: None, after: None, limit }
     }
 
-    /// All tasks that work for a run.
+    /// All tasks of a run.
     pub fn of_run(run: &Run, limit: u32) -> Self {
         Self { run_key: Some(run.run_key), ..Self::all(run.namespace.clone(), limit) }
     }
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// It can be claimed.
+    /// A worker can claim it.
     Ready,
     /// It is due later.
     Scheduled,
-    /// Somebody holds it.
+    /// A worker holds it.
     Held,
 }
 
-/// Which end a listing begins at.
+/// The order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Oldest first.
@@ -303,7 +303,7 @@ pub enum Order {
 }
 
 impl Query {
-    /// How many rows are asked for. A query for one row asks for one.
+    /// The requested number of rows; 1 for a query of one row.
     pub fn limit(&self) -> u32 {
         match self {
             Query::Runs(query) => query.limit,
@@ -319,7 +319,7 @@ impl Query {
             | Query::Logs { limit, .. }
             | Query::Workers { limit, .. }
             | Query::DeadLetters { limit, .. }
-            | Query::LettersOfRun { limit, .. }
+            | Query::DeadLettersOfRun { limit, .. }
             | Query::LabelCounts { limit, .. }
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
@@ -332,54 +332,54 @@ impl Query {
     pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
         let (limit, max) = (self.limit(), limits.page_rows_max);
         if limit == 0 || limit > max {
-            let message = format!("a page of {limit} rows is asked for; use 1 to {max}");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_PAGE_SIZE", message));
+            let message = format!("the page size is {limit}; use 1 to {max}");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidPageSize, message));
         }
         Ok(())
     }
 }
 
-/// The rows of one page. A page with fewer rows than asked for is the last.
+/// The rows of one page. A page with fewer rows than requested is the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Answers `Runs`, `Generations`, `Tree` and `Expired`.
+    /// The result of `Runs`, `Generations`, `Tree` and `Expired`.
     Runs(Vec<Run>),
-    /// Answers `RunKeys`.
+    /// The result of `RunKeys`.
     RunKeys(Vec<RunKey>),
-    /// Answers `Steps`.
+    /// The result of `Steps`.
     Steps(Vec<Step>),
-    /// Answers `Events`, `RootEvents` and `Event`.
+    /// The result of `Events`, `RootEvents` and `Event`.
     Events(Vec<Event>),
-    /// Answers `Messages`.
+    /// The result of `Messages`.
     Messages(Vec<Message>),
-    /// Answers `Tasks`.
+    /// The result of `Tasks`.
     Tasks(Vec<Task>),
-    /// Answers `Logs`.
+    /// The result of `Logs`.
     Logs(Vec<LogLine>),
-    /// Answers `Workers`.
+    /// The result of `Workers`.
     Workers(Vec<Worker>),
-    /// Answers `DeadLetters`, `DeadLetter` and `LettersOfRun`.
+    /// The result of `DeadLetters`, `DeadLetter` and `DeadLettersOfRun`.
     DeadLetters(Vec<DeadLetter>),
-    /// Answers `LabelCounts`.
+    /// The result of `LabelCounts`.
     Counts(Vec<RunCount>),
-    /// Answers `Breakers`.
+    /// The result of `Breakers`.
     Breakers(Vec<BreakerRow>),
-    /// Answers `Limits`.
+    /// The result of `Limits`.
     Limits(Vec<LimitState>),
-    /// Answers `Settings`.
+    /// The result of `Settings`.
     Settings(Vec<Setting>),
 }
 
-/// A limit and how much of it is used.
+/// A concurrency limit and its usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitState {
     /// The key.
     pub key: LimitKey,
-    /// How many may hold at once.
+    /// How many turns and tasks with this key may be held at once.
     pub slots: u32,
-    /// How many do.
+    /// How many are held.
     pub held: u32,
-    /// How many turns and tasks are ready under the key: what the limit holds back.
+    /// How many ready turns and tasks the limit holds back.
     pub waiting: Capped,
 }
 
@@ -387,13 +387,13 @@ macro_rules! unwrap_rows {
     ($($method:ident -> $variant:ident($row:ty)),+ $(,)?) => {
         impl Rows {
             $(
-                /// The rows, if they are of this kind; an internal error otherwise.
+                /// The rows if they have this type; an internal error otherwise.
                 pub fn $method(self) -> Result<Vec<$row>, Error> {
                     match self {
                         Rows::$variant(rows) => Ok(rows),
                         _ => {
-                            let message = concat!("a listing of ", stringify!($method), " gave other rows");
-                            Err(Error::new(ErrorKind::Internal, "INTERNAL", message))
+                            let message = concat!("expected rows of ", stringify!($method), ", found another type");
+                            Err(Error::new(ErrorKind::Internal, ErrorCode::Internal, message))
                         }
                     }
                 }

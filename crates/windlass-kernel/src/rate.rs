@@ -1,52 +1,53 @@
-//! Rates: how often attempts under a key may begin. A pure function over a small row that all processes
-//! share; a store keeps the row and swaps it only for whoever read the last one.
+//! Rate limits: how often attempts with a key may start. A pure function over a small row that all
+//! processes share. The store keeps the row and replaces it by compare-and-swap on its version.
 
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace};
 use crate::time::Timestamp;
 
-/// An attempt that may begin so soon waits where it is; one that must wait longer is put back.
+/// An attempt that may start within this time waits in the worker. One that must wait longer is
+/// requeued.
 const GRACE: Duration = Duration::from_millis(250);
-/// How far ahead slots are kept for those that are put back; whoever is behind that asks again then. So
-/// what is called off meanwhile holds nobody up for longer.
+/// How far ahead start times are reserved for requeued attempts. An attempt beyond that asks again
+/// at that time, so a cancelled attempt delays others by at most this long.
 const AHEAD: Duration = Duration::from_secs(30);
-/// How late those that were put back may be before others take their slots.
+/// How late requeued attempts may be before other attempts take their start times.
 const IDLE: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const BURST_MAX: u32 = 1_000_000;
 
-/// How often attempts may begin.
+/// How often attempts may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// So many in a period.
+    /// How many attempts may start in a period.
     pub count: u32,
     /// The period.
     pub period: Duration,
-    /// How many may begin at once after a pause. In any period at most `count + burst - 1` begin.
+    /// How many may start at once after a pause. At most `count + burst - 1` start in any period.
     pub burst: u32,
 }
 
 impl Rate {
-    /// So many in a period, evenly spread: never more than that in any period.
+    /// A rate that spreads attempts evenly: never more than `count` in any period.
     pub fn per(count: u32, period: Duration) -> Self {
         Self { count, period, burst: 1 }
     }
 
-    /// The rate with so many at once after a pause.
+    /// Sets how many attempts may start at once after a pause.
     pub fn burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 
-    /// Refuses what makes no sense, by name and value.
+    /// Checks every setting; the error names the setting and its value.
     pub fn validate(&self) -> Result<(), Error> {
         let Self { count, period, burst } = *self;
-        let refuse = |message| Err(Error::new(ErrorKind::Invalid, "INVALID_RATE", message));
+        let refuse = |message| Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRate, message));
         if count == 0 || Duration::from_micros(u64::from(count)) > period {
             return refuse(format!(
-                "a rate of {count} in {period:?}: use 1 or more, and at most one a microsecond; to \
-                 let nothing begin, set a limit of 0"
+                "a rate of {count} in {period:?}: use 1 or more, and at most one per microsecond; to \
+                                 allow no attempts, set a limit of 0"
             ));
         }
         if period > PERIOD_MAX {
@@ -58,96 +59,97 @@ impl Rate {
         Ok(())
     }
 
-    // Rounded up: the rate is not exceeded.
+    // Rounded up, so that the rate is never exceeded.
     fn interval_us(&self) -> u64 {
         let period = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
         period.div_ceil(u64::from(self.count.max(1)))
     }
 }
 
-/// A rate as a store keeps it.
+/// The stored form of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateRow {
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// What it is for.
+    /// The key.
     pub key: LimitKey,
-    /// The time between two beginnings; 0 if there is no rate, only a time until which nothing begins.
+    /// The time between two starts. 0 means no rate: the row only blocks starts until
+    /// `spent_until`.
     pub interval_us: u64,
-    /// How many may begin at once after a pause.
+    /// How many attempts may start at once after a pause.
     pub burst: u32,
-    /// Until when what has begun uses up the rate.
+    /// The time until which started attempts use up the rate.
     pub spent_until: Timestamp,
-    /// Until when beginnings are expected of those that were put back.
+    /// The time until which start times are reserved for requeued attempts.
     pub queued_until: Timestamp,
-    /// Rises with every swap.
+    /// Rises by one with every swap.
     pub version: u64,
 }
 
-/// When an attempt may begin.
+/// The decision when an attempt may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateSlot {
-    /// At this time, which is now or very soon, and is kept for it.
+pub enum RateDecision {
+    /// Start at this time, which is reserved for the attempt. It is now or very soon.
     At(Timestamp),
-    /// It must ask again, and at this time it should get through.
+    /// Requeue the attempt and ask again at this time, when it is likely to start.
     Later(Timestamp),
 }
 
 impl RateRow {
-    /// A key without a rate.
+    /// The row of a key without a rate.
     pub fn new(namespace: Namespace, key: LimitKey) -> Self {
         let zero = Timestamp::ZERO;
         let (spent_until, queued_until) = (zero, zero);
         Self { namespace, key, interval_us: 0, burst: 1, spent_until, queued_until, version: 0 }
     }
 
-    /// Whether everything may begin.
+    /// Whether the row restricts nothing.
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.interval_us == 0 && self.spent_until <= now
     }
 
-    /// Puts another rate in force, or lifts it.
+    /// Sets or removes the rate.
     pub fn set(&mut self, rate: Option<&Rate>) {
         (self.interval_us, self.burst) =
             rate.map_or((0, 1), |rate| (rate.interval_us(), rate.burst));
         (self.spent_until, self.queued_until) = (Timestamp::ZERO, Timestamp::ZERO);
     }
 
-    /// Lets nothing begin before a time.
-    pub fn close_until(&mut self, until: Timestamp) {
+    /// Blocks all starts before a time.
+    pub fn block_until(&mut self, until: Timestamp) {
         self.spent_until = self.spent_until.max(until.plus(self.slack()));
     }
 
-    /// When the next attempt may begin.
+    /// The earliest start of the next attempt.
     pub fn next(&self, now: Timestamp) -> Timestamp {
         now.max(self.spent_until.minus(self.slack()))
     }
 
-    /// Slots for attempts: first for those that were put back before, then for those that ask for the
-    /// first time, which do not overtake the others.
-    pub fn take(&mut self, now: Timestamp, put_back: usize, fresh: usize) -> Vec<RateSlot> {
+    /// Decides for a number of attempts: first for requeued ones, then for fresh ones, which do not
+    /// overtake the requeued ones.
+    pub fn take(&mut self, now: Timestamp, requeued: usize, fresh: usize) -> Vec<RateDecision> {
         let interval = Duration::from_micros(self.interval_us);
         let soon = now.plus(GRACE);
-        // Slots went by that nobody came for: those that they were for are gone, or late.
+        // Reserved start times have passed unused: the requeued attempts are cancelled or late.
         if self.spent_until.plus(interval).plus(IDLE) < now {
             self.queued_until = self.queued_until.min(now);
         }
-        let mut slots = Vec::with_capacity(put_back + fresh);
-        for n in 0..put_back + fresh {
+        let mut decisions = Vec::with_capacity(requeued + fresh);
+        for n in 0..requeued + fresh {
             let start = self.next(now);
-            let overtakes = n >= put_back && self.queued_until > soon;
+            let overtakes = n >= requeued && self.queued_until > soon;
             if start <= soon && !overtakes {
                 self.spent_until = self.spent_until.max(start).plus(interval);
-                slots.push(RateSlot::At(start));
+                decisions.push(RateDecision::At(start));
             } else {
                 let (at, most) = (self.queued_until.max(start), start.plus(interval.max(AHEAD)));
                 if at <= most {
                     self.queued_until = at.plus(interval);
                 }
-                slots.push(RateSlot::Later(at.min(most)));
+                decisions.push(RateDecision::Later(at.min(most)));
             }
         }
-        slots
+        decisions
     }
 
     fn slack(&self) -> Duration {
@@ -169,84 +171,100 @@ mod tests {
         row
     }
 
-    // The times at which attempts begin if `count` of them ask at once and ask again as they are told.
-    fn begun(row: &mut RateRow, count: usize) -> Vec<Timestamp> {
-        let mut begun = Vec::new();
+    // The start times if `count` attempts ask at once and each asks again at the given time.
+    fn started(row: &mut RateRow, count: usize) -> Vec<Timestamp> {
+        let mut started = Vec::new();
         let mut asking = vec![(at(10_000), false); count];
         while !asking.is_empty() {
             asking.sort();
             let now = asking[0].0;
             let due: Vec<_> = asking.iter().filter(|(at, _)| *at == now).copied().collect();
             asking.retain(|(at, _)| *at > now);
-            let put_back = due.iter().filter(|(_, put_back)| *put_back).count();
-            for slot in row.take(now, put_back, due.len() - put_back) {
-                match slot {
-                    RateSlot::At(at) => begun.push(at),
-                    RateSlot::Later(at) => asking.push((at, true)),
+            let requeued = due.iter().filter(|(_, requeued)| *requeued).count();
+            for decision in row.take(now, requeued, due.len() - requeued) {
+                match decision {
+                    RateDecision::At(at) => started.push(at),
+                    RateDecision::Later(at) => asking.push((at, true)),
                 }
             }
         }
-        begun.sort_unstable();
-        begun
+        started.sort_unstable();
+        started
     }
 
     #[test]
-    fn never_more_than_the_rate_in_any_period_and_nothing_is_wasted() {
+    fn starts_stay_within_the_rate_and_use_all_of_it() {
         let second = Duration::from_secs(1);
         for (count, burst) in [(20, 1), (20, 5), (3, 1), (1_000, 10)] {
-            let begun = begun(&mut row(Rate::per(count, second).burst(burst)), 300);
+            let started = started(&mut row(Rate::per(count, second).burst(burst)), 300);
             let most = (count + burst - 1) as usize;
-            for window in begun.windows(most + 1) {
+            for window in started.windows(most + 1) {
                 assert!(window[most].since(window[0]) >= second, "{count} {burst}: {window:?}");
             }
-            let took = begun[299].since(begun[0]).as_secs_f64();
+            let took = started[299].since(started[0]).as_secs_f64();
             let least = f64::from(300 - burst) / f64::from(count);
             assert!((took - least).abs() < 0.01, "{count} {burst}: {took} instead of {least}");
         }
     }
 
     #[test]
-    fn those_that_were_put_back_are_not_overtaken() {
+    fn requeued_attempts_are_not_overtaken() {
         let mut row = row(Rate::per(1, Duration::from_secs(1)));
-        let slots = row.take(at(0), 0, 3);
+        let decisions = row.take(at(0), 0, 3);
         assert_eq!(
-            slots,
-            [RateSlot::At(at(0)), RateSlot::Later(at(1_000)), RateSlot::Later(at(2_000))]
+            decisions,
+            [
+                RateDecision::At(at(0)),
+                RateDecision::Later(at(1_000)),
+                RateDecision::Later(at(2_000))
+            ]
         );
-        assert_eq!(row.take(at(990), 0, 1), [RateSlot::Later(at(3_000))]);
-        assert_eq!(row.take(at(1_001), 1, 0), [RateSlot::At(at(1_001))]);
-        assert_eq!(row.take(at(2_000), 1, 0), [RateSlot::At(at(2_001))], "a little early is kept");
-    }
-
-    #[test]
-    fn those_that_never_come_back_hold_nobody_up() {
-        let mut row = row(Rate::per(1, Duration::from_secs(1)));
-        let slots = row.take(at(0), 0, 1_000);
-        assert_eq!(slots[31..], [RateSlot::Later(at(31_000)); 969]);
-        assert_eq!(row.take(at(1_500), 0, 1), [RateSlot::Later(at(31_500))], "they may be late");
-        // All of them were called off.
-        let slots = row.take(at(3_500), 0, 3);
+        assert_eq!(row.take(at(990), 0, 1), [RateDecision::Later(at(3_000))]);
+        assert_eq!(row.take(at(1_001), 1, 0), [RateDecision::At(at(1_001))]);
         assert_eq!(
-            slots,
-            [RateSlot::At(at(3_500)), RateSlot::Later(at(4_500)), RateSlot::Later(at(5_500))]
+            row.take(at(2_000), 1, 0),
+            [RateDecision::At(at(2_001))],
+            "asking a little early keeps the reserved time"
         );
     }
 
     #[test]
-    fn a_key_without_a_rate_can_be_closed() {
+    fn requeued_attempts_that_never_return_do_not_block_others() {
+        let mut row = row(Rate::per(1, Duration::from_secs(1)));
+        let decisions = row.take(at(0), 0, 1_000);
+        assert_eq!(decisions[31..], [RateDecision::Later(at(31_000)); 969]);
+        assert_eq!(
+            row.take(at(1_500), 0, 1),
+            [RateDecision::Later(at(31_500))],
+            "they may be late"
+        );
+        // All of them were cancelled.
+        let decisions = row.take(at(3_500), 0, 3);
+        assert_eq!(
+            decisions,
+            [
+                RateDecision::At(at(3_500)),
+                RateDecision::Later(at(4_500)),
+                RateDecision::Later(at(5_500))
+            ]
+        );
+    }
+
+    #[test]
+    fn a_key_without_a_rate_can_be_blocked() {
         let mut row = RateRow::new(Namespace::default_namespace(), LimitKey::new("k").unwrap());
-        row.close_until(at(5_000));
+        row.block_until(at(5_000));
         assert!(!row.is_idle(at(4_000)));
-        assert_eq!(row.take(at(1_000), 1, 1), [RateSlot::Later(at(5_000)); 2]);
+        assert_eq!(row.take(at(1_000), 1, 1), [RateDecision::Later(at(5_000)); 2]);
         assert!(row.is_idle(at(5_000)));
-        assert_eq!(row.take(at(5_000), 2, 0), [RateSlot::At(at(5_000)); 2]);
+        assert_eq!(row.take(at(5_000), 2, 0), [RateDecision::At(at(5_000)); 2]);
         let mut row = super::tests::row(Rate::per(10, Duration::from_secs(1)).burst(4));
-        row.close_until(at(5_000));
-        assert_eq!(row.next(at(1_000)), at(5_000), "a burst does not open it");
+        row.block_until(at(5_000));
+        assert_eq!(row.next(at(1_000)), at(5_000), "a burst does not bypass the block");
     }
 
     #[test]
-    fn rates_that_make_no_sense_are_refused_by_value() {
+    fn validate_names_the_wrong_value() {
         let second = Duration::from_secs(1);
         let bad = [
             (Rate::per(0, second), "a rate of 0 in 1s"),

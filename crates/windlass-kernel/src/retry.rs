@@ -1,4 +1,4 @@
-//! Retry policies as arithmetic: which failure is tried again, and after how long.
+//! Retry policies: which failure is retried, and after how long. Pure arithmetic.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::format_duration;
 
-/// The longest delay between two attempts, whatever a policy or a server says: 365 days.
+/// The longest delay between two attempts, regardless of policies and `Retry-After`: 365 days.
 pub const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How many error names a policy may list.
+/// The most error names that a policy may list.
 pub const NON_RETRYABLE_NAMES_MAX: usize = 64;
 
-/// How long an error name in a policy may be, in bytes.
+/// The longest error name in a policy, in bytes.
 pub const NON_RETRYABLE_NAME_BYTES_MAX: usize = 256;
 
-/// How many delays a policy may list.
+/// The most delays that a policy may list.
 pub const DELAYS_MAX: usize = 64;
 
 const FACTOR_DEFAULT: f64 = 2.0;
 
-/// Why a policy makes no sense.
+/// The reasons why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,7 +32,7 @@ pub enum Error {
         /// Its value.
         value: Duration,
     },
-    /// A delay cannot be written as whole milliseconds.
+    /// A delay is not a whole number of milliseconds.
     #[error("{field} is {value:?}; policies keep whole milliseconds, so round it")]
     NotWholeMillis {
         /// `delay`, `max_delay` or `a listed delay`.
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// The cap is below the delay it caps.
     #[error(
-        "max_delay ({}) is below delay ({}); raise the one or lower the other",
+        "max_delay ({}) is below delay ({}); raise max_delay or lower delay",
         format_duration(*.max_delay), format_duration(*.delay)
     )]
     MaxBelowDelay {
@@ -51,11 +51,13 @@ pub enum Error {
         /// The cap.
         max_delay: Duration,
     },
-    /// The growth factor shrinks the delay, or is no number.
+    /// The growth factor is below 1 or not finite.
     #[error("the backoff factor is {0}; use a finite number of at least 1, such as 2")]
     Factor(f64),
-    /// A factor was given for a backoff that has none.
-    #[error("a factor ({0}) only belongs to exponential backoff; remove it or change the backoff")]
+    /// A factor was given for a backoff that does not use one.
+    #[error(
+        "a factor ({0}) is only valid with exponential backoff; remove it or change the backoff"
+    )]
     FactorUnused(f64),
     /// A list of delays is empty or too long.
     #[error("the backoff lists {0} delays; list 1 to {DELAYS_MAX}")]
@@ -63,8 +65,8 @@ pub enum Error {
     /// Delays were listed for a backoff that computes its own.
     #[error("{0} delays are listed; set the backoff to \"listed\" or remove them")]
     DelaysUnused(usize),
-    /// The jitter is not a share.
-    #[error("jitter is {0}; use a share of the delay from 0 to 1, such as 0.1")]
+    /// The jitter is not between 0 and 1.
+    #[error("jitter is {0}; use a fraction of the delay from 0 to 1, such as 0.1")]
     Jitter(f64),
     /// There are too many error names.
     #[error("non_retryable lists {0} names, the limit is {NON_RETRYABLE_NAMES_MAX}; list fewer")]
@@ -76,13 +78,13 @@ pub enum Error {
     NameLength(usize),
 }
 
-/// How many attempts may follow the first one.
+/// How many retries may follow the first attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "LimitWire", into = "LimitWire")]
 pub enum RetryLimit {
-    /// That many retries; 0 means a single attempt.
+    /// This many retries; 0 means a single attempt.
     Times(u32),
-    /// Retries without end.
+    /// No limit.
     Forever,
 }
 
@@ -93,57 +95,57 @@ pub enum Backoff {
     Constant,
     /// The delay times the number of failed attempts.
     Linear,
-    /// The delay times the factor once more for each failed attempt after the first.
+    /// The delay multiplied by the factor for each failed attempt after the first.
     Exponential {
         /// At least 1; 2 doubles the delay each time.
         factor: f64,
     },
-    /// The listed delays one after the other, then the last one again and again. The policy's own
-    /// delay is the least.
+    /// The listed delays one after the other, then the last one repeatedly. No delay is shorter
+    /// than the policy's own `delay`.
     Listed(Vec<Duration>),
 }
 
-/// What to do about an attempt that failed.
+/// A policy for failed attempts.
 ///
 /// As JSON, durations are whole milliseconds: `{"limit": 5, "delay_ms": 10000, "backoff":
 /// "exponential", "factor": 2, "max_delay_ms": 60000, "jitter": 0.1, "non_retryable": []}`. Only
-/// the first two are required, `limit` may be `"forever"`, and what is read is validated. The backoff
-/// `"listed"` comes with `delays_ms`, a list.
+/// the first two members are required. `limit` may be `"forever"`. The backoff `"listed"` requires
+/// `delays_ms`, a list. Deserializing validates the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyWire", into = "PolicyWire")]
 pub struct RetryPolicy {
     /// How many retries may follow the first attempt.
     pub limit: RetryLimit,
-    /// The delay before the first retry, and the least before any.
+    /// The delay before the first retry, and the shortest before any retry.
     pub delay: Duration,
     /// How the delay grows.
     pub backoff: Backoff,
-    /// The most a delay may grow to, jitter included; [`DELAY_MAX`] if there is none.
+    /// The longest delay, jitter included; [`DELAY_MAX`] if absent.
     pub max_delay: Option<Duration>,
-    /// Up to which share of itself, from 0 to 1, a delay is lengthened at random.
+    /// The largest random addition, as a fraction of the delay from 0 to 1.
     pub jitter: f64,
-    /// Names of errors that are not worth another attempt.
+    /// Names of errors that are not retried.
     pub non_retryable: Vec<String>,
 }
 
-/// What a policy says about a failed attempt.
+/// The decision about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// Try again after this long.
+    /// Try again after this delay.
     RetryIn(Duration),
     /// This was the last attempt.
     GiveUp(GiveUpReason),
 }
 
-/// Why there is no further attempt.
+/// The reasons why there is no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GiveUpReason {
-    /// The error itself said that a retry cannot help.
+    /// The error is marked as not retryable.
     NotRetryable,
     /// The policy lists the error's name.
     NonRetryableName,
-    /// All attempts are spent.
+    /// The retry limit is reached.
     Exhausted,
 }
 
@@ -158,7 +160,7 @@ impl RetryPolicy {
         Self::new(limit, delay, Backoff::Constant)
     }
 
-    /// A delay that grows by itself with each retry.
+    /// A delay that grows by the same amount with each retry.
     pub const fn linear(limit: RetryLimit, delay: Duration) -> Self {
         Self::new(limit, delay, Backoff::Linear)
     }
@@ -169,26 +171,7 @@ impl RetryPolicy {
         Self::new(limit, delay, Backoff::Exponential { factor })
     }
 
-    /// The default of steps: six attempts, 10 s doubling, neither cap nor jitter.
-    pub const fn steps() -> Self {
-        Self::exponential(RetryLimit::Times(5), Duration::from_secs(10))
-    }
-
-    /// The default of activities in machines: five attempts, 1 s doubling up to 60 s, 10 % jitter.
-    pub const fn machines() -> Self {
-        Self::exponential(RetryLimit::Times(4), Duration::from_secs(1))
-            .with_max_delay(Duration::from_secs(60))
-            .with_jitter(0.1)
-    }
-
-    /// The default of relays: three attempts, otherwise as machines.
-    pub const fn relays() -> Self {
-        Self::exponential(RetryLimit::Times(2), Duration::from_secs(1))
-            .with_max_delay(Duration::from_secs(60))
-            .with_jitter(0.1)
-    }
-
-    /// The default of webhooks: ten attempts within about three days, the delays those that Standard
+    /// The default of webhooks: ten attempts within about three days, with the delays that Standard
     /// Webhooks recommends, lengthened by up to 10 %.
     pub fn webhooks() -> Self {
         const MINUTE: u64 = 60;
@@ -199,26 +182,26 @@ impl RetryPolicy {
         Self::listed(seconds.map(Duration::from_secs)).with_jitter(0.1)
     }
 
-    /// As many retries as there are delays, each after its own.
+    /// As many retries as there are delays.
     pub fn listed(delays: impl IntoIterator<Item = Duration>) -> Self {
         let delays: Vec<Duration> = delays.into_iter().collect();
         let times = u32::try_from(delays.len()).unwrap_or(u32::MAX);
         Self::new(RetryLimit::Times(times), Duration::ZERO, Backoff::Listed(delays))
     }
 
-    /// The same policy with a cap on its delays.
+    /// Sets the cap on delays.
     pub const fn with_max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay = Some(max_delay);
         self
     }
 
-    /// The same policy with delays lengthened by up to this share of themselves.
+    /// Lengthens delays by a random amount, up to this fraction of the delay.
     pub const fn with_jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The same policy with error names that end it at once.
+    /// Sets the names of errors that are not retried.
     pub fn with_non_retryable<N: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = N>,
@@ -227,7 +210,7 @@ impl RetryPolicy {
         self
     }
 
-    /// How many attempts there may be, the first included; none if there is no end.
+    /// The most attempts, including the first; `None` if there is no limit.
     pub const fn attempts_max(&self) -> Option<u32> {
         match self.limit {
             RetryLimit::Times(times) => Some(times.saturating_add(1)),
@@ -235,7 +218,7 @@ impl RetryPolicy {
         }
     }
 
-    /// Checks that the fields make sense together. A policy read by serde has passed it.
+    /// Checks that the fields are valid together. Deserializing a policy runs this check.
     pub fn validate(&self) -> Result<(), Error> {
         let listed = match &self.backoff {
             Backoff::Listed(delays) if !(1..=DELAYS_MAX).contains(&delays.len()) => {
@@ -276,11 +259,11 @@ impl RetryPolicy {
         }
     }
 
-    /// The delay after attempt number `attempt` (from 1) has failed, or none if it was the last.
+    /// The delay after attempt number `attempt` (from 1) has failed, or `None` if it was the last.
     ///
-    /// The same seed and attempt give the same delay; give each run or task a seed of its own.
-    /// Jitter only lengthens, and the cap holds with it: a delay that has grown to the cap is
-    /// exactly the cap. An invalid policy gives a useless delay, but no panic.
+    /// The same seed and attempt give the same delay, so use a different seed for each run or task.
+    /// Jitter only lengthens a delay, and the cap includes jitter: a delay that has reached the cap
+    /// is exactly the cap. An invalid policy gives a useless delay but does not panic.
     pub fn next_delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
         let attempt = attempt.max(1);
         match self.limit {
@@ -291,8 +274,8 @@ impl RetryPolicy {
         let grown = match &self.backoff {
             Backoff::Constant => delay,
             Backoff::Linear => delay.saturating_mul(u64::from(attempt)),
-            // Rounded up, so that a fraction of a microsecond does not fall below the delay. A
-            // float beyond u64 becomes u64::MAX, and a NaN 0.
+            // Rounded up, so that a fraction of a microsecond does not fall below the delay. A cast
+            // from a float beyond u64 gives u64::MAX, from NaN 0.
             Backoff::Exponential { factor } => {
                 (delay as f64 * power(*factor, attempt - 1)).ceil() as u64
             }
@@ -308,16 +291,16 @@ impl RetryPolicy {
         Some(Duration::from_micros(micros))
     }
 
-    /// Tells whether the policy lists this error name. The names must be the same to the letter.
+    /// Whether the policy allows retries of this error name. Names must match exactly.
     pub fn is_retryable(&self, error_name: &str) -> bool {
         !self.non_retryable.iter().any(|name| name == error_name)
     }
 
     /// Decides about the failure of attempt number `attempt` (from 1).
     ///
-    /// `retryable` is what the error says about itself. `retry_after` is what the other side asked
-    /// for: it can raise the delay, also above the policy's cap, since coming back earlier than
-    /// asked would waste the attempt; [`DELAY_MAX`] holds for it as well.
+    /// `retryable` is the error's own property. `retry_after` is the delay that the called service
+    /// asked for. It can raise the delay above the policy's cap, because an earlier attempt would
+    /// be wasted; [`DELAY_MAX`] still applies.
     pub fn decide(
         &self,
         attempt: u32,
@@ -334,8 +317,8 @@ impl RetryPolicy {
         }
         match self.next_delay(attempt, seed) {
             Some(delay) => {
-                let asked = retry_after.unwrap_or_default().min(DELAY_MAX);
-                Decision::RetryIn(delay.max(asked))
+                let requested = retry_after.unwrap_or_default().min(DELAY_MAX);
+                Decision::RetryIn(delay.max(requested))
             }
             None => Decision::GiveUp(GiveUpReason::Exhausted),
         }
@@ -350,8 +333,8 @@ fn whole_micros(duration: Duration) -> u64 {
     duration.as_micros().try_into().unwrap_or(u64::MAX)
 }
 
-/// `base` to the power `exponent` by squaring. The standard `powi` may differ from one platform
-/// to another in the last bits; products of doubles do not.
+/// `base` to the power `exponent` by squaring. The last bits of the standard `powi` may differ
+/// between platforms; products of doubles do not.
 fn power(mut base: f64, mut exponent: u32) -> f64 {
     let mut product = 1.0;
     while exponent > 0 {
@@ -364,8 +347,8 @@ fn power(mut base: f64, mut exponent: u32) -> f64 {
     product
 }
 
-/// A number from 0 up to but not 1 that looks random: the output of splitmix64 (Steele, Lea and
-/// Flood 2014) that comes `attempt` steps after the seed, its upper 53 bits as a fraction.
+/// A pseudo-random number in `[0, 1)`: the output of splitmix64 (Steele, Lea and Flood 2014)
+/// `attempt` steps after the seed, its upper 53 bits as a fraction.
 fn unit(seed: u64, attempt: u32) -> f64 {
     let step = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(u64::from(attempt));
     let mut z = seed.wrapping_add(step);
@@ -406,7 +389,8 @@ impl From<RetryLimit> for LimitWire {
     }
 }
 
-/// The policy as JSON has it. A field nobody knows is a typo, and a typo here is an outage later.
+/// The JSON form of a policy. Unknown fields are refused, because a misspelled field would silently
+/// change retries.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyWire {

@@ -1,4 +1,4 @@
-//! The rows: what a store keeps of runs, steps, messages, tasks, workers and logs.
+//! The rows that a store keeps: runs, steps, messages, tasks, workers and logs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::body::Body;
 use crate::digest::Sha256Digest;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
     EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
-    RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
+    RunId, RunKey, StepKey, StepKind, TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::{CausalRef, Head};
 use crate::limits::{Limits, check_max, check_text};
 use crate::time::Timestamp;
 
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$doc:meta])* $type:ident, $what:literal, $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)?) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,14 +27,14 @@ macro_rules! words {
             /// Every value, in the order of declaration.
             pub const ALL: &'static [$type] = &[$($type::$variant),+];
 
-            /// The word that stands in the column.
+            /// The value in the column.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
                 }
             }
 
-            /// Reads the word that stands in the column.
+            /// Parses the value of the column.
             pub fn parse(text: &str) -> Result<Self, Error> {
                 match text {
                     $($word => Ok($type::$variant),)+
@@ -51,20 +51,20 @@ macro_rules! words {
     };
 }
 
-words!(
-    /// Where a run is.
+string_enum!(
+    /// The status of a run.
     RunStatus, "run status",
-    /// It has a turn to take, or one is being taken.
+    /// Its turn is ready or held.
     Active = "active",
     /// It waits for a time or a message.
     Waiting = "waiting",
-    /// An operator stopped it; its timers go on.
+    /// An operator paused it. Its timers continue.
     Paused = "paused",
     /// It ended with an output. Final.
     Complete = "complete",
-    /// It ended with an error. Only a new generation can follow.
+    /// It ended with an error. A retry starts a new generation.
     Errored = "errored",
-    /// Somebody ended it. Final.
+    /// An operator or a parent ended it. Final.
     Terminated = "terminated",
 );
 
@@ -75,27 +75,27 @@ impl RunStatus {
     }
 }
 
-words!(
-    /// Where a step is.
+string_enum!(
+    /// The status of a step.
     StepStatus, "step status",
-    /// It is to be done.
+    /// It has not started.
     Pending = "pending",
-    /// Somebody is doing it.
+    /// An attempt is running.
     Running = "running",
     /// It waits for a time or a message.
     Waiting = "waiting",
-    /// Its result is recorded.
+    /// It has a result.
     Completed = "completed",
-    /// Its error is recorded.
+    /// It has an error.
     Errored = "errored",
-    /// It was not needed.
+    /// It is not needed.
     Skipped = "skipped",
-    /// It was called off.
+    /// It was cancelled.
     Cancelled = "cancelled",
 );
 
 impl StepStatus {
-    /// Whether the step has its one result and never changes again.
+    /// Whether the outcome of the step is recorded and never changes again.
     pub const fn is_settled(self) -> bool {
         matches!(
             self,
@@ -107,14 +107,14 @@ impl StepStatus {
     }
 }
 
-words!(
-    /// What kind of thing was sent to a run.
+string_enum!(
+    /// The kind of a message.
     MessageKind, "message kind",
     /// An event that a wait may consume.
     Event = "event",
     /// A signal to a state machine.
     Signal = "signal",
-    /// Pause, resume, terminate, restart: read before anything else.
+    /// Pause, resume, terminate, restart. The holder handles these before all other messages.
     Control = "control",
     /// The outcome of an activity.
     ActivityResult = "activity_result",
@@ -124,48 +124,48 @@ words!(
     Decision = "decision",
 );
 
-words!(
-    /// How much a log line matters.
+string_enum!(
+    /// The level of a log line.
     LogLevel, "log level",
-    /// For whoever hunts a bug.
+    /// For debugging.
     Debug = "debug",
-    /// Worth reading once.
+    /// Normal operation.
     Info = "info",
-    /// Worth a look.
+    /// Possibly wrong.
     Warn = "warn",
-    /// Something failed.
+    /// A failure.
     Error = "error",
 );
 
-words!(
-    /// Whether a circuit breaker lets calls through.
+string_enum!(
+    /// The status of a circuit breaker.
     BreakerStatus, "breaker status",
-    /// It does.
+    /// It allows all calls.
     Closed = "closed",
-    /// It does not.
+    /// It allows no calls.
     Open = "open",
-    /// It lets one through at a time, to see.
+    /// It allows one probe at a time.
     HalfOpen = "half_open",
 );
 
-words!(
-    /// What a worker says of itself. It fences nothing: only the lease does.
+string_enum!(
+    /// The status that a worker reports. It does not fence the worker; only the lease does.
     WorkerStatus, "worker status",
-    /// Takes work.
+    /// It claims turns and tasks.
     Active = "active",
-    /// Finishes what it holds and takes nothing new.
+    /// It finishes what it holds and claims nothing new.
     Draining = "draining",
-    /// Has released what it held and gone.
+    /// It has released everything and exited.
     Stopped = "stopped",
 );
 
-/// Who holds a turn or a task. `claim_no` is the fence: it rises at every claim, release,
-/// revocation and reaping, so a holder that lost its hold can never match again.
+/// The holder of a turn or a task. `claim_no` is a fencing token: it rises with every claim,
+/// release, revocation and reaping, so the hold of a worker that lost it never matches again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The holder.
     pub worker: WorkerKey,
-    /// The number of the claim under which it holds.
+    /// The number of the claim.
     pub claim_no: u64,
 }
 
@@ -174,35 +174,35 @@ pub struct Hold {
 pub enum Wake {
     /// At once.
     Now,
-    /// When the store's clock shows this time.
+    /// At this time of the store's clock.
     At(Timestamp),
-    /// When a message arrives, and not before.
+    /// When a message arrives.
     OnMessage,
 }
 
-/// The turn of a run: the task that is part of the run's own row.
+/// The turn of a run: the schedulable part of the run's row. Its holder may commit to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The queue it is claimed from.
     pub queue: QueueName,
-    /// Higher first.
+    /// The priority; higher is first.
     pub priority: i16,
-    /// Whether it can be claimed.
+    /// Whether a worker can claim it.
     pub ready: bool,
-    /// When it is or was due; the age of a ready turn.
+    /// When it is or was due. A claim takes the oldest first.
     pub due_at: Option<Timestamp>,
-    /// Who holds it.
+    /// The holder.
     pub worker: Option<WorkerKey>,
-    /// The fence; see [`Hold`].
+    /// The fencing token; see [`Hold`].
     pub claim_no: u64,
     /// When it was claimed.
     pub claimed_at: Option<Timestamp>,
-    /// How often it was reaped since its last commit.
+    /// How often it was reaped since the last commit.
     pub reclaims: u32,
-    /// The key under which its holder counts against a limit.
+    /// The key of the concurrency limit that it counts against.
     pub limit_key: Option<LimitKey>,
-    /// Who gave it back last, and may still have the run in memory.
-    pub last: Option<WorkerKey>,
+    /// The worker that released it last, which may have the run in its cache.
+    pub last_worker: Option<WorkerKey>,
 }
 
 impl Turn {
@@ -218,7 +218,7 @@ impl Turn {
             claimed_at: None,
             reclaims: 0,
             limit_key: None,
-            last: None,
+            last_worker: None,
         }
     }
 
@@ -232,107 +232,108 @@ impl Turn {
         Self { ready: false, due_at: Some(due_at), ..Self::ready() }
     }
 
-    /// Who holds it, if anybody.
+    /// The current hold.
     pub fn hold(&self) -> Option<Hold> {
         self.worker.map(|worker| Hold { worker, claim_no: self.claim_no })
     }
 }
 
-/// A run: where one execution of a workflow is now.
+/// A run: one instance of a workflow and its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Names this generation.
+    /// Identifies this generation.
     pub run_key: RunKey,
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The program.
+    /// The workflow.
     pub workflow: WorkflowName,
     /// The model that runs it.
     pub model: ModelName,
-    /// The user's name for the run.
+    /// The user's id of the run.
     pub id: RunId,
-    /// Rises on restart, retry and continue-as-new; the first is 0.
+    /// The generation. It rises with restart, retry and continue-as-new; the first is 0.
     pub generation: u32,
-    /// Where it is.
+    /// The status.
     pub status: RunStatus,
-    /// What it was started with.
+    /// The input.
     pub input: Body,
     /// The digest of the input's raw bytes.
     pub input_hash: Sha256Digest,
-    /// What it ended with.
+    /// The output.
     pub output: Option<Body>,
-    /// Why it failed.
+    /// The error.
     pub error: Option<Body>,
-    /// A model's snapshot.
+    /// The model's snapshot.
     pub state: Option<Body>,
-    /// The end of its ledger.
+    /// The end of the ledger.
     pub head: Head,
-    /// Its last event: the cause of its next automatic one.
+    /// The last event, which causes the next automatic one.
     pub cursor: EventId,
-    /// The run at the top of its tree; itself if it is at the top.
+    /// The root run of its tree; the run itself if it is the root.
     pub root: RunKey,
-    /// The run that started it as a child.
+    /// The parent run.
     pub parent: Option<RunKey>,
-    /// The branch of its parent's fork that it is.
+    /// The fork branch of the parent that the run executes.
     pub fork: Option<Arc<str>>,
-    /// Small strings to find it by.
+    /// Labels to find the run by.
     pub labels: BTreeMap<String, String>,
-    /// The W3C trace context it was started in.
+    /// The W3C trace context of the start.
     pub trace: Option<Arc<str>>,
-    /// What came beside the input, a JSON object of strings. Every generation of the run has it.
+    /// Headers besides the input: a JSON object of strings. All generations of the run have them.
     pub headers: Option<Arc<str>>,
-    /// What the commit that ends it enqueues; see [`crate::OnEnd`]. Every generation of the run has it.
+    /// The task that the commit which ends the run enqueues; see [`crate::OnEnd`]. All generations
+    /// of the run have it.
     pub on_end: Option<Arc<str>>,
-    /// When it must have ended.
+    /// The time by which it must end.
     pub deadline_at: Option<Timestamp>,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When its first turn was committed. A turn of a run without it is a first turn.
+    /// When the first turn was committed. While this is `None`, the next turn is a first turn.
     pub started_at: Option<Timestamp>,
     /// When it last changed.
     pub updated_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// Retention does not delete it before this time, whatever its policy says.
+    /// Retention does not delete the run before this time, regardless of its policy.
     pub retention_until: Option<Timestamp>,
-    /// Its turn.
+    /// The turn.
     pub turn: Turn,
-    /// How many messages it accepted: the sequence number of the last one.
+    /// How many messages it has accepted, which is the sequence number of the last one.
     pub accepted: u64,
-    /// How many of them the last released turn had read.
+    /// How many of them had been read when the turn was released last.
     pub seen: u64,
 }
 
-/// A step: a keyed unit of work with at most one recorded result.
+/// A step: a keyed unit of work with at most one recorded outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The run it belongs to.
+    /// The run.
     pub run_key: RunKey,
-    /// Its key in the run.
+    /// The key in the run.
     pub step_key: StepKey,
-    /// What people call it.
+    /// The name for people.
     pub name: Arc<str>,
-    /// What it is: `do`, `sleep`, `event`, `child`, `activity`, …; a word of the model.
-    pub kind: Arc<str>,
-    /// Where it is.
+    /// The kind. The model defines it.
+    pub kind: StepKind,
+    /// The status.
     pub status: StepStatus,
-    /// The ledger's next ordinal when it was first recorded: the order in which steps list.
+    /// The ledger's next ordinal when the step was first recorded. Steps list in this order.
     pub position: u64,
-    /// How often it was tried.
+    /// How many attempts were made.
     pub attempt: u32,
-    /// How often it may be tried; no bound if there is none.
+    /// The most attempts; `None` if there is no limit.
     pub attempts_max: Option<u32>,
-    /// What it was given.
+    /// The input.
     pub input: Option<Body>,
-    /// What it gave.
+    /// The result.
     pub result: Option<Body>,
-    /// Why it failed, or failed last.
+    /// The error of the last failed attempt.
     pub error: Option<Body>,
-    /// How long an attempt may take.
+    /// The longest that an attempt may take.
     pub timeout: Option<Duration>,
-    /// When it is tried again, wakes, or gives up waiting.
+    /// When it is retried, wakes, or times out.
     pub due_at: Option<Timestamp>,
-    /// The name of the message it waits for.
+    /// The name of the message that it waits for.
     pub wait_for: Option<Arc<str>>,
     /// When it was first recorded.
     pub created_at: Timestamp,
@@ -340,89 +341,89 @@ pub struct Step {
     pub updated_at: Timestamp,
 }
 
-/// A message that a run accepted.
+/// A message in a run's mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The run it was sent to.
+    /// The receiving run.
     pub run_key: RunKey,
-    /// Its place in the run's mailbox, from 1, without gaps.
+    /// The position in the mailbox, from 1, without gaps.
     pub seq: u64,
-    /// The sender's id for it.
+    /// The sender's id of the message.
     pub message_id: MessageId,
-    /// What it is.
+    /// The kind.
     pub kind: MessageKind,
-    /// Its name.
+    /// The name.
     pub name: MessageName,
-    /// What it carries.
+    /// The body.
     pub body: Option<Body>,
-    /// What caused it to be sent.
+    /// The cause.
     pub caused_by: Option<CausalRef>,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// When it was consumed, and by what.
+    /// When and by which step it was consumed.
     pub consumed: Option<Consumed>,
 }
 
-/// Who consumed a message, and when.
+/// The consumption of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumed {
-    /// The step that did, or a word of the model.
+    /// The step that consumed it, or a name that the model defines.
     pub by: StepKey,
-    /// When it did.
+    /// When it was consumed.
     pub at: Timestamp,
 }
 
-/// A task: work that is due at a time and that one worker may hold.
+/// A task: work that is due at a time and that at most one worker holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Names it.
+    /// The unique id.
     pub task_id: TaskId,
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The run it works for.
+    /// The run that it belongs to.
     pub run_key: Option<RunKey>,
-    /// The step it works for.
+    /// The step that it belongs to.
     pub step_key: Option<StepKey>,
-    /// What it is: `activity`, `effect`, …; a word of the engine.
+    /// The kind: `activity`, `effect`, … The engine defines it.
     pub kind: Arc<str>,
     /// The queue it is claimed from.
     pub queue: QueueName,
-    /// What is to be run.
+    /// The activity or effect type.
     pub name: RouteName,
-    /// Higher first.
+    /// The priority; higher is first.
     pub priority: i16,
-    /// Whether it can be claimed.
+    /// Whether a worker can claim it.
     pub ready: bool,
-    /// When it is or was due; the age of a ready task.
+    /// When it is or was due. A claim takes the oldest first.
     pub due_at: Option<Timestamp>,
-    /// Who holds it.
+    /// The holder.
     pub worker: Option<WorkerKey>,
-    /// The fence; see [`Hold`].
+    /// The fencing token; see [`Hold`].
     pub claim_no: u64,
     /// When it was claimed.
     pub claimed_at: Option<Timestamp>,
-    /// How often it failed.
+    /// How many attempts have failed.
     pub attempt: u32,
-    /// How often it was reaped since it last made progress.
+    /// How often it was reaped since a holder last committed.
     pub reclaims: u32,
-    /// What it carries.
+    /// The body.
     pub body: Option<Body>,
     /// The errors of its failed attempts.
     pub errors: Option<Body>,
-    /// When an attempt last said that it is alive.
-    pub beat_at: Option<Timestamp>,
-    /// What an attempt last said of its progress, for the next one to read.
-    pub beat: Option<Body>,
-    /// The key under which its holder counts against a limit.
+    /// The time of the last heartbeat.
+    pub heartbeat_at: Option<Timestamp>,
+    /// The details of the last heartbeat, for the next attempt to read.
+    pub heartbeat: Option<Body>,
+    /// The key of the concurrency limit that it counts against.
     pub limit_key: Option<LimitKey>,
-    /// The W3C trace context it was enqueued in.
+    /// The W3C trace context of the commit that enqueued it.
     pub trace: Option<Arc<str>>,
     /// When it was enqueued.
     pub created_at: Timestamp,
 }
 
 impl Task {
-    /// A task that is ready and works for no run.
+    /// A ready task that belongs to no run.
     pub fn new(
         task_id: TaskId,
         namespace: Namespace,
@@ -448,76 +449,76 @@ impl Task {
             reclaims: 0,
             body: None,
             errors: None,
-            beat_at: None,
-            beat: None,
+            heartbeat_at: None,
+            heartbeat: None,
             limit_key: None,
             trace: None,
             created_at,
         }
     }
 
-    /// The same task for a run, in its trace.
+    /// Assigns the task to a run and its trace.
     pub fn of_run(self, run: &Run) -> Self {
         Self { run_key: Some(run.run_key), trace: run.trace.clone(), ..self }
     }
 
-    /// Who holds it, if anybody.
+    /// The current hold.
     pub fn hold(&self) -> Option<Hold> {
         self.worker.map(|worker| Hold { worker, claim_no: self.claim_no })
     }
 }
 
-/// A task that was given up, with the history of its errors.
+/// A task that was given up, with the errors of its attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The task that died.
+    /// The task.
     pub task_id: TaskId,
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The run it worked for.
+    /// The run that it belonged to.
     pub run_key: Option<RunKey>,
-    /// The step it worked for.
+    /// The step that it belonged to.
     pub step_key: Option<StepKey>,
-    /// What it was.
+    /// The kind of the task.
     pub kind: Arc<str>,
-    /// The queue it was claimed from.
+    /// The queue.
     pub queue: QueueName,
-    /// What was to be run.
+    /// The activity or effect type.
     pub name: RouteName,
-    /// How often it failed.
+    /// How many attempts have failed.
     pub attempt: u32,
-    /// What it carried.
+    /// The body.
     pub body: Option<Body>,
     /// The errors of all attempts.
     pub errors: Option<Body>,
-    /// Why it was given up: a short text for people.
+    /// Why it was given up, as a short text for people.
     pub reason: Arc<str>,
     /// When it was given up.
     pub dead_at: Timestamp,
     /// How often it was requeued.
     pub requeues: u32,
-    /// When it was requeued, if nothing has been given up since.
+    /// When it was requeued; `None` again if it was given up once more.
     pub requeued_at: Option<Timestamp>,
 }
 
 /// A durable log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Names it; lines list in this order.
+    /// The unique id. Lines list in this order.
     pub log_id: LogId,
-    /// The run that wrote it.
+    /// The run.
     pub run_key: RunKey,
-    /// The step that wrote it.
+    /// The step.
     pub step_key: Option<StepKey>,
-    /// The attempt that wrote it.
+    /// The attempt.
     pub attempt: Option<u32>,
-    /// How much it matters.
+    /// The level.
     pub level: LogLevel,
-    /// The author's category; `system` is the engine's.
+    /// The author's category; the engine uses `system`.
     pub category: Arc<str>,
     /// The text.
     pub message: Arc<str>,
-    /// Data beside the text.
+    /// Structured data.
     pub data: Option<Body>,
     /// Whether it was written during replay.
     pub replay: bool,
@@ -525,7 +526,7 @@ pub struct LogLine {
     pub created_at: Timestamp,
 }
 
-/// What is claimed: a queue, and on it a workflow's name (turns) or a task's name.
+/// A queue and the name of the code to run: a workflow for turns, an activity or effect for tasks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// The queue.
@@ -534,58 +535,58 @@ pub struct Route {
     pub name: RouteName,
 }
 
-/// What a worker says of itself when it renews.
+/// The data that a worker reports when it renews its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// Names this life of the process.
+    /// Identifies this process.
     pub worker: WorkerKey,
-    /// What people call it: host and process id, or what was configured.
+    /// The name for people: the configured one, or host and process id.
     pub name: Arc<str>,
-    /// The build that it runs.
+    /// The build.
     pub version: Arc<str>,
-    /// What it says of itself.
+    /// The status.
     pub status: WorkerStatus,
-    /// How long it lives without renewing.
+    /// How long the worker counts as live after a renewal.
     pub lease: Duration,
-    /// The workflows whose turns it takes.
+    /// The workflows whose turns it claims.
     pub turns: Vec<Route>,
-    /// The tasks it takes.
+    /// The tasks that it claims.
     pub tasks: Vec<Route>,
-    /// How many turns and tasks it holds at most.
+    /// The most turns and tasks that it holds at once.
     pub slots: u32,
-    /// Why it takes nothing new, if so.
+    /// Why it claims nothing new, if so.
     pub note: Option<Arc<str>>,
     /// How many turns and tasks it holds.
     pub load: u32,
-    /// How many of its slots are for tasks.
+    /// The most tasks that it holds at once.
     pub task_slots: u32,
     /// How many tasks it holds.
     pub task_load: u32,
-    /// Whether it takes something new.
+    /// Whether it claims new turns and tasks.
     pub accepting: bool,
     /// The group of workers that it belongs to, for people.
     pub group: Arc<str>,
-    /// The machine that it runs on, if it is known.
+    /// The host name; empty if unknown.
     pub host: Arc<str>,
-    /// Attempts at tasks that succeeded here since it began.
+    /// Successful attempts of tasks since the process started.
     pub tasks_completed: u64,
-    /// Attempts at tasks that failed here since it began.
+    /// Failed attempts of tasks since the process started.
     pub tasks_failed: u64,
-    /// How long all those attempts together took.
+    /// The total duration of those attempts.
     pub tasks_took: Duration,
 }
 
-/// What a setting is called: its kind says who reads it.
+/// The name of a setting. Its kind says which component reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SettingName {
-    /// What it is for, such as `retention`.
+    /// The kind, such as `retention`.
     pub kind: Arc<str>,
-    /// Which of that kind.
+    /// The name within the kind.
     pub name: Arc<str>,
 }
 
 impl SettingName {
-    /// A setting's name; `kind` and `name` must not be empty.
+    /// A setting's name. `kind` and `name` must not be empty.
     pub fn new(kind: &str, name: &str) -> Self {
         Self { kind: kind.into(), name: name.into() }
     }
@@ -595,7 +596,7 @@ impl SettingName {
         for (what, text) in [("the kind", &self.kind), ("the name", &self.name)] {
             if text.is_empty() {
                 let message = format!("{what} of a setting is empty");
-                return Err(Error::new(ErrorKind::Invalid, "INVALID_SETTING", message));
+                return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSetting, message));
             }
             check_text(&format!("{what} of a setting"), text, limits.setting_name_chars_max)?;
         }
@@ -604,40 +605,40 @@ impl SettingName {
     }
 }
 
-/// A small value that all processes on a store share.
+/// A small value that all processes of a store share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What it is called.
+    /// The name.
     pub name: SettingName,
-    /// What it is.
+    /// The value.
     pub value: Body,
     /// When it was set, by the store's clock.
     pub updated_at: Timestamp,
 }
 
-/// A worker as the store knows it.
+/// A registered worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// What it said of itself.
+    /// The data of its last renewal.
     pub info: WorkerInfo,
-    /// When it first renewed.
+    /// The time of the first renewal.
     pub started_at: Timestamp,
-    /// When it last renewed.
+    /// The time of the last renewal.
     pub renewed_at: Timestamp,
-    /// Since when it has renewed without a gap.
+    /// The start of the current unbroken series of renewals.
     pub steady_since: Timestamp,
-    /// Whether somebody asked it to finish what it holds and to take nothing new.
+    /// Whether an operator asked it to drain.
     pub drain: bool,
 }
 
 impl Worker {
-    /// Whether it still holds what it claimed.
+    /// Whether its holds are still valid.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.info.status != WorkerStatus::Stopped && now <= self.renewed_at.plus(self.info.lease)
     }
 
-    /// Whether it may free what others hold: it has been live for a whole lease, so an outage
-    /// cannot make the first worker that comes back kill all the others.
+    /// Whether it may reap holds of other workers. It must have been live for a whole lease;
+    /// otherwise the first worker that comes back after an outage would reap all the others.
     pub fn may_reap(&self, now: Timestamp) -> bool {
         self.is_live(now) && now >= self.steady_since.plus(self.info.lease)
     }

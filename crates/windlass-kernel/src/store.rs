@@ -1,4 +1,4 @@
-//! The store: what the engine asks of a database.
+//! The store trait: the operations that the engine needs from a database.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,75 +7,80 @@ use std::time::Duration;
 
 use crate::body::Body;
 use crate::breaker::BreakerRow;
-use crate::census::{Census, Tally};
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max};
+use crate::namespace_stats::{NamespaceStats, TaskStat};
 use crate::query::{Query, Rows};
 use crate::rate::RateRow;
 use crate::rows::{Hold, Message, Route, Run, RunStatus, SettingName, Step, Task, WorkerInfo};
 use crate::time::Timestamp;
 
-/// A boxed future: one allocation beside a database transaction is free.
+/// A boxed future. One allocation costs nothing next to a database transaction.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What [`Store::commit`] answers: one result for each commit, in order.
+/// The results of [`Store::commit`]: one for each commit, in order.
 pub type CommitResults = Vec<Result<Committed, CommitError>>;
 
-/// Keeps runs, steps, events, messages and tasks, and decides who holds what and when it is due.
+/// Stores runs, steps, events, messages and tasks, and decides which worker holds which of them.
 ///
-/// `commit` is the only write of what happened. The other writes change who holds a thing and
-/// when it is due. All times are the store's own.
+/// Only `commit` writes what happened to a run. The other writes change holds and due times. All
+/// times come from the store's clock.
 pub trait Store: Send + Sync + 'static {
-    /// Writes commits in one transaction where it can; each holds or fails alone, and as if they
-    /// had been written one after the other in the given order. An answer of `Ok` is durable.
+    /// Writes commits, in one transaction if possible. Each succeeds or fails separately, with the
+    /// same result as if they were written one after the other in the given order. `Ok` means that
+    /// the commit is durable.
     fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults>;
 
-    /// The store's clock. Where the store has no server, it never runs behind its last commit.
+    /// The store's clock. In a store without a server, it is never before the last commit.
     fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>>;
 
-    /// Takes ready turns and tasks, in order: priority, resumed before first turns, oldest first.
+    /// Claims ready turns and tasks. The order is: priority, resumed turns before first turns,
+    /// oldest first.
     fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>>;
 
-    /// Gives back holds without progress: what is still held under them becomes ready again.
-    /// Answers how many were.
+    /// Releases holds without progress: the rows that are still held under them become ready again.
+    /// Returns how many were still held.
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>>;
 
-    /// Notes that attempts are alive, and what they say of their progress. Answers of each whether it
-    /// is still held: whoever lost a task need not go on.
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>>;
+    /// Records heartbeats and their details. Returns for each whether the task is still held; a
+    /// worker can stop an attempt whose task it lost.
+    fn heartbeat(&self, heartbeats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>>;
 
-    /// Takes a turn from whoever holds it, for a commit that must not wait. The earlier holder's
-    /// commits conflict from now on. `None` if there is no such run or it has ended.
+    /// Takes a turn away from its holder, for a commit that must not wait. Later commits of the old
+    /// holder conflict. `None` if the run does not exist or has ended.
     fn revoke(
         &self,
         run_key: RunKey,
         worker: WorkerKey,
     ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>>;
 
-    /// Readies what is due, at most `limit` turns and `limit` tasks, oldest first.
+    /// Makes due turns and tasks ready, at most `limit` of each, oldest first.
     fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>>;
 
     /// Registers a worker, or renews its lease.
     fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>>;
 
-    /// Asks a worker to finish what it holds and to take nothing new: it learns so when it renews.
-    /// `false` if there is none with this key, or it has stopped.
+    /// Asks a worker to drain: to finish what it holds and claim nothing new. The worker learns it
+    /// at its next renewal. `false` if there is no such worker, or it has stopped.
     fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Frees at most `limit` turns and `limit` tasks whose holder is not live, if `worker` may.
+    /// Releases at most `limit` turns and `limit` tasks whose holder is not live, if `worker` may
+    /// reap.
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>>;
 
-    /// Everything that a worker's key holds, so that it can adopt or release what it forgot.
+    /// Everything that a worker holds, so that it can resume or release holds that it does not know
+    /// of.
     fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>>;
 
-    /// Runs with all their steps and unconsumed messages, each in one snapshot with its
-    /// `accepted` counter. Runs that do not exist are left out; the others keep their order.
+    /// Loads runs with all their steps and unconsumed messages. Each run is read in one snapshot
+    /// with its `accepted` counter. Runs that do not exist are left out; the others keep their
+    /// order.
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>>;
 
-    /// The newest generation of a run.
+    /// Finds the newest generation of a run.
     fn find(
         &self,
         namespace: Namespace,
@@ -83,55 +88,59 @@ pub trait Store: Send + Sync + 'static {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>>;
 
-    /// The newest generation of a run with its open steps. For people: it has every commit that was
-    /// acknowledged before, but a step that is settled while this reads may be left out, and what
-    /// somebody wrote around the store may be missing for a moment.
-    fn look(
+    /// The newest generation of a run and its open steps, for display. It includes every commit
+    /// that was acknowledged before the call. A step that is settled during the call may be
+    /// missing, and so may recent writes that bypassed the store.
+    fn run_overview(
         &self,
         namespace: Namespace,
         workflow: WorkflowName,
         id: RunId,
-    ) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+    ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         Box::pin(async move {
             let Some(run) = self.find(namespace, workflow, id).await? else { return Ok(None) };
             if run.status.is_ended() {
-                return Ok(Some(Looked { run, open_steps: Vec::new() }));
+                return Ok(Some(RunOverview { run, open_steps: Vec::new() }));
             }
-            let looked = self.look_at(run.run_key).await?;
-            Ok(Some(looked.unwrap_or(Looked { run, open_steps: Vec::new() })))
+            let overview = self.run_overview_by_key(run.run_key).await?;
+            Ok(Some(overview.unwrap_or(RunOverview { run, open_steps: Vec::new() })))
         })
     }
 
-    /// One generation of a run with its open steps, in one snapshot: what has to be known to end it, or
-    /// to say where it is, at a cost that does not grow with what its settled steps gave.
-    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+    /// One generation of a run and its open steps, in one snapshot. This is enough to end a run or
+    /// to report its state, and its cost does not grow with the settled steps.
+    fn run_overview_by_key(
+        &self,
+        run_key: RunKey,
+    ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         Box::pin(async move {
             let loaded = self.load(vec![run_key]).await?.into_iter().next();
             Ok(loaded.map(|Loaded { run, mut steps, .. }| {
                 steps.retain(|step| !step.status.is_settled() && !run.status.is_ended());
-                Looked { run, open_steps: steps }
+                RunOverview { run, open_steps: steps }
             }))
         })
     }
 
-    /// One page of a listing.
+    /// Reads one page of a listing.
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
 
-    /// Counts and ages, at a cost that does not grow with what has ended or sleeps.
+    /// Counts and ages. The cost does not grow with ended or sleeping runs.
     fn health(&self) -> BoxFuture<'_, Result<Health, Error>>;
 
-    /// What a namespace has, at a cost that does not grow with what has ended or sleeps.
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>>;
+    /// Counts of a namespace. The cost does not grow with ended or sleeping runs.
+    fn namespace_stats(&self, namespace: Namespace)
+    -> BoxFuture<'_, Result<NamespaceStats, Error>>;
 
-    /// Adds to the figures of minutes, and forgets those of minutes that are no longer kept. An answer
-    /// that is lost may mean either, and nothing depends on it.
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>>;
+    /// Adds figures to their minutes and deletes minutes that are no longer kept. If the answer is
+    /// lost, the figures may or may not have been added; nothing depends on it.
+    fn add_task_stats(&self, stats: Vec<TaskStat>) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// The figures of a namespace over the minutes that are kept, by name and field; each with the
-    /// minute in which it is asked.
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>>;
+    /// The figures of a namespace over the kept minutes, summed by name and field. Their minute is
+    /// the current one.
+    fn task_stats(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<TaskStat>, Error>>;
 
-    /// Sets how many may hold under a key at once; `None` lifts the limit.
+    /// Sets how many turns and tasks with a key may be held at once. `None` removes the limit.
     fn set_limit(
         &self,
         namespace: Namespace,
@@ -139,127 +148,127 @@ pub trait Store: Send + Sync + 'static {
         slots: Option<u32>,
     ) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// A circuit breaker as it is, if there is one, and the store's clock.
+    /// Reads a circuit breaker and the store's clock.
     fn breaker(
         &self,
         namespace: Namespace,
         key: LimitKey,
     ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>>;
 
-    /// Puts a breaker in the place of the one whose version is one less; one of version 1 is put if
-    /// there is none. Answers whether it was. `updated_at` is the store's.
+    /// Replaces the breaker whose version is one less; version 1 is inserted if there is none.
+    /// Returns whether it was replaced. The store sets `updated_at`.
     fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// The rate of a key as it is, if there is one, and the store's clock.
+    /// Reads the rate of a key and the store's clock.
     fn rate(
         &self,
         namespace: Namespace,
         key: LimitKey,
     ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>>;
 
-    /// Puts a rate in the place of the one whose version is one less; one of version 1 is put if there
-    /// is none. Answers whether it was. With `tell`, all processes are woken to look at everything.
-    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>>;
+    /// Replaces the rate whose version is one less; version 1 is inserted if there is none. Returns
+    /// whether it was replaced. With `notify`, the store sends [`Wakeup::Missed`] to all processes.
+    fn swap_rate(&self, row: RateRow, notify: bool) -> BoxFuture<'_, Result<bool, Error>>;
 
-    /// Keeps a small value that all processes on the store share; `None` forgets it.
+    /// Stores a small value that all processes of the store share. `None` deletes it.
     fn put_setting(
         &self,
         name: SettingName,
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Deletes trees of runs, each whole or not at all: only if every run of it has been ended for
-    /// long enough, no task works for any of them, and no earlier generation of its root is kept.
+    /// Deletes trees of runs. A tree is deleted as a whole, and only if all its runs ended long
+    /// enough ago, no task belongs to any of them, and no earlier generation of its root exists.
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>>;
 
-    /// Deletes dead letters of a namespace. Answers how many of them were there.
+    /// Deletes dead letters of a namespace. Returns how many existed.
     fn delete_dead_letters(
         &self,
         namespace: Namespace,
         task_ids: Vec<TaskId>,
     ) -> BoxFuture<'_, Result<u64, Error>>;
 
-    /// Looks for damage below the rows, as far as the database can tell: one sentence a finding.
+    /// Looks for damage below the level of rows, as far as the database can detect it. Returns one
+    /// sentence for each finding.
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>>;
 
-    /// What the database says of itself, for the people who look after it. Nothing where there is no
-    /// database.
+    /// Properties of the database for operators. Empty for a store without a database.
     fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Calls `sink` after commits that made something ready, here or in another process. A hint:
-    /// it may come late, twice or not at all, and it must not block.
+    /// Calls `sink` after commits that made something ready, in this process or another. It is a
+    /// hint: it may come late, twice or not at all. `sink` must not block.
     fn listen(&self, sink: WakeSink);
 
-    /// Stops taking calls, after those that were taken.
+    /// Refuses new calls and waits for the accepted ones.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-/// What is called with each wake-up.
+/// A callback that receives wake-ups.
 pub type WakeSink = Arc<dyn Fn(Wakeup) + Send + Sync>;
 
-/// Something became ready, or will.
+/// A hint that something became ready or was scheduled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wakeup {
     /// A turn of this route can be claimed.
     Turn(Route),
     /// A task of this route can be claimed.
     Task(Route),
-    /// Something was scheduled for this time.
+    /// Something is due at this time.
     Due(Timestamp),
-    /// A control message came for this run: whoever holds its turn should read it.
+    /// A control message arrived for this run. The holder of its turn should read it.
     Control(RunKey),
     /// This worker was asked to drain.
     Drain(WorkerKey),
-    /// Wake-ups may have been missed: look at everything.
+    /// Wake-ups may have been lost: check everything.
     Missed,
 }
 
-/// What a worker asks for.
+/// A request of a worker to claim turns and tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRequest {
-    /// Who asks.
+    /// The worker.
     pub worker: WorkerKey,
-    /// The turns it takes.
-    pub turns: Want,
-    /// The tasks it takes.
-    pub tasks: Want,
-    /// What comes first.
+    /// The turns that it wants.
+    pub turns: ClaimFilter,
+    /// The tasks that it wants.
+    pub tasks: ClaimFilter,
+    /// The order.
     pub order: ClaimOrder,
-    /// For how long a turn that became ready is left to the worker that gave it back last, which may
-    /// have the run in memory.
+    /// How long a ready turn is reserved for the worker that released it last, which may have the
+    /// run in its cache.
     pub offer: Duration,
 }
 
-/// How many of what.
+/// A filter and a maximum for a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Want {
-    /// Only these.
+pub struct ClaimFilter {
+    /// Only these routes.
     pub routes: Vec<Route>,
-    /// At most so many.
+    /// The most rows.
     pub max: u32,
 }
 
-/// What comes first in a claim.
+/// The order of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimOrder {
     /// Higher priority, then resumed turns, then the oldest.
     Priority,
-    /// The oldest, whatever its priority, so that nothing starves.
+    /// The oldest first, regardless of priority, so that nothing starves.
     Oldest,
 }
 
-/// A run and where it is.
+/// A run and its open steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct RunOverview {
     /// The run.
     pub run: Run,
-    /// Its steps that have not been settled, in their order; none of an ended run.
+    /// Its steps that are not settled, in their order; empty if the run has ended.
     pub open_steps: Vec<Step>,
 }
 
-/// What a worker got.
+/// The result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// Turns, in the order of the claim.
@@ -270,20 +279,20 @@ pub struct Claims {
     pub now: Timestamp,
 }
 
-/// A turn that a worker got.
+/// A claimed turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedTurn {
     /// The run.
     pub run_key: RunKey,
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The program.
+    /// The workflow.
     pub workflow: WorkflowName,
     /// The run's status.
     pub status: RunStatus,
     /// The hold.
     pub hold: Hold,
-    /// The end of the ledger: a sticky run goes on only if it remembers this one.
+    /// The end of the ledger. A cached run may continue only if its own head equals this one.
     pub head: Head,
     /// The run's `accepted` counter.
     pub accepted: u64,
@@ -291,7 +300,7 @@ pub struct ClaimedTurn {
     pub reclaims: u32,
 }
 
-/// Something that a worker holds.
+/// A turn or a task that a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HeldItem {
     /// A turn.
@@ -300,7 +309,7 @@ pub enum HeldItem {
         run_key: RunKey,
         /// The holder.
         worker: WorkerKey,
-        /// The claim.
+        /// The claim number.
         claim_no: u64,
     },
     /// A task.
@@ -309,52 +318,54 @@ pub enum HeldItem {
         task_id: TaskId,
         /// The holder.
         worker: WorkerKey,
-        /// The claim.
+        /// The claim number.
         claim_no: u64,
     },
 }
 
-/// A sign of life of an attempt at a task.
+/// A heartbeat of an attempt of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The task.
     pub task_id: TaskId,
-    /// The hold under which it is being done.
+    /// The hold of the worker.
     pub hold: Hold,
-    /// What the next attempt may read; `None` leaves what was said before.
+    /// Details for the next attempt to read; `None` keeps the previous ones.
     pub details: Option<Body>,
 }
 
-impl Beat {
-    /// Refuses details that are too large, in any of them.
-    pub fn validate(beats: &[Self], limits: &Limits) -> Result<(), Error> {
-        beats.iter().filter_map(|beat| beat.details.as_ref()).try_for_each(|details| {
-            let max = limits.beat_bytes_max;
-            check_max("what a heartbeat says", "bytes", details.len(), max)
-        })
+impl Heartbeat {
+    /// Refuses details that are too large.
+    pub fn validate(heartbeats: &[Self], limits: &Limits) -> Result<(), Error> {
+        heartbeats.iter().filter_map(|heartbeat| heartbeat.details.as_ref()).try_for_each(
+            |details| {
+                let max = limits.heartbeat_bytes_max;
+                check_max("the details of a heartbeat", "bytes", details.len(), max)
+            },
+        )
     }
 }
 
-/// What became ready.
+/// The result of a promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promoted {
-    /// How many turns.
+    /// How many turns became ready.
     pub turns: u32,
-    /// How many tasks.
+    /// How many tasks became ready.
     pub tasks: u32,
-    /// When the next turn or task is due that is not ready; earlier than `now` if the limit cut
-    /// the promotion short.
+    /// The due time of the next turn or task that is not ready. It is before `now` if the limit
+    /// stopped the promotion.
     pub next_due: Option<Timestamp>,
     /// The store's clock.
     pub now: Timestamp,
 }
 
-/// What a worker learns when it renews.
+/// The result of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// The store's clock.
     pub now: Timestamp,
-    /// Whether its lease had run out before: what it held may be somebody else's.
+    /// Whether the lease had expired. Other workers may have reaped its holds.
     pub lapsed: bool,
     /// Whether it may reap.
     pub may_reap: bool,
@@ -364,25 +375,25 @@ pub struct Renewed {
     pub drain: bool,
 }
 
-/// What was freed.
+/// The result of a reaping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Whether the worker may reap at all.
+    /// Whether the worker may reap.
     pub permitted: bool,
-    /// Runs whose turn was freed.
+    /// Runs whose turn was released.
     pub turns: Vec<RunKey>,
-    /// Tasks that were freed.
+    /// Tasks that were released.
     pub tasks: Vec<TaskId>,
 }
 
-/// Which trees to delete.
+/// A request to delete trees of runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeleteTrees {
-    /// Their roots.
+    /// The roots of the trees.
     pub roots: Vec<RunKey>,
-    /// How long all their runs must have been ended, by the store's clock.
+    /// How long ago all their runs must have ended, by the store's clock.
     pub ended_for: Duration,
-    /// Whether their events stay: as the proof of what happened, without the bodies.
+    /// Whether to keep the events, which prove what happened without the bodies.
     pub keep_ledger: bool,
 }
 
@@ -393,32 +404,44 @@ impl DeleteTrees {
     }
 }
 
-/// What was deleted.
+/// The result of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// The roots of the trees that are gone, in the order in which they were named.
+    /// The roots of the deleted trees, in the order of the request.
     pub roots: Vec<RunKey>,
-    /// How many runs they had.
+    /// How many runs were deleted.
     pub runs: u64,
 }
 
-/// A run with what a turn needs.
+/// The steps of a run to load. Bodies of other steps are not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LoadSteps {
+    /// All steps.
+    #[default]
+    All,
+    /// Steps that are not settled.
+    Open,
+    /// Steps that are not settled, and the settled step with the highest position.
+    OpenAndLastSettled,
+}
+
+/// A run with the rows that a turn needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The run.
     pub run: Run,
     /// Its steps, by position and key.
     pub steps: Vec<Step>,
-    /// Its messages that were not consumed, by sequence number.
+    /// Its unconsumed messages, by sequence number.
     pub messages: Vec<Message>,
 }
 
-/// A count that stops at a bound, so that it costs no more than the bound.
+/// A count up to a bound, so that counting never costs more than the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capped {
     /// The count, or the bound.
     pub count: u64,
-    /// Whether there are more.
+    /// Whether the real count is higher.
     pub more: bool,
 }
 
@@ -426,7 +449,7 @@ impl Capped {
     /// The bound.
     pub const MAX: u64 = 10_000;
 
-    /// From a count that was taken up to one more than the bound.
+    /// Converts a count that was taken up to the bound plus one.
     pub fn new(count: u64) -> Self {
         Self { count: count.min(Self::MAX), more: count > Self::MAX }
     }
@@ -441,56 +464,56 @@ impl std::fmt::Display for Capped {
 /// Counts and ages of turns, or of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueueHealth {
-    /// Those that can be claimed.
+    /// Rows that can be claimed.
     pub ready: Capped,
-    /// Since when the oldest of them has been due.
+    /// The due time of the oldest of them.
     pub ready_oldest: Option<Timestamp>,
-    /// Those that are due later.
+    /// Rows that are due later.
     pub scheduled: Capped,
-    /// When the first of them is due.
+    /// The due time of the first of them.
     pub scheduled_next: Option<Timestamp>,
-    /// Those that somebody holds.
+    /// Rows that a worker holds.
     pub held: Capped,
 }
 
-/// Something that a database says of itself.
+/// A property of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// What it is about, in a word or two.
+    /// A short name.
     pub name: &'static str,
-    /// What it is.
+    /// The value.
     pub value: String,
-    /// Why somebody should do something about it, and what.
-    pub worry: Option<String>,
+    /// The problem with the value, and how to fix it.
+    pub warning: Option<String>,
 }
 
 impl Fact {
-    /// A fact that nobody needs to worry about.
+    /// A fact without a warning.
     pub fn new(name: &'static str, value: impl Into<String>) -> Self {
-        Self { name, value: value.into(), worry: None }
+        Self { name, value: value.into(), warning: None }
     }
 
-    /// The fact with what is wrong about it, if anything is.
-    pub fn worry(mut self, worry: Option<String>) -> Self {
-        self.worry = worry;
+    /// Sets or clears the warning.
+    pub fn warning(mut self, warning: Option<String>) -> Self {
+        self.warning = warning;
         self
     }
 }
 
-/// How many runs of a workflow are in a status.
+/// The number of runs of a workflow with a status.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunCount {
-    /// The tenant.
+    /// The namespace.
     pub namespace: Namespace,
-    /// The program.
+    /// The workflow.
     pub workflow: WorkflowName,
     /// The status.
     pub status: RunStatus,
-    /// How many; never zero.
+    /// The number of runs; never zero.
     pub count: u64,
 }
 
-/// How a store is.
+/// Counts and ages of a whole store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Runs by namespace, workflow and status, in that order.

@@ -1,3 +1,3 @@
-//! Stores that need nothing but the kernel.
+//! Stores that are part of the kernel.
 
 pub mod memory;

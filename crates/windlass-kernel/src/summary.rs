@@ -1,4 +1,4 @@
-//! What the ledger may say about values: shapes, sizes and digests, never the values themselves.
+//! Summaries of values for the ledger: shapes, sizes and digests, never the values themselves.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::digest::SetsumDigest;
 
-/// How many changed keys a [`MapDiff`] lists unless told otherwise.
+/// The default for the number of changed keys that a [`MapDiff`] lists.
 pub const CHANGES_MAX_DEFAULT: usize = crate::limits::Limits::DEFAULT.diff_entries_max;
 
-/// The kind of a JSON value, or that there is none.
+/// The type of a JSON value, or `Missing`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueShape {
-    /// There is no value, which is not the same as `null`.
+    /// There is no value, which differs from `null`.
     Missing,
     /// `null`.
     Null,
@@ -45,20 +45,20 @@ impl ValueShape {
     }
 }
 
-/// A value as the ledger shows it.
+/// The summary of a value in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ValueSummary {
-    /// What kind of value it is.
+    /// The type of the value.
     pub shape: ValueShape,
-    /// The length of its canonical JSON; 0 if it is missing.
+    /// The length of the canonical JSON; 0 if the value is missing.
     pub bytes: usize,
-    /// Its digest; none if it is missing.
+    /// The digest; `None` if the value is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<SetsumDigest>,
 }
 
 impl ValueSummary {
-    /// The summary of a value.
+    /// Summarises a value.
     pub fn of(value: Option<&Value>) -> Self {
         let measured = value.map(SetsumDigest::measure);
         Self {
@@ -69,13 +69,13 @@ impl ValueSummary {
     }
 }
 
-/// What happened to a key.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     /// The key is new.
     Added,
-    /// The key is gone.
+    /// The key was removed.
     Removed,
     /// The key has another value.
     Modified,
@@ -86,39 +86,39 @@ pub enum ChangeKind {
 pub struct Change {
     /// The key.
     pub key: String,
-    /// What happened to it.
+    /// The kind of the change.
     pub change: ChangeKind,
-    /// The value that was there.
+    /// The value before.
     pub before: ValueSummary,
-    /// The value that is there now.
+    /// The value after.
     pub after: ValueSummary,
 }
 
-/// How one map differs from another, as an event's payload may tell it.
+/// The differences between two maps, as a member of an event's payload.
 ///
-/// Values with the same digest are the same value. RFC 8785 knows one kind of number, so `1` and
-/// `1.0` are no change, nor are `0` and `-0.0`; integers too large for a double do count.
+/// Values with the same digest count as equal. RFC 8785 has one kind of number, so `1` and `1.0`
+/// are equal, and so are `0` and `-0.0`. Integers too large for a double are compared exactly.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MapDiff {
     /// The first changed keys, sorted by their bytes.
     pub changes: Vec<Change>,
-    /// How many keys are new, listed or not.
+    /// How many keys were added, listed or not.
     pub added: usize,
-    /// How many keys are gone, listed or not.
+    /// How many keys were removed, listed or not.
     pub removed: usize,
     /// How many keys have another value, listed or not.
     pub modified: usize,
-    /// Whether there are more changes than were listed.
+    /// Whether some changes are not listed.
     pub truncated: bool,
-    /// How many changes were not listed.
+    /// How many changes are not listed.
     pub omitted: usize,
     /// The digest of the whole map before.
     pub before_digest: SetsumDigest,
     /// The digest of the whole map after.
     pub after_digest: SetsumDigest,
-    /// How many keys there were.
+    /// How many keys the map had before.
     pub before_keys: usize,
-    /// How many keys there are.
+    /// How many keys the map has after.
     pub after_keys: usize,
 }
 
@@ -162,7 +162,7 @@ impl MapDiff {
         diff
     }
 
-    /// Tells whether nothing changed.
+    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.added + self.removed + self.modified == 0
     }
@@ -170,7 +170,8 @@ impl MapDiff {
 
 type Pair = (ValueSummary, ValueSummary);
 
-/// Both sides of each key. The map sorts them, whatever order serde_json was built to keep.
+/// Summarises both sides of each key. The `BTreeMap` sorts the keys, whichever order serde_json
+/// keeps.
 fn summarise_both<'a>(
     before: &'a Map<String, Value>,
     after: &'a Map<String, Value>,
@@ -182,7 +183,7 @@ fn summarise_both<'a>(
         .collect();
     for (key, value) in after {
         let entry = entries.entry(key).or_insert((missing, missing));
-        // Most values of a map stay as they are; comparing is cheaper than hashing again.
+        // Most values do not change, and comparing is cheaper than hashing again.
         entry.1 =
             if before.get(key) == Some(value) { entry.0 } else { ValueSummary::of(Some(value)) };
     }
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_reads_well_and_shows_no_value() {
+    fn the_payload_has_the_documented_form_and_no_values() {
         let diff = diff(
             &json!({"gone": "secret", "kept": 1, "other": 2}),
             &json!({"kept": 1, "new": "secret", "other": "secret"}),
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_keeps_the_counts() {
+    fn the_limit_does_not_change_the_counts() {
         let many: Map<String, Value> = (0..100).map(|n| (format!("k{n:03}"), json!(n))).collect();
         #[track_caller]
         fn check(map: &Map<String, Value>, max: usize, listed: usize) {
@@ -309,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_are_those_of_a_naive_diff(
+        fn counts_match_a_naive_diff(
             before in prop::collection::btree_map("[a-e]", 0_u8..3, 0..6),
             after in prop::collection::btree_map("[a-e]", 0_u8..3, 0..6),
             max in 0_usize..6,

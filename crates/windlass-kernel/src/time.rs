@@ -1,4 +1,4 @@
-//! Points in time as the store's clock tells them: microseconds since 1970.
+//! Points in time of the store's clock: microseconds since 1970.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The time before all others that a store meets.
+    /// 1970-01-01T00:00:00Z, earlier than any time in a store.
     pub const ZERO: Timestamp = Timestamp(0);
 
     /// From microseconds since 1970.
@@ -34,19 +34,19 @@ impl Timestamp {
         self.0.div_euclid(1_000)
     }
 
-    /// This time and `span` later; the end of time when that overflows.
+    /// This time plus `span`; the largest timestamp if that overflows.
     pub fn plus(self, span: Duration) -> Self {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// This time and `span` earlier.
+    /// This time minus `span`.
     pub fn minus(self, span: Duration) -> Self {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_sub(micros))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if this is not later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! What becomes of a turn or a task: the rules of docs/store-contract.md as pure functions.
+//! The state changes of turns and tasks: the rules of docs/store-contract.md as pure functions.
 
 use crate::commit::{Reschedule, TurnChange};
 use crate::ids::WorkerKey;
@@ -6,15 +6,16 @@ use crate::rows::{Hold, MessageKind, RunStatus, Task, Turn, Wake};
 use crate::time::Timestamp;
 
 impl Turn {
-    /// The turn of a run that is being created.
+    /// The turn of a new run.
     pub fn normalised(mut self, now: Timestamp) -> Self {
         normalise(&mut self.ready, &mut self.due_at, self.worker.is_some(), now);
         self.claimed_at = self.worker.map(|_| now);
-        self.last = None;
+        self.last_worker = None;
         self
     }
 
-    /// The turn after its holder committed. `status` and `accepted` are those after the commit.
+    /// The turn after a commit of its holder. `status` and `accepted` are the values after the
+    /// commit.
     pub fn after_commit(
         mut self,
         change: TurnChange,
@@ -28,12 +29,12 @@ impl Turn {
             TurnChange::Keep if status.is_ended() => (Wake::OnMessage, accepted),
             TurnChange::Keep => return self,
         };
-        self.last = self.worker.take().filter(|_| !status.is_ended());
+        self.last_worker = self.worker.take().filter(|_| !status.is_ended());
         self.claimed_at = None;
         self.claim_no += 1;
         (self.ready, self.due_at) = match wake {
             _ if status.is_ended() => (false, None),
-            // A paused run too: what it has not read may be the request to go on.
+            // This holds for a paused run too: the unread message may be the request to resume.
             _ if accepted > seen => (true, Some(now)),
             Wake::Now if status == RunStatus::Paused => (false, Some(now)),
             Wake::At(at) if status == RunStatus::Paused => (false, Some(at)),
@@ -44,8 +45,8 @@ impl Turn {
         self
     }
 
-    /// The turn after somebody took it.
-    pub fn taken(mut self, hold: Hold, now: Timestamp) -> Self {
+    /// The turn after a worker claimed it.
+    pub fn claimed(mut self, hold: Hold, now: Timestamp) -> Self {
         self.worker = Some(hold.worker);
         self.claim_no = hold.claim_no;
         self.claimed_at = Some(now);
@@ -53,13 +54,13 @@ impl Turn {
         self
     }
 
-    /// The turn after its hold was given back or taken away without a commit. `unread` says whether
-    /// the run accepted messages that no release has seen.
-    pub fn freed(mut self, status: RunStatus, unread: bool, now: Timestamp) -> Self {
+    /// The turn after its hold was released or revoked without a commit. `unread`: the run has
+    /// accepted messages that no release has seen.
+    pub fn released(mut self, status: RunStatus, unread: bool, now: Timestamp) -> Self {
         self.worker = None;
         self.claimed_at = None;
         self.claim_no += 1;
-        self.last = None;
+        self.last_worker = None;
         self.ready = !status.is_ended() && (status != RunStatus::Paused || unread);
         if self.ready {
             self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
@@ -67,15 +68,15 @@ impl Turn {
         self
     }
 
-    /// Whether a ready turn is left to another worker: to the one that gave it back last, if it became
-    /// ready after `since`.
-    pub fn is_left_to_another(&self, worker: WorkerKey, since: Timestamp) -> bool {
-        let other = self.last.is_some_and(|last| last != worker);
+    /// Whether a ready turn is reserved for another worker: for the one that released it last, if
+    /// it became ready after `since`.
+    pub fn is_reserved_for_another(&self, worker: WorkerKey, since: Timestamp) -> bool {
+        let other = self.last_worker.is_some_and(|last| last != worker);
         other && self.due_at.is_some_and(|due_at| due_at > since)
     }
 
-    /// The turn after its run accepted a message. A paused run is woken by control alone.
-    pub fn poked(mut self, status: RunStatus, kind: MessageKind, now: Timestamp) -> Self {
+    /// The turn after its run accepted a message. Only a control message wakes a paused run.
+    pub fn after_message(mut self, status: RunStatus, kind: MessageKind, now: Timestamp) -> Self {
         let wakes = status != RunStatus::Paused || kind == MessageKind::Control;
         if !status.is_ended() && wakes && self.worker.is_none() && !self.ready {
             self.ready = true;
@@ -86,15 +87,15 @@ impl Turn {
 }
 
 impl Task {
-    /// A task that is being enqueued.
+    /// A new task.
     pub fn normalised(mut self, now: Timestamp) -> Self {
         normalise(&mut self.ready, &mut self.due_at, self.worker.is_some(), now);
         self.claimed_at = self.worker.map(|_| now);
-        (self.beat_at, self.beat) = (None, None);
+        (self.heartbeat_at, self.heartbeat) = (None, None);
         self
     }
 
-    /// The task after its holder gave it back to be tried again.
+    /// The task after its holder requeued it for another attempt.
     pub fn rescheduled(mut self, change: &Reschedule, now: Timestamp) -> Self {
         self.worker = None;
         self.claimed_at = None;
@@ -113,8 +114,8 @@ impl Task {
         self
     }
 
-    /// The task after somebody took it.
-    pub fn taken(mut self, hold: Hold, now: Timestamp) -> Self {
+    /// The task after a worker claimed it.
+    pub fn claimed(mut self, hold: Hold, now: Timestamp) -> Self {
         self.worker = Some(hold.worker);
         self.claim_no = hold.claim_no;
         self.claimed_at = Some(now);
@@ -122,8 +123,8 @@ impl Task {
         self
     }
 
-    /// The task after its hold was given back or taken away without a commit.
-    pub fn freed(mut self, now: Timestamp) -> Self {
+    /// The task after its hold was released or revoked without a commit.
+    pub fn released(mut self, now: Timestamp) -> Self {
         self.worker = None;
         self.claimed_at = None;
         self.claim_no += 1;
@@ -183,5 +184,145 @@ mod tests {
         check(release(Wake::OnMessage, 5), Paused, 5, "idle none");
         check(release(at(50), 4), Paused, 5, "ready 100");
         check(release(Wake::OnMessage, 4), Paused, 5, "ready 100");
+    }
+
+    const A: WorkerKey = WorkerKey(uuid::Uuid::from_u128(1));
+    const B: WorkerKey = WorkerKey(uuid::Uuid::from_u128(2));
+
+    fn micros(at: i64) -> Timestamp {
+        Timestamp::from_micros(at)
+    }
+
+    fn shown(held: bool, ready: bool, due_at: Option<Timestamp>) -> String {
+        let due = due_at.map_or("none".to_owned(), |at| at.as_micros().to_string());
+        match (held, ready) {
+            (true, _) => "held".to_owned(),
+            (false, true) => format!("ready {due}"),
+            (false, false) => format!("idle {due}"),
+        }
+    }
+
+    #[test]
+    fn a_turn_after_its_hold_is_gone_without_a_commit() {
+        #[track_caller]
+        fn check(status: RunStatus, unread: bool, due: Option<i64>, expect: &str) {
+            let held = Turn { due_at: due.map(micros), last_worker: Some(B), ..Turn::held_by(A) };
+            let turn = held.released(status, unread, NOW);
+            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+            assert_eq!((turn.claim_no, turn.claimed_at, turn.last_worker), (2, None, None));
+        }
+        use RunStatus::{Active, Complete, Paused, Waiting};
+        check(Active, false, None, "ready 100");
+        check(Waiting, false, Some(50), "ready 50");
+        check(Waiting, false, Some(150), "ready 100");
+        check(Paused, false, None, "idle none");
+        check(Paused, false, Some(150), "idle 150");
+        check(Paused, true, None, "ready 100");
+        check(Complete, true, None, "idle none");
+    }
+
+    #[test]
+    fn a_turn_after_a_message() {
+        #[track_caller]
+        fn check(turn: Turn, status: RunStatus, kind: MessageKind, expect: &str) {
+            let turn = turn.after_message(status, kind, NOW);
+            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+        }
+        use MessageKind::{Control, Event};
+        use RunStatus::{Complete, Paused, Waiting};
+        let idle = || Turn::due_at(micros(150));
+        check(idle(), Waiting, Event, "ready 100");
+        check(idle(), Waiting, Control, "ready 100");
+        check(idle(), Paused, Event, "idle 150");
+        check(idle(), Paused, Control, "ready 100");
+        check(idle(), Complete, Control, "idle 150");
+        check(Turn::held_by(A), Waiting, Event, "held");
+        let ready = Turn { due_at: Some(micros(50)), ..Turn::ready() };
+        check(ready, Waiting, Event, "ready 50");
+    }
+
+    #[test]
+    fn a_ready_turn_waits_for_the_worker_that_has_the_run_in_memory() {
+        let turn = |last_worker| Turn { last_worker, due_at: Some(micros(60)), ..Turn::ready() };
+        let check = |last, worker, since, expect: bool| {
+            assert_eq!(turn(last).is_reserved_for_another(worker, micros(since)), expect);
+        };
+        check(Some(A), B, 50, true);
+        check(Some(A), A, 50, false);
+        check(Some(A), B, 60, false);
+        check(None, B, 50, false);
+    }
+
+    #[test]
+    fn a_claimed_turn_keeps_its_due_time() {
+        let turn = Turn { due_at: Some(micros(60)), ..Turn::ready() };
+        let turn = turn.claimed(Hold { worker: B, claim_no: 7 }, NOW);
+        let found = (turn.hold(), turn.ready, turn.due_at, turn.claimed_at);
+        let hold = Some(Hold { worker: B, claim_no: 7 });
+        assert_eq!(found, (hold, false, Some(micros(60)), Some(NOW)));
+    }
+
+    #[test]
+    fn a_new_turn() {
+        #[track_caller]
+        fn check(turn: Turn, expect: &str) {
+            let turn = Turn { last_worker: Some(B), ..turn }.normalised(NOW);
+            assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
+            assert_eq!((turn.claimed_at, turn.last_worker), (turn.worker.map(|_| NOW), None));
+        }
+        check(Turn::ready(), "ready 100");
+        check(Turn::held_by(A), "held");
+        check(Turn::due_at(micros(50)), "ready 50");
+        check(Turn::due_at(micros(100)), "ready 100");
+        check(Turn::due_at(micros(101)), "idle 101");
+        check(Turn { ready: false, ..Turn::ready() }, "idle none");
+        check(Turn { due_at: Some(micros(101)), ..Turn::ready() }, "idle 101");
+    }
+
+    // A task in its second attempt, held, and reaped twice.
+    fn task() -> Task {
+        let route = crate::rows::Route {
+            queue: crate::ids::QueueName::default_queue(),
+            name: crate::ids::RouteName::from_stored("t"),
+        };
+        let namespace = crate::ids::Namespace::default_namespace();
+        let id = crate::ids::TaskId(uuid::Uuid::nil());
+        let mut task = Task::new(id, namespace, "activity", route, NOW);
+        (task.worker, task.ready, task.claim_no) = (Some(A), false, 4);
+        (task.attempt, task.reclaims) = (1, 2);
+        task.errors = Some(crate::body::Body::json("[1]"));
+        task
+    }
+
+    #[test]
+    fn a_task_after_a_failed_attempt() {
+        #[track_caller]
+        fn check(wake: Wake, untried: bool, errors: Option<&'static str>, expect: &str) {
+            let before = task();
+            let errors = errors.map(crate::body::Body::json);
+            let expected_errors = errors.clone().or(before.errors.clone());
+            let task_id = before.task_id;
+            let change = Reschedule { task_id, wake, attempt: 2, errors, untried };
+            let after = before.rescheduled(&change, NOW);
+            assert_eq!(shown(after.worker.is_some(), after.ready, after.due_at), expect);
+            let reclaims = if untried { 2 } else { 0 };
+            let found = (after.attempt, after.claim_no, after.reclaims, after.claimed_at);
+            assert_eq!(found, (2, 5, reclaims, None));
+            assert_eq!(after.errors, expected_errors);
+        }
+        check(Wake::Now, false, None, "ready 100");
+        check(Wake::OnMessage, false, None, "ready 100");
+        check(Wake::At(micros(50)), false, Some("[1,2]"), "ready 50");
+        check(Wake::At(micros(150)), true, None, "idle 150");
+    }
+
+    #[test]
+    fn a_task_after_its_hold_is_gone_without_a_commit() {
+        for (due, expect) in [(None, "ready 100"), (Some(50), "ready 50"), (Some(150), "ready 100")]
+        {
+            let task = Task { due_at: due.map(micros), ..task() }.released(NOW);
+            assert_eq!(shown(task.worker.is_some(), task.ready, task.due_at), expect);
+            assert_eq!((task.claim_no, task.claimed_at, task.attempt), (5, None, 1));
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! Verification: recomputes a run's chain, the digests that its events hold, and its status.
+//! Verifies a run: recomputes its hash chain, the seals in its events, and its status.
 //!
-//! A hash chain shows that nothing inside it was changed. It cannot show that its end was cut
-//! off, or that a whole run is gone: for that, heads are kept elsewhere as [`Anchor`]s.
+//! A hash chain shows that no event was changed. It cannot show that its end was cut off, or that a
+//! whole run was deleted. To detect that, keep the heads outside the store as [`Anchor`]s.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,60 +10,65 @@ use std::sync::Arc;
 
 use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::RunKey;
+use crate::ledger::run_events::{
+    WORKFLOW_COMPLETED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED, WORKFLOW_RESUMED,
+    WORKFLOW_TERMINATED,
+};
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
 use crate::ledger::{hash_event, message_digest, run_end_digest, step_digest};
 use crate::query::Query;
 use crate::rows::{Message, Run, RunStatus, Step};
 use crate::store::Store;
 
-/// A head that was kept elsewhere. As text: run key, next ordinal and hash, with spaces between.
+/// A head that is kept outside the store. As text: run key, next ordinal and hash, separated by
+/// spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Anchor {
     /// The run.
     pub run_key: RunKey,
-    /// The ordinal after the last event that is anchored.
+    /// The ordinal after the last anchored event.
     pub next_ordinal: u64,
     /// The hash of that event.
     pub hash: Sha256Digest,
 }
 
-/// The first thing that is wrong with a run.
+/// The first problem of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// The run.
     pub run_key: RunKey,
-    /// The first ordinal that does not hold, or whose seal does not; none if the run's rows
-    /// could not be read, or the flaw is not in its ledger.
+    /// The first wrong ordinal, or the ordinal of the event whose seal does not match. `None` if
+    /// the run's rows could not be read, or if the problem is not in the ledger.
     pub ordinal: Option<u64>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many runs were looked at.
+    /// How many runs were checked.
     pub runs: u64,
     /// How many events their ledgers have.
     pub events: u64,
-    /// At most one flaw a run.
+    /// The problems, at most one for each run.
     pub flaws: Vec<Flaw>,
-    /// Why not every run could be looked at, if so.
+    /// Why some runs could not be checked.
     pub unreadable: Vec<String>,
-    /// The heads of all runs without a flaw, to be kept elsewhere.
+    /// The heads of all runs without a problem, to be kept outside the store.
     pub anchors: Vec<Anchor>,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether no problem was found.
     pub fn is_clean(&self) -> bool {
         self.flaws.is_empty() && self.unreadable.is_empty()
     }
 }
 
-/// Verifies every run of a store, and that each anchor lies on its run's chain.
+/// Verifies every run of a store, and that each anchor is on the chain of its run.
 pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Report, Error> {
     let mut kept: BTreeMap<RunKey, Vec<Anchor>> = BTreeMap::new();
     for anchor in anchors {
@@ -75,8 +80,8 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
         let page = match store.list(Query::RunKeys { after, limit: PAGE }).await {
             Ok(rows) => rows.run_keys()?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                // What was not reached is not known to be missing.
-                report.unreadable.push(format!("runs cannot be listed: {error}"));
+                // The listing stopped here, so the remaining anchored runs may well exist.
+                report.unreadable.push(format!("cannot list the runs: {error}"));
                 return Ok(report);
             }
             Err(error) => return Err(error),
@@ -91,7 +96,7 @@ pub async fn verify_store(store: &dyn Store, anchors: &[Anchor]) -> Result<Repor
         }
     }
     for run_key in kept.into_keys() {
-        let what = "the run is anchored and not there".to_owned();
+        let what = "the run has an anchor but does not exist".to_owned();
         report.flaws.push(Flaw { run_key, ordinal: None, what });
     }
     Ok(report)
@@ -126,7 +131,7 @@ async fn verify_into(
         Err(error) => return Err(error),
     };
     let Some(whole) = whole else {
-        let what = "the run is listed and cannot be loaded".to_owned();
+        let what = "the run is listed but cannot be loaded".to_owned();
         report.flaws.push(Flaw { run_key, ordinal: None, what });
         return Ok(());
     };
@@ -141,8 +146,8 @@ async fn verify_into(
     Ok(())
 }
 
-/// The events that seal a step which is still open after them; all others settle the step they seal.
-/// Whoever adds one and forgets it here is told by the first verification.
+/// The events that seal a step which stays open. All other events settle the step that they seal.
+/// If a new event type is missing here, the first verification of such a run reports it.
 const OPENING: [&str; 8] = [
     "activity.scheduled",
     "child.started",
@@ -157,19 +162,19 @@ const OPENING: [&str; 8] = [
 /// The last seal of a step.
 struct LastSeal {
     ordinal: u64,
-    /// Whether its event settled the step.
+    /// Whether the event settled the step.
     settles: bool,
     seal: Seal,
 }
 
-/// A run with everything that its ledger vouches for.
+/// A run and all rows that its ledger covers.
 #[derive(Clone, Debug)]
 pub struct WholeRun {
     /// The run.
     pub run: Run,
     /// All its steps.
     pub steps: Vec<Step>,
-    /// All its messages, consumed ones too.
+    /// All its messages, including consumed ones.
     pub messages: Vec<Message>,
     /// Its ledger.
     pub events: Vec<Event>,
@@ -197,14 +202,14 @@ async fn read_whole(store: &dyn Store, run_key: RunKey) -> Result<Option<WholeRu
             break;
         }
     }
-    // Whatever was appended while this was read is for the next verification.
+    // Rows that were added during this read are left to the next verification.
     events.retain(|event| event.ordinal < loaded.run.head.next_ordinal);
     messages.retain(|message| message.seq <= loaded.run.accepted);
     Ok(Some(WholeRun { run: loaded.run, steps: loaded.steps, messages, events }))
 }
 
 impl WholeRun {
-    /// Says what is wrong first, if anything is: of several flaws, the one at the lowest ordinal.
+    /// Returns the first problem: of several, the one with the lowest ordinal.
     pub fn verify(&self, anchors: &[Anchor]) -> Result<(), Flaw> {
         let mut flaws: Vec<Flaw> = Vec::new();
         flaws.extend(self.verify_chain().err());
@@ -222,7 +227,7 @@ impl WholeRun {
             return Ok(());
         }
         let found = self.messages.len();
-        let what = format!("{} messages were accepted and {found} are there", self.run.accepted);
+        let what = format!("the run accepted {} messages but {found} exist", self.run.accepted);
         Err(self.flaw(None, what))
     }
 
@@ -254,9 +259,10 @@ impl WholeRun {
             head = Head { next_ordinal: ordinal + 1, hash };
         }
         if head != self.run.head {
-            let (found, told) = (head.next_ordinal, self.run.head.next_ordinal);
-            let what =
-                format!("the ledger ends at {found} and the run says {told}, or another hash");
+            let (found, expected) = (head.next_ordinal, self.run.head.next_ordinal);
+            let what = format!(
+                "the ledger ends at {found} but the run's row says {expected}, or the hashes differ"
+            );
             return Err(self.flaw(Some(found), what));
         }
         let last = self.events.last().map(|event| event.event_id);
@@ -276,7 +282,7 @@ impl WholeRun {
             None => {
                 let next = self.run.head.next_ordinal;
                 let what = format!(
-                    "the ledger was anchored at {} and ends at {next}",
+                    "the ledger has an anchor at {} but ends at {next}",
                     anchor.next_ordinal
                 );
                 Err(self.flaw(Some(next), what))
@@ -284,31 +290,34 @@ impl WholeRun {
         }
     }
 
-    // The status that the ledger tells, as far as it tells one: waiting and active look alike.
+    // Compares the status with the one that the ledger implies. The ledger cannot tell waiting from
+    // active.
     fn verify_status(&self) -> Result<(), Flaw> {
-        let mut told = (None, None);
+        let mut implied = (None, None);
         for event in &self.events {
-            told = match event.event_type.as_str() {
-                "workflow.completed" | "workflow.halted" => {
-                    (Some(RunStatus::Complete), Some(event.ordinal))
+            let status = match &event.event_type {
+                kind if [WORKFLOW_COMPLETED, WORKFLOW_HALTED].contains(kind) => {
+                    Some(RunStatus::Complete)
                 }
-                "workflow.failed" => (Some(RunStatus::Errored), Some(event.ordinal)),
-                "workflow.terminated" => (Some(RunStatus::Terminated), Some(event.ordinal)),
-                "workflow.paused" => (Some(RunStatus::Paused), Some(event.ordinal)),
-                "workflow.resumed" => (None, Some(event.ordinal)),
+                kind if *kind == WORKFLOW_FAILED => Some(RunStatus::Errored),
+                kind if *kind == WORKFLOW_TERMINATED => Some(RunStatus::Terminated),
+                kind if *kind == WORKFLOW_PAUSED => Some(RunStatus::Paused),
+                kind if *kind == WORKFLOW_RESUMED => None,
                 _ => continue,
             };
+            implied = (status, Some(event.ordinal));
         }
         let status = self.run.status;
         let open = matches!(status, RunStatus::Active | RunStatus::Waiting);
-        match told {
-            (Some(told), _) if told == status => Ok(()),
+        match implied {
+            (Some(implied), _) if implied == status => Ok(()),
             (None, _) if open => Ok(()),
-            (Some(told), ordinal) => {
-                Err(self.flaw(ordinal, format!("the run is {status} and its ledger says {told}")))
+            (Some(implied), ordinal) => {
+                Err(self
+                    .flaw(ordinal, format!("the run is {status} but its ledger says {implied}")))
             }
             (None, ordinal) => {
-                let what = format!("the run is {status} and its ledger does not say so");
+                let what = format!("the run is {status} but no event in its ledger says so");
                 Err(self.flaw(ordinal.or(Some(self.run.head.next_ordinal)), what))
             }
         }
@@ -360,21 +369,22 @@ impl WholeRun {
         match end {
             Some((_, seal)) if run.status.is_ended() && seal.digest == digest => Ok(()),
             Some((ordinal, _)) => {
-                Err(self.flaw(Some(ordinal), "output, error or status is not the recorded one"))
+                Err(self.flaw(Some(ordinal), "the output, error or status is not the recorded one"))
             }
             None if run.status.is_ended() => {
                 let last = run.head.next_ordinal.checked_sub(1);
-                Err(self.flaw(last, "the run has ended and no event seals its end"))
+                Err(self.flaw(last, "the run has ended but no event seals its end"))
             }
             None if run.output.is_some() || run.error.is_some() => {
-                Err(self.flaw(None, "the run has an output or an error and has not ended"))
+                Err(self.flaw(None, "the run has an output or an error but has not ended"))
             }
             None => Ok(()),
         }
     }
 
-    // A step that is open may have been written again without an event. One that an event settled
-    // has a digest with its status in it: set back to an open one, it does not fit.
+    // An open step may have been written again without an event, so its digest is not compared. The
+    // seal of a settled step includes the status, so a settled step that was set back to open does
+    // not match.
     fn verify_steps(&self, mut seals: BTreeMap<Arc<str>, LastSeal>, flaws: &mut Vec<Flaw>) {
         for step in &self.steps {
             let key = &step.step_key;
@@ -413,11 +423,11 @@ impl FromStr for Anchor {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = || {
-            let shown: String = text.chars().take(120).collect();
+            let excerpt: String = text.chars().take(120).collect();
             let message = format!(
-                "{shown:?} is not an anchor; write a run key, a next ordinal and a hash with spaces between"
+                "{excerpt:?} is not an anchor; write a run key, a next ordinal and a hash, separated by spaces"
             );
-            Error::new(ErrorKind::Invalid, "INVALID_ANCHOR", message)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidAnchor, message)
         };
         let parts: Vec<&str> = text.split_whitespace().collect();
         let [run_key, next_ordinal, hash] = parts[..] else { return Err(invalid()) };
@@ -443,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anchors_are_lines_of_text() {
+    fn anchors_parse_from_their_text() {
         let anchor = Anchor {
             run_key: RunKey(uuid::Uuid::from_u128(7)),
             next_ordinal: 12,

@@ -3,9 +3,11 @@
 
 use serde::Serialize;
 use serde_json::json;
+use windlass_engine::events::EFFECT_ENQUEUED;
 use windlass_engine::{EFFECTS_QUEUE, TaskBody, Turn};
 use windlass_kernel::{
-    Body, Draft, EFFECT, Error, ErrorKind, QueueName, RetryPolicy, Route, RouteName, Task, TaskId,
+    Body, Draft, EFFECT, Error, ErrorCode, ErrorKind, QueueName, RetryPolicy, Route, RouteName,
+    Task, TaskId,
 };
 
 /// How many effects one step may enqueue.
@@ -30,11 +32,11 @@ impl Effect {
         let name = RouteName::new(name)?;
         retry.validate().map_err(|source| {
             let message = format!("the effect {name:?} has a policy that makes no sense: {source}");
-            Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message)
         })?;
         let input = serde_json::value::to_raw_value(input).map_err(|source| {
             let message = "the input of an effect cannot be written as JSON";
-            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message).with_source(source)
         })?;
         let input_bytes = input.get().len();
         let body = Body::of(&TaskBody {
@@ -66,12 +68,12 @@ impl Effect {
         let mut payload = self.summary(task_id);
         payload[of.0] = of.1;
         let stamp = turn.stamp();
-        draft.event("effect.enqueued", &payload, stamp)?;
+        draft.event(EFFECT_ENQUEUED, &payload, stamp)?;
         draft.enqueue(self.task(turn, task_id));
         Ok(())
     }
 
-    /// What the ledger says of it.
+    /// Its payload in the ledger.
     pub(crate) fn summary(&self, task_id: TaskId) -> serde_json::Value {
         json!({ "task_id": task_id, "name": self.name, "input_bytes": self.input_bytes })
     }
@@ -89,5 +91,5 @@ impl Effect {
 
 /// More than a commit can take.
 pub(crate) fn too_much(message: String) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_SIZE", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message)
 }

@@ -1,8 +1,21 @@
 //! The models of Windlass: ways to write a workflow, each on the same kernel and engine.
 
+#![cfg_attr(
+    not(all(feature = "machines", feature = "relays", feature = "steps")),
+    allow(dead_code, reason = "each model uses another part of what they share")
+)]
+
+mod any_error;
 #[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
 mod effects;
+#[cfg(all(test, any(feature = "machines", feature = "relays", feature = "steps")))]
+mod fixtures;
+pub mod kit;
+mod retries;
 mod run;
+mod schedule;
+mod value;
+mod workflow_ref;
 
 #[cfg(feature = "machines")]
 pub mod machines;
@@ -11,15 +24,21 @@ pub mod relays;
 #[cfg(feature = "steps")]
 pub mod steps;
 
+pub use any_error::AnyError;
+pub use retries::Retries;
 pub use run::{RunHandle, Status};
+pub use schedule::SetSchedule;
+pub use value::Value;
+pub use workflow_ref::{Start, WorkflowRef};
 
-use windlass_engine::Manners;
+use windlass_engine::ModelDescription;
 
-/// How runs of the models here are asked to end, for processes that do not serve their workflow and so cannot
-/// ask the model.
-pub const MANNERS: &[(&str, Manners)] = &[
+/// The models of this crate, for processes that describe runs without serving their workflows.
+pub const MODELS: &[&ModelDescription] = &[
     #[cfg(feature = "machines")]
-    (machines::MODEL, machines::MANNERS),
+    &machines::DESCRIPTION,
     #[cfg(feature = "relays")]
-    (relays::MODEL, relays::MANNERS),
+    &relays::DESCRIPTION,
+    #[cfg(feature = "steps")]
+    &steps::DESCRIPTION,
 ];

@@ -8,9 +8,10 @@
 
 mod action;
 mod activity;
-mod book;
+mod description;
 mod live;
 mod machine;
+mod pending;
 mod program;
 mod replay;
 mod run;
@@ -21,6 +22,6 @@ pub use action::{
     ActivityOptions, CircuitBreakerConfig, WorkflowAction, WorkflowSignal, signal_types,
 };
 pub use activity::{Activity, ActivityContext, ActivityError, HeartbeatError, TimeoutType, serve};
-pub(crate) use run::{MANNERS, MODEL};
-pub use run::{MachineRef, MachineRun, Start, register};
+pub use description::DESCRIPTION;
+pub use run::{register, remote};
 pub use workflow::{Workflow, WorkflowError};

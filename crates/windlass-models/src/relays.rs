@@ -3,6 +3,7 @@
 //! A [`StepRunner`] is asked to run one step at a time and says with its [`StepOutcome`] what comes
 //! next. What a step gave is committed together with what follows from it, and never computed again.
 
+mod description;
 mod effects;
 mod group;
 mod hook;
@@ -15,13 +16,14 @@ mod spec;
 mod step;
 mod typed;
 
+pub use description::DESCRIPTION;
 pub use effects::Effects;
 pub use group::{GROUP_LABEL, GroupCounts, RunGroup};
 pub use hook::{HookError, NoopTerminalHook, RunOutcome, TerminalHook, TerminalStatus};
-pub use outcome::{StepError, StepOutcome, StepRunner};
-pub(crate) use relay::{MANNERS, MODEL};
-pub use runtime::{Finished, RunInfo, RunState, RuntimeBuilder, Submitted, WorkflowRuntime};
+pub use outcome::{RelayError, StepOutcome, StepRunner};
+pub use runtime::{Finished, RelayBuilder, RelayStatus, RunState, relay, remote};
+pub(crate) use runtime::{check_start, start_error};
 pub use spec::{HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED_PREFIX, RunSpec};
-pub use step::{Signal, Step};
+pub use step::{RelayStep, Signal};
 pub use tokio_util::sync::CancellationToken;
 pub use typed::{Typed, TypedOutcome, TypedRunner};

@@ -1,4 +1,4 @@
-//! A batch of commits as the arguments of `commit_batch`, and its answer as the answers of each.
+//! Encodes a batch of commits as the arguments of `commit_batch`, and decodes its result rows.
 
 mod answer;
 mod encode;
@@ -16,16 +16,16 @@ use windlass_kernel::{
 pub(crate) use answer::{Answers, read_answers, unavailable};
 use encode::Records;
 
-/// The call. Its parameters are those of [`Batch::params`].
+/// The call of `commit_batch`. Its parameters are those of [`Batch::params`].
 pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
     $15, $16, $17, $18, $19, $20, $21)";
 
-/// The call for a batch of [`Settles`].
+/// The call of `settle_batch` for [`Settles`].
 pub(crate) const SETTLE: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.settle_batch($1, $2, $3)";
 
-/// Commits that settle the task that they guard and do nothing else, in the order of the tasks.
+/// Commits that only settle the task that they guard, ordered by task.
 #[derive(Debug, Default)]
 pub(crate) struct Settles {
     tasks: Vec<uuid::Uuid>,
@@ -34,7 +34,7 @@ pub(crate) struct Settles {
 }
 
 impl Settles {
-    /// None if there is any other among the commits.
+    /// Returns `None` if any commit does more than that.
     pub(crate) fn of(commits: &[&Commit]) -> Option<Self> {
         let mut rows = Vec::with_capacity(commits.len());
         for commit in commits {
@@ -62,18 +62,19 @@ impl Settles {
     }
 }
 
-/// What the function does with a batch.
+/// How `commit_batch` handles a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Write, and give up where only the careful way can tell who is to blame.
-    Quick = 0,
-    /// Look at everything before writing.
-    Careful = 1,
-    /// Decide, and write nothing.
-    Decide = 2,
-    /// As quick, but expect runs that exist.
-    Wary = 3,
-    /// Settle the guarded tasks, which is all that is asked for: the call is [`SETTLE`].
+    /// Write at once. Fail the whole batch with [`Failure::NeedsChecks`](crate::error::Failure) if
+    /// the function cannot tell which commit is at fault.
+    Fast = 0,
+    /// Check everything before writing.
+    Checked = 1,
+    /// Check everything and write nothing.
+    CheckOnly = 2,
+    /// Like `Fast`, but first look for runs that exist.
+    FastExisting = 3,
+    /// Only settle the guarded tasks; the call is [`SETTLE`].
     Settle = 4,
 }
 
@@ -82,8 +83,8 @@ pub(crate) enum Mode {
 pub(crate) struct Batch {
     size: i32,
     status: bool,
-    /// Only the careful way can decide this batch.
-    pub(crate) careful: bool,
+    /// Only [`Mode::Checked`] can decide this batch.
+    pub(crate) needs_checks: bool,
     runs: Records,
     tasks: Records,
     creates: Records,
@@ -99,26 +100,27 @@ pub(crate) struct Batch {
     logs: Records,
     dead_letters: Records,
     causes: Records,
-    dooms: Records,
-    puts: Records,
+    self_conflicts: Records,
+    step_updates: Records,
     requeues: Records,
-    nothing: Records,
-    /// It sends nothing, names no task and looks for no cause: see `commit_batch`.
-    plain: bool,
+    empty: Records,
+    /// The batch sends no message, names no task and looks up no cause, so the fast modes need no
+    /// locks on runs; see `commit_batch`.
+    is_simple: bool,
 }
 
 impl Batch {
-    /// Writes commits down that [`windlass_kernel::fold`] lets share a batch.
+    /// Encodes commits that [`windlass_kernel::fold`] put into one batch.
     pub(crate) fn of(commits: &[&Commit]) -> Self {
         let mut batch = Self::default();
         batch.fill(commits);
         batch
     }
 
-    /// Writes the commits down in place of what was here before, whose memory is used again.
+    /// Replaces the contents by these commits and reuses the memory.
     ///
-    /// Their rows come in the order of the runs' keys, so that each index is entered from one end
-    /// to the other: neighbours of a table go to the same page while it is at hand.
+    /// The rows are ordered by run key, so that each index is written from one end to the other and
+    /// neighbouring rows go to the same page while it is cached.
     pub(crate) fn fill(&mut self, commits: &[&Commit]) {
         self.clear();
         self.size = commits.len() as i32;
@@ -137,7 +139,7 @@ impl Batch {
     }
 
     fn clear(&mut self) {
-        (self.size, self.status, self.careful, self.plain) = (0, false, false, true);
+        (self.size, self.status, self.needs_checks, self.is_simple) = (0, false, false, true);
         for rows in [
             &mut self.runs,
             &mut self.tasks,
@@ -154,8 +156,8 @@ impl Batch {
             &mut self.logs,
             &mut self.dead_letters,
             &mut self.causes,
-            &mut self.dooms,
-            &mut self.puts,
+            &mut self.self_conflicts,
+            &mut self.step_updates,
             &mut self.requeues,
         ] {
             rows.clear();
@@ -164,12 +166,12 @@ impl Batch {
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
     pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 21] {
-        let quick = *mode == Mode::Quick as i16 || *mode == Mode::Wary as i16;
+        let is_fast = *mode == Mode::Fast as i16 || *mode == Mode::FastExisting as i16;
         [
             mode,
             &self.size,
             &self.status,
-            if quick && self.plain { &self.nothing } else { &self.runs },
+            if is_fast && self.is_simple { &self.empty } else { &self.runs },
             &self.tasks,
             &self.creates,
             &self.sets,
@@ -184,8 +186,8 @@ impl Batch {
             &self.logs,
             &self.dead_letters,
             &self.causes,
-            &self.dooms,
-            &self.puts,
+            &self.self_conflicts,
+            &self.step_updates,
             &self.requeues,
         ]
     }
@@ -199,7 +201,7 @@ impl Batch {
     ) {
         match &commit.run {
             Some(guard @ (RunGuard::Held { run_key, .. } | RunGuard::Free { run_key, .. })) => {
-                runs.guarded(*run_key, idx, guard);
+                runs.add_guarded(*run_key, idx, guard);
             }
             Some(RunGuard::Absent { .. }) | None => {}
         }
@@ -211,8 +213,8 @@ impl Batch {
             };
             let kind = if commit.ops.iter().any(leaves) { 1 } else { 2 };
             let hold = (kind, guard.hold.worker.0, guard.hold.claim_no);
-            tasks.guarded(guard.task_id, idx, hold);
-            self.plain = false;
+            tasks.add_guarded(guard.task_id, idx, hold);
+            self.is_simple = false;
         }
     }
 
@@ -224,13 +226,13 @@ impl Batch {
         tasks: &mut Locks<TaskId, (i16, uuid::Uuid, u64)>,
     ) {
         let mut seen = Seen::default();
-        let mut looks = false;
+        let mut checks_causes = false;
         for (op, what) in commit.ops.iter().enumerate() {
             match what {
                 Op::CreateRun(run) => self.create(idx, op, run),
                 Op::SetRun(change) => self.set(idx, commit, change),
                 Op::AppendEvent { event, cause } => {
-                    looks |= *cause == windlass_kernel::CauseCheck::Look;
+                    checks_causes |= *cause == windlass_kernel::CauseCheck::LookUp;
                     self.event(idx, event);
                 }
                 Op::PutStep(step) => {
@@ -245,8 +247,8 @@ impl Batch {
                 Op::Enqueue(task) => self.enqueue(idx, task),
                 Op::Reschedule(change) => self.reschedule(idx, change),
                 Op::Settle { task_id } => {
-                    tasks.named(*task_id);
-                    self.plain = false;
+                    tasks.add(*task_id);
+                    self.is_simple = false;
                     let guarded = commit.task.is_some_and(|guard| guard.task_id == *task_id);
                     let owner = if guarded { None } else { commit.run_key().map(|key| key.0) };
                     self.settles.row(3, |row| {
@@ -255,8 +257,8 @@ impl Batch {
                 }
                 Op::DeadLetter(letter) => self.dead_letter(idx, letter),
                 Op::Requeue { task_id, at } => {
-                    // Guards are decided before it is looked whether the letter is there.
-                    self.plain = false;
+                    // The function must check the guards before it looks for the dead letter.
+                    self.is_simple = false;
                     self.requeues.row(4, |row| {
                         row.int4(idx).int4(op).uuid(task_id.0).time(*at);
                     });
@@ -265,11 +267,11 @@ impl Batch {
                 Op::UserSql(_) => {}
             }
         }
-        if looks {
-            self.plain = false;
+        if checks_causes {
+            self.is_simple = false;
             self.causes(idx, commit);
         }
-        self.dooms(idx, commit, &seen);
+        self.self_conflicts(idx, commit, &seen);
     }
 
     fn lock_runs(&mut self, runs: Locks<RunKey, &RunGuard>) {
@@ -427,20 +429,21 @@ impl Batch {
         });
     }
 
-    // `first` is what the commit itself said the step is; a later op changes only what became of
-    // it. A step's position is where the ledger ended when it was first recorded, so one that is
-    // not before the guard's end is new; should that be wrong, the careful way finds out.
+    // `first` is the first op of the commit for this step: later ops cannot change the step's
+    // identity. A step's position is the end of the ledger when it was first recorded, so a
+    // position at or after the guard's end means a new step. If that is wrong, the insert fails and
+    // `Mode::Checked` finds out.
     fn step(&mut self, idx: usize, op: usize, commit: &Commit, step: &Step, first: &Step) {
         let end = commit.run.as_ref().and_then(RunGuard::head).map_or(0, |head| head.next_ordinal);
         let is_new = first.position >= end;
-        let rows = if is_new { &mut self.steps } else { &mut self.puts };
+        let rows = if is_new { &mut self.steps } else { &mut self.step_updates };
         rows.row(21, |row| {
             row.int4(idx)
                 .int4(op)
                 .uuid(step.run_key.0)
                 .text(step.step_key.as_str())
                 .text(&*first.name)
-                .text(&*first.kind)
+                .text(first.kind.as_str())
                 .text(step.status.as_str())
                 .count(first.position)
                 .int8(i64::from(step.attempt))
@@ -471,11 +474,11 @@ impl Batch {
         let own = |what: &Op| matches!(what, Op::CreateRun(run) if run.run_key == message.run_key);
         let created = commit.ops.iter().any(own);
         if !created {
-            runs.named(message.run_key);
+            runs.add(message.run_key);
         }
         let guarded = commit.run_key() == Some(message.run_key) && !created;
         seen.sends_to_itself |= guarded || created;
-        self.plain = false;
+        self.is_simple = false;
         self.messages.row(13, |row| {
             row.int4(idx)
                 .int4(op)
@@ -502,7 +505,7 @@ impl Batch {
         seen: &mut Seen<'_>,
     ) {
         if !seen.consumed.insert((run_key, seq)) {
-            seen.doom_consume.get_or_insert(op);
+            seen.consume_conflict.get_or_insert(op);
             return;
         }
         self.consumes.row(6, |row| {
@@ -600,29 +603,30 @@ impl Batch {
         }
     }
 
-    // What the commit makes impossible by itself, the function is told: it decides in one place
-    // what fails first.
-    fn dooms(&mut self, idx: usize, commit: &Commit, seen: &Seen<'_>) {
-        let dooms = [(1, seen.doom_step), (2, seen.doom_consume)];
-        for (kind, op) in dooms {
+    // Passes conflicts within the commit to the function, which decides in one place which failure
+    // comes first.
+    fn self_conflicts(&mut self, idx: usize, commit: &Commit, seen: &Seen<'_>) {
+        let conflicts = [(1, seen.step_conflict), (2, seen.consume_conflict)];
+        for (kind, op) in conflicts {
             if let Some(op) = op {
-                self.dooms.row(3, |row| {
+                self.self_conflicts.row(3, |row| {
                     row.int4(idx).int2(kind).int4(op);
                 });
-                self.careful = true;
+                self.needs_checks = true;
             }
         }
-        // Messages are written before they are consumed, but one cannot consume what is not there.
+        // The function inserts messages before it consumes any, but a commit cannot consume its own
+        // message.
         let consumes = |op: &Op| matches!(op, Op::ConsumeMessage { .. });
-        self.careful |= seen.sends_to_itself && commit.ops.iter().any(consumes);
+        self.needs_checks |= seen.sends_to_itself && commit.ops.iter().any(consumes);
     }
 
-    /// How to begin with it: `wary` if runs that exist were met lately.
-    pub(crate) fn mode(&self, wary: bool) -> Mode {
-        match (self.careful, wary) {
-            (true, _) => Mode::Careful,
-            (false, true) => Mode::Wary,
-            (false, false) => Mode::Quick,
+    /// The first mode to try. `expect_existing`: recent creates met runs that exist.
+    pub(crate) fn mode(&self, expect_existing: bool) -> Mode {
+        match (self.needs_checks, expect_existing) {
+            (true, _) => Mode::Checked,
+            (false, true) => Mode::FastExisting,
+            (false, false) => Mode::Fast,
         }
     }
 }
@@ -635,20 +639,20 @@ fn wake_parts(wake: Wake) -> (i16, Option<Timestamp>) {
     }
 }
 
-/// What a commit has named already while its ops are written down.
+/// The rows that earlier ops of a commit have named.
 #[derive(Default)]
 struct Seen<'c> {
     messages: std::collections::HashSet<(RunKey, &'c MessageId)>,
     consumed: std::collections::HashSet<(RunKey, u64)>,
     sends_to_itself: bool,
-    doom_step: Option<usize>,
-    doom_consume: Option<usize>,
+    step_conflict: Option<usize>,
+    consume_conflict: Option<usize>,
     several_steps: Option<bool>,
 }
 
 impl<'c> Seen<'c> {
-    // Whether this op is the last one of its step: only that one is written. One after a settled
-    // one dooms the commit.
+    // Whether this op is the last one of its step; only that one is written. An op after a settled
+    // one makes the commit fail.
     fn step(&mut self, commit: &'c Commit, op: usize, step: &Step) -> bool {
         let steps = || commit.ops.iter().filter(|op| matches!(op, Op::PutStep(_))).count();
         if !*self.several_steps.get_or_insert_with(|| steps() > 1) {
@@ -662,7 +666,7 @@ impl<'c> Seen<'c> {
         if let Some(later) = later {
             if step.status.is_settled() {
                 let at = op + 1 + later;
-                self.doom_step = Some(self.doom_step.map_or(at, |doom| doom.min(at)));
+                self.step_conflict = Some(self.step_conflict.map_or(at, |known| known.min(at)));
             }
             return false;
         }
@@ -685,7 +689,7 @@ impl<'c> Seen<'c> {
     }
 }
 
-/// The rows that a batch has to lock, each once, with the commit that guards it.
+/// The rows that a batch must lock, each once, with the commit that guards it.
 struct Locks<K, G>(HashMap<K, Option<(usize, G)>>);
 
 impl<K, G> Default for Locks<K, G> {
@@ -695,11 +699,11 @@ impl<K, G> Default for Locks<K, G> {
 }
 
 impl<K: Copy + Ord + std::hash::Hash, G> Locks<K, G> {
-    fn guarded(&mut self, key: K, idx: usize, guard: G) {
+    fn add_guarded(&mut self, key: K, idx: usize, guard: G) {
         self.0.insert(key, Some((idx, guard)));
     }
 
-    fn named(&mut self, key: K) {
+    fn add(&mut self, key: K) {
         self.0.entry(key).or_insert(None);
     }
 

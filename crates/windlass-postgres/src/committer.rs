@@ -1,7 +1,7 @@
-//! Group commit: a committer takes all that arrived while its last batch was on its way.
+//! Group commit: a committer takes all commits that arrived while its previous batch was in flight.
 //!
-//! A run's commits always go to the same committer, so a holder may send a chain of them without
-//! waiting. Callers are answered only when their data is durable.
+//! All commits of a run go to the same committer, so a holder may send several of them without
+//! waiting. A caller is answered only when its data is durable.
 
 mod resolve;
 mod session;
@@ -15,36 +15,38 @@ use windlass_kernel::fold::{Group, fold};
 use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RunKey};
 
 use crate::apply::unavailable;
-use crate::error::{Failure, classify, said, unknown};
+use crate::error::{Failure, classify, error_text, unknown};
 use crate::store::Shared;
 use crate::user_sql;
 
-use session::{Refused, Session};
+use session::{BatchRefused, Session};
 
-pub(crate) use resolve::{RESOLVE, SAME_NAME, broken, resolve};
+pub(crate) use resolve::{RESOLVE, SAME_NAME, answer_constraint, resolve};
 pub(crate) use session::decide;
 
 /// The answer to a commit.
 pub(crate) type Outcome = Result<Committed, CommitError>;
 
-/// Bytes of a batch, about: a parameter must stay well below PostgreSQL's gigabyte.
+/// The approximate size of a batch in bytes. A parameter must stay well below PostgreSQL's limit of
+/// 1 GB.
 const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// A commit and who waits for it.
+/// A commit and the channel for its answer.
 pub(crate) struct Job {
     pub(crate) commit: Commit,
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
-/// Writes batches over a connection of its own.
+/// Writes batches over its own connection.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     jobs: mpsc::UnboundedReceiver<Job>,
     session: Session,
-    // Runs whose commit with user SQL is under way elsewhere, and what has to wait for them.
+    // Runs whose commit with user SQL is running in another task, and the jobs that must wait for
+    // them.
     busy: HashSet<RunKey>,
     waiting: Vec<Job>,
-    under_way: usize,
+    in_flight: usize,
     finished: (mpsc::UnboundedSender<Vec<RunKey>>, mpsc::UnboundedReceiver<Vec<RunKey>>),
 }
 
@@ -56,21 +58,21 @@ impl Committer {
             jobs,
             busy: HashSet::new(),
             waiting: Vec::new(),
-            under_way: 0,
+            in_flight: 0,
             finished: mpsc::unbounded_channel(),
         }
     }
 
-    /// Works until nobody can send any more and everything taken is answered.
+    /// Runs until the queue is closed and all jobs are answered.
     pub(crate) async fn run(mut self) {
         let max = self.shared.options.batch_max;
         let mut jobs = Vec::with_capacity(max);
         let mut open = true;
-        while open || self.under_way > 0 {
+        while open || self.in_flight > 0 {
             tokio::select! {
                 biased;
-                Some(runs) = self.finished.1.recv(), if self.under_way > 0 => {
-                    self.under_way -= 1;
+                Some(runs) = self.finished.1.recv(), if self.in_flight > 0 => {
+                    self.in_flight -= 1;
                     for run_key in &runs {
                         self.busy.remove(run_key);
                     }
@@ -78,30 +80,30 @@ impl Committer {
                 }
                 count = self.jobs.recv_many(&mut jobs, max), if open => open = count > 0,
             }
-            let batch = self.startable(std::mem::take(&mut jobs));
+            let batch = self.take_startable(std::mem::take(&mut jobs));
             self.process(batch).await;
         }
     }
 
-    // What can be written now. Commits with user SQL begin elsewhere, because nobody knows how long
-    // the user's statements take; later commits of their runs wait, in order.
-    fn startable(&mut self, jobs: Vec<Job>) -> Vec<Job> {
+    // Returns the jobs that can be written now. A commit with user SQL runs in its own task,
+    // because the user's statements may take long; later commits of its runs wait, in order.
+    fn take_startable(&mut self, jobs: Vec<Job>) -> Vec<Job> {
         let plain = |job: &Job| job.commit.user_sql().next().is_none();
         if self.busy.is_empty() && self.waiting.is_empty() && jobs.iter().all(plain) {
             return jobs;
         }
-        // What waits already comes first.
+        // Jobs that are waiting already come first.
         let mut behind: HashSet<RunKey> =
-            self.waiting.iter().flat_map(|job| touched(&job.commit)).collect();
+            self.waiting.iter().flat_map(|job| written_runs(&job.commit)).collect();
         let mut batch = Vec::new();
         let mut after_batch = false;
         for job in jobs {
-            let runs = touched(&job.commit);
+            let runs = written_runs(&job.commit);
             let blocked =
                 |run_key: &RunKey| self.busy.contains(run_key) || behind.contains(run_key);
-            // A commit of this very batch that comes first has to be written first, too.
+            // An earlier commit of this batch must be written before it.
             let first =
-                |earlier: &Job| touched(&earlier.commit).iter().any(|run| runs.contains(run));
+                |earlier: &Job| written_runs(&earlier.commit).iter().any(|run| runs.contains(run));
             let blocked = runs.iter().any(blocked);
             if blocked || (!plain(&job) && batch.iter().any(first)) {
                 after_batch |= !blocked;
@@ -114,15 +116,15 @@ impl Committer {
             }
         }
         if after_batch {
-            // Somebody waits only for what is in this batch: come back right after it.
-            self.under_way += 1;
+            // These jobs wait only for this batch: handle them right after it.
+            self.in_flight += 1;
             let _ = self.finished.0.send(Vec::new());
         }
         batch
     }
 
     fn begin_user_sql(&mut self, job: Job, runs: Vec<RunKey>) {
-        self.under_way += 1;
+        self.in_flight += 1;
         self.busy.extend(&runs);
         let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
         tokio::spawn(async move {
@@ -158,8 +160,9 @@ impl Committer {
         }
     }
 
-    // A conflict may be the echo of a commit whose answer was lost. To find out takes another look,
-    // for which nobody else has to wait: a guard that has failed once can never hold again.
+    // A conflict may mean that this commit was written before and its answer was lost. The query
+    // that finds out runs in its own task, so that others do not wait for it. This is safe because
+    // a guard that has failed never holds again.
     fn answer(
         &mut self,
         index: usize,
@@ -178,8 +181,8 @@ impl Committer {
             let _ = reply.send(Err(CommitError::Conflict(conflict)));
             return;
         }
-        // It counts as under way, so that the store is not closed before it is answered.
-        self.under_way += 1;
+        // Counts as in flight, so that the store is not closed before the answer.
+        self.in_flight += 1;
         let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
         let commits = commits.clone();
         tokio::spawn(async move {
@@ -189,7 +192,7 @@ impl Committer {
         });
     }
 
-    // Writes groups that can share a batch; answers each of their commits.
+    // Writes groups of one batch and returns the outcome of each commit.
     fn write<'a>(
         &'a mut self,
         groups: Vec<Group>,
@@ -201,25 +204,25 @@ impl Committer {
             match self.session.send(&refs, sent_before).await {
                 Ok((answers, sent_before)) => {
                     self.shared.waker.publish(answers.wakeups);
-                    self.spread(groups, commits, answers.results, sent_before).await
+                    self.assign_results(groups, commits, answers.results, sent_before).await
                 }
-                Err(Refused { error, sent_before })
+                Err(BatchRefused { error, sent_before })
                     if groups.len() == 1 && !groups[0].is_merged() =>
                 {
                     let index = groups[0].members()[0];
-                    let outcome = self.blamed(&commits[index], error, sent_before).await;
+                    let outcome = self.answer_refused(&commits[index], error, sent_before).await;
                     vec![(index, outcome)]
                 }
-                Err(Refused { error, sent_before }) => {
-                    let error = error.as_ref().map(said);
-                    tracing::debug!(?error, "a batch failed; each commit runs alone");
-                    self.one_by_one(groups, commits, sent_before).await
+                Err(BatchRefused { error, sent_before }) => {
+                    let error = error.as_ref().map(error_text);
+                    tracing::debug!(?error, "a batch failed; writing each commit separately");
+                    self.write_separately(groups, commits, sent_before).await
                 }
             }
         })
     }
 
-    async fn spread(
+    async fn assign_results(
         &mut self,
         groups: Vec<Group>,
         commits: &[Commit],
@@ -233,9 +236,9 @@ impl Committer {
                     let members = group.members().iter().copied();
                     outcomes.extend(members.zip(group.split(commits, whole).into_iter().map(Ok)));
                 }
-                // Each has its own answer, and those before the one that failed do hold.
+                // Each member needs its own answer: those before the failed one may succeed.
                 Err(error) if group.is_merged() && !is_store_error(&error) => {
-                    outcomes.extend(self.one_by_one(vec![group], commits, sent_before).await);
+                    outcomes.extend(self.write_separately(vec![group], commits, sent_before).await);
                 }
                 result => {
                     let members = group.members().iter();
@@ -246,7 +249,7 @@ impl Committer {
         outcomes
     }
 
-    async fn one_by_one(
+    async fn write_separately(
         &mut self,
         groups: Vec<Group>,
         commits: &[Commit],
@@ -262,21 +265,24 @@ impl Committer {
         outcomes
     }
 
-    // A commit that the database refuses by itself, or whose answers are all lost.
-    async fn blamed(
+    // Answers a single commit that the database refuses, or whose answers were all lost.
+    async fn answer_refused(
         &self,
         commit: &Commit,
         error: Option<tokio_postgres::Error>,
         sent_before: bool,
     ) -> Outcome {
         let Some(error) = error else {
-            return Err(unknown("it was lost each time that it was sent"));
+            return Err(unknown("the connection was lost each time the commit was sent"));
         };
         match classify(&error) {
-            Failure::Constraint => broken(&self.shared, commit, &error, sent_before).await,
-            _ if sent_before => Err(unknown(&said(&error))),
+            Failure::Constraint => {
+                answer_constraint(&self.shared, commit, &error, sent_before).await
+            }
+            _ if sent_before => Err(unknown(&error_text(&error))),
             _ => {
-                let message = format!("PostgreSQL did not write the commit: {}", said(&error));
+                let message =
+                    format!("PostgreSQL did not write the commit: {}", error_text(&error));
                 Err(unavailable(crate::error::unavailable(message)))
             }
         }
@@ -287,8 +293,8 @@ fn is_store_error(error: &CommitError) -> bool {
     matches!(error, CommitError::Unavailable(_) | CommitError::Unknown(_))
 }
 
-// The runs that it writes. Messages to them need not wait: nobody said which comes first.
-fn touched(commit: &Commit) -> Vec<RunKey> {
+// The runs that a commit writes. Messages to them need not wait: their order is not defined.
+fn written_runs(commit: &Commit) -> Vec<RunKey> {
     let created = commit.ops.iter().filter_map(|op| match op {
         Op::CreateRun(run) => Some(run.run_key),
         _ => None,
@@ -296,7 +302,7 @@ fn touched(commit: &Commit) -> Vec<RunKey> {
     commit.run_key().into_iter().chain(created).collect()
 }
 
-// Splits a batch where its bodies would make one statement too large.
+// Splits a batch whose bodies would make one statement too large.
 fn chunks(groups: Vec<Group>, commits: &[Commit]) -> Vec<Vec<Group>> {
     let mut chunks = Vec::with_capacity(1);
     let mut chunk = Vec::with_capacity(groups.len());

@@ -1,64 +1,66 @@
-//! What PostgreSQL says, in the words of the kernel.
+//! Converts PostgreSQL errors to kernel errors.
 
 use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
-use windlass_kernel::{CommitError, Error, ErrorKind};
+use windlass_kernel::{CommitError, Error, ErrorCode, ErrorKind};
 
-/// A batch could not tell who is to blame: send it again the careful way.
-pub(crate) const CAREFUL: &str = "WL001";
-/// A trigger of the schema refused a row.
+/// The SQLSTATE of `commit_batch` for: cannot tell which commit is at fault, send the batch in
+/// [`Mode::Checked`](crate::apply::Mode).
+pub(crate) const NEEDS_CHECKS: &str = "WL001";
+/// The SQLSTATE of the schema's triggers for: refused a row.
 const REFUSED: &str = "WL002";
 
-/// What to do about a failed call.
+/// The class of a failed call, by what can be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The connection is gone, or its answer is: nobody knows what was written.
+    /// The connection or its answer was lost. It is unknown whether the call had its effect.
     Lost,
     /// Nothing was written and the same call may succeed at once.
-    Again,
-    /// Nothing was written; the careful way will tell who is to blame.
-    Careful,
-    /// Nothing was written, and the database has no room, no time or no permission.
+    Retry,
+    /// Nothing was written. `Mode::Checked` finds the commit at fault.
+    NeedsChecks,
+    /// Nothing was written: the database is full, too slow or denies permission.
     Unavailable,
-    /// Nothing was written: a row breaks a rule that the database enforces.
+    /// Nothing was written: a row violates a constraint.
     Constraint,
 }
 
-/// Sorts an error by what can be done about it.
+/// Classifies an error by what can be done about it.
 pub(crate) fn classify(error: &tokio_postgres::Error) -> Failure {
     let Some(state) = error.code() else {
         return if is_unsent(error) { Failure::Constraint } else { Failure::Lost };
     };
     let code = state.code();
     match code {
-        CAREFUL => Failure::Careful,
+        NEEDS_CHECKS => Failure::NeedsChecks,
         REFUSED | "P0001" => Failure::Constraint,
-        // The server goes down or cut the connection: what was on its way may or may not be written.
+        // The server shuts down or closed the connection: calls in flight may or may not have been
+        // executed.
         "57P01" | "57P02" | "57P03" | "57P05" => Failure::Lost,
-        _ if code.starts_with("40") => Failure::Again,
+        _ if code.starts_with("40") => Failure::Retry,
         _ if code.starts_with("23") || code.starts_with("22") => Failure::Constraint,
         _ if code.starts_with("08") => Failure::Lost,
         _ => Failure::Unavailable,
     }
 }
 
-// A parameter that the driver cannot write down never leaves this process. The driver does not
-// name its kinds of errors, so their words have to do.
+// A parameter that the driver cannot encode never leaves this process. The driver does not expose
+// the kind of this error, so its text must do.
 fn is_unsent(error: &tokio_postgres::Error) -> bool {
     let text = error.to_string();
-    let words = ["error serializing parameter", "error encoding message"];
-    words.iter().any(|words| text.starts_with(words))
+    let prefixes = ["error serializing parameter", "error encoding message"];
+    prefixes.iter().any(|prefix| text.starts_with(prefix))
         || (text.starts_with("expected ") && text.contains(" parameters but got "))
 }
 
-/// Whether a unique key was broken.
+/// Whether a unique constraint was violated.
 pub(crate) fn is_unique(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::UNIQUE_VIOLATION)
 }
 
-/// What the database said, without the rows that it may quote in its details.
-pub(crate) fn said(error: &tokio_postgres::Error) -> String {
+/// The message of the database, without its details, which may quote rows.
+pub(crate) fn error_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),
         None => {
@@ -68,54 +70,55 @@ pub(crate) fn said(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// The error of a call that is not a commit.
-pub(crate) fn of_call(error: tokio_postgres::Error) -> Error {
-    let text = said(&error);
+/// Converts the error of a call that is not a commit.
+pub(crate) fn call_error(error: tokio_postgres::Error) -> Error {
+    let text = error_text(&error);
     match classify(&error) {
         Failure::Constraint => {
-            let message = format!("a rule of the database refuses the call: {text}");
-            Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message)
+            let message = format!("the call violates a constraint of the database: {text}");
+            Error::new(ErrorKind::Invalid, ErrorCode::StoreConstraint, message)
         }
-        _ => unavailable(format!("PostgreSQL did not do it: {text}")),
+        _ => unavailable(format!("the call to PostgreSQL failed: {text}")),
     }
 }
 
-/// The error of a pool that gives no connection.
-pub(crate) fn of_pool(error: deadpool_postgres::PoolError) -> Error {
+/// Converts the error of the pool.
+pub(crate) fn pool_error(error: deadpool_postgres::PoolError) -> Error {
     match error {
-        deadpool_postgres::PoolError::Backend(error) => unconnected(&error),
+        deadpool_postgres::PoolError::Backend(error) => connect_error(&error),
         deadpool_postgres::PoolError::Closed => closed(),
-        other => unavailable(format!("no connection to PostgreSQL became free: {other}")),
+        other => unavailable(format!("got no connection to PostgreSQL from the pool: {other}")),
     }
 }
 
-/// There is no connection: nobody answers, or who does wants no such user or has no such database.
-pub(crate) fn unconnected(error: &tokio_postgres::Error) -> Error {
+/// The error of a failed connection: the server is unreachable, or it rejects the user or the
+/// database.
+pub(crate) fn connect_error(error: &tokio_postgres::Error) -> Error {
     let what =
         if error.as_db_error().is_some() { "refuses the connection" } else { "cannot be reached" };
-    unavailable(format!("PostgreSQL {what}: {}", said(error)))
+    unavailable(format!("PostgreSQL {what}: {}", error_text(error)))
 }
 
-/// Nothing was written and the same call may succeed later.
+/// An error after which nothing was written and the same call may succeed later.
 pub(crate) fn unavailable(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message)
+    Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message)
 }
 
-/// The store was closed.
+/// The error of a closed store.
 pub(crate) fn closed() -> Error {
-    let message = "the store is closed and takes no more calls";
-    Error::new(ErrorKind::Closed, "STORE_CLOSED", message)
+    let message = "the store is closed and accepts no more calls";
+    Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, message)
 }
 
-/// A commit breaks a rule that the database enforces.
+/// The answer to a commit that violates a constraint.
 pub(crate) fn constraint(text: &str) -> CommitError {
-    let message = format!("the commit breaks a rule of the database: {text}");
-    let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
+    let message = format!("the commit violates a constraint of the database: {text}");
+    let error = Error::new(ErrorKind::Invalid, ErrorCode::StoreConstraint, message);
     CommitError::Invalid(Arc::new(error))
 }
 
-/// Nobody knows whether a commit was written.
+/// The answer to a commit whose result is unknown.
 pub(crate) fn unknown(text: &str) -> CommitError {
-    let message = format!("nobody knows whether the commit was written: {text}");
-    CommitError::Unknown(Arc::new(Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)))
+    let message = format!("it is unknown whether the commit was written: {text}");
+    CommitError::Unknown(Arc::new(Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)))
 }

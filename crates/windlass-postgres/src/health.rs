@@ -1,4 +1,5 @@
-//! Counts and ages, at a cost that does not grow with what has ended or sleeps; and damage.
+//! Counts and ages, whose cost does not grow with ended or sleeping runs, and the search for
+//! damage.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ const COUNTS: &str = "SELECT namespace, workflow, status, sum(value)::int8 FROM 
     WHERE name = 'runs' GROUP BY namespace, workflow, status HAVING sum(value) > 0 \
     ORDER BY namespace, workflow, status";
 
-// Every count stops at its bound. The oldest ready turn is the first of one of the segments.
+// Every count stops at its bound. The oldest ready turn is the first row of one of the segments.
 const QUEUES: &str = "SELECT \
     (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_ready LIMIT 10001) x), \
     (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names \
@@ -44,8 +45,8 @@ const QUEUES: &str = "SELECT \
         WHERE w.status <> 'stopped' AND c.now <= w.renewed_at + w.lease_us), \
     @schema@.clock_us()";
 
-// What no error has shown yet: indexes that do not hold what they should, pages whose checksum
-// failed, a table without the partition that takes what no other takes.
+// Damage that has caused no error yet: invalid indexes, pages with a wrong checksum, a table
+// without its default partition, disabled triggers.
 const DAMAGE: &str = "SELECT format('index %s is not valid: drop it and build it again', c.relname) \
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
     JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -69,14 +70,16 @@ const FACTS: &str = "SELECT current_setting('server_version'), \
     current_setting('synchronous_commit'), current_setting('fsync'), \
     current_setting('full_page_writes')";
 
-// A transaction that is open for long keeps dead rows from being swept, and claims then walk them.
+// A transaction that is open for long prevents the removal of dead rows, which then slow down
+// claims.
 const OLD_TRANSACTIONS: &str = "SELECT format('process %s of %s (%s, %s) since %s s', pid, \
         coalesce(usename, '?'), coalesce(nullif(application_name, ''), 'no name'), \
         coalesce(state, '?'), round(extract(epoch FROM clock_timestamp() - xact_start))) \
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
         AND xact_start < clock_timestamp() - interval '1 minute' ORDER BY xact_start LIMIT 20";
 
-// A record in the write-ahead log that nobody reads: the commit waits for the disk like any other.
+// Writes a record to the write-ahead log that nobody reads. The commit waits for the disk like any
+// other.
 const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'windlass', '')::text";
 
 pub(crate) fn statements() -> Vec<(String, String)> {
@@ -95,11 +98,11 @@ pub(crate) fn statements() -> Vec<(String, String)> {
 pub(crate) async fn health(shared: &Shared) -> Result<Health, Error> {
     let counts = shared.read(COUNTS, &[]).await?;
     let queues = shared.read(QUEUES, &[]).await?;
-    let row = queues.first().ok_or_else(|| Error::corrupt("health answered no row"))?;
+    let row = queues.first().ok_or_else(|| Error::corrupt("the health query returned no row"))?;
     let mut cells = Cells::of(row);
     let c = &mut cells;
     let mut runs = rows::all(&counts, rows::run_count)?;
-    // The kernel orders statuses as it declares them, not by their words.
+    // The kernel orders statuses by declaration, not by name.
     runs.sort();
     Ok(Health {
         runs,
@@ -121,34 +124,36 @@ fn queue_health(c: &mut Cells<'_>) -> Result<QueueHealth, Error> {
     })
 }
 
-/// Looks for damage below the rows.
+/// Looks for damage below the level of rows.
 pub(crate) async fn check(shared: &Shared) -> Result<Vec<String>, Error> {
     let rows = shared.read(DAMAGE, &[&shared.options.schema]).await?;
     rows.iter().map(|row| Ok(Cells::of(row).text()?.to_owned())).collect()
 }
 
-/// How often a commit is timed.
+/// How many commits are timed.
 const FLUSHES: u32 = 5;
 
-/// What the database says of itself.
+/// Properties of the database.
 pub(crate) async fn facts(shared: &Shared) -> Result<Vec<Fact>, Error> {
     let rows = shared.read(FACTS, &[]).await?;
-    let row = rows.first().ok_or_else(|| Error::corrupt("the server says nothing of itself"))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::corrupt("the query for server settings returned no row"))?;
     let text = |at: usize| row.get::<_, String>(at);
     let version: Option<i32> = row.get(1);
     let version = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
     let off = |at: usize, name: &str| {
-        let what = format!("{name} is off: what was acknowledged can be lost with the machine");
+        let what = format!("{name} is off: acknowledged commits can be lost if the machine fails");
         (text(at) == "off").then_some(what)
     };
     let mut facts = vec![
         Fact::new("database", format!("PostgreSQL {}", text(0))),
         Fact::new("schema", format!("version {version}")),
         Fact::new("size", text(2)),
-        // The committers set it for their own sessions; this is what others have.
+        // The committers set this for their own sessions; this is the default of all others.
         Fact::new("synchronous_commit", text(3)),
-        Fact::new("fsync", text(4)).worry(off(4, "fsync")),
-        Fact::new("full_page_writes", text(5)).worry(off(5, "full_page_writes")),
+        Fact::new("fsync", text(4)).warning(off(4, "fsync")),
+        Fact::new("full_page_writes", text(5)).warning(off(5, "full_page_writes")),
     ];
     facts.push(flush(shared).await?);
     let old = shared.read(OLD_TRANSACTIONS, &[]).await?;
@@ -156,9 +161,9 @@ pub(crate) async fn facts(shared: &Shared) -> Result<Vec<Fact>, Error> {
         facts.push(Fact::new("old transactions", "none"));
     }
     for row in &old {
-        let worry = "it slows every claim down; end it, or find out why it stays open";
+        let warning = "it slows down every claim; end it, or find out why it stays open";
         let fact = Fact::new("old transaction", row.get::<_, String>(0));
-        facts.push(fact.worry(Some(worry.to_owned())));
+        facts.push(fact.warning(Some(warning.to_owned())));
     }
     Ok(facts)
 }
@@ -172,7 +177,7 @@ async fn flush(shared: &Shared) -> Result<Fact, Error> {
         best = best.min(started.elapsed());
     }
     let slow = best > Duration::from_millis(20);
-    let worry = "every commit waits for this; a faster disk, or a server that is nearer";
+    let warning = "every commit waits for this; use a faster disk or a server that is closer";
     let fact = Fact::new("commit", format!("{:.2} ms", best.as_secs_f64() * 1e3));
-    Ok(fact.worry(slow.then(|| worry.to_owned())))
+    Ok(fact.warning(slow.then(|| warning.to_owned())))
 }

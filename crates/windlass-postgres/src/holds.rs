@@ -1,6 +1,6 @@
-//! Who holds what: claims, releases, revocations, promotions and limits.
+//! Holds: claims, releases, revocations, promotions and limits.
 
-mod sweep;
+mod vacuum;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
-    Beat, BreakerRow, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, Head,
-    HeldItem, Hold, LimitKey, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus,
-    Task, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorCode,
+    ErrorKind, Head, Heartbeat, HeldItem, Hold, LimitKey, Namespace, Promoted, QueueName, Route,
+    RouteName, RunKey, RunStatus, Task, Timestamp, Wakeup, WorkerKey, WorkflowName,
 };
 
-use crate::error::{Failure, classify, of_call};
+use crate::error::{Failure, call_error, classify};
 use crate::rows::{BREAKER, Cells, TASK, breaker as breaker_row, task};
 use crate::store::Shared;
 
-pub(crate) use sweep::Sweeper;
+pub(crate) use vacuum::TaskVacuum;
 
-/// How often a claim runs again that lost against another one.
+/// How often a claim is tried that loses against another one.
 const CLAIM_TRIES_MAX: u32 = 5;
 
 const TURN: &str = "r.run_key, r.namespace, r.workflow, r.status, r.turn_worker, r.turn_claim_no, \
@@ -45,9 +45,9 @@ fn revoke_sql() -> String {
     )
 }
 
-const BEAT: &str = "SELECT task_id FROM @schema@.beat($1, $2, $3, $4, $5) AS task_id";
+const HEARTBEAT: &str = "SELECT task_id FROM @schema@.beat($1, $2, $3, $4, $5) AS task_id";
 
-// The clock stands behind the breaker's columns, also when there is no breaker.
+// The clock comes after the columns of the breaker, even if there is no breaker.
 const BREAKER_COLUMNS: usize = 8;
 
 fn breaker_sql() -> String {
@@ -71,7 +71,7 @@ const PROMOTE: &str = "SELECT code, n, queue, name, due FROM @schema@.promote($1
 const SET_LIMIT: &str = "INSERT INTO @schema@.limits VALUES ($1, $2, $3) \
     ON CONFLICT (namespace, limit_key) DO UPDATE SET slots = excluded.slots";
 
-const LIFT_LIMIT: &str = "DELETE FROM @schema@.limits WHERE namespace = $1 AND limit_key = $2";
+const REMOVE_LIMIT: &str = "DELETE FROM @schema@.limits WHERE namespace = $1 AND limit_key = $2";
 
 pub(crate) fn statements() -> Vec<(String, String)> {
     let named = |name: &str, text: String| (name.to_owned(), text);
@@ -79,44 +79,46 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("claim turns", claim_turns()),
         named("claim tasks", claim_tasks()),
         named("release", RELEASE.to_owned()),
-        named("beat", BEAT.to_owned()),
+        named("heartbeat", HEARTBEAT.to_owned()),
         named("breaker", breaker_sql()),
         named("put breaker", PUT_BREAKER.to_owned()),
         named("swap breaker", SWAP_BREAKER.to_owned()),
         named("revoke", revoke_sql()),
         named("promote", PROMOTE.to_owned()),
         named("set limit", SET_LIMIT.to_owned()),
-        named("lift limit", LIFT_LIMIT.to_owned()),
-        named("sweep", sweep::SWEEP.to_owned()),
+        named("remove limit", REMOVE_LIMIT.to_owned()),
+        named("vacuum tasks", vacuum::VACUUM.to_owned()),
     ]
 }
 
-/// Takes ready turns, then ready tasks, in one transaction.
+/// Claims ready turns, then ready tasks, in one transaction.
 pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result<Claims, Error> {
     let max = shared.options.limits.claim_rows_max;
-    let asked = request.turns.max.max(request.tasks.max);
-    if asked > max {
-        let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
-        return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
+    let requested = request.turns.max.max(request.tasks.max);
+    if requested > max {
+        let message =
+            format!("a claim asks for {requested} turns or tasks; at most {max} are allowed");
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidClaim, message));
     }
-    // Claims at the same time walk over each other's locked rows: ten take longer than one after another.
+    // Concurrent claims scan each other's locked rows: ten at once take longer than ten in
+    // sequence.
     let claiming = shared.claiming.lock().await;
     let mut tries = 1;
     let (turns, tasks, now) = loop {
         let client = shared.client().await?;
         match claim_once(shared, &client, &request).await {
             Ok(rows) => break rows,
-            // Nothing was taken: the server has undone all of it.
-            Err(error) if classify(&error) == Failure::Again && tries < CLAIM_TRIES_MAX => {
+            // The server rolled back: nothing was claimed.
+            Err(error) if classify(&error) == Failure::Retry && tries < CLAIM_TRIES_MAX => {
                 drop(client);
                 tokio::time::sleep(Duration::from_millis(u64::from(tries))).await;
                 tries += 1;
             }
-            Err(error) => return Err(of_call(error)),
+            Err(error) => return Err(call_error(error)),
         }
     };
     drop(claiming);
-    sweep::claimed(shared, tasks.len());
+    vacuum::count_claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
     Ok(Claims {
         turns: in_order_turns(&turns, oldest),
@@ -130,8 +132,8 @@ async fn claim_once(
     client: &deadpool_postgres::Object,
     request: &ClaimRequest,
 ) -> Result<(Vec<Row>, Vec<Row>, Row), tokio_postgres::Error> {
-    let turns = Asked::new(&request.turns);
-    let tasks = Asked::new(&request.tasks);
+    let turns = RouteArrays::new(&request.turns);
+    let tasks = RouteArrays::new(&request.tasks);
     let oldest = request.order == ClaimOrder::Oldest;
     let offer = crate::retention::micros(request.offer);
     let both = turns.is_some() && tasks.is_some();
@@ -140,18 +142,18 @@ async fn claim_once(
     let clock = client.prepare_cached(&clock).await?;
     let turns_sql = client.prepare_cached(&turns_sql).await?;
     let tasks_sql = client.prepare_cached(&tasks_sql).await?;
-    // All are sent at once: one round trip, whatever is asked for.
+    // All statements are sent at once: one round trip.
     let begin = async { if both { client.batch_execute("BEGIN").await } else { Ok(()) } };
     let turns = async {
-        let Some(asked) = &turns else { return Ok(Vec::new()) };
+        let Some(routes) = &turns else { return Ok(Vec::new()) };
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest, &offer];
+            [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest, &offer];
         client.query(&turns_sql, &params).await
     };
     let tasks = async {
-        let Some(asked) = &tasks else { return Ok(Vec::new()) };
+        let Some(routes) = &tasks else { return Ok(Vec::new()) };
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&request.worker.0, &asked.queues, &asked.names, &asked.max, &oldest];
+            [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest];
         client.query(&tasks_sql, &params).await
     };
     let now = client.query_one(&clock, &[]);
@@ -163,26 +165,26 @@ async fn claim_once(
     Ok(rows)
 }
 
-/// Routes as arrays, without those that are named twice.
-struct Asked {
+/// Routes as parallel arrays, without duplicates.
+struct RouteArrays {
     queues: Vec<String>,
     names: Vec<String>,
     max: i32,
 }
 
-impl Asked {
-    fn new(want: &Want) -> Option<Self> {
-        if want.max == 0 || want.routes.is_empty() {
+impl RouteArrays {
+    fn new(filter: &ClaimFilter) -> Option<Self> {
+        if filter.max == 0 || filter.routes.is_empty() {
             return None;
         }
-        let routes: std::collections::BTreeSet<&Route> = want.routes.iter().collect();
+        let routes: std::collections::BTreeSet<&Route> = filter.routes.iter().collect();
         let queues = routes.iter().map(|route| route.queue.as_str().to_owned()).collect();
         let names = routes.iter().map(|route| route.name.as_str().to_owned()).collect();
-        Some(Self { queues, names, max: want.max as i32 })
+        Some(Self { queues, names, max: filter.max as i32 })
     }
 }
 
-// An update answers its rows in any order; the order of the claim is in the rows.
+// An UPDATE returns its rows in any order; sort them in the order of the claim.
 fn in_order_turns(rows: &[Row], oldest: bool) -> Vec<ClaimedTurn> {
     let mut turns = Vec::with_capacity(rows.len());
     for row in rows {
@@ -197,12 +199,13 @@ fn in_order_turns(rows: &[Row], oldest: bool) -> Vec<ClaimedTurn> {
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
-// The claim is durable: one bad row must not hide the others from their holder. It stays held, so
-// that nobody meets it at each claim, until its holder is gone or somebody has mended it.
+// The claim is durable, so one damaged row must not hide the others from their holder. The damaged
+// row stays held, so that it is not claimed again and again, until its holder dies or somebody
+// repairs it.
 fn readable<T>(row: &Row, read: impl Fn(&Row) -> Result<T, Error>) -> Option<T> {
     let unreadable = |error: &Error| {
         let key: Option<Uuid> = row.try_get(0).ok();
-        tracing::error!(%error, ?key, "a claimed row does not read and is passed over");
+        tracing::error!(%error, ?key, "cannot read a claimed row; skipping it");
     };
     read(row).inspect_err(unreadable).ok()
 }
@@ -237,7 +240,7 @@ fn claimed_turn(row: &Row) -> Result<ClaimedTurn, Error> {
     })
 }
 
-/// Gives back holds without progress.
+/// Releases holds without progress.
 pub(crate) async fn release(shared: &Shared, items: Vec<HeldItem>) -> Result<u32, Error> {
     let (mut runs, mut run_workers, mut run_claims) = (Vec::new(), Vec::new(), Vec::new());
     let (mut tasks, mut task_workers, mut task_claims) = (Vec::new(), Vec::new(), Vec::new());
@@ -258,22 +261,26 @@ pub(crate) async fn release(shared: &Shared, items: Vec<HeldItem>) -> Result<u32
     let rows = shared
         .query(RELEASE, &[&runs, &run_workers, &run_claims, &tasks, &task_workers, &task_claims])
         .await?;
-    let freed = freed(&rows)?;
-    let wakeups = freed.iter().filter_map(|freed| freed.wakeup.clone()).collect();
+    let released = read_released(&rows)?;
+    let wakeups = released.iter().filter_map(|row| row.wakeup.clone()).collect();
     shared.waker.publish(wakeups);
-    Ok(freed.len() as u32)
+    Ok(released.len() as u32)
 }
 
-/// Notes signs of life of tasks that are still held.
-pub(crate) async fn beat(shared: &Shared, beats: Vec<Beat>) -> Result<Vec<bool>, Error> {
-    let tasks: Vec<Uuid> = beats.iter().map(|beat| beat.task_id.0).collect();
-    let workers: Vec<Uuid> = beats.iter().map(|beat| beat.hold.worker.0).collect();
-    let claims: Vec<i64> = beats.iter().map(|beat| beat.hold.claim_no as i64).collect();
-    let details = || beats.iter().map(|beat| beat.details.as_ref());
+/// Records heartbeats of tasks that are still held.
+pub(crate) async fn heartbeat(
+    shared: &Shared,
+    heartbeats: Vec<Heartbeat>,
+) -> Result<Vec<bool>, Error> {
+    let tasks: Vec<Uuid> = heartbeats.iter().map(|heartbeat| heartbeat.task_id.0).collect();
+    let workers: Vec<Uuid> = heartbeats.iter().map(|heartbeat| heartbeat.hold.worker.0).collect();
+    let claims: Vec<i64> =
+        heartbeats.iter().map(|heartbeat| heartbeat.hold.claim_no as i64).collect();
+    let details = || heartbeats.iter().map(|heartbeat| heartbeat.details.as_ref());
     let bodies: Vec<Option<&[u8]>> = details().map(|body| body.map(|body| &*body.bytes)).collect();
     let encodings: Vec<Option<&str>> =
         details().map(|body| body.map(|body| body.encoding.as_str())).collect();
-    let rows = shared.lease(BEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
+    let rows = shared.lease(HEARTBEAT, &[&tasks, &workers, &claims, &bodies, &encodings]).await?;
     let mut held = std::collections::BTreeSet::new();
     for row in &rows {
         held.insert(Cells::of(row).take::<Uuid>()?);
@@ -281,23 +288,23 @@ pub(crate) async fn beat(shared: &Shared, beats: Vec<Beat>) -> Result<Vec<bool>,
     Ok(tasks.iter().map(|task_id| held.contains(task_id)).collect())
 }
 
-/// A turn or a task that lost its holder.
-pub(crate) struct Freed {
+/// A turn or a task that was released.
+pub(crate) struct Released {
     pub(crate) is_task: bool,
     pub(crate) key: Uuid,
     pub(crate) claimed_at: Option<i64>,
     wakeup: Option<Wakeup>,
 }
 
-impl Freed {
-    /// What listeners are told.
+impl Released {
+    /// The wake-up for listeners, if the row is ready.
     pub(crate) fn wakeup(&self) -> Option<Wakeup> {
         self.wakeup.clone()
     }
 }
 
-/// Reads the rows `code, key, n, queue, name, flag` of `release` and `reap`.
-pub(crate) fn freed(rows: &[Row]) -> Result<Vec<Freed>, Error> {
+/// Decodes the rows `code, key, n, queue, name, flag` of `release` and `reap`.
+pub(crate) fn read_released(rows: &[Row]) -> Result<Vec<Released>, Error> {
     let mut all = Vec::with_capacity(rows.len());
     for row in rows {
         let mut cells = Cells::of(row);
@@ -312,7 +319,7 @@ pub(crate) fn freed(rows: &[Row]) -> Result<Vec<Freed>, Error> {
         let ready: bool = c.take()?;
         let is_task = code == 5;
         let wakeup = ready.then(|| wakeup(is_task, queue, name));
-        all.push(Freed { is_task, key, claimed_at, wakeup });
+        all.push(Released { is_task, key, claimed_at, wakeup });
     }
     Ok(all)
 }
@@ -322,7 +329,7 @@ fn wakeup(is_task: bool, queue: &str, name: &str) -> Wakeup {
     if is_task { Wakeup::Task(route) } else { Wakeup::Turn(route) }
 }
 
-/// Takes a turn from whoever holds it.
+/// Takes a turn away from its holder.
 pub(crate) async fn revoke(
     shared: &Shared,
     run_key: RunKey,
@@ -332,7 +339,7 @@ pub(crate) async fn revoke(
     rows.first().map(claimed_turn).transpose()
 }
 
-/// Readies what is due.
+/// Makes due turns and tasks ready.
 pub(crate) async fn promote(shared: &Shared, limit: u32) -> Result<Promoted, Error> {
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
     let rows = shared.query(PROMOTE, &[&limit]).await?;
@@ -355,14 +362,14 @@ pub(crate) async fn promote(shared: &Shared, limit: u32) -> Result<Promoted, Err
             }
         }
     }
-    // Thousands may become ready for a handful of routes.
+    // Thousands of rows may become ready for a few routes.
     wakeups.sort_unstable_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
     wakeups.dedup();
     shared.waker.publish(wakeups);
     Ok(promoted)
 }
 
-/// A breaker as it is, and the clock.
+/// Reads a breaker and the clock.
 pub(crate) async fn breaker(
     shared: &Shared,
     namespace: Namespace,
@@ -370,13 +377,14 @@ pub(crate) async fn breaker(
 ) -> Result<(Option<BreakerRow>, Timestamp), Error> {
     let (namespace, key) = (namespace.as_str(), key.as_str());
     let rows = shared.query(&breaker_sql(), &[&namespace, &key]).await?;
-    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    let row =
+        rows.first().ok_or_else(|| Error::corrupt("the query for a breaker returned no row"))?;
     let now = Timestamp::from_micros(row.get(BREAKER_COLUMNS));
     let found: Option<&str> = row.get(0);
     Ok((found.map(|_| breaker_row(row)).transpose()?, now))
 }
 
-/// Puts a breaker in the place of the version before it.
+/// Replaces the previous version of a breaker.
 pub(crate) async fn swap_breaker(shared: &Shared, row: BreakerRow) -> Result<bool, Error> {
     let (namespace, key) = (row.namespace.as_str(), row.key.as_str());
     let (status, retry_at) = (row.status.as_str(), row.retry_at.map(|at| at.as_micros()));
@@ -388,7 +396,7 @@ pub(crate) async fn swap_breaker(shared: &Shared, row: BreakerRow) -> Result<boo
     Ok(!shared.query(sql, &params).await?.is_empty())
 }
 
-/// Sets or lifts a limit.
+/// Sets or removes a limit.
 pub(crate) async fn set_limit(
     shared: &Shared,
     namespace: Namespace,
@@ -401,10 +409,11 @@ pub(crate) async fn set_limit(
             shared.query(SET_LIMIT, &[&namespace, &key, &i64::from(slots)]).await?;
         }
         None => {
-            shared.query(LIFT_LIMIT, &[&namespace, &key]).await?;
+            shared.query(REMOVE_LIMIT, &[&namespace, &key]).await?;
         }
     }
-    // Nobody keeps a list of what a limit held back.
+    // The rows that the limit held back are ready already, and the store does not know which they
+    // are.
     shared.waker.publish(vec![Wakeup::Missed]);
     Ok(())
 }

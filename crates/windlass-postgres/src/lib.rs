@@ -1,11 +1,10 @@
 //! The shared store of Windlass: PostgreSQL 13 or later.
 //!
-//! [`PostgresStore::open`] migrates the schema and gives a
-//! [`Store`](windlass_kernel::Store) that many processes may share. A batch of commits is one call
-//! of one function in the database (`migrations/V2__commit.sql`); a few committers send them, and
-//! everything else goes through a small pool. The store has threads of its own, so its futures can
-//! be awaited on any executor, and user code that blocks every thread of its own runtime delays
-//! no commit of others.
+//! [`PostgresStore::open`] migrates the schema and returns a [`Store`](windlass_kernel::Store) that
+//! many processes may share. A batch of commits is one call of one function in the database
+//! (`migrations/V2__commit.sql`). A few committers send batches; all other calls use a small pool.
+//! The store has its own threads, so its futures can be awaited on any executor, and user code that
+//! blocks all threads of its runtime does not delay the commits of others.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,13 +12,13 @@
 )]
 
 mod apply;
-mod census;
 mod committer;
 mod error;
 mod health;
 mod holds;
 mod list;
 mod load;
+mod namespace_stats;
 mod options;
 mod retention;
 mod rows;

@@ -1,4 +1,4 @@
-//! Listings: each a walk along an index from the key after which it goes on.
+//! Listings: each walks along an index, starting after the key of the previous page.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -14,7 +14,7 @@ use crate::rows::{
 };
 use crate::store::Shared;
 
-/// One page.
+/// Reads one page.
 pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
     query.validate(&shared.options.limits)?;
     let limit = i64::from(query.limit());
@@ -22,7 +22,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
     match query {
         Query::Runs(query) => page.runs(query).await,
         Query::RunKeys { after, .. } => {
-            let found = page.ask(RUN_KEYS, &[&after_key(after.map(|key| key.0)), &limit]).await?;
+            let found = page.query(RUN_KEYS, &[&after_key(after.map(|key| key.0)), &limit]).await?;
             rows::all(&found, |row| Ok(RunKey(Cells::of(row).take()?))).map(Rows::RunKeys)
         }
         Query::Generations { namespace, workflow, id, before, .. } => {
@@ -38,7 +38,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
                 Some((position, key)) => (*position as i64, key.as_str()),
                 None => (-1, ""),
             };
-            let found = page.ask(&steps(), &[&run_key.0, &position, &key, &limit]).await?;
+            let found = page.query(&steps(), &[&run_key.0, &position, &key, &limit]).await?;
             rows::all(&found, rows::step).map(Rows::Steps)
         }
         Query::Events { run_key, from, .. } => {
@@ -53,7 +53,7 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
         }
         Query::Event { event_id } => page.events_by(&event(), &[&event_id.0]).await,
         Query::Messages { run_key, after, .. } => {
-            let found = page.ask(&messages(), &[&run_key.0, &(after as i64), &limit]).await?;
+            let found = page.query(&messages(), &[&run_key.0, &(after as i64), &limit]).await?;
             rows::all(&found, rows::message).map(Rows::Messages)
         }
         Query::Tasks(query) => page.tasks(query).await,
@@ -64,31 +64,32 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let category = category.as_deref();
             let after = after_key(after.map(|key| key.0));
             let found =
-                page.ask(&logs(), &[&run_key.0, &levels, &category, &after, &limit]).await?;
+                page.query(&logs(), &[&run_key.0, &levels, &category, &after, &limit]).await?;
             rows::all(&found, rows::log).map(Rows::Logs)
         }
         Query::Workers { after, .. } => {
-            let found = page.ask(&workers(), &[&after_key(after.map(|key| key.0)), &limit]).await?;
+            let found =
+                page.query(&workers(), &[&after_key(after.map(|key| key.0)), &limit]).await?;
             rows::all(&found, rows::worker).map(Rows::Workers)
         }
         Query::DeadLetters { namespace, queue, after, .. } => {
             let queue = queue.as_ref().map(|queue| queue.as_str());
             let after = after_key(after.map(|key| key.0));
             let found =
-                page.ask(&dead_letters(), &[&namespace.as_str(), &queue, &after, &limit]).await?;
+                page.query(&dead_letters(), &[&namespace.as_str(), &queue, &after, &limit]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
         }
         Query::DeadLetter { task_id } => {
-            let found = page.ask(&dead_letter(), &[&task_id.0]).await?;
+            let found = page.query(&dead_letter(), &[&task_id.0]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
         }
-        Query::LettersOfRun { run_key, .. } => {
-            let found = page.ask(&letters_of_run(), &[&run_key.0, &limit]).await?;
+        Query::DeadLettersOfRun { run_key, .. } => {
+            let found = page.query(&dead_letters_of_run(), &[&run_key.0, &limit]).await?;
             rows::all(&found, rows::dead_letter).map(Rows::DeadLetters)
         }
         Query::LabelCounts { namespace, label: (key, value), .. } => {
             let found =
-                page.ask(LABEL_COUNTS, &[&namespace.as_str(), &key, &value, &limit]).await?;
+                page.query(LABEL_COUNTS, &[&namespace.as_str(), &key, &value, &limit]).await?;
             rows::all(&found, rows::run_count).map(Rows::Counts)
         }
         Query::Expired { namespace, workflow, ended_for, after, .. } => {
@@ -99,24 +100,24 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
         }
         Query::Settings { kind, after, .. } => {
             let after = after.as_deref().unwrap_or("");
-            let found = page.ask(SETTINGS, &[&&*kind, &after, &limit]).await?;
+            let found = page.query(SETTINGS, &[&&*kind, &after, &limit]).await?;
             rows::all(&found, rows::setting).map(Rows::Settings)
         }
         Query::Breakers { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
-            let found = page.ask(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
+            let found = page.query(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
             rows::all(&found, rows::breaker).map(Rows::Breakers)
         }
         Query::Limits { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
-            let found = page.ask(LIMITS, &[&namespace.as_str(), &after, &limit]).await?;
+            let found = page.query(LIMITS, &[&namespace.as_str(), &after, &limit]).await?;
             rows::all(&found, limit_state).map(Rows::Limits)
         }
     }
 }
 
-// Every key of ours is greater than the nil UUID and less than the maximal one. A bound instead of
-// "or NULL" keeps a generic plan on the index.
+// Every key is greater than the nil UUID and less than the maximal one. A bound, instead of "OR $n
+// IS NULL", keeps the generic plan on the index.
 fn after_key(key: Option<Uuid>) -> Uuid {
     key.unwrap_or(Uuid::nil())
 }
@@ -127,16 +128,16 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    async fn ask(&self, text: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+    async fn query(&self, text: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
         self.shared.read(text, params).await
     }
 
     async fn runs_by(&self, text: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Rows, Error> {
-        rows::all(&self.ask(text, params).await?, rows::run).map(Rows::Runs)
+        rows::all(&self.query(text, params).await?, rows::run).map(Rows::Runs)
     }
 
     async fn events_by(&self, text: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Rows, Error> {
-        rows::all(&self.ask(text, params).await?, rows::event).map(Rows::Events)
+        rows::all(&self.query(text, params).await?, rows::event).map(Rows::Events)
     }
 
     async fn runs(&self, query: RunsQuery) -> Result<Rows, Error> {
@@ -183,12 +184,12 @@ impl Page<'_> {
             Some(run_key) => {
                 let params: [&(dyn ToSql + Sync); 7] =
                     [&namespace, &after, &queue, &name, &state, &self.limit, &run_key.0];
-                self.ask(&tasks_by_run(), &params).await?
+                self.query(&tasks_by_run(), &params).await?
             }
             None => {
                 let params: [&(dyn ToSql + Sync); 6] =
                     [&namespace, &after, &queue, &name, &state, &self.limit];
-                self.ask(&tasks(), &params).await?
+                self.query(&tasks(), &params).await?
             }
         };
         rows::all(&found, rows::task).map(Rows::Tasks)
@@ -213,7 +214,7 @@ fn direction(order: Order) -> &'static str {
     }
 }
 
-// One walk for each status, and the first of all of them: no index has the key right behind the
+// One index walk for each status, merged by key: no index has the run key directly after the
 // namespace, and none is needed.
 fn runs_by(filter: &str, order: Order) -> String {
     let direction = direction(order);
@@ -247,8 +248,8 @@ fn runs_by_label(order: Order) -> String {
     )
 }
 
-// Nothing ends before it is made, so keys beyond that time are not walked. Those that were made long
-// ago and ended lately are few, and are passed over.
+// A run cannot end before it is created, so later keys are not read. Runs that were created long
+// ago but ended recently are few; this skips them.
 fn expired() -> String {
     format!(
         "SELECT {RUN} FROM (SELECT k.run_key \
@@ -342,15 +343,15 @@ const TASK_FILTER: &str = "($3::text IS NULL OR t.queue = $3) \
     AND ($5::text IS NULL OR $5 = CASE WHEN t.worker IS NOT NULL THEN 'held' \
         WHEN t.ready THEN 'ready' ELSE 'scheduled' END)";
 
-/// The states of a task, and the condition of the index that lists it.
+/// The states of a task, and the condition of the index for each.
 const TASK_STATES: [(&str, &str); 3] = [
     ("held", "t.worker IS NOT NULL"),
     ("ready", "t.ready"),
     ("scheduled", "NOT t.ready AND t.worker IS NULL"),
 ];
 
-// One walk for each state, as for runs; a state that is not asked for is not walked. A task is in
-// exactly one state, so no walk repeats what another one has.
+// One index walk for each state, as for runs; a state that is not wanted is not walked. A task has
+// exactly one state, so no walk repeats a row of another.
 fn tasks() -> String {
     let walk = |(state, condition): &(&str, &str)| {
         format!(
@@ -396,7 +397,7 @@ fn dead_letter() -> String {
     format!("SELECT {DEAD_LETTER} FROM @schema@.dead_letters d WHERE d.task_id = $1")
 }
 
-fn letters_of_run() -> String {
+fn dead_letters_of_run() -> String {
     format!(
         "SELECT {DEAD_LETTER} FROM @schema@.dead_letters d WHERE d.run_key = $1 \
          ORDER BY d.task_id LIMIT $2"
@@ -446,7 +447,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("workers", workers()),
         named("dead letters", dead_letters()),
         named("dead letter", dead_letter()),
-        named("dead letters of a run", letters_of_run()),
+        named("dead letters of a run", dead_letters_of_run()),
         named("counts by label", LABEL_COUNTS.to_owned()),
         named("limits", LIMITS.to_owned()),
         named("expired", expired()),

@@ -1,13 +1,13 @@
-//! Loading runs: each with its steps and unread messages, in one snapshot.
+//! Loads runs: each with its steps and unread messages, in one snapshot.
 
 use std::collections::HashMap;
 
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, Loaded, Looked, Namespace, Run, RunId, RunKey, Timestamp, WorkflowName,
+    Error, Loaded, Namespace, Run, RunId, RunKey, RunOverview, Timestamp, WorkflowName,
 };
 
-use crate::error::{Failure, classify, of_call};
+use crate::error::{Failure, call_error, classify};
 use crate::rows::{self, Cells, MESSAGE, RUN, STEP};
 use crate::store::Shared;
 
@@ -25,7 +25,7 @@ fn steps_sql() -> String {
     )
 }
 
-// None of an ended run: there is nothing that could become of them.
+// Returns no steps of an ended run.
 fn open_steps_sql() -> String {
     format!(
         "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = $1 \
@@ -61,14 +61,15 @@ pub(crate) fn statements() -> Vec<(String, String)> {
     ]
 }
 
-/// The store's clock.
+/// Reads the store's clock.
 pub(crate) async fn now(shared: &Shared) -> Result<Timestamp, Error> {
     let rows = shared.read(NOW, &[]).await?;
-    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    let row =
+        rows.first().ok_or_else(|| Error::corrupt("the query for the clock returned no row"))?;
     Cells::of(row).time()
 }
 
-/// Runs with their steps and unconsumed messages.
+/// Loads runs with their steps and unconsumed messages.
 pub(crate) async fn load(shared: &Shared, run_keys: Vec<RunKey>) -> Result<Vec<Loaded>, Error> {
     if run_keys.is_empty() {
         return Ok(Vec::new());
@@ -79,7 +80,7 @@ pub(crate) async fn load(shared: &Shared, run_keys: Vec<RunKey>) -> Result<Vec<L
         match read(shared, &keys).await? {
             Ok(read) => break read,
             Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
-            Err(error) => return Err(of_call(error)),
+            Err(error) => return Err(call_error(error)),
         }
     };
     let mut loaded: HashMap<RunKey, Loaded> = HashMap::with_capacity(runs.len());
@@ -104,7 +105,7 @@ pub(crate) async fn load(shared: &Shared, run_keys: Vec<RunKey>) -> Result<Vec<L
 
 type Snapshot = (Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>);
 
-// One snapshot for the three reads, and one round trip for all of it.
+// One snapshot for the three reads, in one round trip.
 async fn read(
     shared: &Shared,
     keys: &Vec<Uuid>,
@@ -133,19 +134,22 @@ async fn read(
     Ok(run.await)
 }
 
-/// One generation of a run with its open steps, in one snapshot and one round trip.
-pub(crate) async fn look_at(shared: &Shared, run_key: RunKey) -> Result<Option<Looked>, Error> {
+/// One generation of a run and its open steps, in one snapshot and one round trip.
+pub(crate) async fn run_overview_by_key(
+    shared: &Shared,
+    run_key: RunKey,
+) -> Result<Option<RunOverview>, Error> {
     let mut tries = 0;
     let (runs, steps) = loop {
         match read_open(shared, run_key.0).await? {
             Ok(read) => break read,
             Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
-            Err(error) => return Err(of_call(error)),
+            Err(error) => return Err(call_error(error)),
         }
     };
     let Some(run) = runs.first().map(rows::run).transpose()? else { return Ok(None) };
     let open_steps = steps.iter().map(rows::step).collect::<Result<_, _>>()?;
-    Ok(Some(Looked { run, open_steps }))
+    Ok(Some(RunOverview { run, open_steps }))
 }
 
 type Open = (Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>);
@@ -176,7 +180,7 @@ async fn read_open(
     Ok(run.await)
 }
 
-/// The newest generation of a run.
+/// Finds the newest generation of a run.
 pub(crate) async fn find(
     shared: &Shared,
     namespace: Namespace,

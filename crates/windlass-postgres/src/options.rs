@@ -1,4 +1,4 @@
-//! How a store is opened: where the database is, how it is trusted, and how much of it is used.
+//! Options of a store: the database, TLS, and resource limits.
 
 mod dsn;
 mod tls;
@@ -7,50 +7,52 @@ use std::time::Duration;
 
 use tokio_postgres::{AsyncMessage, Client};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use windlass_kernel::{Error, ErrorKind, Limits};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Limits};
 
-use crate::error::{said, unavailable, unconnected};
+use crate::error::{connect_error, error_text, unavailable};
 
 pub(crate) use dsn::Dsn;
 pub use dsn::TlsMode;
 
-/// How a store is opened. Validated once, by [`PostgresStore::open`](crate::PostgresStore::open).
+/// Options of a store. [`PostgresStore::open`](crate::PostgresStore::open) validates them once.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The schema of all tables: letters, digits and `_`, at most 40 characters. Default `windlass`.
     pub schema: String,
-    /// Connections for claims, loads and listings, at most. Default 8.
+    /// The most connections for claims, loads and listings. Default 8.
     pub pool_size_max: usize,
-    /// Connections for renewals of leases and heartbeats alone, at most: they do not wait behind
-    /// listings, and commits have connections of their own. Default 2.
+    /// The most connections that are reserved for lease renewals and heartbeats, so that these do
+    /// not wait behind listings. Commits have their own connections. Default 2.
     pub lease_pool_size_max: usize,
-    /// Committers, each with a connection of its own. Default 2.
+    /// Committers, each with its own connection. Default 2.
     pub committers: usize,
-    /// Commits of one batch, at most. Default 1,000.
+    /// The most commits in one batch. Default 1,000.
     pub batch_max: usize,
-    /// Threads of the store's own runtime. Default 2.
+    /// Threads of the store's runtime. Default 2.
     pub threads: usize,
     /// How long a caller waits for a connection. Default 10 seconds.
     pub connect_timeout: Duration,
-    /// How long a committer tries to reach the database again before it answers `Unknown`, after it
-    /// has lost an answer. What was never sent is `Unavailable` after two seconds. Default 30 seconds.
+    /// How long a committer tries to reconnect after it has lost an answer, before it returns
+    /// `Unknown`. A commit that was never sent is `Unavailable` after two seconds. Default 30
+    /// seconds.
     pub reconnect_for: Duration,
-    /// How long a statement may run. Default 60 seconds.
+    /// The longest run time of a statement. Default 60 seconds.
     pub statement_timeout: Duration,
-    /// How long a statement waits for a row that somebody else has locked. Default 10 seconds.
+    /// The longest wait of a statement for a row that another session has locked. Default 10
+    /// seconds.
     pub lock_timeout: Duration,
-    /// How long a step's own SQL may take. Default 30 seconds.
+    /// The longest run time of a statement of a step's SQL. Default 30 seconds.
     pub user_sql_timeout: Duration,
-    /// Whether other processes are told of wake-ups (NOTIFY). Default yes.
+    /// Whether to send wake-ups to other processes (NOTIFY). Default `true`.
     pub notify: bool,
-    /// The least time between two NOTIFYs when there is much to tell. Default 5 milliseconds.
+    /// The longest pause between two NOTIFY statements under load. Default 5 milliseconds.
     pub notify_every: Duration,
-    /// How many months ahead partitions are attached. Default 3.
+    /// How many months ahead partitions are created. Default 3.
     pub partition_months: u32,
-    /// What is checked before something is written.
+    /// The limits that are checked before a write.
     pub limits: Limits,
-    /// Only to look: the schema must be there and be that of this build, and it is not changed.
-    /// Default no.
+    /// Opens the store for inspection: the schema must exist and be that of this build, and it is
+    /// not changed. Default `false`.
     pub inspect: bool,
 }
 
@@ -78,7 +80,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what cannot work.
+    /// Refuses invalid options.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let schema = &self.schema;
@@ -113,7 +115,7 @@ impl Options {
             ("user_sql_timeout", self.user_sql_timeout),
             ("notify_every", self.notify_every),
         ];
-        // PostgreSQL counts milliseconds in 32 bits, and takes 0 for "never".
+        // PostgreSQL stores milliseconds in 32 bits, and 0 means "no timeout".
         let max = Duration::from_millis(i32::MAX as u64);
         for (name, value) in times {
             if value < Duration::from_millis(1) || value > max {
@@ -127,27 +129,27 @@ impl Options {
         Ok(())
     }
 
-    /// The schema as it stands in SQL.
+    /// The quoted schema name for SQL.
     pub(crate) fn schema_quoted(&self) -> String {
         format!("\"{}\"", self.schema)
     }
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message)
 }
 
-/// What comes over a connection without being asked for.
+/// Asynchronous messages of a connection.
 pub(crate) type Messages =
     futures::stream::BoxStream<'static, Result<AsyncMessage, tokio_postgres::Error>>;
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) config: tokio_postgres::Config,
     pub(crate) tls: MakeRustlsConnect,
     settings: String,
-    /// How long it may take to connect.
+    /// The longest time to connect.
     pub(crate) timeout: Duration,
 }
 
@@ -161,7 +163,7 @@ impl Connector {
         }
         let timeout = config.get_connect_timeout().copied().unwrap_or(options.connect_timeout);
         config.connect_timeout(timeout);
-        // A peer that vanished without a word is noticed while an answer is waited for.
+        // TCP keepalives detect a dead peer while a call waits for its answer.
         if !text.contains("keepalives_idle") {
             config.keepalives_idle(Duration::from_secs(15));
         }
@@ -177,37 +179,37 @@ impl Connector {
         Ok(Self { config, tls, settings: settings(options), timeout })
     }
 
-    /// What every session of the store is set to.
+    /// The settings of every session of the store.
     pub(crate) fn settings(&self) -> &str {
         &self.settings
     }
 
-    /// A client and what else comes over its connection; the stream must be polled.
+    /// Connects. The returned stream must be polled to drive the connection.
     pub(crate) async fn connect(&self) -> Result<(Client, Messages), Error> {
         let connecting = self.config.connect(self.tls.clone());
         let (client, mut connection) = tokio::time::timeout(self.timeout, connecting)
             .await
-            .map_err(|_| unavailable("PostgreSQL does not answer"))?
-            .map_err(|error| unconnected(&error))?;
+            .map_err(|_| unavailable("PostgreSQL did not answer in time"))?
+            .map_err(|error| connect_error(&error))?;
         let messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
         Ok((client, Box::pin(messages)))
     }
 
-    /// A client whose connection is driven in the background, with the store's settings.
+    /// A client with the store's settings, whose connection is driven in the background.
     pub(crate) async fn client(&self) -> Result<Client, Error> {
         let (client, mut messages) = self.connect().await?;
         tokio::spawn(async move {
             while let Some(Ok(_)) = futures::StreamExt::next(&mut messages).await {}
         });
         let set = client.batch_execute(&self.settings);
-        set.await.map_err(|error| unavailable(said(&error)).with_source(error))?;
+        set.await.map_err(|error| unavailable(error_text(&error)).with_source(error))?;
         Ok(client)
     }
 }
 
-/// Planner settings for the engine's own statements. A plan that was made while the tables were
-/// empty would scan them for ever: so no sequential scans, and no joins that read a whole index. A
-/// nested loop along the given keys is what every statement means.
+/// Planner settings for the statements of the store. A plan that was made while the tables were
+/// empty would scan them forever, so these disable sequential scans and joins that read a whole
+/// index. Every statement is meant to run as a nested loop over the given keys.
 pub(crate) const PLANNER: [(&str, &str); 4] = [
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
@@ -215,7 +217,7 @@ pub(crate) const PLANNER: [(&str, &str); 4] = [
     ("plan_cache_mode", "force_generic_plan"),
 ];
 
-// An answer of `Ok` must be durable whatever the server's default is.
+// `Ok` must mean durable, whatever the server's default is.
 fn settings(options: &Options) -> String {
     let planner: String =
         PLANNER.iter().map(|(name, value)| format!("SET {name} = {value}; ")).collect();

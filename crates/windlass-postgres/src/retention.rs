@@ -1,4 +1,4 @@
-//! What is kept beside runs, and how runs are deleted when their time is over.
+//! Settings, and the deletion of expired runs.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ const PUT: &str = "INSERT INTO @schema@.settings (kind, name, value, value_encod
     VALUES ($1, $2, $3, $4, @schema@.clock_us()) ON CONFLICT (kind, name) DO UPDATE SET \
     value = excluded.value, value_encoding = excluded.value_encoding, \
     updated_at = excluded.updated_at";
-const FORGET: &str = "DELETE FROM @schema@.settings WHERE kind = $1 AND name = $2";
+const DELETE_SETTING: &str = "DELETE FROM @schema@.settings WHERE kind = $1 AND name = $2";
 const DELETE_TREES: &str = "SELECT root, runs FROM @schema@.delete_trees($1, $2, $3)";
 const DELETE_DEAD_LETTERS: &str = "DELETE FROM @schema@.dead_letters \
     WHERE task_id = ANY($1) AND namespace = $2 RETURNING task_id";
 
-/// Keeps or forgets a setting.
+/// Stores or deletes a setting.
 pub(crate) async fn put_setting(
     shared: &Shared,
     name: SettingName,
@@ -30,13 +30,13 @@ pub(crate) async fn put_setting(
             shared.query(PUT, &[&kind, &text, &bytes, &encoding]).await?;
         }
         None => {
-            shared.query(FORGET, &[&kind, &text]).await?;
+            shared.query(DELETE_SETTING, &[&kind, &text]).await?;
         }
     }
     Ok(())
 }
 
-/// Deletes whole trees whose time is over.
+/// Deletes whole trees that have expired.
 pub(crate) async fn delete_trees(shared: &Shared, request: DeleteTrees) -> Result<Deleted, Error> {
     request.validate(&shared.options.limits)?;
     let roots: Vec<uuid::Uuid> = request.roots.iter().map(|root| root.0).collect();
@@ -51,18 +51,19 @@ pub(crate) async fn delete_trees(shared: &Shared, request: DeleteTrees) -> Resul
     Ok(deleted)
 }
 
-/// Deletes dead letters of a namespace. Answers how many were there.
+/// Deletes dead letters of a namespace. Returns how many existed.
 pub(crate) async fn delete_dead_letters(
     shared: &Shared,
     namespace: Namespace,
     task_ids: Vec<TaskId>,
 ) -> Result<u64, Error> {
     let ids: Vec<uuid::Uuid> = task_ids.iter().map(|id| id.0).collect();
-    let gone = shared.query(DELETE_DEAD_LETTERS, &[&ids, &namespace.as_str()]).await?;
-    Ok(gone.len() as u64)
+    let deleted = shared.query(DELETE_DEAD_LETTERS, &[&ids, &namespace.as_str()]).await?;
+    Ok(deleted.len() as u64)
 }
 
-/// A span as the database counts it. No run was made longer ago than the clock has run.
+/// A duration in microseconds. It is capped so that the database can subtract it from the clock
+/// without overflow.
 pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

@@ -1,4 +1,4 @@
-//! Rows as the kernel knows them, from rows as PostgreSQL sends them.
+//! Converts PostgreSQL rows to kernel rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use windlass_kernel::{
     Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, Event,
     EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
     MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunCount, RunId, RunKey,
-    RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task, TaskId,
-    Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepKind, StepStatus, Task,
+    TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
 
-/// The columns of a run, of a table that is called `r`.
+/// The columns of a run, from a table with the alias `r`.
 pub(crate) const RUN: &str = "r.run_key, r.namespace, r.workflow, r.model, r.id, r.generation, \
     r.status, r.input, r.input_encoding, r.input_hash, r.output, r.output_encoding, r.error, \
     r.error_encoding, r.state, r.state_encoding, r.head, r.next_ordinal, r.cursor, r.root, \
@@ -26,35 +26,35 @@ pub(crate) const RUN: &str = "r.run_key, r.namespace, r.workflow, r.model, r.id,
     r.turn_worker, r.turn_claim_no, r.turn_claimed_at, r.turn_reclaims, r.limit_key, r.turn_last, \
     r.accepted, r.seen";
 
-/// The columns of a step, of a table that is called `s`.
+/// The columns of a step, from a table with the alias `s`.
 pub(crate) const STEP: &str = "s.run_key, s.step_key, s.name, s.kind, s.status, s.position, \
     s.attempt, s.attempts_max, s.input, s.input_encoding, s.result, s.result_encoding, s.error, \
     s.error_encoding, s.timeout_us, s.due_at, s.wait_for, s.created_at, s.updated_at";
 
-/// The columns of an event, of a table that is called `e`.
+/// The columns of an event, from a table with the alias `e`.
 pub(crate) const EVENT: &str = "e.run_key, e.ordinal, e.event_id, e.event_type, e.version, \
     e.caused_by, e.payload, e.created_at, e.hash";
 
-/// The columns of a message, of a table that is called `m`.
+/// The columns of a message, from a table with the alias `m`.
 pub(crate) const MESSAGE: &str = "m.run_key, m.seq, m.message_id, m.kind, m.name, m.body, \
     m.body_encoding, m.caused_by, m.sent_at, m.consumed_by, m.consumed_at";
 
-/// The columns of a task, of a table that is called `t`.
+/// The columns of a task, from a table with the alias `t`.
 pub(crate) const TASK: &str = "t.task_id, t.namespace, t.run_key, t.step_key, t.kind, t.queue, \
     t.name, t.priority, t.ready, t.due_at, t.worker, t.claim_no, t.claimed_at, t.attempt, \
     t.reclaims, t.body, t.body_encoding, t.errors, t.errors_encoding, t.limit_key, t.trace, \
     t.created_at, t.beat_at, t.beat, t.beat_encoding";
 
-/// The columns of a log line, of a table that is called `l`.
+/// The columns of a log line, from a table with the alias `l`.
 pub(crate) const LOG: &str = "l.run_key, l.log_id, l.step_key, l.attempt, l.level, l.category, \
     l.message, l.data, l.data_encoding, l.replay, l.created_at";
 
-/// The columns of a dead letter, of a table that is called `d`.
+/// The columns of a dead letter, from a table with the alias `d`.
 pub(crate) const DEAD_LETTER: &str = "d.task_id, d.namespace, d.run_key, d.step_key, d.kind, \
     d.queue, d.name, d.attempt, d.body, d.body_encoding, d.errors, d.errors_encoding, d.reason, \
     d.dead_at, d.requeues, d.requeued_at";
 
-/// The columns of a worker, of a table that is called `w`.
+/// The columns of a worker, from a table with the alias `w`.
 pub(crate) const WORKER: &str = "w.worker, w.name, w.version, w.status, w.lease_us, w.turns, \
     w.tasks, w.slots, w.note, w.load, w.task_slots, w.task_load, w.accepting, w.worker_group, w.host, \
     w.tasks_completed, w.tasks_failed, w.tasks_took_us, w.started_at, w.renewed_at, w.steady_since, w.drain";
@@ -74,7 +74,7 @@ impl<'a> Cells<'a> {
         let at = self.next;
         self.next += 1;
         self.row.try_get(at).map_err(|error| {
-            Error::corrupt(format!("column {at} does not read")).with_source(error)
+            Error::corrupt(format!("cannot decode column {at}")).with_source(error)
         })
     }
 
@@ -88,7 +88,7 @@ impl<'a> Cells<'a> {
 
     pub(crate) fn count(&mut self) -> Result<u64, Error> {
         let value: i64 = self.take()?;
-        u64::try_from(value).map_err(|_| Error::corrupt(format!("{value} is below zero")))
+        u64::try_from(value).map_err(|_| Error::corrupt(format!("the counter {value} is negative")))
     }
 
     pub(crate) fn count32(&mut self) -> Result<u32, Error> {
@@ -119,7 +119,7 @@ impl<'a> Cells<'a> {
                 Ok(Some(Body { encoding, bytes: Bytes::copy_from_slice(bytes) }))
             }
             (None, None) => Ok(None),
-            _ => Err(Error::corrupt("a body and its encoding do not belong together")),
+            _ => Err(Error::corrupt("of a body and its encoding only one is null")),
         }
     }
 
@@ -189,7 +189,7 @@ pub(crate) fn run(row: &Row) -> Result<Run, Error> {
             claimed_at: c.time_opt()?,
             reclaims: c.count32()?,
             limit_key: c.limit_key()?,
-            last: c.worker_opt()?,
+            last_worker: c.worker_opt()?,
         },
         accepted: c.count()?,
         seen: c.count()?,
@@ -201,7 +201,7 @@ fn labels(text: Option<&str>) -> Result<BTreeMap<String, String>, Error> {
         return Ok(BTreeMap::new());
     };
     serde_json::from_str(text)
-        .map_err(|source| Error::corrupt("the labels of a run do not read").with_source(source))
+        .map_err(|source| Error::corrupt("cannot parse the labels of a run").with_source(source))
 }
 
 /// Reads a step.
@@ -212,7 +212,7 @@ pub(crate) fn step(row: &Row) -> Result<Step, Error> {
         run_key: RunKey(c.take()?),
         step_key: StepKey::from_stored(c.text()?),
         name: c.text()?.into(),
-        kind: c.text()?.into(),
+        kind: StepKind::from_stored(c.text()?),
         status: StepStatus::parse(c.text()?)?,
         position: c.count()?,
         attempt: c.count32()?,
@@ -293,8 +293,8 @@ pub(crate) fn task(row: &Row) -> Result<Task, Error> {
         limit_key: c.limit_key()?,
         trace: c.shared()?,
         created_at: c.time()?,
-        beat_at: c.time_opt()?,
-        beat: c.body()?,
+        heartbeat_at: c.time_opt()?,
+        heartbeat: c.body()?,
     })
 }
 
@@ -325,7 +325,7 @@ pub(crate) fn setting(row: &Row) -> Result<Setting, Error> {
     Ok(Setting { name, value: c.body()?.ok_or_else(missing)?, updated_at: c.time()? })
 }
 
-/// The columns of a breaker, of a table that is called `b`.
+/// The columns of a breaker, from a table with the alias `b`.
 pub(crate) const BREAKER: &str = "b.namespace, b.breaker_key, b.status, b.retry_at, b.data, \
     b.data_encoding, b.version, b.updated_at";
 
@@ -399,7 +399,7 @@ pub(crate) fn worker(row: &Row) -> Result<Worker, Error> {
     })
 }
 
-/// Routes as they stand in a worker's row: a JSON array of pairs.
+/// The routes column of a worker: a JSON array of pairs.
 pub(crate) fn routes_text(routes: &[Route]) -> String {
     let pair = |route: &Route| {
         let texts = [route.queue.as_str(), route.name.as_str()];
@@ -410,7 +410,7 @@ pub(crate) fn routes_text(routes: &[Route]) -> String {
 
 fn routes(text: &str) -> Result<Vec<Route>, Error> {
     let pairs: Vec<(String, String)> = serde_json::from_str(text).map_err(|source| {
-        Error::corrupt("the routes of a worker do not read").with_source(source)
+        Error::corrupt("cannot parse the routes of a worker").with_source(source)
     })?;
     let route = |(queue, name): (String, String)| Route {
         queue: QueueName::from_stored(queue),
@@ -419,7 +419,7 @@ fn routes(text: &str) -> Result<Vec<Route>, Error> {
     Ok(pairs.into_iter().map(route).collect())
 }
 
-/// All rows through one reader.
+/// Converts all rows.
 pub(crate) fn all<T>(
     rows: &[Row],
     read: impl Fn(&Row) -> Result<T, Error>,
@@ -427,7 +427,7 @@ pub(crate) fn all<T>(
     rows.iter().map(read).collect()
 }
 
-/// Reads how many runs of a workflow have a status.
+/// Reads the number of runs of a workflow with a status.
 pub(crate) fn run_count(row: &Row) -> Result<RunCount, Error> {
     let mut cells = Cells::of(row);
     let c = &mut cells;

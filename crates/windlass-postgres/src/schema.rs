@@ -1,16 +1,17 @@
-//! The schema: migrations under an advisory lock, partitions ahead of time, the clock of tests.
+//! The schema: migrations under an advisory lock, partitions for future months, the clock of tests.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use refinery::{Migration, Runner};
+use refinery_core::{Migration, Runner};
 use tokio_postgres::Client;
-use windlass_kernel::{Error, ErrorKind, Timestamp};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Timestamp};
 
-use crate::error::{of_call, said};
+use crate::error::{call_error, error_text};
 use crate::store::Shared;
 
-/// The migrations, oldest first. One that was released never changes.
+/// The migrations, oldest first. A released migration never changes, because its checksum is
+/// stored.
 const MIGRATIONS: [(&str, &str); 4] = [
     ("V1__kernel", include_str!("../migrations/V1__kernel.sql")),
     ("V2__commit", include_str!("../migrations/V2__commit.sql")),
@@ -18,41 +19,43 @@ const MIGRATIONS: [(&str, &str); 4] = [
     ("V4__retention", include_str!("../migrations/V4__retention.sql")),
 ];
 
-/// What this build knows.
+/// The schema version of this build.
 const VERSION: i32 = MIGRATIONS.len() as i32;
 
-/// The oldest server that works: row triggers on partitioned tables and `pg_current_xact_id`.
+/// The oldest supported server: it needs row triggers on partitioned tables and
+/// `pg_current_xact_id`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-/// Attach partitions again when they end in less than this.
+/// Create partitions again when the existing ones end in less than this.
 const PARTITIONS_AHEAD_MIN: Duration = Duration::from_secs(45 * 24 * 60 * 60);
 
-/// Makes the schema what this build needs, or says why it cannot.
+/// Migrates the schema to the version of this build.
 pub(crate) async fn prepare(shared: &Shared) -> Result<(), Error> {
     let mut client = shared.connector.client().await?;
     check_server(&client).await?;
     if shared.options.inspect {
-        return look(version(&client, shared).await?, &shared.options.schema);
+        return check_version(version(&client, shared).await?, &shared.options.schema);
     }
-    // Twenty processes that start at once: all but the first find it done, most without waiting.
+    // If many processes start at once, all but the first usually find the schema migrated without
+    // waiting.
     if version(&client, shared).await? != Some(VERSION) {
         migrate_locked(&mut client, shared).await?;
     }
     ensure_partitions(shared, &client).await
 }
 
-// Says what there is instead of making what there should be.
-fn look(found: Option<i32>, schema: &str) -> Result<(), Error> {
+// Checks the version without migrating.
+fn check_version(found: Option<i32>, schema: &str) -> Result<(), Error> {
     match found {
         Some(VERSION) => Ok(()),
         Some(found) => {
             let message =
                 format!("schema {schema:?} is at version {found}; this build needs {VERSION}");
-            Err(Error::new(ErrorKind::Closed, "STORE_OLDER", message))
+            Err(Error::new(ErrorKind::Closed, ErrorCode::StoreOlder, message))
         }
         None => {
             let message = format!("there is no store: the database has no schema {schema:?}");
-            Err(Error::new(ErrorKind::NotFound, "STORE_NOT_FOUND", message))
+            Err(Error::new(ErrorKind::NotFound, ErrorCode::StoreNotFound, message))
         }
     }
 }
@@ -61,57 +64,57 @@ async fn check_server(client: &Client) -> Result<(), Error> {
     let row = client
         .query_one("SELECT current_setting('server_version_num')::int4, version()", &[])
         .await
-        .map_err(of_call)?;
+        .map_err(call_error)?;
     let (number, text): (i32, String) = (row.get(0), row.get(1));
     if number < SERVER_VERSION_MIN {
         let message = format!("Windlass needs PostgreSQL 13 or later; this is {text}");
-        return Err(Error::new(ErrorKind::Closed, "STORE_VERSION", message));
+        return Err(Error::new(ErrorKind::Closed, ErrorCode::StoreVersion, message));
     }
     Ok(())
 }
 
-// The last migration that was applied; none if the schema is not there. Tables of somebody else in
-// the schema, or migrations of a newer build, are refused.
+// The last applied migration, or `None` if the schema does not exist. Refuses a schema with foreign
+// tables or with migrations of a newer build.
 async fn version(client: &Client, shared: &Shared) -> Result<Option<i32>, Error> {
     let schema = &shared.options.schema;
     let sql = "SELECT count(*) FILTER (WHERE c.relname = 'refinery_schema_history'), \
          count(*) FILTER (WHERE c.relname IN ('runs', 'steps', 'events', 'tasks')) \
          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')";
-    let row = client.query_one(sql, &[schema]).await.map_err(of_call)?;
+    let row = client.query_one(sql, &[schema]).await.map_err(call_error)?;
     let (history, tables): (i64, i64) = (row.get(0), row.get(1));
     if history == 0 {
         if tables > 0 {
             let message = format!(
-                "schema {schema:?} has tables that Windlass did not make; choose another schema"
+                "schema {schema:?} has tables that Windlass did not create; choose another schema"
             );
-            return Err(Error::new(ErrorKind::Closed, "STORE_FOREIGN", message));
+            return Err(Error::new(ErrorKind::Closed, ErrorCode::StoreForeign, message));
         }
         return Ok(None);
     }
     let sql = shared.sql("SELECT max(version) FROM @schema@.refinery_schema_history");
-    let found: Option<i32> = client.query_one(&sql, &[]).await.map_err(of_call)?.get(0);
+    let found: Option<i32> = client.query_one(&sql, &[]).await.map_err(call_error)?.get(0);
     if let Some(found) = found.filter(|found| *found > VERSION) {
         let message = format!(
-            "schema {schema:?} is at version {found}, which is newer than the {VERSION} this build knows; use a newer build"
+            "schema {schema:?} is at version {found}, but this build supports {VERSION}; use a newer build"
         );
-        return Err(Error::new(ErrorKind::Closed, "STORE_NEWER", message));
+        return Err(Error::new(ErrorKind::Closed, ErrorCode::StoreNewer, message));
     }
     Ok(found)
 }
 
 async fn migrate_locked(client: &mut Client, shared: &Shared) -> Result<(), Error> {
-    // The lock is the session's: should this process die, the server gives it back.
+    // A session lock: if this process dies, the server releases it.
     let lock = "SELECT pg_advisory_lock(hashtextextended($1, 20260713))";
     let name = format!("windlass migrations of {}", shared.options.schema);
     client
         .batch_execute("SET lock_timeout = 0; SET statement_timeout = 0")
         .await
-        .map_err(of_call)?;
-    client.query(lock, &[&name]).await.map_err(of_call)?;
+        .map_err(call_error)?;
+    client.query(lock, &[&name]).await.map_err(call_error)?;
     let result = migrate(client, shared).await;
     let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 20260713))";
-    client.query(unlock, &[&name]).await.map_err(of_call)?;
+    client.query(unlock, &[&name]).await.map_err(call_error)?;
     result
 }
 
@@ -126,7 +129,7 @@ async fn migrate(client: &mut Client, shared: &Shared) -> Result<(), Error> {
     for (name, text) in MIGRATIONS {
         let sql = shared.sql(&text.replace("@schema_literal@", &literal));
         let migration = Migration::unapplied(name, &sql).map_err(|error| {
-            Error::new(ErrorKind::Internal, "INTERNAL", "a migration has no version")
+            Error::new(ErrorKind::Internal, ErrorCode::Internal, "a migration has no version")
                 .with_source(error)
         })?;
         migrations.push(migration);
@@ -134,43 +137,43 @@ async fn migrate(client: &mut Client, shared: &Shared) -> Result<(), Error> {
     let mut runner = Runner::new(&migrations);
     runner.set_migration_table_name(shared.sql("@schema@.refinery_schema_history"));
     runner.run_async(client).await.map_err(|error| {
-        let message = format!("the schema could not be migrated: {error}");
-        Error::new(ErrorKind::Closed, "STORE_MIGRATION", message).with_source(error)
+        let message = format!("cannot migrate the schema: {error}");
+        Error::new(ErrorKind::Closed, ErrorCode::StoreMigration, message).with_source(error)
     })?;
     Ok(())
 }
 
 fn failed(error: tokio_postgres::Error) -> Error {
-    let message = format!("the schema could not be made: {}", said(&error));
-    Error::new(ErrorKind::Closed, "STORE_MIGRATION", message).with_source(error)
+    let message = format!("cannot create the schema: {}", error_text(&error));
+    Error::new(ErrorKind::Closed, ErrorCode::StoreMigration, message).with_source(error)
 }
 
 async fn ensure_partitions(shared: &Shared, client: &Client) -> Result<(), Error> {
     let name = format!("windlass partitions of {}", shared.options.schema);
-    // In one statement and so one transaction: the lock goes with it.
+    // One statement is one transaction, which releases the lock at its end.
     let sql = shared.sql(
         "SELECT @schema@.ensure_partitions($2) \
          FROM (SELECT pg_advisory_xact_lock(hashtextextended($1, 20260713))) locked",
     );
     let months = shared.options.partition_months as i32;
-    let row = client.query_one(&sql, &[&name, &months]).await.map_err(of_call)?;
+    let row = client.query_one(&sql, &[&name, &months]).await.map_err(call_error)?;
     shared.partitions_until.store(row.get(0), Ordering::Release);
     Ok(())
 }
 
-/// Attaches partitions if the last ones come near. Called after renewals, never by a commit.
+/// Creates partitions if the last ones end soon. Called after renewals, never during a commit.
 pub(crate) async fn keep_partitions_ahead(shared: &Shared, now: Timestamp) -> Result<(), Error> {
     let until = Timestamp::from_micros(shared.partitions_until.load(Ordering::Acquire));
     if now.plus(PARTITIONS_AHEAD_MIN) < until {
         return Ok(());
     }
-    // Should it fail, the default partition takes the rows; the next day tries again.
+    // If this fails, the default partition takes the rows, and the next day tries again.
     let tomorrow = now.plus(PARTITIONS_AHEAD_MIN + Duration::from_secs(24 * 60 * 60));
     shared.partitions_until.store(tomorrow.as_micros(), Ordering::Release);
     ensure_partitions(shared, &shared.connector.client().await?).await
 }
 
-/// Puts another clock into the schema of a test: frozen at a time if one is given, and moved
+/// Replaces the clock of a test's schema: freezes it at a time if one is given, otherwise moves it
 /// forward.
 pub(crate) async fn set_clock(
     shared: &Shared,
@@ -193,5 +196,5 @@ pub(crate) async fn set_clock(
         Some(at) => format!("frozen_us = {}, offset_us = 0", at.as_micros()),
         None => format!("offset_us = offset_us + {}", by.as_micros()),
     };
-    client.batch_execute(&format!("{sql} {frozen}; COMMIT")).await.map_err(of_call)
+    client.batch_execute(&format!("{sql} {frozen}; COMMIT")).await.map_err(call_error)
 }

@@ -1,4 +1,4 @@
-//! The store: takes calls and hands them to whoever does the work.
+//! The `Store` trait: passes each call to the component that executes it.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -14,69 +14,69 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
-    CommitError, CommitResults, DeleteTrees, Deleted, Error, ErrorKind, Fact, Health, HeldItem,
-    LimitKey, Loaded, Looked, Namespace, Op, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run,
-    RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
-    WorkflowName,
+    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Fact, Health, Heartbeat,
+    HeldItem, LimitKey, Loaded, Namespace, NamespaceStats, Op, Promoted, Query, RateRow, Reaped,
+    Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
+    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
 use crate::committer::{Committer, Job, Outcome};
-use crate::error::{Failure, classify, closed, of_call, of_pool};
+use crate::error::{Failure, call_error, classify, closed, pool_error};
 use crate::options::{Connector, Options};
 use crate::wake::{Waker, listen_loop, notify_loop};
-use crate::{census, health, holds, list, load, retention, schema, workers};
+use crate::{health, holds, list, load, namespace_stats, retention, schema, workers};
 
-/// What all parts of an open store share.
+/// The state that all parts of an open store share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) connector: Connector,
     pub(crate) waker: Waker,
-    pub(crate) sweeper: holds::Sweeper,
+    pub(crate) task_vacuum: holds::TaskVacuum,
     /// Held during a claim.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     pool: Pool,
     leases: Pool,
     schema: String,
-    /// Until when partitions are attached, in microseconds.
+    /// The end of the last partition, in microseconds.
     pub(crate) partitions_until: AtomicI64,
 }
 
 impl Shared {
-    /// The text with the schema in its place.
+    /// Replaces `@schema@` by the schema name.
     pub(crate) fn sql(&self, text: &str) -> String {
         text.replace("@schema@", &self.schema)
     }
 
-    /// A connection of the pool.
+    /// Takes a connection from the pool.
     pub(crate) async fn client(&self) -> Result<Object, Error> {
-        self.pool.get().await.map_err(of_pool)
+        self.pool.get().await.map_err(pool_error)
     }
 
-    /// A prepared statement in a transaction of its own.
+    /// Runs a prepared statement in its own transaction.
     pub(crate) async fn query(
         &self,
         text: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
         let client = self.client().await?;
-        let statement = client.prepare_cached(&self.sql(text)).await.map_err(of_call)?;
-        client.query(&statement, params).await.map_err(of_call)
+        let statement = client.prepare_cached(&self.sql(text)).await.map_err(call_error)?;
+        client.query(&statement, params).await.map_err(call_error)
     }
 
-    /// As [`Shared::query`], for leases and heartbeats: on connections that nothing else uses.
+    /// Like [`Shared::query`], for leases and heartbeats, on connections that nothing else uses.
     pub(crate) async fn lease(
         &self,
         text: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
-        let client = self.leases.get().await.map_err(of_pool)?;
-        let statement = client.prepare_cached(&self.sql(text)).await.map_err(of_call)?;
-        client.query(&statement, params).await.map_err(of_call)
+        let client = self.leases.get().await.map_err(pool_error)?;
+        let statement = client.prepare_cached(&self.sql(text)).await.map_err(call_error)?;
+        client.query(&statement, params).await.map_err(call_error)
     }
 
-    /// As [`Shared::query`], for what only reads: a connection that turns out to be gone is replaced.
+    /// Like [`Shared::query`], for reads: retries on another connection if one is lost.
     pub(crate) async fn read(
         &self,
         text: &str,
@@ -92,7 +92,7 @@ impl Shared {
             };
             match result.await {
                 Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
-                other => return other.map_err(of_call),
+                other => return other.map_err(call_error),
             }
         }
     }
@@ -124,19 +124,19 @@ impl PostgresStore {
             .thread_name("windlass-postgres")
             .enable_all()
             .build()
-            .map_err(|error| internal("the store's threads do not start").with_source(error))?;
+            .map_err(|error| internal("cannot start the store's threads").with_source(error))?;
         let leases = pool(&connector, &options, options.lease_pool_size_max)?;
         let pool = pool(&connector, &options, options.pool_size_max)?;
         let schema = options.schema_quoted();
         let waker = Waker::new(options.notify);
         let partitions_until = AtomicI64::new(0);
-        let sweeper = holds::Sweeper::default();
+        let task_vacuum = holds::TaskVacuum::default();
         let claiming = tokio::sync::Mutex::default();
         let shared = Shared {
             options,
             connector,
             waker,
-            sweeper,
+            task_vacuum,
             claiming,
             pool,
             leases,
@@ -150,29 +150,29 @@ impl PostgresStore {
             closed: AtomicBool::new(false),
             running: Mutex::default(),
         };
-        store.spawned(async move { schema::prepare(&shared).await }).await?;
+        store.run_on_store(async move { schema::prepare(&shared).await }).await?;
         store.start();
         Ok(Arc::new(store))
     }
 
-    /// Moves the clock of this schema forward, for tests that own it. All processes that share the
-    /// schema see the new time at once.
+    /// Moves the clock of this schema forward, for tests. All processes that share the schema see
+    /// the new time at once.
     #[doc(hidden)]
     pub async fn advance_clock_for_tests(&self, by: Duration) -> Result<(), Error> {
         let shared = self.shared.clone();
-        self.spawned(async move { schema::set_clock(&shared, None, by).await }).await
+        self.run_on_store(async move { schema::set_clock(&shared, None, by).await }).await
     }
 
-    /// Stops the clock of this schema at a time, for tests that own it; see
+    /// Freezes the clock of this schema at a time, for tests; see
     /// [`PostgresStore::advance_clock_for_tests`].
     #[doc(hidden)]
     pub async fn freeze_clock_for_tests(&self, at: Timestamp) -> Result<(), Error> {
         let shared = self.shared.clone();
         let set = async move { schema::set_clock(&shared, Some(at), Duration::ZERO).await };
-        self.spawned(set).await
+        self.run_on_store(set).await
     }
 
-    /// Every statement that the store prepares, with a word for it, for tests that prepare them all.
+    /// Every statement that the store prepares, with a name, for tests.
     #[doc(hidden)]
     pub fn statements_for_tests(&self) -> Vec<(String, String)> {
         let named = |(name, text): (String, String)| (name, self.shared.sql(&text));
@@ -203,15 +203,15 @@ impl PostgresStore {
         self.runtime.as_ref().map(|runtime| runtime.spawn(work))
     }
 
-    // Runs on the store's own threads, so that the caller's executor does not matter.
-    async fn spawned<T: Send + 'static>(
+    // Runs a future on the store's threads, so that the caller's executor does not matter.
+    async fn run_on_store<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         match self.spawn(work) {
             Some(handle) => match handle.await {
                 Ok(result) => result,
-                Err(error) => Err(internal("a call of the store broke off").with_source(error)),
+                Err(error) => Err(internal("a call of the store panicked").with_source(error)),
             },
             None => Err(closed()),
         }
@@ -227,15 +227,15 @@ impl PostgresStore {
         if self.closed.load(Ordering::Acquire) {
             return Box::pin(std::future::ready(Err(closed())));
         }
-        Box::pin(self.spawned(work(self.shared.clone())))
+        Box::pin(self.run_on_store(work(self.shared.clone())))
     }
 
-    // Hands a commit to the committer of its run. Done before anything is awaited, so a holder that
-    // calls twice is taken in that order.
+    // Sends a commit to the committer of its run. This happens before the first await, so two calls
+    // of one holder keep their order.
     fn submit(&self, commit: Commit) -> Result<oneshot::Receiver<Outcome>, CommitError> {
         let (reply, answer) = oneshot::channel();
         let running = self.running();
-        let at = place(&commit) as usize % running.committers.len().max(1);
+        let at = committer_key(&commit) as usize % running.committers.len().max(1);
         let sent = |jobs: &mpsc::UnboundedSender<Job>| jobs.send(Job { commit, reply }).is_ok();
         match running.committers.get(at).is_some_and(sent) {
             true => Ok(answer),
@@ -244,8 +244,8 @@ impl PostgresStore {
     }
 }
 
-// What decides which committer a commit goes to: its run, or else what it is about.
-fn place(commit: &Commit) -> u64 {
+// The hash that selects the committer: of the commit's run, or else of its first message or task.
+fn committer_key(commit: &Commit) -> u64 {
     let key = commit
         .run_key()
         .or_else(|| commit.messages().next().map(|message| message.run_key))
@@ -277,11 +277,11 @@ fn pool(connector: &Connector, options: &Options, size_max: usize) -> Result<Poo
         .create_timeout(Some(connector.timeout))
         .post_create(set)
         .build()
-        .map_err(|error| internal("the pool cannot be built").with_source(error))
+        .map_err(|error| internal("cannot build the connection pool").with_source(error))
 }
 
 fn internal(message: &str) -> Error {
-    Error::new(ErrorKind::Internal, "INTERNAL", message)
+    Error::new(ErrorKind::Internal, ErrorCode::Internal, message)
 }
 
 fn statements() -> Vec<(String, String)> {
@@ -300,13 +300,13 @@ fn statements() -> Vec<(String, String)> {
     all.extend(load::statements());
     all.extend(list::statements());
     all.extend(health::statements());
-    all.extend(census::statements());
+    all.extend(namespace_stats::statements());
     all
 }
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // A runtime may not wait for its threads inside another runtime.
+        // A runtime must not wait for its threads inside another runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -320,33 +320,34 @@ impl Store for PostgresStore {
             return Box::pin(std::future::ready((0..commits.len()).map(failed).collect()));
         }
         let mut results: Vec<Option<Outcome>> = Vec::with_capacity(commits.len());
-        let mut sound = Vec::with_capacity(commits.len());
+        let mut valid = Vec::with_capacity(commits.len());
         for commit in commits {
             match commit.validate(&self.shared.options.limits) {
                 Ok(()) => {
                     results.push(None);
-                    sound.push(Some(commit));
+                    valid.push(Some(commit));
                 }
                 Err(error) => {
                     results.push(Some(Err(error)));
-                    sound.push(None);
+                    valid.push(None);
                 }
             }
         }
-        let places: Vec<usize> = (0..sound.len()).filter(|place| sound[*place].is_some()).collect();
-        let commits: Vec<Commit> = sound.into_iter().flatten().collect();
+        let indexes: Vec<usize> =
+            (0..valid.len()).filter(|index| valid[*index].is_some()).collect();
+        let commits: Vec<Commit> = valid.into_iter().flatten().collect();
         let mut batches = batches_of(commits).into_iter();
-        // The first batch is under way before the future is polled.
+        // The first batch is sent before the future is polled.
         let first = batches.next().map(|batch| self.submit_all(batch));
         let rest: Vec<_> = batches.collect();
         Box::pin(async move {
-            let mut under_way = first;
+            let mut in_flight = first;
             let mut rest = rest.into_iter();
-            while let Some(batch) = under_way {
+            while let Some(batch) = in_flight {
                 for (index, answer) in batch {
-                    results[places[index]] = Some(answered(answer).await);
+                    results[indexes[index]] = Some(receive(answer).await);
                 }
-                under_way = rest.next().map(|batch| self.submit_all(batch));
+                in_flight = rest.next().map(|batch| self.submit_all(batch));
             }
             let lost = || Err(unavailable(closed()));
             results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
@@ -365,11 +366,11 @@ impl Store for PostgresStore {
         self.call(|shared| async move { holds::release(&shared, items).await })
     }
 
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
-        let valid = Beat::validate(&beats, &self.shared.options.limits);
+    fn heartbeat(&self, heartbeats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let valid = Heartbeat::validate(&heartbeats, &self.shared.options.limits);
         self.call(|shared| async move {
             valid?;
-            holds::beat(&shared, beats).await
+            holds::heartbeat(&shared, heartbeats).await
         })
     }
 
@@ -405,8 +406,11 @@ impl Store for PostgresStore {
         self.call(|shared| async move { load::load(&shared, run_keys).await })
     }
 
-    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
-        self.call(|shared| async move { load::look_at(&shared, run_key).await })
+    fn run_overview_by_key(
+        &self,
+        run_key: RunKey,
+    ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
+        self.call(|shared| async move { load::run_overview_by_key(&shared, run_key).await })
     }
 
     fn find(
@@ -426,16 +430,21 @@ impl Store for PostgresStore {
         self.call(|shared| async move { health::health(&shared).await })
     }
 
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
-        self.call(|shared| async move { census::census(&shared, namespace).await })
+    fn namespace_stats(
+        &self,
+        namespace: Namespace,
+    ) -> BoxFuture<'_, Result<NamespaceStats, Error>> {
+        self.call(
+            |shared| async move { namespace_stats::namespace_stats(&shared, namespace).await },
+        )
     }
 
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
-        self.call(|shared| async move { census::tally(&shared, tallies).await })
+    fn add_task_stats(&self, stats: Vec<TaskStat>) -> BoxFuture<'_, Result<(), Error>> {
+        self.call(|shared| async move { namespace_stats::add_task_stats(&shared, stats).await })
     }
 
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
-        self.call(|shared| async move { census::tallied(&shared, namespace).await })
+    fn task_stats(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<TaskStat>, Error>> {
+        self.call(|shared| async move { namespace_stats::task_stats(&shared, namespace).await })
     }
 
     fn set_limit(
@@ -469,8 +478,8 @@ impl Store for PostgresStore {
         self.call(|shared| async move { workers::rate(&shared, namespace, key).await })
     }
 
-    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
-        self.call(move |shared| async move { workers::swap_rate(&shared, row, tell).await })
+    fn swap_rate(&self, row: RateRow, notify: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        self.call(move |shared| async move { workers::swap_rate(&shared, row, notify).await })
     }
 
     fn put_setting(
@@ -509,7 +518,7 @@ impl Store for PostgresStore {
         }
         self.shared.waker.add(sink);
         let mut running = self.running();
-        // Nobody listens to the server before somebody listens to the store.
+        // LISTEN starts with the first listener of the store.
         if !running.listening {
             running.listening = true;
             running.helpers.extend(self.spawn(listen_loop(self.shared.clone())));
@@ -538,24 +547,24 @@ impl Store for PostgresStore {
     }
 }
 
-type UnderWay = Vec<(usize, Result<oneshot::Receiver<Outcome>, CommitError>)>;
+type InFlight = Vec<(usize, Result<oneshot::Receiver<Outcome>, CommitError>)>;
 
 impl PostgresStore {
-    fn submit_all(&self, batch: Vec<(usize, Commit)>) -> UnderWay {
+    fn submit_all(&self, batch: Vec<(usize, Commit)>) -> InFlight {
         batch.into_iter().map(|(index, commit)| (index, self.submit(commit))).collect()
     }
 }
 
-async fn answered(answer: Result<oneshot::Receiver<Outcome>, CommitError>) -> Outcome {
+async fn receive(answer: Result<oneshot::Receiver<Outcome>, CommitError>) -> Outcome {
     match answer?.await {
         Ok(outcome) => outcome,
-        // The committer is gone with its answer: whoever sends again will know.
+        // The committer ended without an answer; sending the commit again gives it.
         Err(_) => Err(crate::error::unknown("the committer stopped")),
     }
 }
 
-// Commits of one call go to several committers, which do not wait for each other: what depends on
-// an earlier one is sent when that one is answered.
+// Commits of one call go to several committers, which do not wait for each other. A commit that
+// depends on an earlier one is sent after that one is answered.
 fn batches_of(commits: Vec<Commit>) -> Vec<Vec<(usize, Commit)>> {
     if commits.len() <= 1 {
         return vec![commits.into_iter().enumerate().collect()];
@@ -575,17 +584,17 @@ fn batches_of(commits: Vec<Commit>) -> Vec<Vec<(usize, Commit)>> {
     batches
 }
 
-// Messages to one run may be in one batch, and are then numbered in order; but only if they go to
-// the same committer. What would go to another one waits for the next wave, and so does what follows
-// it in the same run: the links of a chain must not overtake each other.
+// Messages to one run may be in one batch, where they are numbered in order, but only if they go to
+// the same committer. A commit for another committer goes to the next wave, and so do later commits
+// of the same run, because the commits of a chain must keep their order.
 fn waves(members: Vec<usize>, commits: &[Option<Commit>]) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<usize>> = Vec::new();
     let mut last: BTreeMap<RunKey, (usize, u64)> = BTreeMap::new();
     let mut chains: BTreeMap<RunKey, usize> = BTreeMap::new();
     for index in members {
         let Some(commit) = &commits[index] else { continue };
-        let own = place(commit);
-        let after = |(wave, place): &(usize, u64)| if *place == own { *wave } else { wave + 1 };
+        let own = committer_key(commit);
+        let after = |(wave, key): &(usize, u64)| if *key == own { *wave } else { wave + 1 };
         let targets = || commit.messages().map(|message| message.run_key);
         let chained = commit.run_key().and_then(|run| chains.get(&run)).copied();
         let sent = targets().filter_map(|run| last.get(&run)).map(after).max();

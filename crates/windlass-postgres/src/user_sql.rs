@@ -1,8 +1,9 @@
-//! A step's own SQL: run in one transaction with the commit that carries it.
+//! User SQL: runs in one transaction with its commit.
 //!
-//! The guards are decided first, then the user's statements run without any lock of the engine's,
-//! then the batch function locks, decides again and writes. So nothing of the engine waits while
-//! the user's statements do, and a guard that fails in between takes the user's rows with it.
+//! First the guards are checked. Then the user's statements run without any lock of the store. Then
+//! the batch function takes locks, checks again and writes. So the store never waits for the user's
+//! statements while it holds locks, and if a guard fails in between, the user's rows are rolled
+//! back.
 
 mod convert;
 
@@ -13,26 +14,26 @@ use tokio_postgres::{Client, Transaction};
 use windlass_kernel::{Commit, CommitError, CommitKey, Error, Statement};
 
 use crate::apply::{Answers, Batch, CALL, Mode, read_answers, unavailable};
-use crate::committer::{Outcome, broken, decide, resolve};
-use crate::error::{Failure, classify, is_unique, of_call, said, unknown};
+use crate::committer::{Outcome, answer_constraint, decide, resolve};
+use crate::error::{Failure, call_error, classify, error_text, is_unique, unknown};
 use crate::options::PLANNER;
 use crate::store::Shared;
 
 use convert::Converted;
 
-/// How often the transaction runs again that lost against another one, or whose answer was lost.
+/// How often a transaction is tried that loses a deadlock or whose answer is lost.
 const TRIES_MAX: u32 = 10;
 
-/// What ended a try.
+/// The end of an attempt.
 enum Ended {
-    /// The batch function has answered; it is durable if the answer holds.
+    /// The batch function answered; the result is durable if it is a success.
     Answered(Box<Answers>),
-    /// The user's own statement failed, and nothing was written.
+    /// A user statement failed, and nothing was written.
     User { unique: bool, message: String },
-    /// The database did not do the engine's part.
+    /// A statement of the store failed.
     Engine(tokio_postgres::Error),
     /// There is no connection.
-    Away(Error),
+    NoConnection(Error),
 }
 
 /// Writes a commit with user SQL.
@@ -40,7 +41,7 @@ pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
     match decide(shared, commit).await {
         Ok(answers) => {
             if let Some(Err(error)) = answers.results.into_iter().next() {
-                return settle(shared, commit, Err(error)).await;
+                return finish_outcome(shared, commit, Err(error)).await;
             }
         }
         Err(error) => return Err(unavailable(error)),
@@ -54,33 +55,38 @@ pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
             Ended::Answered(answers) => {
                 shared.waker.publish(answers.wakeups);
                 let outcome = answers.results.into_iter().next();
-                let outcome = outcome.unwrap_or_else(|| Err(unknown("no answer")));
-                return settle(shared, commit, outcome).await;
+                let outcome = outcome
+                    .unwrap_or_else(|| Err(unknown("the batch function returned no result")));
+                return finish_outcome(shared, commit, outcome).await;
             }
             Ended::User { unique, message } => {
-                return blame_user(shared, commit, unique, message, lost).await;
+                return answer_user_error(shared, commit, unique, message, lost).await;
             }
             Ended::Engine(error) => match classify(&error) {
                 Failure::Lost => lost = true,
-                Failure::Again | Failure::Careful => {}
-                Failure::Constraint => return broken(shared, commit, &error, lost).await,
-                Failure::Unavailable if lost => return Err(unknown(&said(&error))),
-                Failure::Unavailable => return Err(unavailable(of_call(error))),
+                Failure::Retry | Failure::NeedsChecks => {}
+                Failure::Constraint => {
+                    return answer_constraint(shared, commit, &error, lost).await;
+                }
+                Failure::Unavailable if lost => return Err(unknown(&error_text(&error))),
+                Failure::Unavailable => return Err(unavailable(call_error(error))),
             },
-            Ended::Away(error) if !lost => return Err(unavailable(error)),
-            Ended::Away(_) => {}
+            Ended::NoConnection(error) if !lost => return Err(unavailable(error)),
+            Ended::NoConnection(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(20 << attempt.min(8))).await;
     }
     Err(if lost {
-        unknown("a commit with user SQL got no answer")
+        unknown("the answers to a commit with user SQL were lost")
     } else {
-        unavailable(crate::error::unavailable("a commit with user SQL lost every race"))
+        let message =
+            "a commit with user SQL lost every attempt to other transactions; retry later";
+        unavailable(crate::error::unavailable(message))
     })
 }
 
-// A conflict may be the echo of this very commit, written before.
-async fn settle(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
+// A conflict may mean that this commit was written before.
+async fn finish_outcome(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
     match outcome {
         Err(conflict @ CommitError::Conflict(_)) if commit.key != CommitKey::Nothing => {
             resolve(shared, commit, conflict).await
@@ -89,9 +95,10 @@ async fn settle(shared: &Shared, commit: &Commit, outcome: Outcome) -> Outcome {
     }
 }
 
-// The user's statement failed; but if the guards hold no more, it may have failed over the rows of
-// this very commit, which was under way over a lost connection. The guards say so, under locks.
-async fn blame_user(
+// A user statement failed. If an earlier attempt of this commit was written over a lost connection,
+// the statement may have failed on the rows of that attempt. The guards, checked under locks, show
+// whether that happened.
+async fn answer_user_error(
     shared: &Shared,
     commit: &Commit,
     unique: bool,
@@ -100,8 +107,8 @@ async fn blame_user(
 ) -> Outcome {
     match decide(shared, commit).await {
         Ok(answers) => match answers.results.into_iter().next() {
-            Some(Err(error)) => settle(shared, commit, Err(error)).await,
-            // No guard can tell; the commit's key can.
+            Some(Err(error)) => finish_outcome(shared, commit, Err(error)).await,
+            // There is no guard, but the commit's key shows it.
             _ if lost && commit.is_unguarded() => {
                 resolve(shared, commit, CommitError::UserSql { unique, message }).await
             }
@@ -115,26 +122,26 @@ async fn blame_user(
 async fn attempt_once(shared: &Shared, commit: &Commit) -> Ended {
     let mut client = match shared.client().await {
         Ok(client) => client,
-        Err(error) => return Ended::Away(error),
+        Err(error) => return Ended::NoConnection(error),
     };
     let ended = transact(shared, commit, &mut client).await;
     if let Ended::Engine(_) = &ended {
-        // Whatever state it is in, nobody else should get it.
+        // The state of the connection is unknown, so it must not go back to the pool.
         drop(deadpool_postgres::Object::take(client));
     }
     ended
 }
 
 async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ended {
-    let patience = shared.options.user_sql_timeout.as_millis();
+    let timeout = shared.options.user_sql_timeout.as_millis();
     let begun = async {
         let transaction = client.transaction().await?;
-        // The engine's planner settings are not for the user's statements.
+        // The planner settings of the store must not apply to user statements.
         let planner: String =
             PLANNER.iter().map(|(name, _)| format!("SET LOCAL {name} TO DEFAULT; ")).collect();
         let settings = format!(
-            "{planner} SET LOCAL statement_timeout = {patience}; \
-             SET LOCAL lock_timeout = {patience}"
+            "{planner} SET LOCAL statement_timeout = {timeout}; \
+                         SET LOCAL lock_timeout = {timeout}"
         );
         transaction.batch_execute(&settings).await?;
         let row = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await?;
@@ -157,12 +164,12 @@ async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ende
 }
 
 async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result<(), Ended> {
-    let blame = |error: tokio_postgres::Error| match classify(&error) {
+    let ended = |error: tokio_postgres::Error| match classify(&error) {
         Failure::Lost => Ended::Engine(error),
-        Failure::Again => Ended::Engine(error),
-        _ => Ended::User { unique: is_unique(&error), message: said(&error) },
+        Failure::Retry => Ended::Engine(error),
+        _ => Ended::User { unique: is_unique(&error), message: error_text(&error) },
     };
-    let prepared = transaction.prepare(&statement.sql).await.map_err(blame)?;
+    let prepared = transaction.prepare(&statement.sql).await.map_err(ended)?;
     let types = prepared.params();
     if types.len() != statement.params.len() {
         let (wanted, given) = (types.len(), statement.params.len());
@@ -179,7 +186,7 @@ async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result
         .map_err(|message| Ended::User { unique: false, message })?;
     let params: Vec<&(dyn ToSql + Sync)> =
         values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
-    transaction.execute(&prepared, &params).await.map_err(blame)?;
+    transaction.execute(&prepared, &params).await.map_err(ended)?;
     Ok(())
 }
 
@@ -191,7 +198,7 @@ async fn finish(
 ) -> Result<Ended, tokio_postgres::Error> {
     let row = transaction.query_one("SELECT pg_current_xact_id()::text", &[]).await?;
     if row.try_get::<_, String>(0)? != id {
-        let message = "a statement ended the transaction that it runs in".to_owned();
+        let message = "a statement ended the transaction of the commit".to_owned();
         return Ok(Ended::User { unique: false, message });
     }
     let planner: String =
@@ -204,12 +211,12 @@ async fn finish(
     );
     transaction.batch_execute(&settings).await?;
     let batch = Batch::of(&[commit]);
-    let mode = Mode::Careful as i16;
+    let mode = Mode::Checked as i16;
     let call = transaction.prepare(&shared.sql(CALL)).await?;
     let rows = transaction.query(&call, &batch.params(&mode)).await?;
     let answers = match read_answers(&[commit], &rows) {
         Ok(answers) => answers,
-        Err(error) => return Ok(Ended::Away(error)),
+        Err(error) => return Ok(Ended::NoConnection(error)),
     };
     match answers.results.first() {
         Some(Ok(committed)) if !committed.repeated => transaction.commit().await?,
@@ -218,7 +225,7 @@ async fn finish(
     Ok(Ended::Answered(Box::new(answers)))
 }
 
-// The extended protocol runs one statement at a time, so its first word tells what it is.
+// The extended protocol runs one statement at a time, so the first word identifies it.
 fn forbidden(statement: &Statement) -> Option<String> {
     let words = first_words(&statement.sql);
     let (first, second) = (words[0].as_str(), words[1].as_str());
@@ -226,11 +233,11 @@ fn forbidden(statement: &Statement) -> Option<String> {
         "begin" | "start" | "commit" | "end" | "rollback" | "abort" | "savepoint" | "release"
         | "prepare" | "execute" | "deallocate" | "discard" | "reset" | "listen" | "unlisten"
         | "copy" => true,
-        // What is set for the session would stay with the connection.
+        // A session setting would stay with the connection.
         "set" => second != "local",
         _ => false,
     };
-    forbidden.then(|| format!("{} is not allowed in a step's own SQL", first.to_uppercase()))
+    forbidden.then(|| format!("{} is not allowed in user SQL", first.to_uppercase()))
 }
 
 fn first_words(sql: &str) -> [String; 2] {
@@ -292,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn transaction_control_is_found_behind_comments() {
+    fn transaction_control_is_found_after_comments() {
         check("INSERT INTO t VALUES ($1)", None);
         check("WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x", None);
         check("commit", Some("COMMIT"));

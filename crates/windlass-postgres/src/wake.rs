@@ -1,8 +1,8 @@
-//! Wake-ups: listeners of this process are called at once, others hear through NOTIFY.
+//! Wake-ups: listeners of this process are called at once, other processes get a NOTIFY.
 //!
-//! NOTIFY takes a lock of the whole server when it commits, so it never rides in a commit of
-//! work: one task sends what has gathered in one statement, and the more there was the longer it waits
-//! for more, up to a few milliseconds.
+//! NOTIFY takes a server-wide lock when its transaction commits, so it is never part of a commit of
+//! the store. One task sends all collected wake-ups in one statement. The more wake-ups there were,
+//! the longer it then collects more, up to a few milliseconds.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,44 +14,45 @@ use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 use windlass_kernel::{QueueName, Route, RouteName, Timestamp, WakeSink, Wakeup};
 
-use crate::error::said;
+use crate::error::error_text;
 use crate::options::Connector;
 use crate::store::Shared;
 
-/// PostgreSQL takes less than 8,000 bytes.
+/// PostgreSQL accepts payloads of less than 8,000 bytes.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
 
-/// So many payloads are sent at once, which name about 3,000 runs. What does not go into them is one
-/// word, for which listeners look at everything: by then that is cheaper than to read so many names.
+/// The most payloads in one statement; they can name about 3,000 runs. If there are more, one
+/// `Missed` is sent instead, because checking everything is then cheaper for listeners than reading
+/// all names.
 const PAYLOADS_MAX: usize = 16;
 
-/// The rest after a statement, for each wake-up that came into it. A single wake-up now and then never waits;
-/// where more than one comes in each millisecond, they gather.
-const REST_EACH: Duration = Duration::from_millis(1);
+/// The pause after a statement for each wake-up in it. A single wake-up hardly waits; at more than
+/// one per millisecond they are collected.
+const PAUSE_EACH: Duration = Duration::from_millis(1);
 
-/// Where wake-ups go.
+/// Distributes wake-ups.
 pub(crate) struct Waker {
     sinks: Mutex<Vec<WakeSink>>,
-    // What others have not been told yet, in the form of a payload's lines.
+    // Wake-ups that were not sent yet, as lines of a payload.
     pending: Mutex<BTreeSet<String>>,
-    // How many came since the last statement, the same ones too.
-    gathered: AtomicU32,
+    // How many wake-ups came since the last statement, including duplicates.
+    collected: AtomicU32,
     due: Mutex<Option<Timestamp>>,
-    rung: Notify,
+    has_pending: Notify,
     notify: bool,
-    // Tells our own notifications from those of others.
+    // Identifies this process, to ignore its own notifications.
     origin: String,
 }
 
 impl Waker {
     pub(crate) fn new(notify: bool) -> Self {
-        let origin = uuid_like();
+        let origin = random_name();
         Self {
             sinks: Mutex::default(),
             pending: Mutex::default(),
-            gathered: AtomicU32::new(0),
+            collected: AtomicU32::new(0),
             due: Mutex::default(),
-            rung: Notify::new(),
+            has_pending: Notify::new(),
             notify,
             origin,
         }
@@ -62,23 +63,23 @@ impl Waker {
         lock(&self.sinks).push(sink);
     }
 
-    /// Forgets all listeners: one may own the store, and would keep it open for ever.
+    /// Removes all listeners. A listener may own the store, and keeping it would leak both.
     pub(crate) fn clear(&self) {
         lock(&self.sinks).clear();
     }
 
-    /// Tells the listeners here, and later those elsewhere.
+    /// Calls the listeners of this process, and queues a NOTIFY for the others.
     pub(crate) fn publish(&self, wakeups: Vec<Wakeup>) {
         if wakeups.is_empty() {
             return;
         }
         if self.notify {
-            self.gather(&wakeups);
+            self.collect(&wakeups);
         }
-        self.tell(&wakeups);
+        self.call_sinks(&wakeups);
     }
 
-    fn tell(&self, wakeups: &[Wakeup]) {
+    fn call_sinks(&self, wakeups: &[Wakeup]) {
         let sinks = lock(&self.sinks).clone();
         for sink in &sinks {
             for wakeup in wakeups {
@@ -87,11 +88,12 @@ impl Waker {
         }
     }
 
-    fn gather(&self, wakeups: &[Wakeup]) {
+    fn collect(&self, wakeups: &[Wakeup]) {
         let mut pending = lock(&self.pending);
         for wakeup in wakeups {
             match wakeup {
-                // The first of many due times is enough: the others are found when it comes.
+                // The first of many due times is enough; a promotion at that time finds the next
+                // one.
                 Wakeup::Due(at) => {
                     let mut due = lock(&self.due);
                     *due = Some(due.map_or(*at, |due| due.min(*at)));
@@ -102,12 +104,12 @@ impl Waker {
             }
         }
         drop(pending);
-        self.gathered
+        self.collected
             .fetch_add(u32::try_from(wakeups.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.rung.notify_one();
+        self.has_pending.notify_one();
     }
 
-    // What has gathered, as payloads; none if nothing has.
+    // Takes the collected wake-ups as payloads.
     fn payloads(&self) -> Vec<String> {
         let pending = std::mem::take(&mut *lock(&self.pending));
         let due = lock(&self.due).take().map(|at| line(&Wakeup::Due(at)));
@@ -128,19 +130,19 @@ impl Waker {
         payloads
     }
 
-    fn heard(&self, payload: &str) {
+    fn receive(&self, payload: &str) {
         let mut lines = payload.split('\n');
         if lines.next() == Some(self.origin.as_str()) {
             return;
         }
         let wakeups: Vec<Wakeup> =
             lines.map(|line| parse(line).unwrap_or(Wakeup::Missed)).collect();
-        self.tell(&wakeups);
+        self.call_sinks(&wakeups);
     }
 }
 
-// A name for this process among those that share a channel; nothing but luck is asked of it.
-fn uuid_like() -> String {
+// A random name of this process among those that share a channel.
+fn random_name() -> String {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     format!("{random:016x}")
@@ -150,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// Names hold no control characters, so a tab ends a queue's name and a newline a line.
+// Names contain no control characters, so a tab ends a queue's name and a newline ends a line.
 fn line(wakeup: &Wakeup) -> String {
     match wakeup {
         Wakeup::Turn(route) => format!("r{}\t{}", route.queue, route.name),
@@ -183,7 +185,7 @@ fn parse(line: &str) -> Option<Wakeup> {
     }
 }
 
-/// The channel of a schema.
+/// The NOTIFY channel of a schema.
 pub(crate) fn channel(schema: &str) -> String {
     format!("windlass_{schema}")
 }
@@ -191,66 +193,68 @@ pub(crate) fn channel(schema: &str) -> String {
 /// Sends payloads.
 pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) payload";
 
-/// Sends what gathers, until it is aborted.
+/// Sends collected wake-ups until it is aborted.
 pub(crate) async fn notify_loop(shared: Arc<Shared>) {
     let channel = channel(&shared.options.schema);
     loop {
-        shared.waker.rung.notified().await;
+        shared.waker.has_pending.notified().await;
         let payloads = shared.waker.payloads();
         if payloads.is_empty() {
             continue;
         }
-        let count = shared.waker.gathered.swap(0, Ordering::Relaxed);
-        // A hint that is lost is found by the next safety scan; commits must not wait for it.
+        let count = shared.waker.collected.swap(0, Ordering::Relaxed);
+        // A lost wake-up is found by the next periodic scan; commits must not wait for it.
         if let Err(error) = shared.query(NOTIFY, &[&channel, &payloads]).await {
-            tracing::debug!(%error, "a wake-up was not sent");
+            tracing::debug!(%error, "failed to send wake-ups (NOTIFY)");
         }
-        tokio::time::sleep(rest(count, shared.options.notify_every)).await;
+        tokio::time::sleep(pause(count, shared.options.notify_every)).await;
     }
 }
 
-fn rest(gathered: u32, max: Duration) -> Duration {
-    REST_EACH.saturating_mul(gathered).min(max)
+fn pause(collected: u32, max: Duration) -> Duration {
+    PAUSE_EACH.saturating_mul(collected).min(max)
 }
 
-/// Listens, and listens again when the connection is lost, until it is aborted.
+/// Listens, and reconnects when the connection is lost, until it is aborted.
 pub(crate) async fn listen_loop(shared: Arc<Shared>) {
     let channel = channel(&shared.options.schema);
     let mut pause = Duration::from_millis(50);
     loop {
         match listen_once(&shared.connector, &channel, &shared.waker).await {
             Ok(()) => pause = Duration::from_millis(50),
-            Err(error) => tracing::warn!(error, "LISTEN is down"),
+            Err(error) => {
+                tracing::warn!(error, "LISTEN failed; wake-ups of other processes are delayed")
+            }
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 
-// Ends when the connection does; `Ok` if it had been up.
+// Ends with the connection. `Ok` if LISTEN had succeeded.
 async fn listen_once(connector: &Connector, channel: &str, waker: &Waker) -> Result<(), String> {
     let (client, messages) = connector.connect().await.map_err(|error| error.to_string())?;
     let listen = async {
         let sql = format!("LISTEN \"{channel}\"");
-        client.batch_execute(&sql).await.map_err(|error| said(&error))?;
-        // Whatever happened before LISTEN was up was not heard.
-        waker.tell(&[Wakeup::Missed]);
+        client.batch_execute(&sql).await.map_err(|error| error_text(&error))?;
+        // Wake-ups before LISTEN were missed.
+        waker.call_sinks(&[Wakeup::Missed]);
         Ok::<_, String>(())
     };
-    let heard =
+    let receiving =
         messages.take_while(|message| std::future::ready(message.is_ok())).for_each(|message| {
             if let Ok(AsyncMessage::Notification(notification)) = message {
-                waker.heard(notification.payload());
+                waker.receive(notification.payload());
             }
             std::future::ready(())
         });
-    tokio::pin!(heard);
-    // The connection works only while its messages are polled.
+    tokio::pin!(receiving);
+    // The connection makes progress only while its messages are polled.
     tokio::select! {
         result = listen => result?,
-        () = &mut heard => return Err("the connection was closed".to_owned()),
+        () = &mut receiving => return Err("the connection was closed".to_owned()),
     }
-    heard.await;
+    receiving.await;
     Ok(())
 }
 
@@ -259,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_back() {
+    fn lines_parse_back() {
         let route = || Route {
             queue: QueueName::new("default").unwrap(),
             name: RouteName::new("Größe \u{2028}漢字").unwrap(),
@@ -276,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn one_wakeup_does_not_wait_and_many_gather() {
+    fn one_wakeup_hardly_waits_and_many_are_collected() {
         let max = Duration::from_millis(5);
-        for (gathered, expect_ms) in [(0, 0), (1, 1), (3, 3), (5, 5), (1_000, 5), (u32::MAX, 5)] {
-            assert_eq!(rest(gathered, max), Duration::from_millis(expect_ms));
+        for (collected, expect_ms) in [(0, 0), (1, 1), (3, 3), (5, 5), (1_000, 5), (u32::MAX, 5)] {
+            assert_eq!(pause(collected, max), Duration::from_millis(expect_ms));
         }
     }
 
     #[test]
-    fn many_wakeups_are_few_payloads_and_too_many_are_one_word() {
+    fn many_wakeups_fit_few_payloads_and_too_many_become_missed() {
         let waker = Waker::new(true);
         let route = |n: usize| Route {
             queue: QueueName::new("default").unwrap(),
@@ -297,14 +301,14 @@ mod tests {
         assert!(payloads[0].ends_with("\nrdefault\tworkflow-1\nd7"), "{payloads:?}");
         assert!(waker.payloads().is_empty());
 
-        // Requests of many runs are told by name, so that whoever holds them need not look for them.
+        // Control messages name their runs, so that the holders need not search for them.
         let key = |n: u128| windlass_kernel::RunKey(uuid::Uuid::from_u128(n));
         waker.publish((0..2_000).map(|n| Wakeup::Control(key(n))).collect());
         let payloads = waker.payloads();
         assert!(payloads.iter().all(|payload| payload.len() <= PAYLOAD_BYTES_MAX));
         let lines = payloads.iter().flat_map(|payload| payload.split('\n').skip(1));
-        let told: BTreeSet<String> = lines.map(str::to_owned).collect();
-        assert_eq!(told, (0..2_000).map(|n| line(&Wakeup::Control(key(n)))).collect());
+        let sent: BTreeSet<String> = lines.map(str::to_owned).collect();
+        assert_eq!(sent, (0..2_000).map(|n| line(&Wakeup::Control(key(n)))).collect());
 
         waker.publish((0..10_000).map(|n| Wakeup::Task(route(n))).collect());
         assert_eq!(waker.payloads(), [format!("{}\nm", waker.origin)]);

@@ -1,4 +1,4 @@
-//! Workers: their leases, what they hold, and what becomes of it when they are gone.
+//! Workers: leases, holds, and reaping the holds of dead workers.
 
 use uuid::Uuid;
 use windlass_kernel::{
@@ -6,7 +6,7 @@ use windlass_kernel::{
     Wakeup, WorkerInfo, WorkerKey,
 };
 
-use crate::holds::freed;
+use crate::holds::read_released;
 use crate::rows::{Cells, routes_text};
 use crate::schema::keep_partitions_ahead;
 use crate::store::Shared;
@@ -92,21 +92,21 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
         let mut cells = Cells::of(row);
         let c = &mut cells;
         let code: i16 = c.take()?;
-        let facts: Option<i32> = c.take()?;
+        let flags: Option<i32> = c.take()?;
         let now: Option<i64> = c.take()?;
         let lapsed: Option<bool> = c.take()?;
         let key: Option<Uuid> = c.take()?;
         if code == 0 {
             renewed.now = Timestamp::from_micros(now.unwrap_or(0));
             renewed.lapsed = lapsed.unwrap_or(false);
-            renewed.may_reap = facts.is_some_and(|facts| facts & 1 != 0);
-            renewed.drain = facts.is_some_and(|facts| facts & 2 != 0);
+            renewed.may_reap = flags.is_some_and(|flags| flags & 1 != 0);
+            renewed.drain = flags.is_some_and(|flags| flags & 2 != 0);
         } else {
             renewed.control.extend(key.map(RunKey));
         }
     }
     if let Err(error) = keep_partitions_ahead(shared, renewed.now).await {
-        tracing::warn!(%error, "partitions could not be attached; the default ones take the rows");
+        tracing::warn!(%error, "cannot create partitions; rows go to the default partitions");
     }
     Ok(renewed)
 }
@@ -120,14 +120,14 @@ pub(crate) async fn drain(shared: &Shared, worker: WorkerKey) -> Result<bool, Er
     Ok(found)
 }
 
-/// The rate of a key as it is, and the clock.
+/// Reads the rate of a key and the clock.
 pub(crate) async fn rate(
     shared: &Shared,
     namespace: Namespace,
     key: LimitKey,
 ) -> Result<(Option<RateRow>, Timestamp), Error> {
     let rows = shared.read(RATE, &[&namespace.as_str(), &key.as_str()]).await?;
-    let row = rows.first().ok_or_else(|| Error::corrupt("the clock does not answer"))?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("the query for a rate returned no row"))?;
     let mut cells = Cells::of(row);
     let c = &mut cells;
     let now = c.time()?;
@@ -146,8 +146,8 @@ pub(crate) async fn rate(
     Ok((Some(row), now))
 }
 
-/// Puts a rate in the place of the version before it.
-pub(crate) async fn swap_rate(shared: &Shared, row: RateRow, tell: bool) -> Result<bool, Error> {
+/// Replaces the previous version of a rate.
+pub(crate) async fn swap_rate(shared: &Shared, row: RateRow, notify: bool) -> Result<bool, Error> {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let sql = if row.version == 1 { PUT_RATE } else { SWAP_RATE };
     let (interval, version) = (number(row.interval_us), number(row.version));
@@ -156,24 +156,24 @@ pub(crate) async fn swap_rate(shared: &Shared, row: RateRow, tell: bool) -> Resu
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
         [&namespace, &key, &interval, &burst, &spent, &queued, &version];
     let swapped = !shared.query(sql, &params).await?.is_empty();
-    if swapped && tell {
+    if swapped && notify {
         shared.waker.publish(vec![Wakeup::Missed]);
     }
     Ok(swapped)
 }
 
-/// Frees what dead workers hold.
+/// Releases the holds of dead workers.
 pub(crate) async fn reap(shared: &Shared, worker: WorkerKey, limit: u32) -> Result<Reaped, Error> {
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
     let rows = shared.query(REAP, &[&worker.0, &limit]).await?;
     let permitted = rows
         .iter()
         .any(|row| row.get::<_, i16>(0) == 0 && row.get::<_, Option<bool>>(5).unwrap_or(false));
-    let mut freed = freed(&rows)?;
-    freed.sort_unstable_by_key(|freed| (freed.claimed_at, freed.key));
+    let mut released = read_released(&rows)?;
+    released.sort_unstable_by_key(|item| (item.claimed_at, item.key));
     let mut reaped = Reaped { permitted, ..Reaped::default() };
     let mut wakeups = Vec::new();
-    for item in &freed {
+    for item in &released {
         match item.is_task {
             true => reaped.tasks.push(TaskId(item.key)),
             false => reaped.turns.push(RunKey(item.key)),
@@ -184,7 +184,7 @@ pub(crate) async fn reap(shared: &Shared, worker: WorkerKey, limit: u32) -> Resu
     Ok(reaped)
 }
 
-/// Everything that a worker's key holds.
+/// Everything that a worker holds.
 pub(crate) async fn held(shared: &Shared, worker: WorkerKey) -> Result<Vec<HeldItem>, Error> {
     let rows = shared.read(HELD, &[&worker.0]).await?;
     let item = |row: &tokio_postgres::Row| {

@@ -1,4 +1,4 @@
-//! A program with routes of its own that mounts the HTTP API of its engine beside them.
+//! Merges the HTTP API of an engine with the routes of a program.
 //!
 //!     cargo run -p windlass-server --example embedded
 //!     curl -X POST localhost:7979/api/workflows/greet/instances?waitMs=5000 \
@@ -9,12 +9,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use windlass::{BoxError, Ctx, Engine};
+use windlass::{Ctx, Engine};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, router, serve};
 
 async fn greet(ctx: Ctx, name: String) -> windlass::Result<String> {
-    let text = ctx.step("compose", async || Ok::<_, BoxError>(format!("Hello, {name}!"))).await?;
+    let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
     ctx.sleep("a moment", "100 ms").await?;
     Ok(text)
 }
@@ -24,7 +24,7 @@ async fn main() -> windlass::Result<()> {
     let engine = Engine::open("sqlite://.windlass/embedded.db").await?;
     engine.workflow("greet", greet)?;
 
-    // Everybody on this machine may do everything. Leave `auth` out, and API keys are asked for.
+    // No authentication on this machine. Without `auth`, the API requires API keys.
     let options = Options { auth: Auth::Loopback, ..Options::default() };
     let app = Router::new()
         .route("/", get(|| async { "The program's own page. The API is under /api." }))

@@ -1,9 +1,10 @@
-//! How fast the API is beside what is under it: status reads beside a handler that answers a
-//! constant, bare and with the layers of the API around it (`/healthz`), and creates over HTTP beside creates in the same process.
+//! Measures the overhead of the API. Compares status reads with a handler that returns a constant,
+//! with and without the guard of the API (`/healthz`), and creates over HTTP with creates in the
+//! same process.
 //!
 //!     cargo run --release -p windlass-server --example rates
 //!
-//! With `reads` behind it, the reads alone.
+//! With the argument `reads`, measures only the reads.
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
@@ -15,11 +16,11 @@ use axum::Router;
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use windlass::{BoxError, Ctx, Engine};
+use windlass::{Ctx, Engine};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, router, serve};
 
-// As the server's own binary.
+// Same allocator as the `windlass` binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -30,9 +31,9 @@ const RUNS: usize = 10_000;
 const BATCH: usize = 100;
 
 async fn three(ctx: Ctx, n: u64) -> windlass::Result<u64> {
-    let a = ctx.step("a", async || Ok::<_, BoxError>(n + 1)).await?;
-    let b = ctx.step("b", async || Ok::<_, BoxError>(a + 1)).await?;
-    Ok(ctx.step("c", async || Ok::<_, BoxError>(b + 1)).await?)
+    let a = ctx.step("a", async || Ok(n + 1)).await?;
+    let b = ctx.step("b", async || Ok(a + 1)).await?;
+    Ok(ctx.step("c", async || Ok(b + 1)).await?)
 }
 
 #[tokio::main]
@@ -62,7 +63,8 @@ async fn main() -> windlass::Result<()> {
         ("status, ended run", "/api/workflows/three/instances/done"),
         ("status, waiting run", "/api/workflows/nap/instances/napping"),
     ];
-    // In turn, because the machine's speed changes within seconds; the first round is not counted.
+    // Alternates the paths, because the speed of the machine changes within seconds. Ignores the
+    // first round.
     let mut rounds = vec![Vec::new(); paths.len()];
     let mut times = vec![Vec::new(); paths.len()];
     for _ in 0..=ROUNDS {
@@ -130,8 +132,8 @@ async fn main() -> windlass::Result<()> {
     Ok(())
 }
 
-/// What this process has had of the processors, client and server together: on a busy machine it
-/// tells more than rates do.
+/// The processor time of this process, client and server together. On a busy machine it is more
+/// reliable than rates.
 fn processor_us() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -143,16 +145,16 @@ fn median(rates: &[f64]) -> f64 {
     rates[rates.len() / 2]
 }
 
-/// The next of so many.
+/// The next index below `count`.
 fn take(next: &AtomicUsize, count: usize) -> Option<usize> {
     let n = next.fetch_add(1, Ordering::Relaxed);
     (n < count).then_some(n)
 }
 
-/// Waits until so many runs are complete.
+/// Waits until `count` runs are complete.
 async fn finished(engine: &Engine, count: usize) -> windlass::Result<()> {
     loop {
-        if engine.metrics().runs_completed.get() >= count as u64 {
+        if engine.admin().metrics().runs_completed.get() >= count as u64 {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -167,8 +169,9 @@ fn request(method: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// A client that costs next to nothing: it writes bytes, and reads a head and so many bytes. An answer
-/// as long as the one before is taken for whole, so that long heads cost it no more than short ones.
+/// A client with little overhead: it sends bytes, and reads a head and a body of known length. If a
+/// response has the same length as the previous one, it is complete, so that long heads cost no
+/// parsing.
 struct Client {
     address: String,
 }
@@ -180,7 +183,7 @@ impl Client {
         exchange(&mut socket, &request("POST", path, body), &mut buffer, 0).await;
     }
 
-    /// Sends requests over kept connections; answers how many a second.
+    /// Sends requests over persistent connections. Returns the requests per second.
     async fn rate(&self, count: usize, make: impl Fn(usize) -> String) -> f64 {
         let next = AtomicUsize::new(0);
         let began = Instant::now();
@@ -198,7 +201,7 @@ impl Client {
     }
 }
 
-/// Answers how long the answer was; `last` is what the one before answered.
+/// Returns the length of the response; `last` is the length of the previous one.
 async fn exchange(
     socket: &mut TcpStream,
     request: &str,
@@ -209,7 +212,7 @@ async fn exchange(
     buffer.clear();
     loop {
         let read = socket.read_buf(buffer).await.expect("an answer");
-        assert!(read > 0, "the server hung up");
+        assert!(read > 0, "the server closed the connection");
         let is_fine = buffer.starts_with(b"HTTP/1.1 200");
         assert!(is_fine, "{}", String::from_utf8_lossy(buffer));
         if buffer.len() == last {

@@ -1,4 +1,4 @@
-//! Prints the reference of the HTTP API as Markdown: docs/http-reference.md is what it prints.
+//! Prints the HTTP reference as Markdown, for docs/http-reference.md.
 
 fn main() {
     let options = windlass_server::Options { tick: true, ..windlass_server::Options::default() };

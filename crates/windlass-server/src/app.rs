@@ -1,12 +1,12 @@
-//! What all requests share: the engine, the guard, the limits.
+//! State that all requests share: the engine, the guard and the limits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use windlass::Timestamp;
 use windlass::kernel::{ModelName, Query, RunsQuery, Worker, WorkflowName};
+use windlass::{ErrorCode, Timestamp};
 use windlass_engine::Engine;
 
 use crate::auth::Guard;
@@ -16,10 +16,10 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::table::Table;
 
-/// How long what is known of the workers is believed.
-const WORKERS_BELIEVED_FOR: Duration = Duration::from_secs(1);
+/// How long the cached list of workers is used.
+const WORKERS_CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// What all requests share. Cheap to clone.
+/// State that all requests share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct App(pub(crate) Arc<Shared>);
 
@@ -66,29 +66,36 @@ impl App {
         })))
     }
 
-    /// Room for one more request, or the answer that there is none.
+    /// Acquires a permit for one request.
     pub(crate) fn admit(&self) -> Result<SemaphorePermit<'_>, ApiError> {
         self.requests.try_acquire().map_err(|_| busy())
     }
 
-    /// Room for one more request that waits for a run's end, among those that do and, until it does,
-    /// among all.
-    pub(crate) fn admit_waiting(&self) -> Result<(SemaphorePermit<'_>, Arc<Waiting>), ApiError> {
+    /// Acquires permits for a request that waits for a run to end. The request permit is released
+    /// when the wait begins.
+    pub(crate) fn admit_waiting(&self) -> Result<(SemaphorePermit<'_>, Arc<WaitPermit>), ApiError> {
         let working = Arc::clone(&self.requests).try_acquire_owned().map_err(|_| busy())?;
-        let message = "as many requests wait for runs as may; ask again, or ask without waiting";
-        let refused = |_| {
-            ApiError::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITS", message)
-                .retry_after(1)
+        let message = format!(
+            "too many waiting requests (limit {}); retry later or omit `waitMs`",
+            self.options.waits_max
+        );
+        let too_many = |_| {
+            ApiError::new(
+                axum::http::StatusCode::TOO_MANY_REQUESTS,
+                ErrorCode::TooManyWaits,
+                message,
+            )
+            .retry_after(1)
         };
-        let room = self.waits.try_acquire().map_err(refused)?;
-        Ok((room, Arc::new(Waiting(Mutex::new(Some(working))))))
+        let permit = self.waits.try_acquire().map_err(too_many)?;
+        Ok((permit, Arc::new(WaitPermit(Mutex::new(Some(working))))))
     }
 
-    /// The workers, live or not, as they were a moment ago.
+    /// All workers, live or not, from a cache of one second.
     pub(crate) async fn workers(&self) -> Result<Arc<Vec<Worker>>, ApiError> {
         let now = self.engine.clock().now();
         if let Some((at, workers)) = &*self.workers.lock()
-            && now.since(*at) < WORKERS_BELIEVED_FOR
+            && now.since(*at) < WORKERS_CACHE_TTL
         {
             return Ok(Arc::clone(workers));
         }
@@ -101,9 +108,8 @@ impl App {
         Ok(workers)
     }
 
-    /// The model of a workflow that is known: served here, served before by a process that left word
-    /// of it, served by a live worker, or with runs in the namespace that `engine` speaks for. None if
-    /// nobody knows it.
+    /// The model of a workflow that is known: this process serves it, a process that serves it has
+    /// published it, or it has runs in the namespace of `engine`. None if nobody knows it.
     pub(crate) async fn model_of(
         &self,
         engine: &Engine,
@@ -118,8 +124,10 @@ impl App {
         if let Some(run) = runs.into_iter().next() {
             return Ok(Some(run.model));
         }
-        let served = self.is_served(workflow).await?;
-        Ok(served.then(|| ModelName::from_stored("steps")))
+        match self.is_served(workflow).await? {
+            true => Ok(engine.model_published(workflow).await?),
+            false => Ok(None),
+        }
     }
 
     /// Whether a live worker serves a workflow.
@@ -134,16 +142,16 @@ impl App {
 }
 
 fn busy() -> ApiError {
-    let message = "the server works on as many requests as it may; ask again";
-    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, "SERVER_BUSY", message)
+    let message = "too many concurrent requests; retry later";
+    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, ErrorCode::ServerBusy, message)
         .retry_after(1)
 }
 
-/// A request that was admitted to wait: its place among those that are worked on, until it waits.
-pub(crate) struct Waiting(Mutex<Option<OwnedSemaphorePermit>>);
+/// A request that may wait. Holds a request permit until the wait begins.
+pub(crate) struct WaitPermit(Mutex<Option<OwnedSemaphorePermit>>);
 
-impl Waiting {
-    /// From here on there is nothing to be done but to wait.
+impl WaitPermit {
+    /// Releases the request permit: from now on the request only waits.
     pub(crate) fn begin(&self) {
         self.0.lock().take();
     }
@@ -153,7 +161,7 @@ impl Waiting {
     }
 }
 
-/// The engine's own workflows are no business of clients.
+/// Whether a workflow belongs to the engine itself. Clients cannot access those.
 pub(crate) fn is_internal(workflow: &str) -> bool {
     workflow.starts_with("windlass.")
 }

@@ -1,9 +1,10 @@
-//! Who asks, and what they may do. Nothing is open unless it was said to be.
+//! Authentication and authorization of requests.
 
 mod caller;
 mod hooks;
 mod jwt;
 mod keys;
+mod signatures;
 mod stored;
 
 use std::sync::Arc;
@@ -17,38 +18,38 @@ pub use caller::{Caller, Scope, Scopes};
 pub use hooks::{Authorize, Denied, Target};
 pub use jsonwebtoken::Algorithm;
 pub use jwt::{Jwt, JwtKey};
-pub use keys::{ApiKey, KeyStore, Keys, MemoryKeys, NewKey, Shown};
+pub use keys::{ApiKey, IssuedKey, KeyStore, Keys, MemoryKeys, NewKey};
 pub use stored::StoredKeys;
 
 use crate::error::ApiError;
 
-/// Longer credentials are refused unseen.
+/// Longer credentials are rejected.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// How a request proves who sent it.
+/// How requests are authenticated.
 #[derive(Clone, Default)]
 pub enum Auth {
-    /// API keys that are kept in the engine's store, in the default setting of a server.
+    /// API keys in the engine's store. This is the default.
     #[default]
     Keys,
     /// API keys, JSON web tokens, or both.
     Credentials {
-        /// Where API keys are kept; no keys are taken if there is none.
+        /// The store of API keys; `None` disables API keys.
         keys: Option<Arc<dyn KeyStore>>,
-        /// Which tokens are believed; none are if there is none.
+        /// The accepted tokens; `None` disables tokens.
         jwt: Option<Jwt>,
     },
-    /// [`Authorize::request`] alone says who asks.
+    /// [`Authorize::request`] alone authenticates requests.
     Hooks,
-    /// Everybody on this machine may do everything. Requests must be addressed to a loopback name,
-    /// so that a page in somebody's browser cannot reach in under a name of its own, and must not say
-    /// that a proxy handed them on, because then they are of anybody.
+    /// No authentication; every request has full access. The `Host` must be a loopback name, so
+    /// that a web page cannot reach the server through a DNS name of its own. Requests from a proxy
+    /// are rejected, because they may come from another machine.
     Loopback,
 }
 
-/// Everything that decides about a request.
+/// Authenticates requests and checks their permissions.
 pub(crate) struct Guard {
-    // Everybody, if this server is open to its machine.
+    // The caller of all requests, if authentication is off.
     open: Option<Arc<Caller>>,
     pub(crate) keys: Option<Arc<Keys>>,
     jwt: Option<Jwt>,
@@ -74,28 +75,30 @@ impl Guard {
         Self { open, keys, jwt, hooks }
     }
 
-    /// Who sent a request.
+    /// Authenticates a request.
     pub(crate) async fn caller(&self, parts: &Parts) -> Result<Arc<Caller>, ApiError> {
-        same_origin(&parts.headers)?;
+        check_origin(&parts.headers)?;
         if let Some(hooks) = &self.hooks
             && let Some(caller) = hooks.request(parts).await.map_err(ApiError::from)?
         {
             return Ok(Arc::new(caller));
         }
-        if let Some(everybody) = &self.open {
-            addressed_to_loopback(parts)?;
-            not_handed_on(&parts.headers)?;
-            return Ok(Arc::clone(everybody));
+        if let Some(caller) = &self.open {
+            check_loopback_host(parts)?;
+            reject_proxied(&parts.headers)?;
+            return Ok(Arc::clone(caller));
         }
         let token = bearer(&parts.headers)?;
         match (&self.keys, &self.jwt) {
             (Some(keys), _) if token.starts_with(keys::PREFIX) => keys.caller(token).await,
             (_, Some(jwt)) if !token.starts_with(keys::PREFIX) => jwt.caller(token).map(Arc::new),
-            _ => Err(ApiError::unauthenticated("this server takes no credential of this kind")),
+            _ => Err(ApiError::unauthenticated(
+                "this server does not accept this kind of credential",
+            )),
         }
     }
 
-    /// Asks the program that embeds the server about one act.
+    /// Calls the authorization hook of the embedding program.
     pub(crate) async fn ask(
         &self,
         caller: &Caller,
@@ -123,11 +126,13 @@ fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
         let (scheme, token) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    token.ok_or_else(|| ApiError::unauthenticated("the `Authorization` header is no bearer token"))
+    token.ok_or_else(|| {
+        ApiError::unauthenticated("the `Authorization` header is not a bearer token")
+    })
 }
 
-/// A page of another site may make a browser send requests here; they carry its origin.
-fn same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Rejects requests that a browser sends for a page of another site (CSRF).
+fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or_default();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -135,10 +140,10 @@ fn same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     if !host.is_empty() && from.eq_ignore_ascii_case(host) {
         return Ok(());
     }
-    Err(ApiError::forbidden("requests from pages of other sites are refused"))
+    Err(ApiError::forbidden("requests from other origins are not allowed"))
 }
 
-fn addressed_to_loopback(parts: &Parts) -> Result<(), ApiError> {
+fn check_loopback_host(parts: &Parts) -> Result<(), ApiError> {
     let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| parts.uri.authority().map(|authority| authority.as_str()));
     let name = host.map(|host| match host.strip_prefix('[') {
@@ -155,26 +160,27 @@ fn addressed_to_loopback(parts: &Parts) -> Result<(), ApiError> {
     if is_loopback {
         return Ok(());
     }
-    let message = "without authentication this server answers to `localhost` and `127.0.0.1` only";
+    let message =
+        "without authentication this server accepts only requests to `localhost` or `127.0.0.1`";
     Err(ApiError::forbidden(message))
 }
 
-/// A proxy on this machine makes everybody's requests come from this machine.
-fn not_handed_on(headers: &HeaderMap) -> Result<(), ApiError> {
-    // Parsed once: every request is looked through for them.
-    static TOLD: [HeaderName; 5] = [
+/// Rejects requests that a proxy forwarded: they may come from another machine.
+fn reject_proxied(headers: &HeaderMap) -> Result<(), ApiError> {
+    // Parsed once, because every request is checked.
+    static PROXY_HEADERS: [HeaderName; 5] = [
         header::FORWARDED,
         HeaderName::from_static("x-forwarded-for"),
         HeaderName::from_static("x-forwarded-host"),
         HeaderName::from_static("x-real-ip"),
         header::VIA,
     ];
-    let Some(name) = TOLD.iter().find(|name| headers.contains_key(*name)) else {
+    let Some(name) = PROXY_HEADERS.iter().find(|name| headers.contains_key(*name)) else {
         return Ok(());
     };
     let message = format!(
-        "the header `{name}` says that a proxy handed this request on, and without authentication this \
-         server answers to its own machine only; behind a proxy, serve with API keys or tokens"
+        "the header `{name}` shows that a proxy forwarded this request, but without authentication this \
+         server accepts only local requests; behind a proxy, enable API keys or tokens"
     );
     Err(ApiError::forbidden(message))
 }
@@ -194,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_sites_are_refused() {
-        for (headers, fine) in [
+    fn requests_from_other_origins_are_rejected() {
+        for (headers, allowed) in [
             (&[("host", "127.0.0.1:7878")][..], true),
             (&[("host", "127.0.0.1:7878"), ("origin", "http://127.0.0.1:7878")], true),
             (&[("host", "127.0.0.1:7878"), ("origin", "http://127.0.0.1:80")], false),
@@ -203,13 +209,13 @@ mod tests {
             (&[("host", "127.0.0.1:7878"), ("origin", "null")], false),
             (&[("origin", "")], false),
         ] {
-            assert_eq!(same_origin(&parts(headers).headers).is_ok(), fine, "{headers:?}");
+            assert_eq!(check_origin(&parts(headers).headers).is_ok(), allowed, "{headers:?}");
         }
     }
 
     #[test]
-    fn an_open_server_answers_to_loopback_names() {
-        for (host, fine) in [
+    fn loopback_mode_requires_a_loopback_host() {
+        for (host, allowed) in [
             ("localhost:7878", true),
             ("127.0.0.1", true),
             ("[::1]:7878", true),
@@ -219,22 +225,22 @@ mod tests {
             ("192.168.1.5:7878", false),
             ("", false),
         ] {
-            assert_eq!(addressed_to_loopback(&parts(&[("host", host)])).is_ok(), fine, "{host}");
+            assert_eq!(check_loopback_host(&parts(&[("host", host)])).is_ok(), allowed, "{host}");
         }
-        assert!(addressed_to_loopback(&parts(&[])).is_err());
+        assert!(check_loopback_host(&parts(&[])).is_err());
     }
 
     #[test]
-    fn an_open_server_does_not_answer_to_a_proxy() {
-        assert!(not_handed_on(&parts(&[("host", "localhost")]).headers).is_ok());
+    fn loopback_mode_rejects_proxied_requests() {
+        assert!(reject_proxied(&parts(&[("host", "localhost")]).headers).is_ok());
         for name in ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via"] {
-            let refused = not_handed_on(&parts(&[(name, "192.0.2.1")]).headers).unwrap_err();
+            let refused = reject_proxied(&parts(&[(name, "192.0.2.1")]).headers).unwrap_err();
             assert!(refused.message().contains("API keys"), "{name}");
         }
     }
 
     #[test]
-    fn what_is_a_bearer_token() {
+    fn bearer_tokens_are_parsed() {
         for (value, expect) in [
             ("Bearer abc", Some("abc")),
             ("bearer  abc ", Some("abc")),

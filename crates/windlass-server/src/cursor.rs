@@ -1,18 +1,19 @@
-//! Cursors: where the next page begins, in a form that nobody is tempted to take apart.
+//! Opaque cursors that mark where the next page starts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
+use windlass::ErrorCode;
 use windlass::kernel::RunKey;
 
 use crate::error::ApiError;
 
-/// Longer texts are no cursors of ours, and are not looked at. The longest of ours has a step's key of 256
+/// Longer texts cannot be cursors of this server. The longest cursor contains a step key of 256
 /// characters of four bytes.
 const CHARS_MAX: usize = 4_096;
 const CHECK_BYTES: usize = 4;
 
-/// A cursor of a listing. `kind` names the listing, so that a cursor of another one is refused.
+/// Encodes a cursor. `kind` names the listing, so that other listings reject the cursor.
 pub(crate) fn encode(kind: &str, key: &str) -> String {
     let text = format!("{kind} {key}");
     let mut bytes = check(&text).to_vec();
@@ -20,12 +21,12 @@ pub(crate) fn encode(kind: &str, key: &str) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The key in a cursor, if it is one of this listing.
+/// Decodes a cursor of this listing.
 pub(crate) fn decode(kind: &str, cursor: &str) -> Result<String, ApiError> {
-    read(kind, cursor).ok_or_else(of_another)
+    read(kind, cursor).ok_or_else(wrong_listing)
 }
 
-/// As [`decode`], read as what it must be.
+/// Like [`decode`], and parses the key.
 pub(crate) fn decode_as<T>(
     kind: &str,
     cursor: Option<&str>,
@@ -34,39 +35,42 @@ pub(crate) fn decode_as<T>(
     let Some(cursor) = cursor else { return Ok(None) };
     let key = decode(kind, cursor)?;
     let found = read(&key);
-    found.map(Some).ok_or_else(|| ApiError::invalid("INVALID_CURSOR", "the cursor does not read"))
+    found
+        .map(Some)
+        .ok_or_else(|| ApiError::invalid(ErrorCode::InvalidCursor, "the cursor is malformed"))
 }
 
-/// A place in what a run has: the generation that it is of, and where in it.
-pub(crate) struct Place<T> {
+/// A position within one generation of a run.
+pub(crate) struct Position<T> {
     pub(crate) run_key: RunKey,
     pub(crate) at: T,
 }
 
-/// A cursor of a listing of one generation's rows.
-pub(crate) fn encode_place(kind: &str, run_key: RunKey, at: &str) -> String {
+/// Encodes a cursor for the rows of one generation.
+pub(crate) fn encode_position(kind: &str, run_key: RunKey, at: &str) -> String {
     encode(kind, &format!("{run_key} {at}"))
 }
 
-/// As [`decode_as`], for a cursor of [`encode_place`].
-pub(crate) fn decode_place<T>(
+/// Like [`decode_as`], for a cursor of [`encode_position`].
+pub(crate) fn decode_position<T>(
     kind: &str,
     cursor: Option<&str>,
     read: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<Place<T>>, ApiError> {
+) -> Result<Option<Position<T>>, ApiError> {
     decode_as(kind, cursor, |text| {
         let (run_key, at) = text.split_once(' ')?;
-        Some(Place { run_key: run_key.parse().ok()?, at: read(at)? })
+        Some(Position { run_key: run_key.parse().ok()?, at: read(at)? })
     })
 }
 
-/// What is told of a cursor that goes with another listing.
-pub(crate) fn of_another() -> ApiError {
-    let message = "the cursor is not one of this listing; use `nextCursor` of the page before, unchanged, with the same filter";
-    ApiError::invalid("INVALID_CURSOR", message)
+/// The error for a cursor of another listing.
+pub(crate) fn wrong_listing() -> ApiError {
+    let message = "the cursor does not belong to this listing; send `nextCursor` of the previous page unchanged, with the same filter";
+    ApiError::invalid(ErrorCode::InvalidCursor, message)
 }
 
-/// A few digits that stand for what a listing was asked for, so that a cursor goes with no other question.
+/// A short digest of the parameters of a listing, so that a cursor is valid only with the same
+/// parameters.
 pub(crate) fn digest_of(what: &impl std::fmt::Debug) -> String {
     let digest = Sha256::digest(format!("{what:?}").as_bytes());
     hex::encode(&digest[..8])
@@ -83,8 +87,8 @@ fn read(kind: &str, cursor: &str) -> Option<String> {
     (sum == check(text) && found == kind).then(|| key.to_owned())
 }
 
-// Against typing errors and truncation; a forged cursor reaches no more than a page elsewhere in
-// the same listing.
+// Detects typing errors and truncation. A forged cursor can only select another page of the same
+// listing, so a secret is not needed.
 fn check(text: &str) -> [u8; CHECK_BYTES] {
     let digest = Sha256::digest(text.as_bytes());
     let mut sum = [0; CHECK_BYTES];
@@ -97,13 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_of_the_longest_key_reads() {
+    fn a_cursor_can_contain_the_longest_key() {
         let key = format!("{} {}", u64::MAX, "\u{1f600}".repeat(256));
         assert_eq!(decode("steps", &encode("steps", &key)).unwrap(), key);
     }
 
     #[test]
-    fn only_a_cursor_of_the_same_listing_reads() {
+    fn cursors_of_other_listings_are_rejected() {
         let cursor = encode("runs", "0191-x y");
         assert_eq!(decode("runs", &cursor).unwrap(), "0191-x y");
         let longer = format!("{cursor}A");

@@ -1,7 +1,7 @@
-//! How deep JSON nests, before anything is built from it.
+//! The nesting depth of JSON, checked before parsing.
 
-/// Whether a JSON text opens more than `max` arrays and objects inside each other. It looks at
-/// brackets outside strings only; whether the text is JSON at all is for the parser to say.
+/// Whether a JSON text nests arrays and objects deeper than `max`. Counts only brackets outside
+/// strings; the parser checks the syntax.
 pub(crate) fn is_deeper_than(text: &[u8], max: usize) -> bool {
     let mut depth = 0_usize;
     let mut bytes = text.iter();

@@ -1,27 +1,27 @@
-//! The one shape of every failure: a status, a code, a message, and details where they help.
+//! The common shape of all errors: a status, a code, a message, and optional details.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
-use windlass::{Error, ErrorKind};
+use windlass::{Error, ErrorCode, ErrorKind};
 
-/// What a client gets instead of an answer.
+/// The body of an error response.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Failure {
-    /// A stable code; docs/errors.md lists them.
-    #[schema(example = "INSTANCE_NOT_FOUND")]
-    pub code: &'static str,
-    /// Which value is wrong, and what to do.
+    /// A stable code; see docs/errors.md.
+    #[schema(value_type = String, example = "INSTANCE_NOT_FOUND")]
+    pub code: ErrorCode,
+    /// The problem, and how to fix it.
     pub message: String,
-    /// What a program may want to know beside the code.
+    /// Additional data for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub details: Option<Value>,
 }
 
-/// A failure with its HTTP status.
+/// An error with its HTTP status.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -31,58 +31,58 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// A failure.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    /// Creates an error.
+    pub fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         let failure = Failure { code, message: message.into(), details: None };
         Self { status, failure, retry_after_s: None, allow: None }
     }
 
-    /// The request is wrong and stays wrong.
-    pub(crate) fn invalid(code: &'static str, message: impl Into<String>) -> Self {
+    /// 400: the request is invalid.
+    pub(crate) fn invalid(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
-    /// What was asked for is not there.
-    pub(crate) fn not_found(code: &'static str, message: impl Into<String>) -> Self {
+    /// 404: the object does not exist.
+    pub(crate) fn not_found(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, code, message)
     }
 
-    /// The caller is known and may not.
+    /// 403: the caller lacks permission.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "FORBIDDEN", message)
+        Self::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message)
     }
 
-    /// Nobody said who asks.
+    /// 401: the request is not authenticated.
     pub(crate) fn unauthenticated(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message)
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthenticated, message)
     }
 
-    /// The same request may be answered in so many seconds.
+    /// Sets `Retry-After`.
     pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The methods that the path takes.
+    /// Sets `Allow`: the methods of the path.
     pub(crate) fn allow(mut self, methods: &[&str]) -> Self {
         self.allow = Some(methods.join(", ").into());
         self
     }
 
-    /// The failure with what a program may want to know.
+    /// Sets additional data for programs.
     pub fn with_details(mut self, details: Value) -> Self {
         self.failure.details = Some(details);
         self
     }
 
-    /// The same failure under another code.
-    pub(crate) fn coded(mut self, code: &'static str) -> Self {
+    /// Replaces the code.
+    pub(crate) fn coded(mut self, code: ErrorCode) -> Self {
         self.failure.code = code;
         self
     }
 
     /// The stable code.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         self.failure.code
     }
 
@@ -97,15 +97,15 @@ impl ApiError {
     }
 }
 
-/// The words of the HTTP API for what the engine calls by other names.
-fn wire_code(code: &'static str) -> &'static str {
+/// Maps an engine code to its name in the HTTP API.
+fn wire_code(code: ErrorCode) -> ErrorCode {
     match code {
-        "RUN_NOT_FOUND" => "INSTANCE_NOT_FOUND",
-        "RUN_EXISTS" => "INSTANCE_ID_ALREADY_EXISTS",
-        "MESSAGE_EXISTS" => "EVENT_ID_ALREADY_EXISTS",
-        "RUN_TERMINAL" => "INSTANCE_TERMINAL",
-        "RUN_NOT_ERRORED" => "INSTANCE_NOT_ERRORED",
-        "RUN_BUSY" => "INSTANCE_BUSY",
+        ErrorCode::RunNotFound => ErrorCode::InstanceNotFound,
+        ErrorCode::RunExists => ErrorCode::InstanceIdAlreadyExists,
+        ErrorCode::MessageExists => ErrorCode::EventIdAlreadyExists,
+        ErrorCode::RunTerminal => ErrorCode::InstanceTerminal,
+        ErrorCode::RunNotErrored => ErrorCode::InstanceNotErrored,
+        ErrorCode::RunBusy => ErrorCode::InstanceBusy,
         other => other,
     }
 }
@@ -113,9 +113,10 @@ fn wire_code(code: &'static str) -> &'static str {
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let code = wire_code(error.code());
-        // The code tells more than the kind, which is what the store's caller can do.
+        // The code is more specific than the kind, which only says how a caller of the store can
+        // react.
         let status = match (code, error.kind()) {
-            ("INSTANCE_NOT_FOUND", _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
+            (ErrorCode::InstanceNotFound, _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
             (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
             (
                 _,
@@ -124,10 +125,10 @@ impl From<Error> for ApiError {
             (_, ErrorKind::Unknown | ErrorKind::Unavailable | ErrorKind::Closed) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            (_, ErrorKind::Corrupt | ErrorKind::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status.is_server_error() {
-            tracing::error!(%error, "a request failed");
+            tracing::error!(%error, "request failed");
         }
         let api = Self::new(status, code, error.message());
         if status == StatusCode::SERVICE_UNAVAILABLE { api.retry_after(1) } else { api }
@@ -153,5 +154,5 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What handlers answer.
+/// The result of a handler.
 pub(crate) type ApiResult<T> = Result<crate::json::Json<T>, ApiError>;

@@ -1,5 +1,4 @@
-//! What handlers take from a request: the caller's engine, path, query and body, each with errors
-//! of the one shape.
+//! Extractors: the caller's engine, path, query and body. All of them reject with [`ApiError`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,11 +12,11 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
-use windlass::Manners;
+use windlass::ErrorCode;
 use windlass::kernel::{MessageName, Run, RunId, WorkflowName};
-use windlass_engine::Engine;
+use windlass_engine::{CancelPolicy, Engine};
 
-use crate::app::{App, Waiting, is_internal};
+use crate::app::{App, WaitPermit, is_internal};
 use crate::auth::{Caller, Scope, Target};
 use crate::depth::is_deeper_than;
 use crate::error::ApiError;
@@ -25,30 +24,30 @@ use crate::paging::may_read;
 use crate::serve::Stopping;
 use crate::view::InstanceStatus;
 
-/// Who asks, and the engine that speaks for their namespace.
+/// The caller and an engine in the caller's namespace.
 pub(crate) struct Call {
     pub(crate) app: App,
     pub(crate) engine: Engine,
     pub(crate) caller: Arc<Caller>,
     stopping: Option<Stopping>,
-    waiting: Option<Arc<Waiting>>,
+    waiting: Option<Arc<WaitPermit>>,
 }
 
 impl Call {
-    /// From here on the request only waits for a run.
+    /// Marks that the request only waits from now on, which releases its permit.
     pub(crate) fn begin_waiting(&self) {
         if let Some(waiting) = &self.waiting {
             waiting.begin();
         }
     }
 
-    /// Ends when the server stops: an answer that waits is given then.
+    /// Completes when the server stops, so that a waiting handler can respond.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + 'static {
         let stopping = self.stopping.clone();
         async move {
             match stopping {
                 Some(stopping) => stopping.wait().await,
-                // Served by somebody who does not say.
+                // The server that embeds this router has no shutdown signal.
                 None => std::future::pending().await,
             }
         }
@@ -56,12 +55,12 @@ impl Call {
 }
 
 impl Call {
-    /// Whether what is of all namespaces may be shown.
+    /// Whether the caller may see all namespaces.
     pub(crate) fn is_operator(&self) -> bool {
         self.caller.is_operator(&self.app.engine.options().namespace)
     }
 
-    /// Where a run is, without what it ended with unless the caller may read that too.
+    /// The status of a run, without output and error if the caller may not read them.
     pub(crate) async fn status_of(&self, run: &Run) -> Result<InstanceStatus, ApiError> {
         if self.caller.scopes.allow(Scope::Read) && may_read(self, run).await? {
             return Ok(InstanceStatus::of(run));
@@ -70,20 +69,19 @@ impl Call {
     }
 
     /// How a run is asked to end, as its model says.
-    pub(crate) fn manners(&self, run: &Run) -> Manners {
-        self.engine.manners_of(run)
+    pub(crate) fn cancel_policy(&self, run: &Run) -> &'static CancelPolicy {
+        self.engine.description_of(run).cancel
     }
 
-    /// Whether the caller may send a run a message of this name. One that ends the run takes more than the
-    /// right to send events.
+    /// Whether the caller may send this message to a run. A message that cancels the run requires
+    /// the scope `manage` in addition.
     pub(crate) async fn may_send(&self, run: &Run, name: &MessageName) -> Result<(), ApiError> {
-        let name = name.as_str();
-        if !self.manners(run).controls.contains(&name) {
+        if !self.cancel_policy(run).controls.contains(name) {
             return Ok(());
         }
         self.caller.must(Scope::Manage)?;
         let (workflow, id) = (Some(run.workflow.as_str()), Some(run.id.as_str()));
-        let target = Target { workflow, id, action: Some(name) };
+        let target = Target { workflow, id, action: Some(name.as_str()) };
         self.app.guard.ask(&self.caller, Scope::Manage, &target).await
     }
 }
@@ -92,21 +90,35 @@ impl FromRequestParts<App> for Call {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        // A route that the guard has not passed has no caller, and so no engine.
+        // The guard adds the caller; without it the request has not passed the guard.
         let caller = parts.extensions.get::<Arc<Caller>>().cloned();
-        let caller = caller.ok_or_else(|| ApiError::unauthenticated("nobody said who asks"))?;
+        let caller =
+            caller.ok_or_else(|| ApiError::unauthenticated("the request is not authenticated"))?;
         let engine = app.engine.in_namespace(caller.namespace.clone());
         let stopping = parts.extensions.get::<Stopping>().cloned();
-        let waiting = parts.extensions.get::<Arc<Waiting>>().cloned();
+        let waiting = parts.extensions.get::<Arc<WaitPermit>>().cloned();
         Ok(Self { app: app.clone(), engine, caller, stopping, waiting })
     }
 }
 
-fn bad_path(rejection: &PathRejection) -> ApiError {
-    ApiError::invalid("INVALID_PATH", rejection.body_text())
+/// The engine in the namespace of the caller, for handlers of a [`crate::RouteSet`].
+#[derive(Clone)]
+pub struct CallerEngine(pub Engine);
+
+impl<S: Sync> FromRequestParts<S> for CallerEngine {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let found = parts.extensions.get::<Self>().cloned();
+        found.ok_or_else(|| ApiError::unauthenticated("the route needs no credential"))
+    }
 }
 
-/// The workflow in a path.
+fn bad_path(rejection: &PathRejection) -> ApiError {
+    ApiError::invalid(ErrorCode::InvalidPath, rejection.body_text())
+}
+
+/// The workflow in the path.
 pub(crate) struct InWorkflow(pub(crate) WorkflowName);
 
 impl FromRequestParts<App> for InWorkflow {
@@ -126,11 +138,11 @@ impl FromRequestParts<App> for InWorkflow {
 
 pub(crate) fn workflow_not_found(name: &str) -> ApiError {
     let shown: String = name.chars().take(80).collect();
-    let message = format!("no worker serves a workflow {shown:?}, and it has no runs");
-    ApiError::not_found("WORKFLOW_NOT_FOUND", message)
+    let message = format!("unknown workflow {shown:?}: no worker serves it, and it has no runs");
+    ApiError::not_found(ErrorCode::WorkflowNotFound, message)
 }
 
-/// The run that a path names. Whether it exists is for the handler to find out.
+/// The run in the path. The handler checks whether it exists.
 pub(crate) struct AtRun {
     pub(crate) workflow: WorkflowName,
     pub(crate) id: RunId,
@@ -146,7 +158,7 @@ impl FromRequestParts<App> for AtRun {
         let limits = &app.engine.options().limits;
         let named = WorkflowName::with_limits(&workflow, limits).ok();
         let named = named.filter(|_| !is_internal(&workflow));
-        // Runs that the engine named itself have a colon in their ids.
+        // Ids that the engine creates contain a colon.
         match (named, RunId::composed(&id)) {
             (Some(workflow), Ok(id)) => Ok(Self { workflow, id }),
             _ => Err(run_not_found(&workflow, &id)),
@@ -157,10 +169,10 @@ impl FromRequestParts<App> for AtRun {
 pub(crate) fn run_not_found(workflow: &str, id: &str) -> ApiError {
     let short = |text: &str| text.chars().take(120).collect::<String>();
     let message = format!("workflow {:?} has no instance {:?}", short(workflow), short(id));
-    ApiError::not_found("INSTANCE_NOT_FOUND", message)
+    ApiError::not_found(ErrorCode::InstanceNotFound, message)
 }
 
-/// One name in a path.
+/// One name in the path.
 pub(crate) struct Named(pub(crate) String);
 
 impl FromRequestParts<App> for Named {
@@ -174,7 +186,7 @@ impl FromRequestParts<App> for Named {
     }
 }
 
-/// The query of a request.
+/// The query parameters.
 pub(crate) struct Params<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
@@ -183,17 +195,17 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default();
         serde_html_form::from_str(query).map(Self).map_err(|error| {
-            let message = match misread::<T>(query) {
-                Some(name) => format!("the parameter `{name}` does not read: {error}"),
-                None => format!("the query does not read: {error}"),
+            let message = match invalid_param::<T>(query) {
+                Some(name) => format!("invalid parameter `{name}`: {error}"),
+                None => format!("invalid query: {error}"),
             };
-            ApiError::invalid("INVALID_QUERY", message)
+            ApiError::invalid(ErrorCode::InvalidQuery, message)
         })
     }
 }
 
-/// The first parameter that does not read by itself: the error of a query does not say which it is about.
-fn misread<T: DeserializeOwned>(query: &str) -> Option<String> {
+/// The first parameter that cannot be parsed alone. The error of the whole query does not name it.
+fn invalid_param<T: DeserializeOwned>(query: &str) -> Option<String> {
     let pairs: Vec<(String, String)> = serde_html_form::from_str(query).ok()?;
     let reads = |pair: &(String, String)| {
         let alone = serde_html_form::to_string(std::slice::from_ref(pair));
@@ -202,9 +214,9 @@ fn misread<T: DeserializeOwned>(query: &str) -> Option<String> {
     pairs.into_iter().find(|pair| !reads(pair)).map(|(name, _)| name)
 }
 
-/// A body that a handler takes.
+/// The body of a request.
 pub(crate) trait Incoming: DeserializeOwned {
-    /// How many bytes it may have.
+    /// The maximum size in bytes.
     fn bytes_max(app: &App) -> usize {
         app.options.body_bytes_max
     }
@@ -218,11 +230,11 @@ impl<T: Incoming> FromRequest<App> for Payload<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let bytes = json_bytes(request, T::bytes_max(app)).await?;
-        read(app, &bytes).map(Self)
+        parse_body(app, &bytes).map(Self)
     }
 }
 
-/// A JSON body, or its default if there is none.
+/// A JSON body, or the default value if the body is empty.
 pub(crate) struct MaybePayload<T>(pub(crate) T);
 
 impl<T: Incoming + Default> FromRequest<App> for MaybePayload<T> {
@@ -237,7 +249,7 @@ impl<T: Incoming + Default> FromRequest<App> for MaybePayload<T> {
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        read(app, &bytes).map(Self)
+        parse_body(app, &bytes).map(Self)
     }
 }
 
@@ -245,26 +257,27 @@ async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
     let (parts, mut body) = request.into_parts();
     let too_large = || {
         let message = format!("the body is larger than {max} bytes");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge, message)
     };
     use hyper::body::Body as _;
-    // A length that is too large is refused before a byte of it is kept.
+    // Rejects a too large `Content-Length` before reading the body.
     if body.size_hint().lower() > max as u64 {
-        read_away(body).await;
+        drain_body(body).await;
         return Err(too_large());
     }
     let bytes = match Limited::new(&mut body, max).collect().await {
         Ok(bytes) => bytes.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            read_away(body).await;
+            drain_body(body).await;
             return Err(too_large());
         }
         Err(_) => {
             let message = "the body ended before it was complete";
-            return Err(ApiError::invalid("INVALID_BODY", message));
+            return Err(ApiError::invalid(ErrorCode::InvalidBody, message));
         }
     };
-    // A page of another site can send a form or plain text unasked, but not this.
+    // Requiring JSON prevents CSRF: pages of other sites can send forms or plain text, but not
+    // JSON.
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
     let is_json = kind.is_some_and(|kind| {
@@ -275,25 +288,25 @@ async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
         let message = "send the body as `content-type: application/json`";
         return Err(ApiError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "UNSUPPORTED_MEDIA_TYPE",
+            ErrorCode::UnsupportedMediaType,
             message,
         ));
     }
     Ok(bytes)
 }
 
-/// How much of a refused body is read away, and for how long.
-const REFUSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
-const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// Limits for draining a rejected body.
+const DRAIN_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Takes what is still coming of a body that is refused. A client that writes into a closed
-/// connection loses the answer that says why.
-async fn read_away(mut body: Body) {
+/// Reads and discards the rest of a rejected body. A client that writes into a closed connection
+/// may not receive the error response.
+async fn drain_body(mut body: Body) {
     use hyper::body::Body as _;
-    if body.size_hint().lower() > REFUSED_BYTES_MAX {
+    if body.size_hint().lower() > DRAIN_BYTES_MAX {
         return;
     }
-    let mut left = REFUSED_BYTES_MAX;
+    let mut left = DRAIN_BYTES_MAX;
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
             let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
@@ -303,24 +316,24 @@ async fn read_away(mut body: Body) {
             }
         }
     };
-    // However it ends, the request is refused.
-    let _ = tokio::time::timeout(REFUSED_FOR, reading).await;
+    // The request is rejected in any case.
+    let _ = tokio::time::timeout(DRAIN_TIME_MAX, reading).await;
 }
 
-fn read<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, ApiError> {
-    // What users nest may be as deep as the limit; what is around it nests a little more.
+fn parse_body<T: DeserializeOwned>(app: &App, bytes: &[u8]) -> Result<T, ApiError> {
+    // The limit applies to user data; the enclosing objects add a few levels.
     let max = app.engine.options().limits.json_depth_max + 4;
     if is_deeper_than(bytes, max) {
         let message = format!("the body is nested deeper than {max}");
-        return Err(ApiError::invalid("INVALID_DEPTH", message));
+        return Err(ApiError::invalid(ErrorCode::InvalidDepth, message));
     }
-    // A list would be taken for the fields in their order, which nobody has promised.
+    // Serde would accept a list as the fields in order, which is not part of the API.
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     if first.is_some_and(|first| *first == b'[') {
-        let message = "the body is a list; send an object, `{…}`";
-        return Err(ApiError::invalid("INVALID_BODY", message));
+        let message = "the body is a list; expected an object";
+        return Err(ApiError::invalid(ErrorCode::InvalidBody, message));
     }
     serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::invalid("INVALID_BODY", format!("the body does not read: {error}"))
+        ApiError::invalid(ErrorCode::InvalidBody, format!("invalid body: {error}"))
     })
 }

@@ -1,4 +1,4 @@
-//! The layer around every route: request id, room, who asks, time, panics.
+//! The middleware of every route: request id, limits, authentication, timeout, panics.
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
@@ -11,18 +11,20 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use tracing::Instrument;
+use windlass::ErrorCode;
 
 use crate::app::App;
 use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
+use crate::extract::CallerEngine;
 use crate::metrics::Labels;
 use crate::table::{Access, Entry, Pace};
 use crate::telemetry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 128;
-/// What is left of a request's time when a handler is cut off.
-const WAIT_SLACK: Duration = Duration::from_secs(5);
+/// Additional time for a handler to respond after a wait.
+const WAIT_GRACE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let started = Instant::now();
@@ -31,18 +33,19 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let path = request.extensions().get::<MatchedPath>().cloned();
     let path = path.as_ref().map_or("", MatchedPath::as_str);
     let span = tracing::info_span!("http", %method, route = path, request_id = ?id);
-    telemetry::continue_from(&span, telemetry::asked(request.headers()).as_deref());
+    telemetry::continue_from(&span, telemetry::traceparent(request.headers()).as_deref());
     let entry = app.table.find(&method, path);
-    let answered = AssertUnwindSafe(admitted(&app, entry, path, request, next).instrument(span));
+    let answered = AssertUnwindSafe(handle(&app, entry, path, request, next).instrument(span));
     let answered = answered.catch_unwind().await;
     let mut response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => error.into_response(),
         Err(panic) => {
             let what = windlass_engine::panic_text(&*panic);
-            tracing::error!(request_id = ?id, path, what, "a handler panicked");
-            let message = "a fault of Windlass; the server's log has it under the request id";
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message).into_response()
+            tracing::error!(request_id = ?id, path, what, "an HTTP handler panicked");
+            let message = "internal error; the server log has details under the request id";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, message)
+                .into_response()
         }
     };
     let headers = response.headers_mut();
@@ -61,7 +64,7 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     response
 }
 
-async fn admitted(
+async fn handle(
     app: &App,
     entry: Option<&Entry>,
     path: &str,
@@ -71,7 +74,7 @@ async fn admitted(
     let pace = entry.map_or(Pace::Usual, |entry| entry.pace);
     let waits = pace == Pace::Waits && asks_to_wait(&request);
     let waiting = if waits { Some(app.admit_waiting()?) } else { None };
-    let _room = if waits || pace == Pace::Always { None } else { Some(app.admit()?) };
+    let _permit = if waits || pace == Pace::Always { None } else { Some(app.admit()?) };
     let waiting = waiting.as_ref().map(|(_, waiting)| waiting);
     let mut request = request;
     if let Some(waiting) = waiting {
@@ -80,39 +83,45 @@ async fn admitted(
     let answer = async {
         let request = match entry.map(|entry| entry.access) {
             Some(Access::Public) => request,
-            Some(Access::Scope(scope)) => let_in(app, request, Some(scope)).await?,
+            Some(Access::Scope(scope)) => authenticate(app, request, Some(scope)).await?,
             Some(Access::Operator) => {
-                let request = let_in(app, request, Some(Scope::Admin)).await?;
+                let request = authenticate(app, request, Some(Scope::Admin)).await?;
                 let caller = request.extensions().get::<Arc<Caller>>();
                 let own = &app.engine.options().namespace;
                 if caller.is_none_or(|caller| !caller.is_operator(own)) {
-                    let message = "this shows all namespaces; it is for admins of the server's own";
+                    let message = "this route shows all namespaces; it requires `admin` in the server's own namespace";
                     return Err(ApiError::forbidden(message));
                 }
                 request
             }
-            // Whoever is not known learns nothing, not even which routes there are.
+            // Unauthenticated callers must not learn which routes exist.
             None => {
-                let request = let_in(app, request, None).await?;
-                return Err(unlisted(app, path, &request));
+                let request = authenticate(app, request, None).await?;
+                return Err(route_error(app, path, &request));
             }
         };
+        let is_brought = entry.is_some_and(|entry| entry.is_brought);
+        let request = if is_brought { with_engine(app, request) } else { request };
         Ok(next.run(request).await)
     };
     let mut answer = std::pin::pin!(answer);
     let timeout = app.options.request_timeout;
     let mut answered = tokio::time::timeout(timeout, answer.as_mut()).await;
-    // Only the waiting takes longer, not what comes before it.
+    // Only the wait itself may exceed the request timeout.
     if answered.is_err() && waiting.is_some_and(|waiting| waiting.has_begun()) {
-        answered = tokio::time::timeout(app.options.wait_max + WAIT_SLACK, answer).await;
+        answered = tokio::time::timeout(app.options.wait_max + WAIT_GRACE, answer).await;
     }
     answered.unwrap_or_else(|_| {
-        let message = format!("the request took longer than {} s", timeout.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", message))
+        let message = format!("the request timed out after {} s", timeout.as_secs());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout, message))
     })
 }
 
-async fn let_in(app: &App, request: Request, scope: Option<Scope>) -> Result<Request, ApiError> {
+async fn authenticate(
+    app: &App,
+    request: Request,
+    scope: Option<Scope>,
+) -> Result<Request, ApiError> {
     let (mut parts, body) = request.into_parts();
     let caller: Arc<Caller> = app.guard.caller(&parts).await?;
     if let Some(scope) = scope {
@@ -133,21 +142,32 @@ async fn let_in(app: &App, request: Request, scope: Option<Scope>) -> Result<Req
     Ok(Request::from_parts(parts, body))
 }
 
-fn unlisted(app: &App, path: &str, request: &Request) -> ApiError {
+// A handler from outside has no access to the server's own state.
+fn with_engine(app: &App, mut request: Request) -> Request {
+    let caller = request.extensions().get::<Arc<Caller>>().cloned();
+    if let Some(caller) = caller {
+        let engine = app.engine.in_namespace(caller.namespace.clone());
+        request.extensions_mut().insert(CallerEngine(engine));
+    }
+    request
+}
+
+fn route_error(app: &App, path: &str, request: &Request) -> ApiError {
     let methods = app.table.methods(path);
     if methods.is_empty() {
         let shown: String = request.uri().path().chars().take(200).collect();
-        return ApiError::not_found("ROUTE_NOT_FOUND", format!("there is no route {shown:?}"));
+        return ApiError::not_found(ErrorCode::RouteNotFound, format!("unknown route {shown:?}"));
     }
     let mut allowed: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
     if allowed.contains(&"GET") {
         allowed.push("HEAD");
     }
-    let message = format!("{} is not for this route; use {}", request.method(), allowed.join(", "));
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message).allow(&allowed)
+    let message = format!("method {} is not allowed; use {}", request.method(), allowed.join(", "));
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, message)
+        .allow(&allowed)
 }
 
-// Read as the handler reads it: a name may be escaped.
+// Parses the query like the handler, because the name may be percent-encoded.
 fn asks_to_wait(request: &Request) -> bool {
     let asks = |query: &str| {
         let pairs: Result<Vec<(String, String)>, _> = serde_html_form::from_str(query);
@@ -156,7 +176,7 @@ fn asks_to_wait(request: &Request) -> bool {
     request.method() != Method::HEAD && request.uri().query().is_some_and(asks)
 }
 
-/// The client's own id if it sent one that can be shown, else a new one.
+/// The request id of the client if it is printable, else a new one.
 fn request_id(app: &App, request: &Request) -> HeaderValue {
     let sent = request.headers().get(REQUEST_ID).filter(|id| {
         let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
@@ -165,7 +185,7 @@ fn request_id(app: &App, request: &Request) -> HeaderValue {
     sent.cloned().unwrap_or_else(|| {
         let id =
             windlass_engine::new_uuid(&**app.engine.env(), app.engine.clock().now()).to_string();
-        HeaderValue::try_from(id).expect("a UUID is a header's value")
+        HeaderValue::try_from(id).expect("a UUID is a valid header value")
     })
 }
 
@@ -174,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_a_wait_however_its_name_is_escaped() {
+    fn wait_ms_is_recognized_when_escaped() {
         for (query, waits) in [
             ("waitMs=1", true),
             ("wait%4Ds=1", true),

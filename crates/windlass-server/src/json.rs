@@ -1,23 +1,24 @@
-//! Answers in JSON.
+//! JSON responses with a larger initial buffer than those of axum.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use windlass::ErrorCode;
 
 use crate::error::ApiError;
 
-/// So many bytes take most answers without being moved.
-const USUAL_BYTES: usize = 1024;
+/// The initial capacity, which avoids a reallocation for most responses.
+const INITIAL_CAPACITY: usize = 1024;
 
-/// What a handler answers. As axum's, but written into room that is large enough.
+/// A JSON response. Like axum's, but with a larger initial buffer.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let mut body = Vec::with_capacity(USUAL_BYTES);
+        let mut body = Vec::with_capacity(INITIAL_CAPACITY);
         if let Err(error) = serde_json::to_writer(&mut body, &self.0) {
-            let message = format!("an answer cannot be written: {error}");
-            return ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message)
+            let message = format!("failed to serialize the response: {error}");
+            return ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, message)
                 .into_response();
         }
         let kind = HeaderValue::from_static("application/json");

@@ -1,10 +1,15 @@
-//! The HTTP API of Windlass: a [`router`] that a program mounts beside its own routes, and that the
-//! binary serves alone.
+//! The HTTP API of Windlass: a [`router`] that a program merges with its own routes, and that the
+//! `windlass` binary serves.
 //!
-//! Every route is in one list with the scope that it needs; the router, the guard and the OpenAPI
-//! document are made from that list. What is not in it is refused.
+//! One table lists every route with the scope that it requires. The router, the guard and the
+//! OpenAPI document are built from that table. Requests to routes that are not in the table are
+//! rejected.
 
-#![allow(clippy::disallowed_methods, reason = "the server is the edge: it lives in real time")]
+#![allow(clippy::disallowed_methods, reason = "the server needs the real clock")]
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/quickstart.md")]
+struct Quickstart;
 
 mod app;
 pub mod auth;
@@ -18,7 +23,6 @@ mod json;
 mod metrics;
 mod options;
 mod paging;
-mod patient;
 mod reference;
 mod router;
 mod routes;
@@ -26,10 +30,12 @@ mod serve;
 mod table;
 pub mod telemetry;
 mod view;
+mod write_timeout;
 
 pub use error::{ApiError, Failure};
+pub use extract::CallerEngine;
 pub use options::Options;
 pub use reference::reference;
 pub use router::{openapi, route_list, router};
 pub use serve::{ServeOptions, serve, serve_with};
-pub use table::{Access, Entry};
+pub use table::{Access, Entry, RouteSet};

@@ -1,4 +1,4 @@
-//! Counters and times of the server, and the engine's own, as Prometheus reads them.
+//! Metrics of the server and the engine, in the Prometheus format.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -13,40 +13,40 @@ use prometheus::{Registry, TextEncoder};
 use windlass::kernel::{
     BreakerRow, BreakerStatus, Health, Query, QueueHealth, Worker, WorkerStatus,
 };
-use windlass::{Error, ErrorKind};
+use windlass::{Error, ErrorCode, ErrorKind};
 use windlass_engine::telemetry::attribute;
 use windlass_engine::{Engine, Measure, Recorder};
 
 use crate::error::ApiError;
 use crate::telemetry;
 
-/// Seconds: from what a read in memory takes to what a long poll may.
+/// Buckets in seconds, from an in-memory read to a long poll.
 const BUCKETS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
 
-/// Seconds: from what an activity at hand waits to what a run of a day takes.
+/// Buckets in seconds, from the wait of a local activity to a run of one day.
 const BUCKETS_LONG: [f64; 18] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
     600.0, 3600.0, 86400.0,
 ];
 
-/// How many workers and circuit breakers are looked at.
+/// The maximum number of workers and circuit breakers that are read.
 const ROWS_MAX: u32 = 1_000;
 
-const FRESH_FOR: Duration = Duration::from_secs(15);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(crate) struct Metrics {
     engine: Engine,
     registry: Registry,
-    // The instruments live as long as their provider.
+    // Keeps the instruments alive.
     _provider: SdkMeterProvider,
     requests: Counter<u64>,
     times: Histogram<f64>,
-    seen: Arc<Mutex<Option<Seen>>>,
+    store_metrics: Arc<Mutex<Option<StoreMetrics>>>,
 }
 
-/// What answers of one route are told apart by. Only templates of paths are told, so the number of
-/// series has a bound; they are made once a route, because every answer is counted.
+/// The labels of a route. They contain only path templates, so that the number of series is
+/// limited. They are created once per route, because every response is counted.
 #[derive(Clone, Debug)]
 pub(crate) struct Labels([KeyValue; 2]);
 
@@ -63,25 +63,25 @@ impl Labels {
     }
 }
 
-/// What the store was last found to hold.
-struct Seen {
+/// The metrics that were last read from the store.
+struct StoreMetrics {
     health: Health,
     breakers: Vec<BreakerRow>,
-    pressed: u64,
+    under_backpressure: u64,
 }
 
-impl Seen {
+impl StoreMetrics {
     async fn read(engine: &Engine) -> Result<Self, Error> {
         let store = engine.store();
         let health = store.health().await?;
         let limit = ROWS_MAX.min(engine.options().limits.page_rows_max);
         let workers = store.list(Query::Workers { after: None, limit }).await?.workers()?;
-        // One that drains takes nothing new for another reason.
-        let pressed = |worker: &&Worker| {
+        // A draining worker accepts no work either, but not because of backpressure.
+        let under_backpressure = |worker: &&Worker| {
             let drains = worker.drain || worker.info.status != WorkerStatus::Active;
             worker.is_live(health.now) && !drains && worker.info.note.is_some()
         };
-        let pressed = workers.iter().filter(pressed).count() as u64;
+        let under_backpressure = workers.iter().filter(under_backpressure).count() as u64;
         let namespaces: BTreeSet<_> = health.runs.iter().map(|row| row.namespace.clone()).collect();
         let mut breakers = Vec::new();
         for namespace in namespaces {
@@ -89,11 +89,11 @@ impl Seen {
             breakers.extend(store.list(query).await?.breakers()?);
         }
         breakers.truncate(ROWS_MAX as usize);
-        Ok(Self { health, breakers, pressed })
+        Ok(Self { health, breakers, under_backpressure })
     }
 }
 
-/// The engine's times.
+/// The histograms of the engine's durations.
 struct Times([Histogram<f64>; Measure::ALL.len()]);
 
 impl Recorder for Times {
@@ -104,7 +104,11 @@ impl Recorder for Times {
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, "INTERNAL", format!("the metrics cannot be set up: {error}"))
+    Error::new(
+        ErrorKind::Internal,
+        ErrorCode::Internal,
+        format!("failed to set up metrics: {error}"),
+    )
 }
 
 impl Metrics {
@@ -117,15 +121,15 @@ impl Metrics {
             .build()
             .map_err(failed)?;
         let mut provider = SdkMeterProvider::builder().with_reader(exporter);
-        let seen = Arc::new(Mutex::new(None));
+        let store_metrics = Arc::new(Mutex::new(None));
         if let Some(reader) = telemetry::metrics_reader()? {
             provider = provider.with_reader(reader).with_resource(telemetry::resource());
-            tokio::spawn(keep_fresh(engine.clone(), Arc::downgrade(&seen)));
+            tokio::spawn(refresh_periodically(engine.clone(), Arc::downgrade(&store_metrics)));
         }
         let provider = provider.build();
         let meter = provider.meter("windlass");
         observe_engine(&meter, engine);
-        observe_store(&meter, &seen);
+        observe_store(&meter, &store_metrics);
         engine.metrics().set_recorder(Times(Measure::ALL.map(|measure| {
             let histogram = meter.f64_histogram(measure.name()).with_unit("s");
             histogram.with_boundaries(BUCKETS_LONG.to_vec()).build()
@@ -140,11 +144,11 @@ impl Metrics {
                 .with_boundaries(BUCKETS.to_vec())
                 .build(),
             _provider: provider,
-            seen,
+            store_metrics,
         })
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(crate) fn answered(
         &self,
         Labels([route, method]): &Labels,
@@ -156,26 +160,26 @@ impl Metrics {
         self.requests.add(1, &[route.clone(), method.clone(), status]);
     }
 
-    /// All of it, as Prometheus reads it. What this process did is told without the store as well.
+    /// All metrics in the Prometheus format. Without the store, only those of this process.
     pub(crate) async fn text(&self) -> Result<String, ApiError> {
-        let seen = Seen::read(&self.engine).await;
-        if let Err(error) = &seen {
-            tracing::warn!(%error, "metrics are told without those of the store");
+        let store_metrics = StoreMetrics::read(&self.engine).await;
+        if let Err(error) = &store_metrics {
+            tracing::warn!(%error, "failed to read store metrics; reporting only those of this process");
         }
-        *self.seen.lock() = seen.ok();
+        *self.store_metrics.lock() = store_metrics.ok();
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).map_err(|error| failed(error).into())
     }
 }
 
-/// Nobody asks before metrics are sent on, so what they tell of the store is read now and then.
-async fn keep_fresh(engine: Engine, seen: Weak<Mutex<Option<Seen>>>) {
+/// Reads store metrics periodically: an OTLP exporter cannot read them on demand.
+async fn refresh_periodically(engine: Engine, store_metrics: Weak<Mutex<Option<StoreMetrics>>>) {
     loop {
-        let read = Seen::read(&engine).await;
-        let Some(seen) = seen.upgrade() else { return };
-        *seen.lock() = read.ok();
-        drop(seen);
-        tokio::time::sleep(FRESH_FOR).await;
+        let read = StoreMetrics::read(&engine).await;
+        let Some(store_metrics) = store_metrics.upgrade() else { return };
+        *store_metrics.lock() = read.ok();
+        drop(store_metrics);
+        tokio::time::sleep(REFRESH_INTERVAL).await;
     }
 }
 
@@ -189,21 +193,21 @@ fn observe_engine(meter: &Meter, engine: &Engine) {
         });
         let _ = counter.build();
     }
-    let of_load = engine.clone();
+    let load_engine = engine.clone();
     let held =
         meter.u64_observable_gauge("windlass.turns.held_here").with_callback(move |observer| {
-            observer.observe(of_load.load().0 as u64, &[]);
+            observer.observe(load_engine.load().0 as u64, &[]);
         });
     let _ = held.build();
-    let of_load = engine.clone();
+    let load_engine = engine.clone();
     let sticky =
         meter.u64_observable_gauge("windlass.runs.in_memory").with_callback(move |observer| {
-            observer.observe(of_load.load().1 as u64, &[]);
+            observer.observe(load_engine.load().1 as u64, &[]);
         });
     let _ = sticky.build();
-    let of_room = engine.clone();
+    let capacity_engine = engine.clone();
     let load = meter.f64_observable_gauge("durable.worker.load").with_callback(move |observer| {
-        let (used, room) = of_room.room_used();
+        let (used, room) = capacity_engine.capacity_used();
         observer.observe(used as f64 / room.max(1) as f64, &[]);
     });
     let _ = load.build();
@@ -212,22 +216,22 @@ fn observe_engine(meter: &Meter, engine: &Engine) {
 /// A value and its labels.
 type Point = (u64, Vec<KeyValue>);
 
-fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
-    let gauge = |name: &'static str, read: fn(&Seen) -> Vec<Point>| {
-        let seen = Arc::clone(seen);
+fn observe_store(meter: &Meter, store_metrics: &Arc<Mutex<Option<StoreMetrics>>>) {
+    let gauge = |name: &'static str, read: fn(&StoreMetrics) -> Vec<Point>| {
+        let store_metrics = Arc::clone(store_metrics);
         let gauge = meter.u64_observable_gauge(name).with_callback(move |observer| {
-            for (value, labels) in seen.lock().as_ref().map(read).unwrap_or_default() {
+            for (value, labels) in store_metrics.lock().as_ref().map(read).unwrap_or_default() {
                 observer.observe(value, &labels);
             }
         });
         let _ = gauge.build();
     };
-    let reached = Arc::clone(seen);
+    let reached = Arc::clone(store_metrics);
     let reached = meter
         .u64_observable_gauge("windlass.store.reached")
         .with_callback(move |observer| observer.observe(u64::from(reached.lock().is_some()), &[]));
     let _ = reached.build();
-    gauge("windlass.runs", |Seen { health, .. }| {
+    gauge("windlass.runs", |StoreMetrics { health, .. }| {
         let row = |row: &windlass::kernel::RunCount| {
             let labels = vec![
                 KeyValue::new("namespace", row.namespace.to_string()),
@@ -238,8 +242,8 @@ fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
         };
         health.runs.iter().map(row).collect()
     });
-    gauge("durable.task_queue.depth", |Seen { health, .. }| {
-        let of = |what: &'static str, queue: &QueueHealth| {
+    gauge("durable.task_queue.depth", |StoreMetrics { health, .. }| {
+        let points = |what: &'static str, queue: &QueueHealth| {
             [("ready", queue.ready), ("scheduled", queue.scheduled), ("held", queue.held)].map(
                 |(state, count)| {
                     let labels = vec![KeyValue::new("of", what), KeyValue::new("state", state)];
@@ -247,20 +251,26 @@ fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
                 },
             )
         };
-        [of("turns", &health.turns), of("tasks", &health.tasks)].concat()
+        [points("turns", &health.turns), points("tasks", &health.tasks)].concat()
     });
-    gauge("durable.task_queue.ready_age_ms", |Seen { health, .. }| {
-        let of = |what: &'static str, queue: &QueueHealth| {
+    gauge("durable.task_queue.ready_age_ms", |StoreMetrics { health, .. }| {
+        let point = |what: &'static str, queue: &QueueHealth| {
             let age = queue.ready_oldest.map(|since| health.now.since(since).as_millis());
             let age = u64::try_from(age.unwrap_or_default()).unwrap_or(u64::MAX);
             (age, vec![KeyValue::new("of", what)])
         };
-        vec![of("turns", &health.turns), of("tasks", &health.tasks)]
+        vec![point("turns", &health.turns), point("tasks", &health.tasks)]
     });
-    gauge("durable.dlq.entries", |seen| vec![(seen.health.dead_letters.count, Vec::new())]);
-    gauge("durable.workers.active", |seen| vec![(seen.health.workers_live, Vec::new())]);
-    gauge("durable.workers.under_backpressure", |seen| vec![(seen.pressed, Vec::new())]);
-    gauge("durable.circuit_breaker.state", |seen| {
+    gauge("durable.dlq.entries", |store_metrics| {
+        vec![(store_metrics.health.dead_letters.count, Vec::new())]
+    });
+    gauge("durable.workers.active", |store_metrics| {
+        vec![(store_metrics.health.workers_live, Vec::new())]
+    });
+    gauge("durable.workers.under_backpressure", |metrics| {
+        vec![(metrics.under_backpressure, Vec::new())]
+    });
+    gauge("durable.circuit_breaker.state", |store_metrics| {
         let row = |row: &BreakerRow| {
             let labels = vec![
                 KeyValue::new("namespace", row.namespace.to_string()),
@@ -273,6 +283,6 @@ fn observe_store(meter: &Meter, seen: &Arc<Mutex<Option<Seen>>>) {
             };
             (state, labels)
         };
-        seen.breakers.iter().map(row).collect()
+        store_metrics.breakers.iter().map(row).collect()
     });
 }

@@ -1,47 +1,50 @@
-//! What a server can be told, with defaults that suit most.
+//! Options of the HTTP API and their defaults.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::{Error, ErrorKind};
+use windlass::{Error, ErrorCode, ErrorKind};
 
 use crate::auth::{Auth, Authorize};
+use crate::table::RouteSet;
 
 const MIB: usize = 1024 * 1024;
 
-/// How the HTTP API behaves. Checked once, when the router is made.
+/// Options of the HTTP API. Validated when the router is created.
 #[derive(Clone)]
 pub struct Options {
-    /// The path under which the API lies. Default `/api`.
+    /// The base path of the API. Default `/api`.
     pub base: String,
-    /// How a request proves who sent it. Default: API keys in the engine's store.
+    /// How requests are authenticated. Default: API keys in the engine's store.
     pub auth: Auth,
-    /// Hooks of the program that embeds the server.
+    /// Authorization hooks of the embedding program.
     pub authorize: Option<Arc<dyn Authorize>>,
-    /// Whether `POST /_runner/tick` is there. Default no.
+    /// Routes of models and of the program that embeds the server. Default none.
+    pub routes: Vec<RouteSet>,
+    /// Whether to serve `POST /_runner/tick`. Default `false`.
     pub tick: bool,
-    /// Whether `/metrics` is open to everybody who reaches the port. Default no: it needs `admin`.
+    /// Whether to serve `/metrics` without authentication. Default `false`: it requires `admin`.
     pub metrics_open: bool,
-    /// Bytes of a request's body. Default 2 MiB.
+    /// The maximum size of a request body. Default 2 MiB.
     pub body_bytes_max: usize,
-    /// Bytes of the body of a batch. Default 8 MiB.
+    /// The maximum size of the body of a batch request. Default 8 MiB.
     pub batch_bytes_max: usize,
-    /// Runs of one batch. Default 100.
+    /// The maximum number of runs in a batch request. Default 100.
     pub batch_runs_max: usize,
-    /// Requests that are worked on at the same time. Default 1,024.
+    /// The maximum number of concurrent requests. Default 1,024.
     pub requests_max: usize,
-    /// Requests that wait for a run's end at the same time. Default 2,048: with those that are worked on
-    /// and the live streams, fewer than the connections that [`crate::ServeOptions`] allows, so that there
-    /// is always one for whoever asks how the server is.
+    /// The maximum number of requests that wait for a run to end. Default 2,048. Together with
+    /// `requests_max` and `streams_max` this is less than the connection limit of
+    /// [`crate::ServeOptions`], so that a connection is always left for health checks.
     pub waits_max: usize,
-    /// Live streams at the same time. Default 256.
+    /// The maximum number of live streams. Default 256.
     pub streams_max: usize,
-    /// How long a request may take, its body included. Default 30 s.
+    /// The maximum duration of a request, including its body. Default 30 s.
     pub request_timeout: Duration,
-    /// How long a request may wait for a run's end. Default 60 s.
+    /// The maximum time that a request waits for a run to end. Default 60 s.
     pub wait_max: Duration,
-    /// How often the credential of a live stream is looked at again: so long a stream may outlive it.
-    /// Default 60 s.
+    /// The interval at which the credential of a live stream is checked again: a stream can outlive
+    /// its credential by this time. Default 60 s.
     pub recheck_every: Duration,
 }
 
@@ -51,6 +54,7 @@ impl Default for Options {
             base: "/api".into(),
             auth: Auth::default(),
             authorize: None,
+            routes: Vec::new(),
             tick: false,
             metrics_open: false,
             body_bytes_max: 2 * MIB,
@@ -67,16 +71,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what cannot work, by name and value.
+    /// Checks the options.
     pub fn validate(&self) -> Result<(), Error> {
-        let refuse =
-            |message: String| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        let invalid = |message: String| {
+            Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message))
+        };
         let words =
             |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "/-_.".contains(c));
         let base = self.base.as_str();
         let is_path = base.starts_with('/') && !base.ends_with('/') && !base.contains("//");
         if !(base.is_empty() || is_path && words(base)) {
-            return refuse(format!("the base {base:?} is no path; use one such as \"/api\""));
+            return invalid(format!("base {base:?} is not a path; use a path such as \"/api\""));
         }
         for (name, value) in [
             ("body_bytes_max", self.body_bytes_max),
@@ -87,14 +92,14 @@ impl Options {
             ("streams_max", self.streams_max),
         ] {
             if value == 0 {
-                return refuse(format!("{name} is 0; nothing would be answered"));
+                return invalid(format!("{name} is 0; it must be at least 1"));
             }
         }
         if self.request_timeout.is_zero() {
-            return refuse("request_timeout is nothing; no request would be answered".into());
+            return invalid("request_timeout is 0; it must be positive".into());
         }
         if self.recheck_every.is_zero() {
-            return refuse("recheck_every is nothing; a stream would do nothing else".into());
+            return invalid("recheck_every is 0; it must be positive".into());
         }
         Ok(())
     }
@@ -105,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_cannot_work_are_named() {
+    fn invalid_options_are_named() {
         let with = |change: fn(&mut Options)| {
             let mut options = Options::default();
             change(&mut options);

@@ -1,12 +1,12 @@
-//! Pages of runs: filters, cursors, and only the newest generation of each.
+//! Pages of runs, with filters and cursors. Lists only the newest generation of each run.
 
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::Timestamp;
 use windlass::kernel::{
     Body, Namespace, Order, Query, Run, RunKey, RunStatus, RunsQuery, Store, WorkflowName,
 };
+use windlass::{ErrorCode, Timestamp};
 
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
@@ -15,19 +15,19 @@ use crate::error::ApiError;
 use crate::extract::Call;
 use crate::view::parse_time;
 
-/// Rows of a page, if nobody says how many.
+/// The default number of rows of a page.
 const PAGE_ROWS: u32 = 25;
-/// Rows of a page at most: each may carry an input and an output of a mebibyte.
+/// The maximum number of rows of a page. Each row may have an input and an output of 1 MiB.
 const PAGE_ROWS_MAX: u32 = 100;
-/// How many pages of the store are looked through for one page of an answer. What is not found by
-/// then is on the next page.
+/// The maximum number of store pages that are read for one page of a response. The next page
+/// continues after them.
 const STORE_PAGES_MAX: usize = 20;
 
-/// About how many bytes of bodies a page has at most; it has one row at least. What does not fit is on the
-/// next page.
+/// The approximate maximum size of the bodies on a page. A page has at least one row; the rest is
+/// on the next page.
 pub(crate) const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Cuts rows off where the bodies of those before fill a page; `true` if it did.
+/// Truncates rows whose bodies exceed the size of a page. Returns whether it did.
 pub(crate) fn cut_to_bytes<T>(rows: &mut Vec<T>, bytes_of: impl Fn(&T) -> usize) -> bool {
     let mut bytes = 0_usize;
     let fits = rows.iter().take_while(|row| {
@@ -40,29 +40,29 @@ pub(crate) fn cut_to_bytes<T>(rows: &mut Vec<T>, bytes_of: impl Fn(&T) -> usize)
     cut
 }
 
-/// The bytes of bodies that a row may or may not have.
+/// The total size of bodies.
 pub(crate) fn bytes_of<const N: usize>(bodies: [Option<&Body>; N]) -> usize {
     bodies.into_iter().flatten().map(Body::len).sum()
 }
 
-/// How many rows are asked for.
+/// Validates `pageSize`.
 pub(crate) fn page_size(asked: Option<u32>) -> Result<u32, ApiError> {
     sized("pageSize", asked)
 }
 
-/// As [`page_size`], by another name.
+/// Like [`page_size`], for a parameter with another name.
 pub(crate) fn sized(name: &str, asked: Option<u32>) -> Result<u32, ApiError> {
     match asked {
         None => Ok(PAGE_ROWS),
         Some(size) if (1..=PAGE_ROWS_MAX).contains(&size) => Ok(size),
         Some(size) => {
-            let message = format!("{name} is {size}; use 1 to {PAGE_ROWS_MAX}");
-            Err(ApiError::invalid("INVALID_PAGE_SIZE", message))
+            let message = format!("{name} is {size}; it must be between 1 and {PAGE_ROWS_MAX}");
+            Err(ApiError::invalid(ErrorCode::InvalidPageSize, message))
         }
     }
 }
 
-/// Which end a listing begins at.
+/// The order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
@@ -72,70 +72,75 @@ pub(crate) enum Direction {
     Desc,
 }
 
-/// Reads a status that a client sent.
+/// Parses a status.
 pub(crate) fn parse_status(text: &str) -> Result<RunStatus, ApiError> {
     RunStatus::parse(text).map_err(|_| {
         let words: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
-        let message = format!("{text:?} is no status; use one of {}", words.join(", "));
-        ApiError::invalid("INVALID_STATUS", message)
+        let message = format!("{text:?} is not a status; use one of {}", words.join(", "));
+        ApiError::invalid(ErrorCode::InvalidStatus, message)
     })
 }
 
-/// What a text is told that is no time.
+/// The error for a text that is not a time.
 pub(crate) fn invalid_time(name: &str, text: &str) -> ApiError {
     let pieces = jiff::fmt::temporal::Pieces::parse(text);
     let is_time = pieces.is_ok_and(|it| it.time().is_some() && it.offset().is_some());
     let message = match is_time {
-        true => format!("{name} {text:?} is out of range; use one before the end of the year 9999"),
+        true => format!("{name} {text:?} is out of range; use a time before the year 10000"),
         false => {
-            format!("{name} {text:?} is no RFC 3339 time; write one such as 2026-03-01T12:00:00Z")
+            format!(
+                "{name} {text:?} is not an RFC 3339 time; use a time such as 2026-03-01T12:00:00Z"
+            )
         }
     };
-    ApiError::invalid("INVALID_TIME", message)
+    ApiError::invalid(ErrorCode::InvalidTime, message)
 }
 
-/// Reads `key:value`. The key ends at the first colon.
+/// Parses `key:value`. The key ends at the first colon.
 fn parse_label(text: &str) -> Result<(String, String), ApiError> {
     let label = text.split_once(':').filter(|(key, _)| !key.is_empty());
     let label = label.map(|(key, value)| (key.to_owned(), value.to_owned()));
     label.ok_or_else(|| {
-        ApiError::invalid("INVALID_LABEL", format!("{text:?} is no label; use `label=key:value`"))
+        ApiError::invalid(
+            ErrorCode::InvalidLabel,
+            format!("{text:?} is not a label; use `label=key:value`"),
+        )
     })
 }
 
-/// No run has such a label, and not every store can be asked for one.
+/// Rejects NUL: labels never contain it, and PostgreSQL cannot query it.
 fn check_label((key, value): &(String, String)) -> Result<(), ApiError> {
     if key.contains('\0') || value.contains('\0') {
-        let message = format!("the label {key:?} contains NUL; no label does");
-        return Err(ApiError::invalid("INVALID_LABEL", message));
+        let message = format!("the label {key:?} contains NUL, which is not allowed");
+        return Err(ApiError::invalid(ErrorCode::InvalidLabel, message));
     }
     Ok(())
 }
 
-/// Which runs to list.
+/// Filters of a listing of runs.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RunsParams {
-    /// Only runs in this status.
+    /// Only runs with this status.
     pub status: Option<String>,
-    /// Only runs with this label, as `key:value`; may be given several times.
+    /// Only runs with this label, as `key:value`. Can be repeated.
     #[serde(default)]
     pub label: Vec<String>,
-    /// Only runs that were created at this time or later (RFC 3339).
+    /// Only runs created at this time or later (RFC 3339).
     pub created_from: Option<String>,
-    /// Only runs that were created before this time (RFC 3339).
+    /// Only runs created before this time (RFC 3339).
     pub created_before: Option<String>,
     /// Newest first (`desc`, the default) or oldest first (`asc`).
     #[param(inline)]
     pub order: Option<Direction>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     pub page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     pub cursor: Option<String>,
 }
 
-/// A filter that was read.
+/// A parsed filter.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     query: RunsQuery,
@@ -163,7 +168,7 @@ impl Filter {
         }
         let labels: Result<Vec<_>, _> =
             params.label.iter().map(|label| parse_label(label)).collect();
-        let mut filter = Self { query, labels: Vec::new(), statuses: None }.labelled(labels?)?;
+        let mut filter = Self { query, labels: Vec::new(), statuses: None }.with_labels(labels?)?;
         if let Some(cursor) = params.cursor.as_deref() {
             let read = |key: &str| key.parse::<RunKey>().ok();
             filter.query.after = cursor::decode_as(&filter.listing(), Some(cursor), read)?;
@@ -171,7 +176,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Names the listing in its cursors: what is asked for, and in which order, but not how much of it.
+    /// The name of the listing in its cursors: the filter and the order, but not the page size.
     fn listing(&self) -> String {
         let mut labels = self.labels.clone();
         labels.sort();
@@ -179,8 +184,8 @@ impl Filter {
         format!("runs-{}", cursor::digest_of(&(asked, labels)))
     }
 
-    /// The filter for runs that have all of these labels too.
-    pub(crate) fn labelled(
+    /// Also requires these labels.
+    pub(crate) fn with_labels(
         mut self,
         labels: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ApiError> {
@@ -190,31 +195,31 @@ impl Filter {
         Ok(self)
     }
 
-    /// The filter for runs that were created before a time, whatever it allowed before.
+    /// Also requires creation before a time.
     pub(crate) fn created_before(mut self, time: Timestamp) -> Self {
         let before = self.query.created_before;
         self.query.created_before = Some(before.map_or(time, |before| before.min(time)));
         self
     }
 
-    /// The filter for runs in one of several statuses.
-    pub(crate) fn in_statuses(mut self, statuses: &[RunStatus]) -> Self {
+    /// Also requires one of these statuses.
+    pub(crate) fn with_statuses(mut self, statuses: &[RunStatus]) -> Self {
         self.statuses = Some(statuses.to_vec());
         self
     }
 
-    /// The filter for what comes after a run.
+    /// Starts after a run.
     pub(crate) fn after(mut self, run_key: Option<RunKey>) -> Self {
         self.query.after = run_key;
         self
     }
 
-    fn takes(&self, run: &Run) -> bool {
+    fn matches(&self, run: &Run) -> bool {
         let labelled = |(key, value): &(String, String)| run.labels.get(key) == Some(value);
         !is_internal(run.workflow.as_str()) && self.labels.iter().all(labelled)
     }
 
-    /// One listing for each of these: a store has its runs in order of status.
+    /// The statuses to list separately: a store lists runs by status.
     fn listings(&self) -> Vec<Option<RunStatus>> {
         match (&self.statuses, self.query.status) {
             (None, status) => vec![status],
@@ -226,20 +231,20 @@ impl Filter {
     }
 }
 
-/// A page of runs, and where the next one begins.
+/// A page of runs, and the position of the next page.
 pub(crate) struct Page {
     pub(crate) runs: Vec<Run>,
     pub(crate) next: Option<RunKey>,
 }
 
 impl Page {
-    /// Where the next page of the same filter begins.
+    /// The cursor of the next page with the same filter.
     pub(crate) fn cursor(&self, filter: &Filter) -> Option<String> {
         self.next.map(|key| cursor::encode(&filter.listing(), &key.to_string()))
     }
 }
 
-/// One page of runs that the caller may look at. Only a run's newest generation is listed.
+/// Lists one page of runs that the caller may read. Lists only the newest generation of each run.
 pub(crate) async fn list(call: &Call, filter: &Filter) -> Result<Page, ApiError> {
     let engine = &call.engine;
     let statuses = filter.listings();
@@ -249,7 +254,7 @@ pub(crate) async fn list(call: &Call, filter: &Filter) -> Result<Page, ApiError>
     for _ in 0..STORE_PAGES_MAX {
         let (rows, is_last) = merged(&**engine.store(), &query, &statuses).await?;
         query.after = rows.last().map(|run| run.run_key).or(query.after);
-        let taken = rows.into_iter().filter(|run| filter.takes(run));
+        let taken = rows.into_iter().filter(|run| filter.matches(run));
         let newest = try_join_all(taken.map(|run| async move {
             let fits = engine.is_newest(&run).await? && may_read(call, &run).await?;
             Ok::<_, ApiError>(fits.then_some(run))
@@ -273,7 +278,7 @@ fn summary_bytes(run: &Run) -> usize {
     bytes_of([run.output.as_ref(), run.error.as_ref()])
 }
 
-/// Whether the embedding program lets the caller look at a run of a listing, whose path names none.
+/// Whether the hook of the embedding program allows reading a run of a listing.
 pub(crate) async fn may_read(call: &Call, run: &Run) -> Result<bool, ApiError> {
     let target = Target {
         workflow: Some(run.workflow.as_str()),
@@ -287,8 +292,8 @@ pub(crate) async fn may_read(call: &Call, run: &Run) -> Result<bool, ApiError> {
     }
 }
 
-/// The next rows of a query over several statuses, in its order, and whether they are the last. Each status
-/// is a listing of its own, which an index answers; `query.status` does not count.
+/// The next rows of a query over several statuses, in order, and whether they are the last. Lists
+/// each status separately, because an index covers that. Ignores `query.status`.
 pub(crate) async fn merged(
     store: &dyn Store,
     query: &RunsQuery,
@@ -296,15 +301,15 @@ pub(crate) async fn merged(
 ) -> Result<(Vec<Run>, bool), ApiError> {
     let mut rows: Vec<Run> = Vec::new();
     let mut ends: Vec<RunKey> = Vec::new();
-    // Runs go from status to status meanwhile. One that went back to the first when that was listed already
-    // would be missed, so it is listed again; one that is found twice counts once.
+    // Runs change status between the queries. A run that returns to the first status after that was
+    // listed would be missed, so the first status is listed again. Duplicates are removed below.
     let again = statuses.first().filter(|_| statuses.len() > 1);
     for status in statuses.iter().chain(again) {
         let query = RunsQuery { status: *status, ..query.clone() };
         let limit = query.limit as usize;
         let part = store.list(Query::Runs(query)).await?.runs()?;
         if part.len() >= limit {
-            // Beyond the last of a full part there may be some that were not listed.
+            // Rows of this status may follow the last row of a full page, so later rows must wait.
             ends.extend(part.last().map(|run| run.run_key));
         }
         rows.extend(part);
@@ -330,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_ends_where_its_bodies_fill_it() {
+    fn a_page_is_limited_by_bytes() {
         let rows = |sizes: &[usize]| {
             let mut rows = sizes.to_vec();
             let cut = cut_to_bytes(&mut rows, |size| *size);
@@ -339,7 +344,7 @@ mod tests {
         assert_eq!(rows(&[]), (0, false));
         assert_eq!(rows(&[1, 2, 3]), (3, false));
         assert_eq!(rows(&[PAGE_BYTES_MAX, 0, 1]), (2, true));
-        assert_eq!(rows(&[PAGE_BYTES_MAX + 1, 1]), (1, true), "one row at least");
+        assert_eq!(rows(&[PAGE_BYTES_MAX + 1, 1]), (1, true), "at least one row");
         assert_eq!(rows(&[PAGE_BYTES_MAX + 1]), (1, false));
     }
 }

@@ -1,4 +1,4 @@
-//! The reference of the HTTP API as a page of Markdown, from the OpenAPI document and the list of routes.
+//! Generates the HTTP reference (Markdown) from the OpenAPI document and the route table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,16 +11,16 @@ use crate::table::Access;
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
-/// Every route of a router with these options: what it needs, takes and answers.
+/// The HTTP reference as Markdown: the access, parameters and responses of every route.
 pub fn reference(options: &Options) -> String {
     let api: Value = serde_json::from_str(&openapi(options)).unwrap_or_default();
     let scopes = scopes(options);
     let mut text = String::from(
         "# HTTP reference\n\n\
-         This page is made from the OpenAPI document, which is made from the handlers: it is what\n\
-         `cargo run -p windlass-server --features webhooks --example reference` prints, and a test keeps it so.\n\
-         [The HTTP API](http.md) says what all routes have in common.\n\n\
-         Paths lie under the base, `/api` unless it was changed. Whatever goes wrong is answered with a\n\
+         This page is generated from the OpenAPI document with\n\
+         `cargo run -p windlass-server --features webhooks --example reference`; a test compares them.\n\
+         [The HTTP API](http.md) describes what all routes have in common.\n\n\
+         Paths are relative to the base path, `/api` by default. All errors have the shape\n\
          [Failure](#failure).\n",
     );
     let mut tags: BTreeMap<&str, Vec<(&str, &str, &Value)>> = BTreeMap::new();
@@ -38,26 +38,26 @@ pub fn reference(options: &Options) -> String {
         for (path, method, operation) in operations {
             let method = method.to_ascii_uppercase();
             let scope = scopes.get(&(method.clone(), path.to_owned()));
-            route(&mut text, &method, path, scope.map_or("", String::as_str), operation);
+            write_route(&mut text, &method, path, scope.map_or("", String::as_str), operation);
         }
     }
     text.push_str("\n## Types\n");
     for (name, schema) in members(&api["components"]["schemas"]) {
         let _ = write!(text, "\n### {name}\n\n");
-        described(&mut text, schema);
-        fields(&mut text, schema);
+        write_description(&mut text, schema);
+        write_fields(&mut text, schema);
     }
     text
 }
 
-/// What each route needs, by method and path without the base.
+/// The access that each route requires, by method and path without the base.
 fn scopes(options: &Options) -> BTreeMap<(String, String), String> {
     let entries = route_list(options).into_iter().filter_map(|entry| {
         let path = entry.path.strip_prefix(&options.base)?;
         let needs = match entry.access {
-            Access::Public => "nothing".to_owned(),
+            Access::Public => "no credential".to_owned(),
             Access::Scope(scope) => format!("the scope `{}`", scope.as_str()),
-            Access::Operator => "the scope `admin` in the server's own namespace".to_owned(),
+            Access::Operator => "the scope `admin` in the namespace of the server".to_owned(),
         };
         Some(((entry.method.to_string(), path.to_owned()), needs))
     });
@@ -68,14 +68,14 @@ fn members(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
     value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
 }
 
-fn route(text: &mut String, method: &str, path: &str, needs: &str, operation: &Value) {
+fn write_route(text: &mut String, method: &str, path: &str, needs: &str, operation: &Value) {
     let _ = write!(text, "\n### {method} {path}\n\n");
     for part in ["summary", "description"] {
-        if let Some(said) = operation[part].as_str() {
-            let _ = write!(text, "{}\n\n", said.trim());
+        if let Some(paragraph) = operation[part].as_str() {
+            let _ = write!(text, "{}\n\n", paragraph.trim());
         }
     }
-    let _ = writeln!(text, "Needs {needs}.");
+    let _ = writeln!(text, "Requires {needs}.");
     let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !parameters.is_empty() {
         text.push_str("\n| parameter | in | type | meaning |\n|---|---|---|---|\n");
@@ -84,7 +84,7 @@ fn route(text: &mut String, method: &str, path: &str, needs: &str, operation: &V
         let name = parameter["name"].as_str().unwrap_or_default();
         let place = parameter["in"].as_str().unwrap_or_default();
         let schema = type_of(&parameter["schema"]);
-        let meaning = said(parameter, &parameter["schema"]);
+        let meaning = description(parameter, &parameter["schema"]);
         let _ = writeln!(text, "| `{name}` | {place} | {schema} | {meaning} |");
     }
     let body = &operation["requestBody"]["content"]["application/json"]["schema"];
@@ -104,14 +104,14 @@ fn route(text: &mut String, method: &str, path: &str, needs: &str, operation: &V
     }
 }
 
-fn described(text: &mut String, schema: &Value) {
-    if let Some(said) = schema["description"].as_str() {
-        let _ = writeln!(text, "{}", said.trim());
+fn write_description(text: &mut String, schema: &Value) {
+    if let Some(description) = schema["description"].as_str() {
+        let _ = writeln!(text, "{}", description.trim());
     }
 }
 
-/// The fields of a type; a type that is of several parts has the fields of all.
-fn fields(text: &mut String, schema: &Value) {
+/// Writes the fields of a type, including those of its `allOf` parts.
+fn write_fields(text: &mut String, schema: &Value) {
     let parts = schema["allOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     for part in parts.iter().filter(|part| part["$ref"].is_string()) {
         let _ = write!(text, "\nIt has the fields of {}, and these:\n", type_of(part));
@@ -130,18 +130,18 @@ fn fields(text: &mut String, schema: &Value) {
         for (name, field) in members(&part["properties"]) {
             let must = if required.iter().any(|one| one == name) { "" } else { ", optional" };
             let kind = type_of(field);
-            let meaning = said(field, field);
+            let meaning = description(field, field);
             let _ = writeln!(text, "| `{name}` | {kind}{must} | {meaning} |");
         }
     }
 }
 
-/// What is said of a parameter or field, with its bounds, in one line.
-fn said(described: &Value, schema: &Value) -> String {
-    // Of what may be null, the description is with what it is otherwise.
+/// The description of a parameter or field with its limits, on one line.
+fn description(described: &Value, schema: &Value) -> String {
+    // The description of a nullable field is on one of its `oneOf` choices.
     let choices = described["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let told = std::iter::once(described).chain(choices);
-    let text = told.into_iter().find_map(|one| one["description"].as_str());
+    let candidates = std::iter::once(described).chain(choices);
+    let text = candidates.into_iter().find_map(|one| one["description"].as_str());
     let mut text = text.unwrap_or_default().replace('\n', " ");
     if let Some(chars) = schema["maxLength"].as_u64() {
         let _ = write!(text, " At most {chars} characters.");
@@ -168,7 +168,7 @@ fn type_of(schema: &Value) -> String {
         Value::Array(words) => words.iter().filter_map(Value::as_str).collect(),
         _ => return "any JSON".to_owned(),
     };
-    let told = words.into_iter().map(|word| match word {
+    let names = words.into_iter().map(|word| match word {
         "array" => format!("list of {}", type_of(&schema["items"])),
         "object" if schema["additionalProperties"].is_object() => {
             format!("map to {}", type_of(&schema["additionalProperties"]))
@@ -180,5 +180,5 @@ fn type_of(schema: &Value) -> String {
         },
         other => other.to_owned(),
     });
-    told.collect::<Vec<_>>().join(" or ")
+    names.collect::<Vec<_>>().join(" or ")
 }

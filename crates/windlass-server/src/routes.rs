@@ -1,4 +1,12 @@
-//! The routes, one file a subject.
+//! The routes, one file for each subject, and the sets that the router mounts.
+
+use axum::routing::get;
+use utoipa_axum::routes;
+
+use crate::auth::Scope;
+use crate::docs;
+use crate::options::Options;
+use crate::table::{Access, Routes};
 
 pub(crate) mod control;
 pub(crate) mod durable;
@@ -20,3 +28,83 @@ pub(crate) mod tick;
 pub(crate) mod webhooks;
 pub(crate) mod why;
 pub(crate) mod workflows;
+
+/// Adds a set of routes to the table.
+pub(crate) type AddRoutes = fn(Routes, &Options) -> Routes;
+
+/// The sets that every server has.
+pub(crate) const SETS: &[AddRoutes] = &[
+    probes,
+    instances,
+    operations,
+    durable::routes,
+    #[cfg(feature = "webhooks")]
+    webhooks::routes,
+    tick::routes,
+];
+
+/// The sets of models, by the name that the description of the model has for them.
+pub(crate) const MODEL_SETS: &[(&str, AddRoutes)] = &[];
+
+pub(crate) const READ: Access = Access::Scope(Scope::Read);
+pub(crate) const CREATE: Access = Access::Scope(Scope::Create);
+pub(crate) const MANAGE: Access = Access::Scope(Scope::Manage);
+pub(crate) const SEND: Access = Access::Scope(Scope::SendEvent);
+pub(crate) const ADMIN: Access = Access::Scope(Scope::Admin);
+
+/// The access that a scrape of metrics needs.
+pub(crate) fn scrape(options: &Options) -> Access {
+    if options.metrics_open { Access::Public } else { Access::Operator }
+}
+
+fn probes(routes: Routes, options: &Options) -> Routes {
+    let base = &options.base;
+    routes
+        .add_probe(Access::Public, "/healthz", get(health::healthz))
+        .add_probe(Access::Public, "/readyz", get(health::readyz))
+        .add_probe(scrape(options), "/metrics", get(metrics::metrics))
+        .add_outside(Access::Public, &format!("{base}/openapi.json"), get(docs::openapi))
+        .add_outside(Access::Public, &format!("{base}/docs"), get(docs::to_page))
+        .add_outside(Access::Public, &format!("{base}/docs/"), get(docs::page))
+        .add_outside(Access::Public, &format!("{base}/docs/{{*file}}"), get(docs::page_file))
+}
+
+fn instances(routes: Routes, _: &Options) -> Routes {
+    routes
+        .add(READ, routes!(index::index))
+        .add(READ, routes!(workflows::list))
+        .add(READ, routes!(instances::list))
+        .add_waiting(CREATE, routes!(instances::create))
+        .add(CREATE, routes!(instances::batch))
+        .add(READ, routes!(instances::get))
+        .add(MANAGE, routes!(control::pause))
+        .add(MANAGE, routes!(control::resume))
+        .add(MANAGE, routes!(control::terminate))
+        .add(MANAGE, routes!(control::restart))
+        .add(MANAGE, routes!(control::retry))
+        .add(SEND, routes!(events::send))
+        .add(READ, routes!(history::history))
+        .add_waiting(READ, routes!(result::result))
+        .add(READ, routes!(ledger::ledger))
+        .add(READ, routes!(ledger::generations))
+        .add(READ, routes!(live::live))
+        .add(READ, routes!(why::why))
+        .add(READ, routes!(runs::search))
+        .add(READ, routes!(runs::get))
+        .add(MANAGE, routes!(runs::bulk))
+}
+
+fn operations(routes: Routes, _: &Options) -> Routes {
+    routes
+        .add(READ, routes!(schedules::list))
+        .add(READ, routes!(schedules::get))
+        .add(MANAGE, routes!(schedules::put))
+        .add(MANAGE, routes!(schedules::delete))
+        .add(MANAGE, routes!(schedules::pause))
+        .add(MANAGE, routes!(schedules::resume))
+        .add(READ, routes!(queues::queues))
+        .add(Access::Operator, routes!(queues::workers))
+        .add(ADMIN, routes!(keys::list))
+        .add(ADMIN, routes!(keys::create))
+        .add(ADMIN, routes!(keys::revoke))
+}

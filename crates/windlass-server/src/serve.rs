@@ -1,4 +1,4 @@
-//! Serving a router on a listener: timeouts of connections, a bound on them, and a graceful end.
+//! Serves a router on a listener, with connection limits, timeouts and graceful shutdown.
 
 use std::future::Future;
 use std::io;
@@ -14,24 +14,23 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use crate::patient::Patient;
+use crate::write_timeout::WriteTimeoutStream;
 
-/// How connections are treated.
+/// Options for connections.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Connections at the same time; more wait to be accepted. Default 4,096.
+    /// The maximum number of connections; further ones wait to be accepted. Default 4,096.
     pub connections_max: usize,
-    /// How long the head of a request may take, and how long a connection may be idle before its
-    /// next. Default 75 s.
+    /// The timeout for receiving a request head, and for idle connections. Default 75 s.
     pub idle_timeout: Duration,
-    /// How many bytes the head of a request may have. Default 64 KiB.
+    /// The maximum size of a request head. Default 64 KiB.
     pub head_bytes_max: usize,
-    /// How long a client may take nothing of its answer before it is hung up on. Default 30 s.
+    /// The timeout for clients that stop reading their response. Default 30 s.
     pub write_timeout: Duration,
-    /// How long `/readyz` says no before connections are refused, so that whoever sends requests here
-    /// has time to notice. Default none.
+    /// How long `/readyz` fails before connections are refused, so that load balancers can react.
+    /// Default 0.
     pub ready_grace: Duration,
-    /// How long requests may take to end after the shutdown. Default 10 s.
+    /// How long requests may take to finish after the shutdown began. Default 10 s.
     pub shutdown_timeout: Duration,
 }
 
@@ -48,32 +47,32 @@ impl Default for ServeOptions {
     }
 }
 
-/// How far a server is from its end.
+/// The phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
-    /// It answers everything, and says that nothing more should be sent to it.
-    Leaving,
+    /// Still serves all requests, but `/readyz` fails.
+    NotReady,
     Stopping,
 }
 
-/// Tells long answers that the server stops, and `/readyz` that it is about to.
+/// Notifies long-running handlers and `/readyz` of the shutdown.
 #[derive(Clone, Debug)]
 pub(crate) struct Stopping(watch::Receiver<Phase>);
 
 impl Stopping {
     pub(crate) async fn wait(mut self) {
-        // A sender that is gone has stopped too.
+        // An error means that the sender is gone, so the server has stopped.
         let _ = self.0.wait_for(|phase| *phase == Phase::Stopping).await;
     }
 
-    pub(crate) fn is_near(&self) -> bool {
-        *self.0.borrow() >= Phase::Leaving
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.0.borrow() >= Phase::NotReady
     }
 }
 
-/// Serves a router until `shutdown` ends; then has `/readyz` say no for the grace period, takes no more
-/// connections, tells live streams to end, and waits for requests that are under way.
+/// Serves a router until `shutdown` completes. Then `/readyz` fails for the grace period, the
+/// listener closes, live streams end, and requests in progress finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -82,7 +81,7 @@ pub async fn serve(
     serve_with(listener, router, ServeOptions::default(), shutdown).await
 }
 
-/// As [`serve`], with other options than the defaults.
+/// Like [`serve`], with options.
 pub async fn serve_with(
     listener: TcpListener,
     router: Router,
@@ -98,31 +97,31 @@ pub async fn serve_with(
         .max_buf_size(options.head_bytes_max.max(8 * 1024));
     let shutdown = async {
         shutdown.await;
-        let _ = phase.send(Phase::Leaving);
+        let _ = phase.send(Phase::NotReady);
         tokio::time::sleep(options.ready_grace).await;
     };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = async {
-            let room = Arc::clone(&connections).acquire_owned().await;
-            (listener.accept().await, room)
+            let permit = Arc::clone(&connections).acquire_owned().await;
+            (listener.accept().await, permit)
         };
-        let (accepted, room) = tokio::select! {
+        let (accepted, permit) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = accepted => accepted,
         };
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
-            Err(error) if is_of_the_connection(&error) => continue,
+            Err(error) if is_connection_error(&error) => continue,
             Err(error) => {
-                // Out of file descriptors, most likely: others will be closed.
-                tracing::warn!(%error, "no connection can be accepted");
+                // Usually the process has no free file descriptors; wait until connections close.
+                tracing::warn!(%error, "failed to accept a connection; retrying in 100 ms");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // Answers are small and whole: waiting to fill a packet only delays them.
+        // Responses are written in one piece; Nagle's algorithm would only delay them.
         let _ = socket.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let stopping = Stopping(stopping.clone());
@@ -130,24 +129,24 @@ pub async fn serve_with(
             request.extensions_mut().insert(stopping.clone());
             hyper::service::Service::call(&service, request)
         });
-        let socket = Patient::new(socket, options.write_timeout);
+        let socket = WriteTimeoutStream::new(socket, options.write_timeout);
         let connection = graceful.watch(http.serve_connection(socket, service));
         tokio::spawn(async move {
-            let _room = room;
+            let _permit = permit;
             if let Err(error) = connection.await {
-                tracing::debug!(%error, %peer, "a connection ended badly");
+                tracing::debug!(%error, %peer, "connection failed");
             }
         });
     }
     drop(listener);
     let _ = phase.send(Phase::Stopping);
     if tokio::time::timeout(options.shutdown_timeout, graceful.shutdown()).await.is_err() {
-        tracing::warn!("requests were cut off by the shutdown");
+        tracing::warn!("shutdown timeout: aborted the remaining requests");
     }
     Ok(())
 }
 
-fn is_of_the_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }

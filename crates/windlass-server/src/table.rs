@@ -1,11 +1,11 @@
-//! The list of all routes: what each one needs, and what answers it. The router, the guard and the
-//! OpenAPI document are made from this one list, so none of them can know a route that the others
-//! do not.
+//! The table of all routes with their required access and handlers. The router, the guard and the
+//! OpenAPI document are built from this table, so that they always agree.
 
 use std::collections::HashMap;
 
 use axum::Router;
 use axum::http::Method;
+use axum::routing::MethodRouter;
 use utoipa::openapi::path::Paths;
 use utoipa::openapi::{ComponentsBuilder, OpenApi, RefOr, Schema};
 use utoipa_axum::router::UtoipaMethodRouter;
@@ -14,49 +14,103 @@ use crate::app::App;
 use crate::auth::Scope;
 use crate::metrics::Labels;
 
-/// What a route needs of those who call it.
+/// The access that a route requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing.
+    /// No authentication.
     Public,
-    /// A credential with a scope.
+    /// A credential with this scope.
     Scope(Scope),
-    /// A credential with `admin` in the namespace of the server itself: what it shows is of all.
+    /// A credential with `admin` in the server's own namespace, because the route shows all
+    /// namespaces.
     Operator,
 }
 
-/// How long a route may take.
+/// Which limits apply to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// As long as any request.
+    /// The normal limits.
     Usual,
-    /// It may wait for a run's end besides.
+    /// The route may also wait for a run to end.
     Waits,
-    /// It is answered however busy the server is: whoever asks wants to know just that.
+    /// No limit on concurrent requests, so that probes work on a busy server.
     Always,
 }
 
-/// A route, as the guard knows it.
+/// A route in the table.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The method.
     pub method: Method,
-    /// The whole path, as a template.
+    /// The path template.
     pub path: String,
-    /// What it needs.
+    /// The required access.
     pub access: Access,
     pub(crate) pace: Pace,
     pub(crate) labels: Labels,
+    // The handler is not the server's own, and gets the caller's engine from the guard.
+    pub(crate) is_brought: bool,
 }
 
 impl Entry {
     fn new(method: Method, path: String, access: Access, pace: Pace) -> Self {
         let labels = Labels::new(&method, &path);
-        Self { method, path, access, pace, labels }
+        Self { method, path, access, pace, labels, is_brought: false }
     }
 }
 
-/// Routes in the making.
+/// Routes that come from outside the server: from the crate of a model, or from the program that embeds
+/// the server ([`crate::Options::routes`]). They are in the same table as all others and pass the same
+/// guard.
+///
+/// A handler takes the engine of its caller with [`crate::CallerEngine`]:
+///
+/// ```
+/// use axum::http::Method;
+/// use axum::routing::get;
+/// use windlass_server::auth::Scope;
+/// use windlass_server::{Access, CallerEngine, RouteSet};
+///
+/// async fn workers(CallerEngine(engine): CallerEngine) -> String {
+///     engine.namespace().to_string()
+/// }
+///
+/// let read = Access::Scope(Scope::Read);
+/// let routes = RouteSet::new("toys").route(read, Method::GET, "/toys", get(workers));
+/// # drop(routes);
+/// ```
+#[derive(Clone)]
+pub struct RouteSet {
+    name: &'static str,
+    routes: Vec<(Access, Method, String, MethodRouter)>,
+}
+
+impl RouteSet {
+    /// An empty set; the name is for people.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, routes: Vec::new() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Adds a handler under the base of the API, with and without a slash at the end. The handler
+    /// answers one method; its own state, if it has any, is part of it already.
+    pub fn route(
+        mut self,
+        access: Access,
+        method: Method,
+        path: &str,
+        handler: MethodRouter,
+    ) -> Self {
+        self.routes.push((access, method, path.trim_end_matches('/').to_owned(), handler));
+        self
+    }
+}
+
+/// Builds the table and the router.
 pub(crate) struct Routes {
     base: String,
     router: Router<App>,
@@ -76,12 +130,12 @@ impl Routes {
         }
     }
 
-    /// Adds the routes of one handler under the base, with and without a slash at the end.
+    /// Adds the routes of a handler below the base path, with and without a trailing slash.
     pub(crate) fn add(self, access: Access, route: UtoipaMethodRouter<App>) -> Self {
         self.add_paced(access, Pace::Usual, route)
     }
 
-    /// As [`Routes::add`], for a handler that may wait for a run's end.
+    /// Like [`Routes::add`], for a handler that may wait for a run to end.
     pub(crate) fn add_waiting(self, access: Access, route: UtoipaMethodRouter<App>) -> Self {
         self.add_paced(access, Pace::Waits, route)
     }
@@ -92,7 +146,7 @@ impl Routes {
             let bare = format!("{}{}", self.base, path.trim_end_matches('/'));
             let slashed = format!("{bare}/");
             for full in [bare, slashed] {
-                // Without a base, the index has only one spelling.
+                // Without a base path, the index has no form without a slash.
                 if full.is_empty() {
                     continue;
                 }
@@ -112,23 +166,31 @@ impl Routes {
         self
     }
 
-    /// Adds a route outside the base and outside the OpenAPI document.
+    /// Adds a set of routes from outside the server. They are not in the OpenAPI document.
+    pub(crate) fn add_set(mut self, set: &RouteSet) -> Self {
+        for (access, method, path, handler) in &set.routes {
+            let bare = format!("{}{path}", self.base);
+            for full in [format!("{bare}/"), bare] {
+                let entry = Entry::new(method.clone(), full.clone(), *access, Pace::Usual);
+                self.entries.push(Entry { is_brought: true, ..entry });
+                self.router = self.router.route(&full, handler.clone().with_state(()));
+            }
+        }
+        self
+    }
+
+    /// Adds a route outside the base path and the OpenAPI document.
     pub(crate) fn add_outside(
         self,
         access: Access,
         path: &str,
-        handler: axum::routing::MethodRouter<App>,
+        handler: MethodRouter<App>,
     ) -> Self {
         self.add_outside_paced(access, Pace::Usual, path, handler)
     }
 
-    /// As [`Routes::add_outside`], for what says how the server is, with and without a slash at the end.
-    pub(crate) fn add_probe(
-        self,
-        access: Access,
-        path: &str,
-        handler: axum::routing::MethodRouter<App>,
-    ) -> Self {
+    /// Like [`Routes::add_outside`], for probes, with and without a trailing slash.
+    pub(crate) fn add_probe(self, access: Access, path: &str, handler: MethodRouter<App>) -> Self {
         let slashed = format!("{path}/");
         self.add_outside_paced(access, Pace::Always, path, handler.clone()).add_outside_paced(
             access,
@@ -143,7 +205,7 @@ impl Routes {
         access: Access,
         pace: Pace,
         path: &str,
-        handler: axum::routing::MethodRouter<App>,
+        handler: MethodRouter<App>,
     ) -> Self {
         let (method, path) = (Method::GET, path.to_owned());
         self.router = self.router.route(&path, handler);
@@ -172,7 +234,7 @@ fn methods(item: &utoipa::openapi::PathItem) -> Vec<Method> {
     .collect()
 }
 
-/// What the guard looks routes up in. What is not in it is refused.
+/// The routes by path. The guard rejects requests that are not in it.
 pub(crate) struct Table {
     by_path: HashMap<String, Vec<Entry>>,
 }
@@ -187,12 +249,12 @@ impl Table {
     }
 
     pub(crate) fn find(&self, method: &Method, path: &str) -> Option<&Entry> {
-        // What answers GET answers HEAD.
+        // A GET route also serves HEAD.
         let method = if *method == Method::HEAD { &Method::GET } else { method };
         self.by_path.get(path)?.iter().find(|entry| entry.method == *method)
     }
 
-    /// The methods that a path takes.
+    /// The methods of a path.
     pub(crate) fn methods(&self, path: &str) -> Vec<&Method> {
         self.by_path.get(path).into_iter().flatten().map(|entry| &entry.method).collect()
     }

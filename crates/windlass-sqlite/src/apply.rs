@@ -1,19 +1,19 @@
-//! One commit: guards, then refusals, then the user's SQL, then the rows.
+//! Applies one commit: guards, then refusals, then the user's SQL, then the rows.
 //!
-//! Everything is decided by reading before anything of a commit is written, so that no savepoint
-//! is needed while all goes well. There are two exceptions. A settled step: its upsert simply does
-//! not take, which is noticed when the batch's steps are written; then the batch is undone and every
-//! commit is written by itself, with that check made first ([`Writer::careful`]). And a commit that
-//! only creates a run: its insert comes first and does not take if the run is there already.
+//! All checks read before the commit writes, so that no savepoint is needed in the normal case.
+//! There are two exceptions. The upsert of a settled step changes no row, which shows only when the
+//! steps of the batch are written; the batch is then rolled back and every commit is written in its
+//! own savepoint, with that check made first ([`Writer::check_steps_first`]). A commit that only
+//! creates a run inserts first; the insert changes no row if the run exists.
 
-mod bound;
+mod cached_bindings;
 mod counts;
 mod guards;
 mod ops;
 mod refusals;
 mod runs;
 
-pub(crate) use guards::found_again;
+pub(crate) use guards::answer_if_written;
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,49 +23,49 @@ use windlass_kernel::{
     WorkflowName,
 };
 
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{Blob, count, micros, number, span};
-use crate::user_sql::{Fence, run_statements};
+use crate::user_sql::{Sandbox, run_statements};
 
-use bound::Bound;
+use cached_bindings::CachedBindings;
 use counts::Counts;
 
-pub(crate) use runs::{HotRun, RunCache};
+pub(crate) use runs::{CachedRun, RunCache};
 
-// Rows of one INSERT, in order of what is tried. More did not help, fewer cost up to a tenth; what
-// the largest leaves over is not written one by one.
+// Rows per INSERT, in the order in which they are tried. Larger sizes did not help, smaller ones
+// cost up to a tenth. The smaller sizes are for the remainder.
 const ROWS: [usize; 3] = [32, 8, 1];
 const EVENT_COLUMNS: usize = 9;
 const STEP_COLUMNS: usize = 19;
 
-/// The one who writes: the connection, its statements, and what it knows of the rows.
+/// The write side: the connection, its statements and its caches.
 pub(crate) struct Writer<'c> {
     pub(crate) conn: &'c Connection,
-    pub(crate) fence: &'c Fence,
+    pub(crate) sandbox: &'c Sandbox,
     /// The store's clock for this batch.
     pub(crate) now: Timestamp,
     pub(crate) runs: RunCache,
-    /// Whether steps are checked by reading, because each commit stands in a savepoint of its own.
-    pub(crate) careful: bool,
-    /// Whether anybody listens for wake-ups.
-    pub(crate) heard: bool,
+    /// Whether steps are checked by reading, because each commit has its own savepoint.
+    pub(crate) check_steps_first: bool,
+    /// Whether there are listeners for wake-ups.
+    pub(crate) has_listeners: bool,
     /// Wake-ups of this batch.
     pub(crate) wakeups: HashSet<Wakeup>,
     counts: Counts,
-    updates: HashMap<u16, Bound<'c>>,
+    updates: HashMap<u16, CachedBindings<'c>>,
     run_by_key: Statement<'c>,
     run_by_name: Statement<'c>,
-    run_insert: Bound<'c>,
-    run_insert_new: Bound<'c>,
+    run_insert: CachedBindings<'c>,
+    run_insert_new: CachedBindings<'c>,
     event_inserts: Inserts<'c>,
     step_inserts: Inserts<'c>,
 }
 
-/// The same INSERT for each number of [`ROWS`].
-type Inserts<'c> = [Bound<'c>; ROWS.len()];
+/// The same INSERT for each size in [`ROWS`].
+type Inserts<'c> = [CachedBindings<'c>; ROWS.len()];
 
-/// Rows of a batch that wait to be written together, beside what they are sorted by: the keys of
-/// rows that lie about in memory are not fetched again for every comparison.
+/// Rows of a batch that are written together, with their sort keys. The keys are copied here so
+/// that sorting does not follow a pointer for every comparison.
 #[derive(Default)]
 pub(crate) struct Buffers<'b> {
     events: Vec<(u128, &'b Event)>,
@@ -83,49 +83,49 @@ impl<'b> Buffers<'b> {
 }
 
 impl<'c> Writer<'c> {
-    /// Prepares what every batch needs.
-    pub(crate) fn new(conn: &'c Connection, fence: &'c Fence) -> rusqlite::Result<Self> {
+    /// Prepares the statements that every batch needs.
+    pub(crate) fn new(conn: &'c Connection, sandbox: &'c Sandbox) -> rusqlite::Result<Self> {
         Ok(Self {
             conn,
-            fence,
+            sandbox,
             now: Timestamp::ZERO,
             runs: RunCache::default(),
-            careful: false,
-            heard: false,
+            check_steps_first: false,
+            has_listeners: false,
             wakeups: HashSet::new(),
             counts: Counts::default(),
             updates: HashMap::new(),
             run_by_key: conn.prepare(guards::BY_KEY)?,
             run_by_name: conn.prepare(guards::BY_NAME)?,
-            run_insert: Bound::prepare(conn, &ops::INSERT_RUN)?,
-            run_insert_new: Bound::prepare(conn, &ops::INSERT_RUN_IF_NEW)?,
+            run_insert: CachedBindings::prepare(conn, &ops::INSERT_RUN)?,
+            run_insert_new: CachedBindings::prepare(conn, &ops::INSERT_RUN_IF_NEW)?,
             event_inserts: inserts(conn, insert_events)?,
             step_inserts: inserts(conn, upsert_steps)?,
         })
     }
 
-    /// Writes one commit, or says why not; then nothing of it was written.
+    /// Writes one commit. On an error nothing of it was written.
     pub(crate) fn apply<'b>(
         &mut self,
         buffers: &mut Buffers<'b>,
         commit: &'b Commit,
-    ) -> Result<Committed, Fail> {
-        // A new run is looked for by inserting it, where that is the first thing that can fail.
-        let blind = if self.careful { None } else { guards::only_creates(commit) };
+    ) -> Result<Committed, UnitError> {
+        // If inserting the run is the first step that can fail, skip the read before it.
+        let insert_first = if self.check_steps_first { None } else { guards::only_creates(commit) };
         let mut deliveries = Vec::new();
-        if let Some(run) = blind {
+        if let Some(run) = insert_first {
             if !ops::create_run(self, run, true)? {
                 return match guards::check(self, commit)? {
-                    Some(conflict) => guards::repeated(self, buffers, commit, conflict),
-                    None => Err(Fail::Redo),
+                    Some(conflict) => guards::answer_conflict(self, buffers, commit, conflict),
+                    None => Err(UnitError::NeedsStepCheck),
                 };
             }
         } else {
             if let Some(conflict) = guards::check(self, commit)? {
-                return guards::repeated(self, buffers, commit, conflict);
+                return guards::answer_conflict(self, buffers, commit, conflict);
             }
             deliveries = refusals::check(self, buffers, commit)?;
-            run_statements(self.conn, self.fence, commit.user_sql())?;
+            run_statements(self.conn, self.sandbox, commit.user_sql())?;
             ops::create_runs(self, commit)?;
         }
         ops::write(self, buffers, commit, &deliveries)?;
@@ -140,8 +140,8 @@ impl<'c> Writer<'c> {
             ended = run.status.is_ended();
         }
         if let Some(key) = run_key.filter(|_| ended) {
-            // Nothing more is expected of it, and a memory of living runs stays small.
-            self.runs.forget(key);
+            // An ended run is not needed any more; removing it keeps the cache small.
+            self.runs.remove(key);
         }
         Ok(Committed {
             run_key,
@@ -153,41 +153,41 @@ impl<'c> Writer<'c> {
         })
     }
 
-    /// A run's row as far as commits need it.
+    /// The cached fields of a run's row.
     pub(crate) fn run(
         &mut self,
         key: windlass_kernel::RunKey,
-    ) -> Result<Option<&mut HotRun>, Fail> {
+    ) -> Result<Option<&mut CachedRun>, UnitError> {
         self.runs.find(self.conn, key)
     }
 
-    /// Forgets what it believed of rows that a rollback has undone.
-    pub(crate) fn forget(&mut self) {
+    /// Clears the caches after a rollback.
+    pub(crate) fn clear_caches(&mut self) {
         self.runs.clear();
         self.counts.clear();
         self.wakeups.clear();
     }
 
-    /// Counts runs that came to a status, or left it.
+    /// Counts runs that entered or left a status.
     pub(crate) fn count(&mut self, run: (&Namespace, &WorkflowName), status: RunStatus, by: i64) {
         self.counts.add(run.0, run.1, status, by);
     }
 
-    /// Notes something that listeners want to know.
+    /// Records a wake-up for the listeners.
     pub(crate) fn wake(&mut self, wakeup: impl FnOnce() -> Wakeup) {
-        if self.heard {
+        if self.has_listeners {
             self.wakeups.insert(wakeup());
         }
     }
 
-    /// A slot of a limit may have come free for something that is ready already. Nobody knows
-    /// what, so listeners look at everything.
-    pub(crate) fn freed(
+    /// Wakes all listeners if the key has a limit: a slot may be free now for a row that is ready
+    /// already, and the writer does not know which.
+    pub(crate) fn wake_limited(
         &mut self,
         namespace: &Namespace,
         key: Option<&LimitKey>,
-    ) -> Result<(), Fail> {
-        let Some(key) = key.filter(|_| self.heard) else { return Ok(()) };
+    ) -> Result<(), UnitError> {
+        let Some(key) = key.filter(|_| self.has_listeners) else { return Ok(()) };
         let sql = "SELECT 1 FROM limits WHERE namespace = ?1 AND limit_key = ?2";
         let mut limited = self.conn.prepare_cached(sql)?;
         if limited.exists(params![namespace.as_str(), key.as_str()])? {
@@ -196,14 +196,14 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    /// Writes what waits, and the counters.
-    pub(crate) fn finish(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
+    /// Writes the buffered rows and the counters.
+    pub(crate) fn finish(&mut self, buffers: &mut Buffers<'_>) -> Result<(), UnitError> {
         self.flush_events(buffers)?;
         self.flush_steps(buffers)?;
         self.flush_counts()
     }
 
-    fn flush_counts(&mut self) -> Result<(), Fail> {
+    fn flush_counts(&mut self) -> Result<(), UnitError> {
         let sql = "INSERT INTO counters (name, namespace, workflow, status, shard, value) \
                    VALUES ('runs', ?1, ?2, ?3, 0, ?4) \
                    ON CONFLICT DO UPDATE SET value = value + excluded.value";
@@ -214,32 +214,32 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    fn flush_events(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
-        // Ids rise with time: written in their order, they go to the end of their index, where
-        // SQLite neither searches nor splits pages. The index of ordinals has no end to write to,
-        // because many runs go on at once.
+    fn flush_events(&mut self, buffers: &mut Buffers<'_>) -> Result<(), UnitError> {
+        // Event ids rise with time. Written in this order they are appended to the end of their
+        // index, where SQLite neither searches nor splits pages. This does not work for the index
+        // of ordinals, because many runs are active at once.
         buffers.events.sort_unstable_by_key(|(id, _)| *id);
         insert(&mut self.event_inserts, &buffers.events, |to, (_, event)| bind_event(to, event))?;
         buffers.events.clear();
         Ok(())
     }
 
-    fn flush_steps(&mut self, buffers: &mut Buffers<'_>) -> Result<(), Fail> {
-        // A stable sort: of two writes of one step the later one stays the later one.
+    fn flush_steps(&mut self, buffers: &mut Buffers<'_>) -> Result<(), UnitError> {
+        // The sort must be stable: of two writes of one step, the later one must win.
         buffers.steps.sort_by(|(a, one), (b, other)| {
             a.cmp(b).then_with(|| one.step_key.cmp(&other.step_key))
         });
         let written =
             insert(&mut self.step_inserts, &buffers.steps, |to, (_, step)| bind_step(to, step))?;
         if written != buffers.steps.len() {
-            return Err(Fail::Redo);
+            return Err(UnitError::NeedsStepCheck);
         }
         buffers.steps.clear();
         Ok(())
     }
 }
 
-/// The run that a commit creates under a key.
+/// The run that a commit creates with this key.
 fn created(commit: &Commit, key: windlass_kernel::RunKey) -> Option<&windlass_kernel::Run> {
     commit.ops.iter().find_map(|op| match op {
         Op::CreateRun(run) if run.run_key == key => Some(&**run),
@@ -247,12 +247,12 @@ fn created(commit: &Commit, key: windlass_kernel::RunKey) -> Option<&windlass_ke
     })
 }
 
-/// The sequence number of a message that is in a mailbox.
+/// The sequence number of a message in a mailbox.
 fn message_seq(
     conn: &Connection,
     run_key: windlass_kernel::RunKey,
     message_id: &windlass_kernel::MessageId,
-) -> Result<Option<u64>, Fail> {
+) -> Result<Option<u64>, UnitError> {
     let sql = "SELECT seq FROM messages WHERE run_key = ?1 AND message_id = ?2";
     let mut find = conn.prepare_cached(sql)?;
     let key = Blob(run_key.as_bytes());
@@ -260,18 +260,18 @@ fn message_seq(
     Ok(seq.optional()?)
 }
 
-// On an error the caller rolls back, so a statement need not be able to undo itself: OR FAIL saves
-// SQLite the journal for that.
+// On an error the caller rolls back, so the statement need not undo itself. OR FAIL saves SQLite
+// the statement journal.
 fn insert_events(rows: usize) -> String {
     let columns = crate::rows::EVENT;
-    format!("INSERT OR FAIL INTO events ({columns}) VALUES {}", places(EVENT_COLUMNS, rows))
+    format!("INSERT OR FAIL INTO events ({columns}) VALUES {}", placeholders(EVENT_COLUMNS, rows))
 }
 
 fn upsert_steps(rows: usize) -> String {
     let columns = crate::rows::STEP;
-    let places = places(STEP_COLUMNS, rows);
+    let values = placeholders(STEP_COLUMNS, rows);
     format!(
-        "INSERT OR FAIL INTO steps ({columns}) VALUES {places} \
+        "INSERT OR FAIL INTO steps ({columns}) VALUES {values} \
          ON CONFLICT (run_key, step_key) DO UPDATE SET status = excluded.status, \
          attempt = excluded.attempt, attempts_max = excluded.attempts_max, \
          timeout_us = excluded.timeout_us, due_at = excluded.due_at, \
@@ -284,21 +284,21 @@ fn upsert_steps(rows: usize) -> String {
     )
 }
 
-fn places(columns: usize, rows: usize) -> String {
+fn placeholders(columns: usize, rows: usize) -> String {
     let row = format!("({})", vec!["?"; columns].join(", "));
     vec![row; rows].join(", ")
 }
 
 fn inserts(conn: &Connection, sql: fn(usize) -> String) -> rusqlite::Result<Inserts<'_>> {
-    let [many, some, one] = ROWS.map(|rows| Bound::prepare(conn, &sql(rows)));
+    let [many, some, one] = ROWS.map(|rows| CachedBindings::prepare(conn, &sql(rows)));
     Ok([many?, some?, one?])
 }
 
-// As many rows at a time as there are statements for; says how many rows were written.
+// Uses the largest statement that fits. Returns how many rows were written.
 fn insert<T>(
     statements: &mut Inserts<'_>,
     mut rows: &[T],
-    bind: impl Fn(&mut Bound<'_>, &T) -> rusqlite::Result<()>,
+    bind: impl Fn(&mut CachedBindings<'_>, &T) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<usize> {
     let mut written = 0;
     for (statement, size) in statements.iter_mut().zip(ROWS) {
@@ -315,7 +315,7 @@ fn insert<T>(
     Ok(written)
 }
 
-fn bind_event(to: &mut Bound<'_>, event: &Event) -> rusqlite::Result<()> {
+fn bind_event(to: &mut CachedBindings<'_>, event: &Event) -> rusqlite::Result<()> {
     to.bytes(event.run_key.as_bytes())?;
     to.number(number(event.ordinal))?;
     to.bytes(event.event_id.as_bytes())?;
@@ -327,11 +327,11 @@ fn bind_event(to: &mut Bound<'_>, event: &Event) -> rusqlite::Result<()> {
     to.bytes(event.hash.as_bytes())
 }
 
-fn bind_step(to: &mut Bound<'_>, step: &Step) -> rusqlite::Result<()> {
+fn bind_step(to: &mut CachedBindings<'_>, step: &Step) -> rusqlite::Result<()> {
     to.bytes(step.run_key.as_bytes())?;
     to.text(step.step_key.as_str())?;
     to.name(&step.name)?;
-    to.name(&step.kind)?;
+    to.name(step.kind.as_str())?;
     to.name(step.status.as_str())?;
     to.number(number(step.position))?;
     to.number(step.attempt)?;

@@ -1,4 +1,4 @@
-//! The committer: the one thread that writes, in batches, and what becomes of a batch that fails.
+//! The committer: the single writer thread, its batches, and the handling of batches that fail.
 
 mod checkpoint;
 mod units;
@@ -14,21 +14,22 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{ffi, params};
 use windlass_kernel::{
-    Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorKind, Timestamp, Wakeup,
+    Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorCode, ErrorKind, Timestamp,
+    Wakeup,
 };
 
-use crate::apply::{Buffers, Writer, found_again};
-use crate::error::{self, Fail};
-use crate::load::Near;
+use crate::apply::{Buffers, Writer, answer_if_written};
+use crate::error::{self, UnitError};
+use crate::load::LocalReader;
 use crate::options::Options;
 use crate::schema::{self, Opened};
-use crate::user_sql::Fence;
-use crate::wake::Bell;
+use crate::user_sql::Sandbox;
+use crate::wake::WakeNotifier;
 
-use checkpoint::{Checkpointer, Log};
-use units::{Answers, CallOf, Outcome, Unit};
+use checkpoint::{Checkpointer, WalSize};
+use units::{CallOf, Outcome, Replier, Unit};
 
-/// The store's clock: the system's, but never behind the last commit.
+/// The store's clock: the system clock, but never before the last commit.
 pub(crate) struct StoreClock {
     source: Clock,
     last: AtomicI64,
@@ -46,13 +47,13 @@ impl StoreClock {
     }
 }
 
-/// Where calls that write are left.
+/// The handle to the writer thread.
 pub(crate) struct Committer {
     queue: Sender<Job>,
     closed: Arc<AtomicBool>,
 }
 
-/// What is left for the writer.
+/// An item in the writer's queue.
 enum Job {
     Unit(Unit),
     Close(oneshot::Sender<()>),
@@ -64,38 +65,40 @@ impl Committer {
         opened: Opened,
         options: &Options,
         clock: Arc<StoreClock>,
-        bell: Bell,
-        near: Near,
+        notifier: WakeNotifier,
+        local_reader: LocalReader,
     ) -> Result<(Committer, JoinHandle<()>), Error> {
         let (queue, jobs) = unbounded();
         let closed = Arc::new(AtomicBool::new(false));
         let state = closed.clone();
         let options = options.clone();
         let thread = schema::spawn("windlass-sqlite", move || {
-            let closed = Closing { closed: state, jobs: jobs.clone() };
+            let closed = CloseGuard { closed: state, jobs: jobs.clone() };
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                write_batches(opened, &options, &clock, &bell, &near, &jobs)
+                write_batches(opened, &options, &clock, &notifier, &local_reader, &jobs)
             }));
             match ended {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "the store closes"),
-                Err(_) => tracing::error!("the store's writer panicked; the store closes"),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the writer thread failed; the store is closed")
+                }
+                Err(_) => tracing::error!("the writer thread panicked; the store is closed"),
             }
             drop(closed);
         })?;
         Ok((Committer { queue, closed }, thread))
     }
 
-    /// Starts a thread that keeps the lock and refuses whatever is left for it.
-    pub(crate) fn idle(opened: Opened) -> Result<(Committer, JoinHandle<()>), Error> {
+    /// Starts a thread that keeps the file lock and refuses all writes.
+    pub(crate) fn start_read_only(opened: Opened) -> Result<(Committer, JoinHandle<()>), Error> {
         let (queue, jobs) = unbounded();
         let closed = Arc::new(AtomicBool::new(false));
-        let closing = Closing { closed: closed.clone(), jobs: jobs.clone() };
+        let closing = CloseGuard { closed: closed.clone(), jobs: jobs.clone() };
         let thread = schema::spawn("windlass-sqlite", move || {
             let mut done = None;
             for job in jobs {
                 match job {
-                    Job::Unit(unit) => unit.refuse(&error::inspected()),
+                    Job::Unit(unit) => unit.refuse(&error::read_only()),
                     Job::Close(reply) => {
                         done = Some(reply);
                         break;
@@ -110,42 +113,42 @@ impl Committer {
         Ok((Committer { queue, closed }, thread))
     }
 
-    /// Leaves commits; the receiver is cancelled if the writer dies on them.
+    /// Enqueues commits. The receiver is cancelled if the writer thread dies before it answers.
     pub(crate) fn commit(
         &self,
         commits: Vec<Commit>,
     ) -> Result<oneshot::Receiver<CommitResults>, Error> {
         let user_sql = commits.iter().any(|commit| commit.user_sql().next().is_some());
         let (reply, answer) = oneshot::channel();
-        self.leave(Job::Unit(Unit::Commits { commits, user_sql, reply }))?;
+        self.enqueue(Job::Unit(Unit::Commits { commits, user_sql, reply }))?;
         Ok(answer)
     }
 
-    /// Leaves another call.
+    /// Enqueues another call.
     pub(crate) fn call<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send + 'static,
+        work: impl FnMut(&mut Writer<'_>) -> Result<T, UnitError> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         let call = CallOf { work, result: None, reply: Some(reply) };
-        self.leave(Job::Unit(Unit::Call(RefCell::new(Box::new(call)))))?;
+        self.enqueue(Job::Unit(Unit::Call(RefCell::new(Box::new(call)))))?;
         Ok(answer)
     }
 
-    /// Asks the writer to end after what was left before.
+    /// Asks the writer to stop after all calls that were enqueued before.
     pub(crate) fn close(&self) -> Option<oneshot::Receiver<()>> {
         let (reply, done) = oneshot::channel();
-        let left = self.leave(Job::Close(reply));
+        let enqueued = self.enqueue(Job::Close(reply));
         self.closed.store(true, Ordering::Release);
-        left.ok().map(|()| done)
+        enqueued.ok().map(|()| done)
     }
 
-    /// Whether the writer takes no more calls.
+    /// Whether the writer accepts no more calls.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn leave(&self, job: Job) -> Result<(), Error> {
+    fn enqueue(&self, job: Job) -> Result<(), Error> {
         if self.closed.load(Ordering::Acquire) {
             return Err(error::closed());
         }
@@ -153,13 +156,13 @@ impl Committer {
     }
 }
 
-// However the writer ends, those who wait in its queue get an answer, and later ones find it closed.
-struct Closing {
+// However the writer thread ends, this answers the calls in its queue and refuses later ones.
+struct CloseGuard {
     closed: Arc<AtomicBool>,
     jobs: Receiver<Job>,
 }
 
-impl Drop for Closing {
+impl Drop for CloseGuard {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         for job in self.jobs.try_iter() {
@@ -175,30 +178,30 @@ fn write_batches(
     opened: Opened,
     options: &Options,
     clock: &StoreClock,
-    bell: &Bell,
-    near: &Near,
+    notifier: &WakeNotifier,
+    local_reader: &LocalReader,
     jobs: &Receiver<Job>,
 ) -> Result<(), Error> {
     let Opened { mut conn, path, lock, .. } = opened;
-    let log = Log::watch(&mut conn)?;
-    let fence = Fence::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
+    let log = WalSize::watch(&mut conn)?;
+    let sandbox = Sandbox::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
     let checkpointer = Checkpointer::start(path)?;
-    let answers = Answers::start()?;
-    let writer = Writer::new(&conn, &fence).map_err(error::sql)?;
+    let replier = Replier::start()?;
+    let writer = Writer::new(&conn, &sandbox).map_err(error::sql)?;
     let mut batcher = Batcher {
         writer,
         clock,
-        bell,
-        near,
+        notifier,
+        local_reader,
         options,
         seen_version: None,
         log,
         checkpointer,
-        answers,
+        replier,
     };
     let closing = batcher.run(jobs);
     drop(batcher);
-    drop(fence);
+    drop(sandbox);
     let closed = conn.close().map_err(|(_, error)| error::sql(error));
     drop(lock);
     if let Some(reply) = closing? {
@@ -210,14 +213,14 @@ fn write_batches(
 struct Batcher<'c> {
     writer: Writer<'c>,
     clock: &'c StoreClock,
-    bell: &'c Bell,
-    near: &'c Near,
+    notifier: &'c WakeNotifier,
+    local_reader: &'c LocalReader,
     options: &'c Options,
-    // What SQLite calls the state of the file as far as others changed it.
+    // SQLite's `data_version`, which changes when another connection writes to the file.
     seen_version: Option<i64>,
-    log: Log,
+    log: WalSize,
     checkpointer: Checkpointer,
-    answers: Answers,
+    replier: Replier,
 }
 
 impl<'c> Batcher<'c> {
@@ -257,29 +260,32 @@ impl<'c> Batcher<'c> {
 
     fn write(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
         self.writer.now = self.clock.now();
-        self.writer.heard = self.bell.is_heard();
+        self.writer.has_listeners = self.notifier.has_listeners();
         if batch[0].has_user_sql() {
-            return self.write_apart(batch);
+            return self.write_user_sql(batch);
         }
-        let written = match self.together(&batch) {
-            Err(fail) if !fail.is_fatal() && !fail.is_everybodys() => self.one_by_one(&batch),
+        let written = match self.write_together(&batch) {
+            Err(error) if !error.is_fatal() && !error.affects_batch() => {
+                self.write_with_savepoints(&batch)
+            }
             other => other,
         };
         match written {
             Ok(outcomes) => {
-                self.ring();
-                self.answers.give(batch.into_iter().zip(outcomes).collect());
+                self.notify_listeners();
+                self.replier.send(batch.into_iter().zip(outcomes).collect());
                 Ok(())
             }
-            Err(Broken::Lost(error)) => {
-                // What is on the disk is not known; the same commits sent to the next opener tell.
+            Err(BatchError::Lost(error)) => {
+                // Whether the commits are on disk is unknown. The senders find out by sending them
+                // again after the store is reopened.
                 for unit in batch {
                     unit.refuse(&error);
                 }
                 Err(error)
             }
-            Err(Broken::Fail(fail)) => {
-                let error = fail.into_error();
+            Err(BatchError::Failed(error)) => {
+                let error = error.into_error();
                 for unit in batch {
                     unit.refuse(&error);
                 }
@@ -288,8 +294,8 @@ impl<'c> Batcher<'c> {
         }
     }
 
-    // The way of nearly every batch: all in one transaction, no savepoints.
-    fn together(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Broken> {
+    // The normal case: all units in one transaction without savepoints.
+    fn write_together(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, BatchError> {
         self.begin()?;
         let before = self.writer.conn.total_changes();
         let done = self.units(batch);
@@ -298,14 +304,14 @@ impl<'c> Batcher<'c> {
                 self.commit(before)?;
                 Ok(outcomes)
             }
-            Err(fail) => {
+            Err(error) => {
                 self.rollback()?;
-                Err(Broken::Fail(fail))
+                Err(BatchError::Failed(error))
             }
         }
     }
 
-    fn units(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Fail> {
+    fn units(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, UnitError> {
         let mut buffers = Buffers::default();
         let mut outcomes = Vec::with_capacity(batch.len());
         for unit in batch {
@@ -327,62 +333,63 @@ impl<'c> Batcher<'c> {
         Ok(outcomes)
     }
 
-    // After something in the batch failed: each in a savepoint, so that it fails alone.
-    fn one_by_one(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, Broken> {
-        let mut spoilers = Spoilers::new();
+    // Used after a unit of the batch failed: each commit gets a savepoint, so that it fails
+    // separately.
+    fn write_with_savepoints(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, BatchError> {
+        let mut poisoned = PoisonedCommits::new();
         loop {
-            if let Some(outcomes) = self.savepoints(batch, &mut spoilers)? {
+            if let Some(outcomes) = self.try_savepoints(batch, &mut poisoned)? {
                 return Ok(outcomes);
             }
         }
     }
 
-    // Nothing if one of them ended the transaction that was everybody's: then it is among the
-    // spoilers, and the others are written without it.
-    fn savepoints(
+    // Returns `None` if the failure of one commit ended the transaction of the whole batch. That
+    // commit is now in `poisoned`, and the caller tries again without it.
+    fn try_savepoints(
         &mut self,
         batch: &[Unit],
-        spoilers: &mut Spoilers,
-    ) -> Result<Option<Vec<Outcome>>, Broken> {
+        poisoned: &mut PoisonedCommits,
+    ) -> Result<Option<Vec<Outcome>>, BatchError> {
         self.begin()?;
         let before = self.writer.conn.total_changes();
-        self.writer.careful = true;
+        self.writer.check_steps_first = true;
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut failed = None;
         for (index, unit) in batch.iter().enumerate() {
-            match self.unit_alone(unit, index, spoilers) {
+            match self.apply_unit(unit, index, poisoned) {
                 Ok(outcome) => outcomes.push(outcome),
-                Err((n, fail)) => {
-                    failed = Some(((index, n), fail));
+                Err((n, error)) => {
+                    failed = Some(((index, n), error));
                     break;
                 }
             }
         }
-        self.writer.careful = false;
-        let Some((place, fail)) = failed else {
+        self.writer.check_steps_first = false;
+        let Some((position, error)) = failed else {
             self.commit(before)?;
             return Ok(Some(outcomes));
         };
         let has_ended = self.writer.conn.is_autocommit();
         self.rollback()?;
-        if fail.is_everybodys() || !has_ended {
-            return Err(Broken::Fail(fail));
+        if error.affects_batch() || !has_ended {
+            return Err(BatchError::Failed(error));
         }
-        spoilers.insert(place, fail.into_commit_error());
+        poisoned.insert(position, error.into_commit_error());
         Ok(None)
     }
 
-    fn unit_alone(
+    fn apply_unit(
         &mut self,
         unit: &Unit,
         index: usize,
-        spoilers: &Spoilers,
-    ) -> Result<Outcome, (usize, Fail)> {
+        poisoned: &PoisonedCommits,
+    ) -> Result<Outcome, (usize, UnitError)> {
         match unit {
             Unit::Commits { commits, .. } => {
                 let mut results = Vec::with_capacity(commits.len());
                 for (n, commit) in commits.iter().enumerate() {
-                    if let Some(error) = spoilers.get(&(index, n)) {
+                    if let Some(error) = poisoned.get(&(index, n)) {
                         results.push(Err(error.clone()));
                         continue;
                     }
@@ -392,19 +399,19 @@ impl<'c> Batcher<'c> {
                         writer.finish(&mut buffers)?;
                         Ok(committed)
                     });
-                    let written = written.map_err(|fail| (n, fail))?;
+                    let written = written.map_err(|error| (n, error))?;
                     let written = match written {
-                        Err(Fail::Sql(error)) if commit.is_unguarded() => {
-                            let found = found_again(&mut self.writer, commit);
-                            found.map_err(|fail| (n, fail))?.ok_or(Fail::Sql(error))
+                        Err(UnitError::Sql(error)) if commit.is_unguarded() => {
+                            let found = answer_if_written(&mut self.writer, commit);
+                            found.map_err(|error| (n, error))?.ok_or(UnitError::Sql(error))
                         }
                         other => other,
                     };
-                    results.push(written.map_err(Fail::into_commit_error));
+                    results.push(written.map_err(UnitError::into_commit_error));
                 }
                 Ok(Outcome::Commits(results))
             }
-            Unit::Call(_) if let Some(error) = spoilers.get(&(index, 0)) => {
+            Unit::Call(_) if let Some(error) = poisoned.get(&(index, 0)) => {
                 let error = Error::new(error.kind(), error.code(), error.to_string());
                 Ok(Outcome::Call(Err(error)))
             }
@@ -413,38 +420,38 @@ impl<'c> Batcher<'c> {
                     call.borrow_mut().run(writer)?;
                     writer.finish(&mut Buffers::default())
                 });
-                let written = written.map_err(|fail| (0, fail))?;
-                Ok(Outcome::Call(written.map_err(Fail::into_error)))
+                let written = written.map_err(|error| (0, error))?;
+                Ok(Outcome::Call(written.map_err(UnitError::into_error)))
             }
         }
     }
 
-    // The outer error is everybody's, the inner one only of what was tried.
+    // The outer error affects the whole batch, the inner one only this unit.
     fn in_savepoint<T>(
         &mut self,
-        work: impl FnOnce(&mut Writer<'c>) -> Result<T, Fail>,
-    ) -> Result<Result<T, Fail>, Fail> {
+        work: impl FnOnce(&mut Writer<'c>) -> Result<T, UnitError>,
+    ) -> Result<Result<T, UnitError>, UnitError> {
         let conn = self.writer.conn;
         conn.prepare_cached("SAVEPOINT one")?.execute([])?;
         let wakeups = std::mem::take(&mut self.writer.wakeups);
         let done = work(&mut self.writer);
-        if let Err(fail) = done {
-            if fail.is_everybodys() || conn.is_autocommit() {
-                return Err(fail);
+        if let Err(error) = done {
+            if error.affects_batch() || conn.is_autocommit() {
+                return Err(error);
             }
             conn.prepare_cached("ROLLBACK TO one")?.execute([])?;
             conn.prepare_cached("RELEASE one")?.execute([])?;
-            self.writer.forget();
+            self.writer.clear_caches();
             self.writer.wakeups = wakeups;
-            return Ok(Err(fail));
+            return Ok(Err(error));
         }
         conn.prepare_cached("RELEASE one")?.execute([])?;
         self.writer.wakeups.extend(wakeups);
         Ok(done)
     }
 
-    // A call with user SQL in it: each commit in a transaction of its own, in order.
-    fn write_apart(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
+    // A call with user SQL: each commit has its own transaction, in order.
+    fn write_user_sql(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
         for unit in batch {
             let Unit::Commits { commits, reply, .. } = unit else { continue };
             let mut results = Vec::with_capacity(commits.len());
@@ -454,14 +461,14 @@ impl<'c> Batcher<'c> {
                     results.push(Err(error::commit_error(error::closed())));
                     continue;
                 }
-                results.push(match self.alone(commit) {
+                results.push(match self.write_one(commit) {
                     Ok(committed) => {
-                        self.ring();
+                        self.notify_listeners();
                         Ok(committed)
                     }
-                    Err(Broken::Fail(fail)) => Err(fail.into_commit_error()),
-                    Err(Broken::Lost(error)) => {
-                        let answer = error::commit_error(error::again(&error));
+                    Err(BatchError::Failed(error)) => Err(error.into_commit_error()),
+                    Err(BatchError::Lost(error)) => {
+                        let answer = error::commit_error(error::copy(&error));
                         lost = Some(error);
                         Err(answer)
                     }
@@ -475,40 +482,45 @@ impl<'c> Batcher<'c> {
         Ok(())
     }
 
-    fn alone(&mut self, commit: &Commit) -> Result<Committed, Broken> {
+    fn write_one(&mut self, commit: &Commit) -> Result<Committed, BatchError> {
         self.begin()?;
         let before = self.writer.conn.total_changes();
-        self.writer.careful = true;
+        self.writer.check_steps_first = true;
         let mut buffers = Buffers::default();
         let done = self.writer.apply(&mut buffers, commit);
         let done = done.and_then(|committed| {
             self.writer.finish(&mut buffers)?;
             Ok(committed)
         });
-        self.writer.careful = false;
+        self.writer.check_steps_first = false;
         match done {
             Ok(committed) => match self.commit(before) {
-                // A deferred constraint of the user's tables speaks up only now.
-                Err(Broken::Fail(Fail::Sql(error))) if !error::is_environment(&error) => {
+                // A deferred constraint of the user's tables fails only at COMMIT.
+                Err(BatchError::Failed(UnitError::Sql(error)))
+                    if !error::is_environment(&error) =>
+                {
                     let unique = error::is_unique(&error);
                     let message = error.to_string();
-                    Err(Broken::Fail(Fail::Answer(CommitError::UserSql { unique, message })))
+                    Err(BatchError::Failed(UnitError::Commit(CommitError::UserSql {
+                        unique,
+                        message,
+                    })))
                 }
                 other => other.map(|()| committed),
             },
-            Err(fail) => {
+            Err(error) => {
                 self.rollback()?;
-                Err(Broken::Fail(fail))
+                Err(BatchError::Failed(error))
             }
         }
     }
 
-    fn begin(&mut self) -> Result<(), Broken> {
+    fn begin(&mut self) -> Result<(), BatchError> {
         let conn = self.writer.conn;
         conn.prepare_cached("BEGIN IMMEDIATE")
             .and_then(|mut s| s.execute([]))
-            .map_err(Fail::Sql)?;
-        // Somebody with a SQL prompt may have changed rows that the writer remembers.
+            .map_err(UnitError::Sql)?;
+        // Another connection (a SQL prompt) may have changed rows that the writer has cached.
         let version = conn
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut s| s.query_row([], |row| row.get(0)));
@@ -522,16 +534,17 @@ impl<'c> Batcher<'c> {
             }
             Err(error) => {
                 self.rollback()?;
-                Err(Broken::Fail(Fail::Sql(error)))
+                Err(BatchError::Failed(UnitError::Sql(error)))
             }
         }
     }
 
-    // Makes the batch durable. On an error nothing of it is left, unless it is `Broken::Lost`.
-    fn commit(&mut self, changes_before: u64) -> Result<(), Broken> {
+    // Makes the batch durable. On an error nothing of it was written, except for
+    // `BatchError::Lost`.
+    fn commit(&mut self, changes_before: u64) -> Result<(), BatchError> {
         let conn = self.writer.conn;
         let done = || -> rusqlite::Result<()> {
-            // What only looked leaves no trace, and costs no sync.
+            // A batch that changed nothing writes nothing, so it needs no sync.
             let wrote = conn.total_changes() != changes_before;
             if wrote {
                 let sql = "UPDATE meta SET value = MAX(value, ?1) WHERE name = 'clock'";
@@ -543,30 +556,30 @@ impl<'c> Batcher<'c> {
             }
             conn.prepare_cached("COMMIT")?.execute([])?;
             if wrote {
-                self.near.wrote();
+                self.local_reader.note_commit();
             }
             Ok(())
         };
         match done() {
             Ok(()) => Ok(()),
             Err(error) if error::is_unsynced(&error) => {
-                let message = "the disk did not confirm a commit; the store closes, and whether \
-                               the commit is there will be known when it is opened again";
-                let error =
-                    Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message).with_source(error);
-                Err(Broken::Lost(error))
+                let message = "the disk did not confirm a commit, so the store is closed; reopen it \
+                               to find out whether the commit was written";
+                let error = Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)
+                    .with_source(error);
+                Err(BatchError::Lost(error))
             }
             Err(error) => {
                 self.rollback()?;
-                Err(Broken::Fail(Fail::Sql(error)))
+                Err(BatchError::Failed(UnitError::Sql(error)))
             }
         }
     }
 
-    fn rollback(&mut self) -> Result<(), Broken> {
-        self.writer.forget();
+    fn rollback(&mut self) -> Result<(), BatchError> {
+        self.writer.clear_caches();
         let conn = self.writer.conn;
-        // Some errors have rolled back already.
+        // SQLite rolls back by itself after some errors.
         if conn.is_autocommit() {
             return Ok(());
         }
@@ -575,27 +588,29 @@ impl<'c> Batcher<'c> {
             Ok(_) => Ok(()),
             Err(_) if conn.is_autocommit() => Ok(()),
             Err(error) => {
-                let message = "a transaction can neither be committed nor undone; the store closes";
-                let error = Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message)
-                    .with_source(error);
-                Err(Broken::Lost(error))
+                let message = "cannot commit or roll back a transaction; the store is closed";
+                let error =
+                    Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message)
+                        .with_source(error);
+                Err(BatchError::Lost(error))
             }
         }
     }
 
-    fn ring(&mut self) {
+    fn notify_listeners(&mut self) {
         let wakeups: Vec<Wakeup> = self.writer.wakeups.drain().collect();
-        self.bell.ring(wakeups);
+        self.notifier.notify(wakeups);
     }
 
-    // The log's pages are copied into the database by another thread while commits go on; what
-    // came in meanwhile is then copied here, so that the log can begin anew.
+    // Another thread copies the pages of the log into the database while commits continue. When it
+    // is done, this copies the pages that were added since, so that the log can restart at its
+    // beginning.
     fn checkpoint(&mut self) {
         let size = self.log.bytes();
         if size < self.options.wal_bytes_soft {
             return;
         }
-        self.near.let_go();
+        self.local_reader.end_snapshots();
         let done = self.checkpointer.is_done();
         if done || size >= self.options.wal_bytes_hard {
             let sql = "PRAGMA wal_checkpoint(PASSIVE)";
@@ -604,57 +619,59 @@ impl<'c> Batcher<'c> {
                 .conn
                 .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
             match copied {
-                // A reader may hold on to an old page: then once more, later.
+                // If a reader still needs an old page, try again later.
                 Ok((all, copied)) if all == copied => {
-                    // Those that still need the log would keep it from beginning anew.
-                    self.near.let_go();
-                    self.log.restarts();
+                    // A reader that still uses the log prevents its restart.
+                    self.local_reader.end_snapshots();
+                    self.log.reset();
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a checkpoint failed; the log grows"),
+                Err(error) => {
+                    tracing::warn!(%error, "checkpoint failed; the write-ahead log keeps growing")
+                }
             }
         } else {
-            self.checkpointer.ask();
+            self.checkpointer.request();
         }
     }
 }
 
-/// Commits (by unit, and place in it) whose failure ended a transaction, and their answer.
-type Spoilers = HashMap<(usize, usize), CommitError>;
+/// Commits whose failure ended a transaction, by unit and index in the unit, with their answers.
+type PoisonedCommits = HashMap<(usize, usize), CommitError>;
 
-/// A batch of which nothing was written, or of which nobody knows.
-enum Broken {
-    Fail(Fail),
+/// The error of a batch: nothing was written, or the result is unknown.
+enum BatchError {
+    Failed(UnitError),
     Lost(Error),
 }
 
-impl From<Fail> for Broken {
-    fn from(fail: Fail) -> Self {
-        Broken::Fail(fail)
+impl From<UnitError> for BatchError {
+    fn from(error: UnitError) -> Self {
+        BatchError::Failed(error)
     }
 }
 
-impl Broken {
+impl BatchError {
     fn is_fatal(&self) -> bool {
-        matches!(self, Broken::Lost(_))
+        matches!(self, BatchError::Lost(_))
     }
 
-    fn is_everybodys(&self) -> bool {
-        matches!(self, Broken::Fail(fail) if fail.is_everybodys())
+    fn affects_batch(&self) -> bool {
+        matches!(self, BatchError::Failed(error) if error.affects_batch())
     }
 }
 
 impl Writer<'_> {
-    // A commit that does not hold is an answer; anything else is the batch's affair.
+    // A commit error is the answer of that commit. Any other error fails the batch.
     fn apply_or_answer<'b>(
         &mut self,
         buffers: &mut Buffers<'b>,
         commit: &'b Commit,
-    ) -> Result<Result<Committed, CommitError>, Fail> {
+    ) -> Result<Result<Committed, CommitError>, UnitError> {
         match self.apply(buffers, commit) {
             Ok(committed) => Ok(Ok(committed)),
-            Err(Fail::Answer(error)) => Ok(Err(error)),
-            Err(fail) => Err(fail),
+            Err(UnitError::Commit(error)) => Ok(Err(error)),
+            Err(error) => Err(error),
         }
     }
 }

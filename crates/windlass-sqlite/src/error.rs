@@ -1,78 +1,84 @@
-//! What SQLite's errors mean to a caller, and how far one reaches in a batch.
+//! Converts SQLite errors, and tells whether an error affects one unit or the whole batch.
 
 use std::sync::Arc;
 
-use rusqlite::ErrorCode;
+use rusqlite::ErrorCode as SqliteCode;
 use rusqlite::ffi;
-use windlass_kernel::{CommitError, Error, ErrorKind};
+use windlass_kernel::{CommitError, Error, ErrorCode, ErrorKind};
 
-/// Why one unit of a batch did not go through.
+/// The error of one unit of a batch.
 #[derive(Debug)]
-pub(crate) enum Fail {
+pub(crate) enum UnitError {
     /// The answer to a commit of which nothing was written.
-    Answer(CommitError),
-    /// A statement failed; what was written before it has to be undone.
+    Commit(CommitError),
+    /// A statement failed. The statements before it must be rolled back.
     Sql(rusqlite::Error),
-    /// A stored row does not read, or the like.
+    /// Another error, such as a damaged row.
     Kernel(Error),
-    /// The batch was written without a check that now proves necessary: undo, and go one by one.
-    Redo,
+    /// A step may be settled, which the batch did not check. Roll back and write each commit with
+    /// that check.
+    NeedsStepCheck,
 }
 
-impl From<rusqlite::Error> for Fail {
+impl From<rusqlite::Error> for UnitError {
     fn from(error: rusqlite::Error) -> Self {
-        Fail::Sql(error)
+        UnitError::Sql(error)
     }
 }
 
-impl From<Error> for Fail {
+impl From<Error> for UnitError {
     fn from(error: Error) -> Self {
-        Fail::Kernel(error)
+        UnitError::Kernel(error)
     }
 }
 
-impl From<CommitError> for Fail {
+impl From<CommitError> for UnitError {
     fn from(error: CommitError) -> Self {
-        Fail::Answer(error)
+        UnitError::Commit(error)
     }
 }
 
-impl Fail {
-    /// Whether it is about the disk or the machine, so that trying the others makes no sense.
-    pub(crate) fn is_everybodys(&self) -> bool {
-        matches!(self, Fail::Sql(error) if is_environment(error))
+impl UnitError {
+    /// Whether the error is about the disk or the machine, so that the other units would fail too.
+    pub(crate) fn affects_batch(&self) -> bool {
+        matches!(self, UnitError::Sql(error) if is_environment(error))
     }
 
-    /// The error of a call that is not a commit.
+    /// Converts to the error of a call that is not a commit.
     pub(crate) fn into_error(self) -> Error {
         match self {
-            Fail::Answer(error) => {
-                Error::new(ErrorKind::Internal, "INTERNAL", "a call was answered as a commit")
-                    .with_source(error)
-            }
-            Fail::Sql(error) => sql(error),
-            Fail::Kernel(error) => error,
-            Fail::Redo => {
-                Error::new(ErrorKind::Internal, "INTERNAL", "a careful write asked for more care")
-            }
+            UnitError::Commit(error) => Error::new(
+                ErrorKind::Internal,
+                ErrorCode::Internal,
+                "a call failed with the error of a commit",
+            )
+            .with_source(error),
+            UnitError::Sql(error) => sql(error),
+            UnitError::Kernel(error) => error,
+            UnitError::NeedsStepCheck => Error::new(
+                ErrorKind::Internal,
+                ErrorCode::Internal,
+                "a step was settled after it was checked",
+            ),
         }
     }
 
-    /// The answer to the commit that it happened to.
+    /// Converts to the answer of a commit.
     pub(crate) fn into_commit_error(self) -> CommitError {
         match self {
-            Fail::Answer(error) => error,
+            UnitError::Commit(error) => error,
             other => commit_error(other.into_error()),
         }
     }
 }
 
-/// The answer to a commit that failed with this error and left nothing behind.
+/// The answer to a commit that failed with this error and wrote nothing.
 pub(crate) fn commit_error(error: Error) -> CommitError {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Closed => CommitError::Unavailable(Arc::new(error)),
         ErrorKind::Unknown => CommitError::Unknown(Arc::new(error)),
-        // Damage included: sending it again does not help, and the kind says what it is.
+        // This includes damage: sending the commit again does not help, and the kind tells damage
+        // apart.
         _ => CommitError::Invalid(Arc::new(error)),
     }
 }
@@ -81,14 +87,14 @@ pub(crate) fn commit_error(error: Error) -> CommitError {
 pub(crate) fn is_environment(error: &rusqlite::Error) -> bool {
     let Some(code) = error.sqlite_error() else { return false };
     match code.code {
-        ErrorCode::DiskFull
-        | ErrorCode::OutOfMemory
-        | ErrorCode::ReadOnly
-        | ErrorCode::DatabaseBusy
-        | ErrorCode::CannotOpen
-        | ErrorCode::FileLockingProtocolFailed => true,
-        // A sector that does not read is about whoever needs it.
-        ErrorCode::SystemIoFailure => !matches!(
+        SqliteCode::DiskFull
+        | SqliteCode::OutOfMemory
+        | SqliteCode::ReadOnly
+        | SqliteCode::DatabaseBusy
+        | SqliteCode::CannotOpen
+        | SqliteCode::FileLockingProtocolFailed => true,
+        // An unreadable sector affects only the calls that need it.
+        SqliteCode::SystemIoFailure => !matches!(
             code.extended_code,
             ffi::SQLITE_IOERR_READ | ffi::SQLITE_IOERR_SHORT_READ | ffi::SQLITE_IOERR_CORRUPTFS
         ),
@@ -96,7 +102,7 @@ pub(crate) fn is_environment(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// Whether an error of COMMIT leaves open what is on the disk.
+/// Whether it is unknown after this error of COMMIT what is on disk.
 pub(crate) fn is_unsynced(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| {
         matches!(
@@ -106,7 +112,7 @@ pub(crate) fn is_unsynced(error: &rusqlite::Error) -> bool {
     })
 }
 
-/// Whether an error is a broken unique key.
+/// Whether an error is a violation of a unique constraint.
 pub(crate) fn is_unique(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| {
         matches!(
@@ -118,63 +124,67 @@ pub(crate) fn is_unique(error: &rusqlite::Error) -> bool {
     })
 }
 
-/// The kernel's error for one of SQLite's.
+/// Converts an SQLite error.
 pub(crate) fn sql(error: rusqlite::Error) -> Error {
     let of = |kind, code, message: &str| Error::new(kind, code, message);
     let made = match &error {
         rusqlite::Error::SqliteFailure(code, _) => match code.code {
-            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+            SqliteCode::DatabaseCorrupt | SqliteCode::NotADatabase => {
                 Error::corrupt("the database file is damaged")
             }
-            ErrorCode::DiskFull => {
-                of(ErrorKind::Unavailable, "STORE_UNAVAILABLE", "there is no room to write")
+            SqliteCode::DiskFull => {
+                of(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full")
             }
-            ErrorCode::ConstraintViolation => {
-                let message = "a rule of the database refuses this";
-                of(ErrorKind::Invalid, "STORE_CONSTRAINT", message)
+            SqliteCode::ConstraintViolation => {
+                let message = "the write violates a constraint of the database";
+                of(ErrorKind::Invalid, ErrorCode::StoreConstraint, message)
             }
-            ErrorCode::TooBig => of(ErrorKind::Invalid, "INVALID_SIZE", "a row is too large"),
-            ErrorCode::SystemIoFailure
-            | ErrorCode::OutOfMemory
-            | ErrorCode::ReadOnly
-            | ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseLocked
-            | ErrorCode::CannotOpen
-            | ErrorCode::OperationInterrupted
-            | ErrorCode::FileLockingProtocolFailed => {
-                let message = "the database cannot be read or written now";
-                of(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message)
+            SqliteCode::TooBig => {
+                of(ErrorKind::Invalid, ErrorCode::InvalidSize, "a row is too large")
             }
-            _ => of(ErrorKind::Internal, "INTERNAL", "a statement of the store failed"),
+            SqliteCode::SystemIoFailure
+            | SqliteCode::OutOfMemory
+            | SqliteCode::ReadOnly
+            | SqliteCode::DatabaseBusy
+            | SqliteCode::DatabaseLocked
+            | SqliteCode::CannotOpen
+            | SqliteCode::OperationInterrupted
+            | SqliteCode::FileLockingProtocolFailed => {
+                let message = "cannot read or write the database now";
+                of(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message)
+            }
+            _ => {
+                of(ErrorKind::Internal, ErrorCode::Internal, "a SQL statement of the store failed")
+            }
         },
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::Utf8Error(..) => Error::corrupt("a stored value does not read"),
-        _ => of(ErrorKind::Internal, "INTERNAL", "a statement of the store failed"),
+        | rusqlite::Error::Utf8Error(..) => Error::corrupt("cannot decode a stored value"),
+        _ => of(ErrorKind::Internal, ErrorCode::Internal, "a SQL statement of the store failed"),
     };
     made.with_source(error)
 }
 
-/// The answer of a store that takes no more calls.
+/// The error of a closed store.
 pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "STORE_CLOSED", "the store is closed")
+    Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, "the store is closed")
 }
 
-/// The answer of a store that was opened only to be looked at.
-pub(crate) fn inspected() -> Error {
-    let message = "the store was opened to be looked at, and takes no writes";
-    Error::new(ErrorKind::Closed, "STORE_CLOSED", message)
+/// The error of a write to a store that was opened for inspection.
+pub(crate) fn read_only() -> Error {
+    let message = "the store is open for inspection and accepts no writes";
+    Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, message)
 }
 
-/// The answer when the one who would have given it is gone.
-pub(crate) fn lost() -> Error {
-    let message = "the store's thread is gone; the call may have had its effect";
-    Error::new(ErrorKind::Unknown, "STORE_UNKNOWN", message)
+/// The error when the thread that would answer is gone.
+pub(crate) fn no_answer() -> Error {
+    let message = "the store's thread ended without an answer; the call may have had its effect";
+    Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)
 }
 
-/// The same error for somebody else: errors are not clonable because their sources are not.
-pub(crate) fn again(error: &Error) -> Error {
+/// A copy of an error for another caller. Errors are not `Clone`, because their sources are not.
+pub(crate) fn copy(error: &Error) -> Error {
     let message = match std::error::Error::source(error) {
         Some(source) => format!("{}: {source}", error.message()),
         None => error.message().to_owned(),

@@ -1,4 +1,5 @@
-//! Counts and ages, at a cost that does not grow with what has ended or sleeps; and damage.
+//! Counts and ages, whose cost does not grow with ended or sleeping runs, and the search for
+//! damage.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_kernel::{
@@ -6,14 +7,14 @@ use windlass_kernel::{
     WorkflowName,
 };
 
-use crate::error::{Fail, sql};
-use crate::holds::{self, NEXT_TASK, NEXT_TURN, Ready};
+use crate::error::{UnitError, sql};
+use crate::holds::{self, NEXT_TASK, NEXT_TURN, ReadyQueries};
 use crate::rows::{self, Cols, WORKER, count, number};
 use crate::schema;
 
 const RUNS: &str = "SELECT namespace, workflow, status, sum(value) FROM counters \
      WHERE name = 'runs' GROUP BY namespace, workflow, status HAVING sum(value) > 0";
-// Each stops one beyond the bound of `Capped`.
+// Each count stops at the bound of `Capped` plus one.
 const TURNS_READY: &str = "SELECT count(*) FROM \
      (SELECT 1 FROM runs INDEXED BY runs_ready WHERE turn_ready = 1 LIMIT ?1)";
 const TURNS_SCHEDULED: &str = "SELECT count(*) FROM \
@@ -31,13 +32,13 @@ const TASKS_HELD: &str = "SELECT count(*) FROM \
 const DEAD_LETTERS: &str =
     "SELECT count(*) FROM (SELECT 1 FROM dead_letters WHERE requeued_at IS NULL LIMIT ?1)";
 
-/// How the store is.
+/// Reads the health of the store.
 pub(crate) fn health(conn: &Connection, now: Timestamp) -> Result<Health, Error> {
     let tx = conn.unchecked_transaction().map_err(sql)?;
-    read(&tx, now).map_err(Fail::into_error)
+    read(&tx, now).map_err(UnitError::into_error)
 }
 
-fn read(conn: &Connection, now: Timestamp) -> Result<Health, Fail> {
+fn read(conn: &Connection, now: Timestamp) -> Result<Health, UnitError> {
     let mut select = conn.prepare_cached(RUNS)?;
     let mut runs = rows::collect(select.query([])?, |row| {
         let c = &mut Cols::new(row);
@@ -49,7 +50,7 @@ fn read(conn: &Connection, now: Timestamp) -> Result<Health, Fail> {
         })
     })?;
     runs.sort_unstable();
-    // Workers are few, and what makes one live is the kernel's to say.
+    // There are few workers, and the kernel decides which of them are live.
     let mut select = conn.prepare_cached(&format!("SELECT {WORKER} FROM workers"))?;
     let workers = rows::collect(select.query([])?, rows::worker)?;
     let live = workers.iter().filter(|worker| worker.is_live(now)).count();
@@ -65,10 +66,10 @@ fn read(conn: &Connection, now: Timestamp) -> Result<Health, Fail> {
 
 fn queue(
     conn: &Connection,
-    ready: &Ready,
+    ready: &ReadyQueries,
     counts: [&str; 3],
     next: &str,
-) -> Result<QueueHealth, Fail> {
+) -> Result<QueueHealth, UnitError> {
     let next: Option<i64> =
         conn.prepare_cached(next)?.query_row([], |row| row.get(0)).optional()?;
     Ok(QueueHealth {
@@ -80,31 +81,31 @@ fn queue(
     })
 }
 
-fn capped(conn: &Connection, text: &str) -> Result<Capped, Fail> {
+fn capped(conn: &Connection, text: &str) -> Result<Capped, UnitError> {
     let mut select = conn.prepare_cached(text)?;
     Ok(Capped::new(select.query_row(params![number(Capped::MAX + 1)], |row| count(row, 0))?))
 }
 
-/// What the database says of itself.
+/// Properties of the database.
 pub(crate) fn facts(conn: &Connection) -> Result<Vec<Fact>, Error> {
     let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let read = || -> rusqlite::Result<Vec<Fact>> {
         let bytes = number("page_count")? * number("page_size")?;
         let free = number("freelist_count")? * number("page_size")?;
         let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
-        let unexpected = "the journal mode was changed; open the store with nothing but Windlass";
-        let worry = (mode != "wal").then(|| unexpected.to_owned());
+        let unexpected = "the journal mode was changed; open the store only with Windlass";
+        let warning = (mode != "wal").then(|| unexpected.to_owned());
         Ok(vec![
             Fact::new("database", format!("SQLite {}", rusqlite::version())),
             Fact::new("schema", format!("version {}", number("user_version")?)),
             Fact::new("size", format!("{bytes} bytes, {free} of them free")),
-            Fact::new("journal", mode).worry(worry),
+            Fact::new("journal", mode).warning(warning),
         ])
     };
     read().map_err(sql)
 }
 
-/// Looks for damage: one sentence a finding. Reads everything.
+/// Looks for damage and returns one sentence for each finding. It reads the whole file.
 pub(crate) fn check(conn: &Connection) -> Result<Vec<String>, Error> {
     let tx = conn.unchecked_transaction().map_err(sql)?;
     let mut findings = Vec::new();
@@ -115,25 +116,25 @@ pub(crate) fn check(conn: &Connection) -> Result<Vec<String>, Error> {
     match read() {
         Ok(lines) => {
             let bad = lines.into_iter().filter(|line| line != "ok");
-            findings.extend(bad.map(|line| format!("SQLite finds: {line}.")));
+            findings.extend(bad.map(|line| format!("SQLite reports: {line}.")));
         }
         Err(error) => findings.push(format!("SQLite cannot check the file: {error}.")),
     }
     match schema::differences(&tx) {
         Ok(names) => {
-            let sentence = |name| format!("{name:?} of the database is missing or changed.");
+            let sentence = |name| format!("The schema object {name:?} is missing or changed.");
             findings.extend(names.into_iter().map(sentence));
         }
-        Err(error) => findings.push(format!("The schema does not read: {error}.")),
+        Err(error) => findings.push(format!("Cannot read the schema: {error}.")),
     }
     match counters(&tx) {
         Ok(found) => findings.extend(found),
-        Err(error) => findings.push(format!("The counts of runs do not read: {error}.")),
+        Err(error) => findings.push(format!("Cannot read the run counters: {error}.")),
     }
     Ok(findings)
 }
 
-// The counters are kept by the writer and not by the database: here is where they meet the rows.
+// The writer maintains the counters, not the database. This compares them with the rows.
 fn counters(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     let text = "WITH kept AS (SELECT namespace, workflow, status, sum(value) AS n FROM counters \
                 WHERE name = 'runs' GROUP BY 1, 2, 3 HAVING n <> 0), \
@@ -146,8 +147,8 @@ fn counters(conn: &Connection) -> rusqlite::Result<Vec<String>> {
         let (namespace, workflow): (String, String) = (row.get(0)?, row.get(1)?);
         let status: String = row.get(2)?;
         Ok(format!(
-            "The count of {status} runs of workflow {workflow:?} in namespace {namespace:?} is not \
-             what its rows add up to."
+            "The counter of {status} runs of workflow {workflow:?} in namespace {namespace:?} does \
+                         not match the rows."
         ))
     })?;
     found.collect()

@@ -1,4 +1,4 @@
-//! Who holds what: claim, release, revoke, promote, and the limits on holders.
+//! Holds: claim, release, revoke, promote, and concurrency limits.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -6,28 +6,28 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    Beat, BreakerRow, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorKind, HeldItem,
-    Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey, RunStatus,
-    Task, TaskId, Timestamp, Wakeup, Want, WorkerKey, WorkflowName,
+    BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorCode,
+    ErrorKind, Heartbeat, HeldItem, Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route,
+    RouteName, RunKey, RunStatus, Task, TaskId, Timestamp, Wakeup, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{self, Blob, Cols, micros, number};
 
-/// The statements that find ready rows of one kind.
-pub(crate) struct Ready {
-    /// The best of a route, in the order of a claim: rowid, priority, first turn, due, key.
+/// The queries for ready rows of one kind.
+pub(crate) struct ReadyQueries {
+    /// Rows of a route in the order of a claim: rowid, priority, first turn, due, key.
     best: &'static str,
-    /// The oldest of a route, a priority and first turns or not.
+    /// The oldest rows of a route and a priority, either first turns or others.
     oldest: &'static str,
     /// The next lower priority of a route.
     priority: &'static str,
-    /// The next route.
+    /// The next route with ready rows.
     route: &'static str,
 }
 
-pub(crate) const TURNS: Ready = Ready {
+pub(crate) const TURNS: ReadyQueries = ReadyQueries {
     best: "SELECT rowid, priority, started_at IS NULL, turn_due_at, run_key \
            FROM runs INDEXED BY runs_ready \
            WHERE queue = ?1 AND workflow = ?2 AND turn_ready = 1 \
@@ -44,7 +44,7 @@ pub(crate) const TURNS: Ready = Ready {
             ORDER BY queue, workflow LIMIT 1",
 };
 
-pub(crate) const TASKS: Ready = Ready {
+pub(crate) const TASKS: ReadyQueries = ReadyQueries {
     best: "SELECT rowid, priority, 0, due_at, task_id FROM tasks INDEXED BY tasks_ready \
            WHERE queue = ?1 AND name = ?2 AND ready = 1 \
            ORDER BY priority DESC, due_at, task_id LIMIT ?3 OFFSET ?4",
@@ -69,9 +69,9 @@ const TURN_BY_ROWID: &str = "SELECT rowid, run_key, namespace, workflow, status,
 const TURN_BY_KEY: &str = "SELECT rowid, run_key, namespace, workflow, status, turn_claim_no, \
      head, next_ordinal, accepted, turn_reclaims, limit_key FROM runs WHERE run_key = ?1";
 
-const TAKE_TURN: &str = "UPDATE runs SET turn_worker = ?1, turn_claimed_at = ?2, \
+const CLAIM_TURN: &str = "UPDATE runs SET turn_worker = ?1, turn_claimed_at = ?2, \
      turn_claim_no = turn_claim_no + 1, turn_ready = 0 WHERE rowid = ?3";
-const TAKE_TASK: &str = "UPDATE tasks SET worker = ?1, claimed_at = ?2, \
+const CLAIM_TASK: &str = "UPDATE tasks SET worker = ?1, claimed_at = ?2, \
      claim_no = claim_no + 1, ready = 0 WHERE task_id = ?3";
 
 const RELEASE_TURN: &str = "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, \
@@ -89,7 +89,7 @@ const RELEASE_TASK: &str = "UPDATE tasks SET worker = NULL, claimed_at = NULL, \
      WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3 \
      RETURNING namespace, queue, name, limit_key, ready";
 
-const BEAT: &str = "UPDATE tasks SET beat_at = ?4, \
+const HEARTBEAT: &str = "UPDATE tasks SET beat_at = ?4, \
      beat_encoding = COALESCE(?5, beat_encoding), \
      beat = CASE WHEN ?5 IS NULL THEN beat ELSE ?6 END \
      WHERE task_id = ?1 AND worker = ?2 AND claim_no = ?3";
@@ -104,29 +104,30 @@ const PROMOTE_TASKS: &str = "UPDATE tasks SET ready = 1 WHERE rowid IN \
       WHERE ready = 0 AND worker IS NULL AND due_at IS NOT NULL AND due_at <= ?1 \
       ORDER BY due_at, task_id LIMIT ?2) \
      RETURNING task_id, queue, name";
-/// When the next turn is due that is not ready.
+/// The due time of the next turn that is not ready.
 pub(crate) const NEXT_TURN: &str = "SELECT turn_due_at FROM runs INDEXED BY runs_scheduled \
      WHERE turn_ready = 0 AND turn_worker IS NULL AND turn_due_at IS NOT NULL \
      AND status <> 'paused' ORDER BY turn_due_at LIMIT 1";
-/// When the next task is due that is not ready.
+/// The due time of the next task that is not ready.
 pub(crate) const NEXT_TASK: &str = "SELECT due_at FROM tasks INDEXED BY tasks_scheduled \
      WHERE ready = 0 AND worker IS NULL AND due_at IS NOT NULL ORDER BY due_at LIMIT 1";
 
 const SET_LIMIT: &str = "INSERT INTO limits (namespace, limit_key, slots) VALUES (?1, ?2, ?3) \
      ON CONFLICT DO UPDATE SET slots = excluded.slots";
-const LIFT_LIMIT: &str = "DELETE FROM limits WHERE namespace = ?1 AND limit_key = ?2";
+const REMOVE_LIMIT: &str = "DELETE FROM limits WHERE namespace = ?1 AND limit_key = ?2";
 
-/// Takes ready turns and tasks.
+/// Claims ready turns and tasks.
 pub(crate) fn claim(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
     limits: &Limits,
-) -> Result<Claims, Fail> {
+) -> Result<Claims, UnitError> {
     let max = limits.claim_rows_max;
-    let asked = request.turns.max.max(request.tasks.max);
-    if asked > max {
-        let message = format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
-        return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message).into());
+    let requested = request.turns.max.max(request.tasks.max);
+    if requested > max {
+        let message =
+            format!("a claim asks for {requested} turns or tasks; at most {max} are allowed");
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidClaim, message).into());
     }
     let mut slots = Slots::default();
     let turns = claim_turns(w, request, &mut slots)?;
@@ -138,11 +139,11 @@ fn claim_turns(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
     slots: &mut Slots,
-) -> Result<Vec<ClaimedTurn>, Fail> {
+) -> Result<Vec<ClaimedTurn>, UnitError> {
     let conn = w.conn;
     let mut by_rowid = conn.prepare_cached(TURN_BY_ROWID)?;
     let since = w.now.minus(request.offer).as_micros();
-    let mut taken = Vec::new();
+    let mut claimed = Vec::new();
     pick(conn, &TURNS, &request.turns, request.order, |candidate| {
         let mut found = by_rowid.query(params![candidate.rowid])?;
         let Some(row) = found.next()? else { return Ok(false) };
@@ -151,27 +152,27 @@ fn claim_turns(
             Err(error) => return skip_damaged(&error, candidate),
         };
         let last: Option<Uuid> = row.get(11)?;
-        let left_to_another = last.is_some_and(|last| last != request.worker.0)
+        let is_reserved = last.is_some_and(|last| last != request.worker.0)
             && candidate.due_at.is_some_and(|at| at > since);
-        if left_to_another || !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
+        if is_reserved || !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
             return Ok(false);
         }
-        taken.push((turn.0, turn.1));
+        claimed.push((turn.0, turn.1));
         Ok(true)
     })?;
-    let mut take = conn.prepare_cached(TAKE_TURN)?;
-    let mut turns = Vec::with_capacity(taken.len());
-    for (rowid, turn) in taken {
-        take.execute(params![Blob(request.worker.as_bytes()), w.now.as_micros(), rowid])?;
-        w.runs.forget(turn.run_key);
+    let mut claim = conn.prepare_cached(CLAIM_TURN)?;
+    let mut turns = Vec::with_capacity(claimed.len());
+    for (rowid, turn) in claimed {
+        claim.execute(params![Blob(request.worker.as_bytes()), w.now.as_micros(), rowid])?;
+        w.runs.remove(turn.run_key);
         turns.push(turn);
     }
     Ok(turns)
 }
 
-// One bad row must not keep everybody from claiming; it stays where `check` and people find it.
-fn skip_damaged(error: &Error, candidate: &Candidate) -> Result<bool, Fail> {
-    tracing::error!(%error, key = %candidate.key, "a ready row does not read and is passed over");
+// One damaged row must not block all claims. It stays in place, where `check` finds it.
+fn skip_damaged(error: &Error, candidate: &Candidate) -> Result<bool, UnitError> {
+    tracing::error!(%error, key = %candidate.key, "cannot read a ready row; skipping it");
     Ok(false)
 }
 
@@ -198,11 +199,11 @@ fn claim_tasks(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
     slots: &mut Slots,
-) -> Result<Vec<Task>, Fail> {
+) -> Result<Vec<Task>, UnitError> {
     let conn = w.conn;
     let sql = format!("SELECT {} FROM tasks WHERE rowid = ?1", rows::TASK);
     let mut by_rowid = conn.prepare_cached(&sql)?;
-    let mut taken: Vec<Task> = Vec::new();
+    let mut claimed: Vec<Task> = Vec::new();
     pick(conn, &TASKS, &request.tasks, request.order, |candidate| {
         let mut found = by_rowid.query(params![candidate.rowid])?;
         let Some(row) = found.next()? else { return Ok(false) };
@@ -213,33 +214,33 @@ fn claim_tasks(
         if !slots.take(conn, &task.namespace, task.limit_key.as_ref())? {
             return Ok(false);
         }
-        taken.push(task);
+        claimed.push(task);
         Ok(true)
     })?;
-    let mut take = conn.prepare_cached(TAKE_TASK)?;
-    for task in &mut taken {
+    let mut claim = conn.prepare_cached(CLAIM_TASK)?;
+    for task in &mut claimed {
         let (worker, id) = (Blob(request.worker.as_bytes()), Blob(task.task_id.as_bytes()));
-        take.execute(params![worker, w.now.as_micros(), id])?;
+        claim.execute(params![worker, w.now.as_micros(), id])?;
         task.worker = Some(request.worker);
         task.claimed_at = Some(w.now);
         task.claim_no += 1;
         task.ready = false;
     }
-    Ok(taken)
+    Ok(claimed)
 }
 
-/// How many may still hold under each limit that a claim met.
+/// The free slots of each limit that a claim has met; `None` if there is no limit.
 #[derive(Default)]
 struct Slots(HashMap<(Namespace, LimitKey), Option<i64>>);
 
 impl Slots {
-    // Takes a slot if the row needs one and there is one.
+    // Takes a slot. Returns `false` if the limit has none left.
     fn take(
         &mut self,
         conn: &Connection,
         namespace: &Namespace,
         key: Option<&LimitKey>,
-    ) -> Result<bool, Fail> {
+    ) -> Result<bool, UnitError> {
         let Some(key) = key else { return Ok(true) };
         let left = match self.0.entry((namespace.clone(), key.clone())) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -262,7 +263,7 @@ fn slots_left(
     conn: &Connection,
     namespace: &Namespace,
     key: &LimitKey,
-) -> Result<Option<i64>, Fail> {
+) -> Result<Option<i64>, UnitError> {
     let name = params![namespace.as_str(), key.as_str()];
     let number = |sql: &str| -> rusqlite::Result<Option<i64>> {
         conn.prepare_cached(sql)?.query_row(name, |row| row.get(0)).optional()
@@ -272,7 +273,7 @@ fn slots_left(
     Ok(Some(slots - held))
 }
 
-/// A ready row, by what it is compared with others.
+/// The sort key of a ready row.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
     priority: Reverse<i64>,
@@ -294,11 +295,11 @@ impl Candidate {
     }
 }
 
-/// Ready rows of one route, read in pieces while nothing is changed.
+/// The ready rows of one route, read in pieces of growing size.
 struct Stream<'s> {
     sql: &'static str,
     route: &'s Route,
-    // The priority, and whether first turns, of a stream by age.
+    // For a stream by age: the priority, and whether the rows are first turns.
     group: Option<(i64, bool)>,
     ahead: VecDeque<Candidate>,
     read: usize,
@@ -307,7 +308,7 @@ struct Stream<'s> {
 }
 
 impl Stream<'_> {
-    fn next(&mut self, conn: &Connection) -> Result<Option<Candidate>, Fail> {
+    fn next(&mut self, conn: &Connection) -> Result<Option<Candidate>, UnitError> {
         if self.ahead.is_empty() && !self.is_over {
             let (queue, name) = (self.route.queue.as_str(), self.route.name.as_str());
             let (limit, offset) = (number(self.piece as u64), number(self.read as u64));
@@ -329,19 +330,19 @@ impl Stream<'_> {
     }
 }
 
-// Hands ready rows to `take`, best first, until it has taken as many as are wanted.
+// Passes ready rows to `take`, best first, until it has accepted `filter.max` rows.
 fn pick(
     conn: &Connection,
-    ready: &Ready,
-    want: &Want,
+    ready: &ReadyQueries,
+    filter: &ClaimFilter,
     order: ClaimOrder,
-    mut take: impl FnMut(&Candidate) -> Result<bool, Fail>,
-) -> Result<(), Fail> {
-    let max = want.max as usize;
+    mut take: impl FnMut(&Candidate) -> Result<bool, UnitError>,
+) -> Result<(), UnitError> {
+    let max = filter.max as usize;
     if max == 0 {
         return Ok(());
     }
-    let mut routes: Vec<&Route> = want.routes.iter().collect();
+    let mut routes: Vec<&Route> = filter.routes.iter().collect();
     routes.sort();
     routes.dedup();
     let mut streams = Vec::new();
@@ -356,7 +357,7 @@ fn pick(
             }
         }
     }
-    // With many streams few rows of each are likely to be wanted.
+    // If there are many streams, few rows of each are likely to be needed.
     let piece = (2 * max / streams.len().max(1)).clamp(16, max.max(16));
     let mut streams: Vec<Stream<'_>> = streams
         .into_iter()
@@ -378,8 +379,12 @@ fn pick(
     Ok(())
 }
 
-// The priorities that ready rows of a route have, each found by one step in the index.
-fn priorities(conn: &Connection, ready: &Ready, route: &Route) -> Result<Vec<i64>, Fail> {
+// The priorities of the ready rows of a route. Each takes one lookup in the index.
+fn priorities(
+    conn: &Connection,
+    ready: &ReadyQueries,
+    route: &Route,
+) -> Result<Vec<i64>, UnitError> {
     let mut next = conn.prepare_cached(ready.priority)?;
     let mut found = Vec::new();
     let mut below = i64::from(i16::MAX) + 1;
@@ -393,9 +398,12 @@ fn priorities(conn: &Connection, ready: &Ready, route: &Route) -> Result<Vec<i64
     Ok(found)
 }
 
-/// Since when the oldest ready row has been due, at one step in the index for each route,
-/// priority, and first turns or not.
-pub(crate) fn ready_oldest(conn: &Connection, ready: &Ready) -> Result<Option<Timestamp>, Fail> {
+/// The due time of the oldest ready row. It takes one lookup in the index for each route, priority,
+/// and kind of turn.
+pub(crate) fn ready_oldest(
+    conn: &Connection,
+    ready: &ReadyQueries,
+) -> Result<Option<Timestamp>, UnitError> {
     let mut next = conn.prepare_cached(ready.route)?;
     let mut after = (String::new(), String::new());
     let mut oldest: Option<i64> = None;
@@ -422,20 +430,23 @@ pub(crate) fn ready_oldest(conn: &Connection, ready: &Ready) -> Result<Option<Ti
     Ok(oldest.map(Timestamp::from_micros))
 }
 
-/// Gives back holds that are still held.
-pub(crate) fn release(w: &mut Writer<'_>, holds: &[HeldItem]) -> Result<u32, Fail> {
+/// Releases those holds that are still valid.
+pub(crate) fn release(w: &mut Writer<'_>, holds: &[HeldItem]) -> Result<u32, UnitError> {
     let mut count = 0;
     for held in holds {
-        count += u32::from(free(w, held, false)?);
+        count += u32::from(release_one(w, held, false)?);
     }
     Ok(count)
 }
 
-/// Notes signs of life of tasks that are still held.
-pub(crate) fn beat(w: &mut Writer<'_>, beats: &[Beat]) -> Result<Vec<bool>, Fail> {
-    let mut update = w.conn.prepare_cached(BEAT)?;
-    let mut held = Vec::with_capacity(beats.len());
-    for Beat { task_id, hold, details } in beats {
+/// Records heartbeats of tasks that are still held.
+pub(crate) fn heartbeat(
+    w: &mut Writer<'_>,
+    heartbeats: &[Heartbeat],
+) -> Result<Vec<bool>, UnitError> {
+    let mut update = w.conn.prepare_cached(HEARTBEAT)?;
+    let mut held = Vec::with_capacity(heartbeats.len());
+    for Heartbeat { task_id, hold, details } in heartbeats {
         let changed = update.execute(params![
             Blob(task_id.as_bytes()),
             Blob(hold.worker.as_bytes()),
@@ -449,11 +460,15 @@ pub(crate) fn beat(w: &mut Writer<'_>, beats: &[Beat]) -> Result<Vec<bool>, Fail
     Ok(held)
 }
 
-/// Frees one hold if it is held, for its holder or from a dead one.
-pub(crate) fn free(w: &mut Writer<'_>, held: &HeldItem, reclaims: bool) -> Result<bool, Fail> {
+/// Releases one hold if it is still valid, for its holder or from a dead worker.
+pub(crate) fn release_one(
+    w: &mut Writer<'_>,
+    held: &HeldItem,
+    reclaims: bool,
+) -> Result<bool, UnitError> {
     let (sql, key, worker, claim_no) = match held {
         HeldItem::Turn { run_key, worker, claim_no } => {
-            w.runs.forget(*run_key);
+            w.runs.remove(*run_key);
             (RELEASE_TURN, run_key.as_bytes(), worker, claim_no)
         }
         HeldItem::Task { task_id, worker, claim_no } => {
@@ -461,7 +476,7 @@ pub(crate) fn free(w: &mut Writer<'_>, held: &HeldItem, reclaims: bool) -> Resul
         }
     };
     let mut update = w.conn.prepare_cached(sql)?;
-    let freed = update
+    let released = update
         .query_row(
             params![
                 Blob(key),
@@ -478,7 +493,7 @@ pub(crate) fn free(w: &mut Writer<'_>, held: &HeldItem, reclaims: bool) -> Resul
         )
         .optional()?;
     drop(update);
-    let Some((namespace, (queue, name), limit_key, is_ready)) = freed else { return Ok(false) };
+    let Some((namespace, (queue, name), limit_key, is_ready)) = released else { return Ok(false) };
     if is_ready {
         let route =
             Route { queue: QueueName::from_stored(queue), name: RouteName::from_stored(name) };
@@ -488,16 +503,16 @@ pub(crate) fn free(w: &mut Writer<'_>, held: &HeldItem, reclaims: bool) -> Resul
         });
     }
     let limit_key = limit_key.map(LimitKey::from_stored);
-    w.freed(&Namespace::from_stored(namespace), limit_key.as_ref())?;
+    w.wake_limited(&Namespace::from_stored(namespace), limit_key.as_ref())?;
     Ok(true)
 }
 
-/// Takes a turn from whoever holds it.
+/// Takes a turn away from its holder.
 pub(crate) fn revoke(
     w: &mut Writer<'_>,
     run_key: RunKey,
     worker: WorkerKey,
-) -> Result<Option<ClaimedTurn>, Fail> {
+) -> Result<Option<ClaimedTurn>, UnitError> {
     let mut select = w.conn.prepare_cached(TURN_BY_KEY)?;
     let mut found = select.query(params![Blob(run_key.as_bytes())])?;
     let Some(row) = found.next()? else { return Ok(None) };
@@ -505,17 +520,17 @@ pub(crate) fn revoke(
     if turn.status.is_ended() {
         return Ok(None);
     }
-    let mut take = w.conn.prepare_cached(TAKE_TURN)?;
-    take.execute(params![Blob(worker.as_bytes()), w.now.as_micros(), rowid])?;
-    w.runs.forget(run_key);
+    let mut claim = w.conn.prepare_cached(CLAIM_TURN)?;
+    claim.execute(params![Blob(worker.as_bytes()), w.now.as_micros(), rowid])?;
+    w.runs.remove(run_key);
     Ok(Some(turn))
 }
 
-/// Readies what is due.
-pub(crate) fn promote(w: &mut Writer<'_>, limit: u32) -> Result<Promoted, Fail> {
+/// Makes due turns and tasks ready.
+pub(crate) fn promote(w: &mut Writer<'_>, limit: u32) -> Result<Promoted, UnitError> {
     let turns = promote_rows(w, PROMOTE_TURNS, limit)?;
     for (key, route) in &turns {
-        w.runs.forget(RunKey(*key));
+        w.runs.remove(RunKey(*key));
         w.wake(|| Wakeup::Turn(route.clone()));
     }
     let tasks = promote_rows(w, PROMOTE_TASKS, limit)?;
@@ -534,7 +549,7 @@ pub(crate) fn promote(w: &mut Writer<'_>, limit: u32) -> Result<Promoted, Fail> 
     })
 }
 
-fn promote_rows(w: &Writer<'_>, sql: &str, limit: u32) -> Result<Vec<(Uuid, Route)>, Fail> {
+fn promote_rows(w: &Writer<'_>, sql: &str, limit: u32) -> Result<Vec<(Uuid, Route)>, UnitError> {
     let mut update = w.conn.prepare_cached(sql)?;
     let read = |row: &Row<'_>| {
         let queue = QueueName::from_stored(row.get::<_, String>(1)?);
@@ -545,25 +560,26 @@ fn promote_rows(w: &Writer<'_>, sql: &str, limit: u32) -> Result<Vec<(Uuid, Rout
     Ok(promoted.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Sets or lifts a limit.
+/// Sets or removes a limit.
 pub(crate) fn set_limit(
     w: &mut Writer<'_>,
     namespace: &Namespace,
     key: &LimitKey,
     slots: Option<u32>,
-) -> Result<(), Fail> {
+) -> Result<(), UnitError> {
     let (namespace, key) = (namespace.as_str(), key.as_str());
     match slots {
         Some(slots) => w.conn.prepare_cached(SET_LIMIT)?.execute(params![namespace, key, slots])?,
-        None => w.conn.prepare_cached(LIFT_LIMIT)?.execute(params![namespace, key])?,
+        None => w.conn.prepare_cached(REMOVE_LIMIT)?.execute(params![namespace, key])?,
     };
-    // What the limit kept waiting is ready already, and nobody knows what it is.
+    // The rows that the limit held back are ready already, and the store does not know which they
+    // are.
     w.wake(|| Wakeup::Missed);
     Ok(())
 }
 
-/// Puts a breaker in the place of the version before it.
-pub(crate) fn swap_breaker(w: &mut Writer<'_>, row: &BreakerRow) -> Result<bool, Fail> {
+/// Replaces the previous version of a breaker.
+pub(crate) fn swap_breaker(w: &mut Writer<'_>, row: &BreakerRow) -> Result<bool, UnitError> {
     let sql = match row.version {
         1 => "INSERT OR IGNORE INTO breakers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         _ => {
@@ -585,24 +601,24 @@ pub(crate) fn swap_breaker(w: &mut Writer<'_>, row: &BreakerRow) -> Result<bool,
     Ok(changed > 0)
 }
 
-/// What a worker's key holds, by the given statement: key and claim number.
+/// The rows that a worker holds: key, claim number, and the third column of the query.
 pub(crate) fn held_rows(
     conn: &Connection,
     sql: &str,
     worker: WorkerKey,
-) -> Result<Vec<(Uuid, u64, Option<i64>)>, Fail> {
+) -> Result<Vec<(Uuid, u64, Option<i64>)>, UnitError> {
     let mut select = conn.prepare_cached(sql)?;
     let read = |row: &Row<'_>| Ok((row.get(0)?, rows::count(row, 1)?, row.get(2)?));
     let held = select.query_map(params![Blob(worker.as_bytes())], read)?;
     Ok(held.collect::<rusqlite::Result<_>>()?)
 }
 
-/// A hold on a task by its parts.
+/// Builds a hold on a task.
 pub(crate) fn held_task(key: Uuid, worker: WorkerKey, claim_no: u64) -> HeldItem {
     HeldItem::Task { task_id: TaskId(key), worker, claim_no }
 }
 
-/// A hold on a turn by its parts.
+/// Builds a hold on a turn.
 pub(crate) fn held_turn(key: Uuid, worker: WorkerKey, claim_no: u64) -> HeldItem {
     HeldItem::Turn { run_key: RunKey(key), worker, claim_no }
 }

@@ -1,32 +1,32 @@
 //! The embedded store of Windlass: one SQLite file, one process, group commit.
 //!
-//! One thread owns the connection that writes ([`SqliteStore::open`] starts it). Calls that write
-//! queue up; the thread takes all that arrived while its last batch was on its way, writes them in
-//! one transaction and answers each caller after the data is durable. Reads go to a few read-only
-//! connections with threads of their own. There is no async runtime in here.
+//! One thread owns the write connection ([`SqliteStore::open`] starts it). Write calls go into its
+//! queue. The thread takes all calls that arrived while it wrote the previous batch, writes them in
+//! one transaction, and answers each caller after the data is durable. Reads use a few read-only
+//! connections with their own threads. The crate needs no async runtime.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `options.rs` | what can be set |
-//! | `store.rs` | the `Store` trait, one line a call |
+//! | `options.rs` | options |
+//! | `store.rs` | the `Store` trait, one line per call |
 //! | `schema.rs` | opening: lock, checks, migrations |
 //! | `committer.rs` | the writer thread: batches, failures, checkpoints |
 //! | `apply.rs` | one commit: guards, refusals, rows |
-//! | `holds.rs`, `workers.rs` | who holds what; who lives |
-//! | `load.rs`, `list.rs`, `health.rs` | reading |
-//! | `rows.rs` | columns to kernel rows and back |
-//! | `user_sql.rs` | the user's own statements, fenced in |
-//! | `wake.rs` | wake-ups, off the writer's path |
-//! | `error.rs` | what SQLite's errors mean to a caller |
+//! | `holds.rs`, `workers.rs` | claims and holds; worker leases |
+//! | `load.rs`, `list.rs`, `health.rs` | reads |
+//! | `rows.rs` | conversion between columns and kernel rows |
+//! | `user_sql.rs` | user SQL and its restrictions |
+//! | `wake.rs` | wake-ups, outside the writer thread |
+//! | `error.rs` | conversion of SQLite errors |
 
 mod apply;
-mod census;
 mod committer;
 mod error;
 mod health;
 mod holds;
 mod list;
 mod load;
+mod namespace_stats;
 mod options;
 mod retention;
 mod rows;

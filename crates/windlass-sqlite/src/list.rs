@@ -1,4 +1,4 @@
-//! Listings: each a fixed statement on an index, one page at a time.
+//! Listings: each is a fixed statement on an index, one page at a time.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ const TURNS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM runs INDEXED BY
 const TASKS_WAITING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks INDEXED BY tasks_limit_ready \
      WHERE namespace = ?1 AND limit_key = ?2 AND ready = 1 AND limit_key IS NOT NULL LIMIT 10001)";
 
-// Keys are 16 bytes: the empty one is below all of them, this one above.
+// Keys have 16 bytes: the empty key sorts before all of them, this one after.
 const ABOVE_ALL: [u8; 17] = [0xff; 17];
 
-/// One page.
+/// Reads one page.
 pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<Rows, Error> {
-    // One snapshot for listings that take more than one statement.
+    // One snapshot, because some listings need more than one statement.
     let tx = conn.unchecked_transaction().map_err(sql)?;
     let conn = &*tx;
     Ok(match query {
@@ -75,7 +75,7 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
             let mut query = RunsQuery::all(namespace.clone(), *limit);
             query.workflow = Some(workflow.clone());
             (query.order, query.after) = (Order::Ascending, *after);
-            // Nothing ends before it is made.
+            // A run cannot end before it is created.
             query.created_before = Some(now.minus(*ended_for).plus(Duration::from_millis(1)));
             Rows::Runs(expired(conn, &query, now.minus(*ended_for), now)?)
         }
@@ -98,13 +98,13 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::Workers { .. }
         | Query::DeadLetters { .. }
         | Query::DeadLetter { .. }
-        | Query::LettersOfRun { .. }
+        | Query::DeadLettersOfRun { .. }
         | Query::LabelCounts { .. }
-        | Query::Limits { .. } => beside_runs(conn, query)?,
+        | Query::Limits { .. } => other_rows(conn, query)?,
     })
 }
 
-/// One breaker.
+/// Reads one breaker.
 pub(crate) fn breaker(
     conn: &Connection,
     namespace: &Namespace,
@@ -115,7 +115,7 @@ pub(crate) fn breaker(
     Ok(found.into_iter().next())
 }
 
-/// The rate of a key.
+/// Reads the rate of a key.
 pub(crate) fn rate(
     conn: &Connection,
     namespace: &Namespace,
@@ -145,8 +145,8 @@ fn runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<Run>, Error> {
     let mut keys = match &query.label {
         Some(label) => runs_by_label(conn, query, label)?,
         None => {
-            // No index has all statuses of a workflow or a namespace in one order. There are six:
-            // each gives a page of keys, and the best of these are the page.
+            // No index has all statuses of a workflow or a namespace in key order. There are six
+            // statuses: read a page of keys of each and merge them.
             let all = RunStatus::ALL;
             let statuses = query.status.as_ref().map_or(all, std::slice::from_ref);
             let mut keys = Vec::new();
@@ -164,10 +164,10 @@ fn runs(conn: &Connection, query: &RunsQuery) -> Result<Vec<Run>, Error> {
     keys.into_iter().map(|key| expect_run(conn, key)).collect()
 }
 
-// An index that names a run without a row is damage, not a shorter page.
+// An index entry without a row is damage; it must not just make the page shorter.
 fn expect_run(conn: &Connection, key: RunKey) -> Result<Run, Error> {
     load::run(conn, key)?
-        .ok_or_else(|| Error::corrupt(format!("an index names run {key}, which has no row")))
+        .ok_or_else(|| Error::corrupt(format!("an index refers to run {key}, which has no row")))
 }
 
 fn bounds(query: &RunsQuery) -> (Vec<u8>, Vec<u8>) {
@@ -232,7 +232,7 @@ fn runs_by_label(
     page(conn, &sql, from, run_key)
 }
 
-// Those whose making is long ago and whose end is not are few, and are passed over.
+// This skips runs that were created long ago but ended recently; they are few.
 fn expired(
     conn: &Connection,
     query: &RunsQuery,
@@ -277,7 +277,7 @@ fn tree(
     );
     let from = after.map(|key| key.as_bytes().to_vec()).unwrap_or_default();
     let mut runs = page(conn, &sql, params![Blob(root.as_bytes()), from, limit], rows::run)?;
-    // The root is not in that index: most trees are a root alone.
+    // The root is not in that index, because most trees consist only of a root.
     if after.is_none_or(|after| root > after)
         && let Some(top) = load::run(conn, root)?
         && top.root == root
@@ -300,8 +300,8 @@ fn events(conn: &Connection, query: &Query) -> Result<Vec<Event>, Error> {
             page(conn, &sql, from, rows::event)
         }
         Query::RootEvents { root, after, limit } => {
-            // Times order events of one run only by convention, so the whole tree is looked at;
-            // SQLite keeps no more than a page of it.
+            // The order of times within a run is only a convention, so this reads the whole tree.
+            // SQLite keeps one page of it in memory.
             let sql = format!(
                 "WITH tree (tree_key) AS ( \
                  SELECT run_key FROM runs INDEXED BY runs_root WHERE root = ?1 AND root <> run_key \
@@ -325,7 +325,7 @@ fn events(conn: &Connection, query: &Query) -> Result<Vec<Event>, Error> {
 }
 
 fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
-    // Held tasks are few whatever else there is; a run's tasks too.
+    // Held tasks are always few, and so are the tasks of a run.
     let sql = if query.run_key.is_some() {
         format!(
             "SELECT {TASK} FROM tasks INDEXED BY tasks_run \
@@ -370,7 +370,7 @@ fn tasks(conn: &Connection, query: &TasksQuery) -> Result<Vec<Task>, Error> {
     page(conn, &sql, from, rows::task)
 }
 
-fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
+fn other_rows(conn: &Connection, query: &Query) -> Result<Rows, Error> {
     Ok(match query {
         Query::Logs { run_key, level_min, category, after, limit } => {
             let sql = format!(
@@ -408,7 +408,7 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
             let key = Blob(task_id.as_bytes());
             Rows::DeadLetters(page(conn, &sql, params![key], rows::dead_letter)?)
         }
-        Query::LettersOfRun { run_key, limit } => {
+        Query::DeadLettersOfRun { run_key, limit } => {
             let sql = format!(
                 "SELECT {DEAD_LETTER} FROM dead_letters WHERE run_key = ?1 ORDER BY task_id LIMIT ?2"
             );
@@ -437,7 +437,7 @@ fn beside_runs(conn: &Connection, query: &Query) -> Result<Rows, Error> {
     })
 }
 
-/// Runs with a label by where they are. Only an ended generation can have a later one.
+/// Counts runs with a label by status. Only an ended generation can have a later one.
 pub(crate) const LABEL_COUNTS: &str = "SELECT r.namespace, r.workflow, r.status, count(*) \
      FROM labels l CROSS JOIN runs r ON r.run_key = l.run_key \
      WHERE l.namespace = ?1 AND l.key = ?2 AND l.value = ?3 AND NOT EXISTS ( \

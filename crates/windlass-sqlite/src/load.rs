@@ -1,6 +1,7 @@
-//! Reading: loading runs with what a turn needs, finding one by its name, and the readers' threads.
+//! Reads: loading runs with the rows that a turn needs, finding a run by name, and the reader
+//! threads.
 
-mod near;
+mod local_reader;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -12,20 +13,21 @@ use crossbeam_channel::{Sender, unbounded};
 use futures::channel::oneshot;
 use rusqlite::{Connection, params};
 use windlass_kernel::{
-    Error, ErrorKind, Loaded, Looked, Message, Namespace, Run, RunId, RunKey, Step, WorkflowName,
+    Error, ErrorCode, ErrorKind, Loaded, Message, Namespace, Run, RunId, RunKey, RunOverview, Step,
+    WorkflowName,
 };
 
 use crate::error::{self, sql};
 use crate::rows::{self, Blob, MESSAGE, RUN, STEP};
 use crate::schema;
 
-pub(crate) use near::Near;
+pub(crate) use local_reader::LocalReader;
 
-// Written out once: a read by name takes about as long as putting its text together.
+// Built once, because building the text takes about as long as a read by name.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
 static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
 static OPEN_STEPS: LazyLock<String> = LazyLock::new(open_steps_of_run);
-static LOOK: LazyLock<String> = LazyLock::new(look_at_run);
+static RUN_OVERVIEW: LazyLock<String> = LazyLock::new(run_overview_sql);
 static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
 static NEWEST_GENERATION: LazyLock<String> = LazyLock::new(newest_generation);
 
@@ -37,7 +39,7 @@ pub(crate) fn steps_of_run() -> String {
     format!("SELECT {STEP} FROM steps WHERE run_key = ?1")
 }
 
-/// `<>` because for a list SQLite builds a table every time.
+/// Uses `<>`, because SQLite builds a temporary table for an `IN` list on every call.
 pub(crate) fn open_steps_of_run() -> String {
     format!(
         "SELECT {STEP} FROM steps s WHERE s.run_key = ?1 \
@@ -60,14 +62,14 @@ pub(crate) fn newest_generation() -> String {
     )
 }
 
-/// The newest generation of a run beside each of its open steps, or beside nothing. The key that steps
-/// are looked up by is null where there are none to find, so that they are not read through. The row is
-/// found by its number, so that the index is gone down once.
-pub(crate) fn look_at_run() -> String {
+/// The newest generation of a run, joined with its open steps if there are any. If the steps are
+/// not wanted, the join key is null, so that SQLite reads no steps. The run is found by its rowid,
+/// so that the index is searched once.
+pub(crate) fn run_overview_sql() -> String {
     let columns = |table: &str, of: &str| of.replace(", ", &format!(", {table}."));
-    let looked = format!("r.{}, s.{}", columns("r", RUN), columns("s", STEP));
+    let overview = format!("r.{}, s.{}", columns("r", RUN), columns("s", STEP));
     format!(
-        "SELECT {looked} FROM runs r LEFT JOIN steps s \
+        "SELECT {overview} FROM runs r LEFT JOIN steps s \
          ON s.run_key = CASE WHEN r.ended_at IS NULL AND r.next_ordinal <= ?4 THEN r.run_key END \
          AND s.status <> 'completed' AND s.status <> 'errored' \
          AND s.status <> 'skipped' AND s.status <> 'cancelled' \
@@ -91,7 +93,7 @@ fn snapshot<T>(
     read.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Runs with steps and unread messages, all in one snapshot.
+/// Loads runs with their steps and unread messages, all in one snapshot.
 pub(crate) fn load(conn: &Connection, keys: &[RunKey]) -> Result<Vec<Loaded>, Error> {
     snapshot(conn, |conn| {
         let mut loaded = Vec::with_capacity(keys.len());
@@ -104,7 +106,7 @@ pub(crate) fn load(conn: &Connection, keys: &[RunKey]) -> Result<Vec<Loaded>, Er
     })
 }
 
-/// A run with what belongs to it, if its ledger is short.
+/// Loads a run with all its rows. `None` if its ledger is long.
 pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Loaded>>, Error> {
     snapshot(conn, |conn| match run(conn, key)? {
         Some(run) if run.head.next_ordinal > SHORT => Ok(None),
@@ -119,15 +121,15 @@ fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
     Ok(Loaded { run, steps, messages })
 }
 
-/// The newest generation of a run and its open steps. None if there may be many to read through and
-/// `short` is wanted.
-pub(crate) fn look(
+/// The newest generation of a run and its open steps. With `short`, returns the outer `None` if the
+/// run may have many steps.
+pub(crate) fn run_overview(
     conn: &Connection,
     name: &RunName,
     short: bool,
-) -> Result<Option<Option<Looked>>, Error> {
+) -> Result<Option<Option<RunOverview>>, Error> {
     let events_max = if short { SHORT } else { u64::MAX };
-    let mut select = conn.prepare_cached(&LOOK).map_err(sql)?;
+    let mut select = conn.prepare_cached(&RUN_OVERVIEW).map_err(sql)?;
     let (namespace, workflow, id) = name.texts();
     let mut found =
         select.query(params![namespace, workflow, id, rows::number(events_max)]).map_err(sql)?;
@@ -136,35 +138,35 @@ pub(crate) fn look(
     if !run.status.is_ended() && run.head.next_ordinal > events_max {
         return Ok(None);
     }
-    let mut open_steps = Vec::from_iter(rows::step_beside_run(row)?);
+    let mut open_steps = Vec::from_iter(rows::joined_step(row)?);
     while let Some(row) = found.next().map_err(sql)? {
-        open_steps.extend(rows::step_beside_run(row)?);
+        open_steps.extend(rows::joined_step(row)?);
     }
     in_order(&mut open_steps);
-    Ok(Some(Some(Looked { run, open_steps })))
+    Ok(Some(Some(RunOverview { run, open_steps })))
 }
 
-/// One generation of a run and its open steps. None if there may be many to read through and `short` is
-/// wanted.
-pub(crate) fn look_at(
+/// One generation of a run and its open steps. With `short`, returns the outer `None` if the run
+/// may have many steps.
+pub(crate) fn run_overview_by_key(
     conn: &Connection,
     key: RunKey,
     short: bool,
-) -> Result<Option<Option<Looked>>, Error> {
+) -> Result<Option<Option<RunOverview>>, Error> {
     snapshot(conn, |conn| {
         let Some(run) = run(conn, key)? else { return Ok(Some(None)) };
         if run.status.is_ended() {
-            return Ok(Some(Some(Looked { run, open_steps: Vec::new() })));
+            return Ok(Some(Some(RunOverview { run, open_steps: Vec::new() })));
         }
         if short && run.head.next_ordinal > SHORT {
             return Ok(None);
         }
         let open_steps = steps(conn, &OPEN_STEPS, key)?;
-        Ok(Some(Some(Looked { run, open_steps })))
+        Ok(Some(Some(RunOverview { run, open_steps })))
     })
 }
 
-/// A run by its key.
+/// Finds a run by its key.
 pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> {
     let mut select = conn.prepare_cached(&RUN_BY_KEY).map_err(sql)?;
     let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
@@ -189,7 +191,7 @@ fn messages(conn: &Connection, key: RunKey) -> Result<Vec<Message>, Error> {
     rows::collect(found, rows::message)
 }
 
-/// What people call a run.
+/// The name of a run for users.
 #[derive(Clone)]
 pub(crate) struct RunName {
     pub(crate) namespace: Namespace,
@@ -203,42 +205,42 @@ impl RunName {
     }
 }
 
-/// The newest generation of a run.
+/// Finds the newest generation of a run.
 pub(crate) fn find(conn: &Connection, name: &RunName) -> Result<Option<Run>, Error> {
     let mut select = conn.prepare_cached(&NEWEST_GENERATION).map_err(sql)?;
     let found = select.query(name.texts()).map_err(sql)?;
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
-/// So many events are read where they are asked for.
+/// A run with more events than this is not read on the caller's thread.
 const SHORT: u64 = 64;
 
-/// How long a reader waits for a lock, which it meets only when a log is recovered.
+/// How long a reader waits for a lock. Only the recovery of a log takes one.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// What a reader is asked to do.
-type Reading = Box<dyn FnOnce(&Connection) + Send>;
+/// A read for a reader thread.
+type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Read-only connections, each with a thread. A read begins after every commit that was
-/// acknowledged before it, because those are in the log by then.
+/// Read-only connections, each with its own thread. A read sees every commit that was acknowledged
+/// before it began, because those are in the log.
 pub(crate) struct Readers {
-    queue: Mutex<Option<Sender<Reading>>>,
+    queue: Mutex<Option<Sender<ReadJob>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Readers {
     /// Opens the connections and starts the threads.
     pub(crate) fn start(path: &Path, count: usize) -> Result<Self, Error> {
-        let (queue, readings) = unbounded::<Reading>();
+        let (queue, jobs) = unbounded::<ReadJob>();
         let mut threads = Vec::with_capacity(count);
         for _ in 0..count {
             let conn = schema::open_reader(path, WAIT)?;
-            let readings = readings.clone();
+            let jobs = jobs.clone();
             threads.push(schema::spawn("windlass-read", move || {
-                for reading in readings {
-                    // Whoever asked learns it from the answer that does not come.
-                    if catch_unwind(AssertUnwindSafe(|| reading(&conn))).is_err() {
-                        tracing::error!("a read panicked");
+                for job in jobs {
+                    // The caller sees the dropped reply channel.
+                    if catch_unwind(AssertUnwindSafe(|| job(&conn))).is_err() {
+                        tracing::error!("a read of the store panicked");
                     }
                 }
             })?);
@@ -252,15 +254,15 @@ impl Readers {
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let reading: Reading = Box::new(move |conn| drop(reply.send(work(conn))));
+        let job: ReadJob = Box::new(move |conn| drop(reply.send(work(conn))));
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        queue.ok_or_else(error::closed)?.send(reading).map_err(|_| error::closed())?;
+        queue.ok_or_else(error::closed)?.send(job).map_err(|_| error::closed())?;
         answer.await.map_err(|_| {
-            Error::new(ErrorKind::Internal, "INTERNAL", "a read ended without an answer")
+            Error::new(ErrorKind::Internal, ErrorCode::Internal, "a read ended without an answer")
         })?
     }
 
-    /// Ends the threads after what was asked.
+    /// Stops the threads after all queued reads.
     pub(crate) fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let threads =

@@ -1,43 +1,44 @@
-//! What can be set when a store is opened.
+//! The options of a store.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use windlass_kernel::{Clock, Error, ErrorKind, Limits, Timestamp};
+use windlass_kernel::{Clock, Error, ErrorCode, ErrorKind, Limits, Timestamp};
 
-/// Makes a COMMIT fail as if SQLite had returned this extended result code.
+/// Makes a COMMIT fail with this extended result code of SQLite.
 pub type Fault = Arc<dyn Fn() -> Option<i32> + Send + Sync>;
 
 /// Options of a [`SqliteStore`](crate::SqliteStore).
 #[derive(Clone)]
 pub struct Options {
-    /// Read-only connections, each with a thread. Default 4.
+    /// Read-only connections, each with its own thread. Default 4.
     pub readers: usize,
-    /// Commits that are written in one transaction at most. Default 2,000.
+    /// The most commits in one transaction. Default 2,000.
     pub batch_commits_max: usize,
     /// The limits that commits and listings are checked against.
     pub limits: Limits,
-    /// The clock. The store's own never runs behind its last commit. Default: the system's.
+    /// The clock. The store's time is never before its last commit. Default: the system clock.
     pub clock: Clock,
-    /// The size of a page of a new database, a power of two from 512 to 65,536. Default 4,096.
+    /// The page size of a new database, a power of two from 512 to 65,536. Default 4,096.
     pub page_bytes: u32,
-    /// The page cache of the connection that writes. Default 16 MiB.
+    /// The page cache of the write connection. Default 16 MiB.
     pub cache_bytes: u64,
-    /// Size of the write-ahead log at which its pages are copied into the database, beside the
-    /// commits. Default 32 MiB.
+    /// Size of the write-ahead log at which a thread copies its pages into the database while
+    /// commits continue. Default 32 MiB.
     pub wal_bytes_soft: u64,
-    /// Size at which commits wait for that. Default 512 MiB.
+    /// Size of the write-ahead log at which commits wait for that copy. Default 512 MiB.
     pub wal_bytes_hard: u64,
-    /// How long one statement list of user SQL may run. Default 10 seconds.
+    /// The longest run time of the user SQL of one commit. Default 10 seconds.
     pub user_sql_max: Duration,
-    /// Only to look: the file must be there and have the schema of this build, nothing in it is
-    /// changed, and calls that write are refused. What its schema lacks is told by `check`. Default no.
+    /// Opens the store for inspection: the file must exist and have the schema of this build,
+    /// nothing in it is changed, and writes are refused. `check` reports missing parts of the
+    /// schema. Default `false`.
     pub inspect: bool,
-    /// Pages that the database may have at most, for tests of a full disk. Default: no bound.
+    /// The most pages of the database, for tests of a full disk. Default: no limit.
     #[doc(hidden)]
     pub pages_max: Option<u32>,
-    /// Failures of COMMIT, for tests.
+    /// Injects failures of COMMIT, for tests.
     #[doc(hidden)]
     pub commit_fault: Option<Fault>,
 }
@@ -62,9 +63,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses options that cannot work.
+    /// Refuses invalid options.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        let refuse = |message: &str| Err(Error::new(ErrorKind::Invalid, "INVALID_OPTION", message));
+        let refuse =
+            |message: &str| Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
         if self.readers == 0 || self.readers > 64 {
             return refuse("readers must be 1 to 64");
         }
@@ -96,7 +98,7 @@ impl fmt::Debug for Options {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the default of the clock that is an option")]
+#[expect(clippy::disallowed_methods, reason = "the default of the `clock` option")]
 fn system_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::ZERO.plus(since)

@@ -1,4 +1,4 @@
-//! What is kept beside runs, and how runs are deleted when their time is over.
+//! Settings, and the deletion of expired runs.
 
 use rusqlite::{OptionalExtension, Row, params};
 use windlass_kernel::{
@@ -6,16 +6,16 @@ use windlass_kernel::{
 };
 
 use crate::apply::Writer;
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{self, Blob};
 
 const PUT: &str = "INSERT INTO settings (kind, name, value_encoding, value, updated_at) \
      VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET \
      value_encoding = excluded.value_encoding, value = excluded.value, \
      updated_at = excluded.updated_at";
-const FORGET: &str = "DELETE FROM settings WHERE kind = ?1 AND name = ?2";
+const DELETE_SETTING: &str = "DELETE FROM settings WHERE kind = ?1 AND name = ?2";
 
-/// The runs of a tree and whether each may go. The root is not in the index of trees.
+/// The runs of a tree and whether each may be deleted. The root is not in the index of trees.
 const TREE: &str = "SELECT run_key, namespace, workflow, status, \
      ended_at IS NOT NULL AND ended_at <= ?2 \
      AND (retention_until IS NULL OR retention_until <= ?3) \
@@ -26,7 +26,7 @@ const EARLIER: &str = "SELECT 1 FROM runs r JOIN runs e INDEXED BY runs_name \
      ON e.namespace = r.namespace AND e.workflow = r.workflow AND e.id = r.id \
      AND e.generation < r.generation WHERE r.run_key = ?1 LIMIT 1";
 
-/// What goes with a run, beside its labels and events.
+/// Rows that are deleted with a run, besides its labels and events.
 const REST: [&str; 4] = [
     "DELETE FROM steps WHERE run_key = ?1",
     "DELETE FROM messages WHERE run_key = ?1",
@@ -34,12 +34,12 @@ const REST: [&str; 4] = [
     "DELETE FROM dead_letters WHERE run_key = ?1",
 ];
 
-/// Keeps or forgets a setting.
+/// Stores or deletes a setting.
 pub(crate) fn put_setting(
     w: &mut Writer<'_>,
     name: &SettingName,
     value: Option<&Body>,
-) -> Result<(), Fail> {
+) -> Result<(), UnitError> {
     let (kind, text) = (&*name.kind, &*name.name);
     match value {
         Some(value) => {
@@ -47,18 +47,21 @@ pub(crate) fn put_setting(
             let now = w.now.as_micros();
             w.conn.prepare_cached(PUT)?.execute(params![kind, text, encoding, bytes, now])?
         }
-        None => w.conn.prepare_cached(FORGET)?.execute(params![kind, text])?,
+        None => w.conn.prepare_cached(DELETE_SETTING)?.execute(params![kind, text])?,
     };
     Ok(())
 }
 
-/// Deletes whole trees whose time is over.
-pub(crate) fn delete_trees(w: &mut Writer<'_>, request: &DeleteTrees) -> Result<Deleted, Fail> {
+/// Deletes whole trees that have expired.
+pub(crate) fn delete_trees(
+    w: &mut Writer<'_>,
+    request: &DeleteTrees,
+) -> Result<Deleted, UnitError> {
     let mut deleted = Deleted::default();
     for root in &request.roots {
         let members = members(w, *root, request)?;
         let earlier = w.conn.prepare_cached(EARLIER)?.exists(params![Blob(root.as_bytes())])?;
-        if members.is_empty() || earlier || members.iter().any(|member| !member.over) {
+        if members.is_empty() || earlier || members.iter().any(|member| !member.expired) {
             continue;
         }
         for member in &members {
@@ -75,10 +78,10 @@ struct Member {
     namespace: Namespace,
     workflow: WorkflowName,
     status: RunStatus,
-    over: bool,
+    expired: bool,
 }
 
-fn members(w: &Writer<'_>, root: RunKey, request: &DeleteTrees) -> Result<Vec<Member>, Fail> {
+fn members(w: &Writer<'_>, root: RunKey, request: &DeleteTrees) -> Result<Vec<Member>, UnitError> {
     let by = w.now.minus(request.ended_for).as_micros();
     let mut select = w.conn.prepare_cached(TREE)?;
     let found = select.query(params![Blob(root.as_bytes()), by, w.now.as_micros()])?;
@@ -89,13 +92,13 @@ fn members(w: &Writer<'_>, root: RunKey, request: &DeleteTrees) -> Result<Vec<Me
             namespace: Namespace::from_stored(c.text()?),
             workflow: WorkflowName::from_stored(c.text()?),
             status: c.word(RunStatus::parse)?,
-            over: c.get()?,
+            expired: c.get()?,
         })
     })?)
 }
 
-// The run first: its steps and events may go only when it is gone.
-fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), Fail> {
+// Deletes the run first: triggers protect its steps and events as long as it exists.
+fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), UnitError> {
     let key = Blob(member.run_key.as_bytes());
     let sql = "DELETE FROM runs WHERE run_key = ?1 RETURNING labels";
     let mut first = w.conn.prepare_cached(sql)?;
@@ -113,17 +116,17 @@ fn delete(w: &mut Writer<'_>, member: &Member, keep_ledger: bool) -> Result<(), 
     for sql in REST.iter().chain(events) {
         w.conn.prepare_cached(sql)?.execute(params![key])?;
     }
-    w.runs.forget(member.run_key);
+    w.runs.remove(member.run_key);
     w.count((&member.namespace, &member.workflow), member.status, -1);
     Ok(())
 }
 
-/// Deletes dead letters of a namespace. Answers how many were there.
+/// Deletes dead letters of a namespace. Returns how many existed.
 pub(crate) fn delete_dead_letters(
     w: &mut Writer<'_>,
     namespace: &Namespace,
     task_ids: &[TaskId],
-) -> Result<u64, Fail> {
+) -> Result<u64, UnitError> {
     let sql = "DELETE FROM dead_letters WHERE task_id = ?1 AND namespace = ?2";
     let mut deleted = 0;
     for task_id in task_ids {

@@ -1,4 +1,4 @@
-//! Columns to kernel rows and back. What does not read is damage, and is said to be.
+//! Converts columns to kernel rows and back. A value that cannot be decoded is reported as damage.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use rusqlite::{Row, ToSql};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorKind,
-    Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId,
-    MessageKind, MessageName, ModelName, Namespace, QueueName, RateRow, Route, RouteName, Run,
-    RunId, RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepStatus, Task,
-    TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorCode,
+    ErrorKind, Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message,
+    MessageId, MessageKind, MessageName, ModelName, Namespace, QueueName, RateRow, Route,
+    RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey,
+    StepKind, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey,
+    WorkerStatus, WorkflowName,
 };
 
 use crate::error;
@@ -49,9 +50,10 @@ pub(crate) const LOG: &str = "run_key, log_id, step_key, attempt, level, categor
 /// The columns of a breaker.
 pub(crate) const BREAKER: &str = "namespace, breaker_key, status, retry_at, data_encoding, data, \
      version, updated_at";
-/// The columns of a worker.
+/// The columns of a rate.
 pub(crate) const RATE: &str = "namespace, rate_key, interval_us, burst, spent_until, queued_until, \
      version";
+/// The columns of a worker.
 pub(crate) const WORKER: &str = "worker, name, version, status, lease_us, turns, tasks, slots, \
      note, load, task_slots, task_load, accepting, worker_group, host, \
      tasks_completed, tasks_failed, tasks_took_us, started_at, renewed_at, \
@@ -64,19 +66,19 @@ pub(crate) struct Cols<'r> {
 }
 
 impl<'r> Cols<'r> {
-    /// From the first column on.
+    /// Starts with the first column.
     pub(crate) fn new(row: &'r Row<'r>) -> Self {
         Self { row, next: 0 }
     }
 
-    /// The next column.
+    /// Reads the next column.
     pub(crate) fn get<T: FromSql>(&mut self) -> Result<T, Error> {
         let index = self.next;
         self.next += 1;
         self.row.get(index).map_err(error::sql)
     }
 
-    /// A number that is never negative.
+    /// Reads a number that is never negative.
     pub(crate) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
         let found: i64 = self.get()?;
         T::try_from(found)
@@ -89,75 +91,74 @@ impl<'r> Cols<'r> {
         read.map(Some).map_err(|_| Error::corrupt(format!("the number {found} is out of range")))
     }
 
-    /// A truth value.
+    /// Reads a boolean.
     pub(crate) fn flag(&mut self) -> Result<bool, Error> {
         match self.get::<i64>()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(Error::corrupt(format!("{other} is not a truth value"))),
+            other => Err(Error::corrupt(format!("{other} is not a boolean"))),
         }
     }
 
-    /// A time.
+    /// Reads a time.
     pub(crate) fn time(&mut self) -> Result<Timestamp, Error> {
         self.get().map(Timestamp::from_micros)
     }
 
-    /// A time, if there is one.
+    /// Reads a time or null.
     pub(crate) fn time_opt(&mut self) -> Result<Option<Timestamp>, Error> {
         Ok(self.get::<Option<i64>>()?.map(Timestamp::from_micros))
     }
 
-    /// A key.
+    /// Reads a key.
     pub(crate) fn key<K: Key>(&mut self) -> Result<K, Error> {
         self.get::<Uuid>().map(K::from_uuid)
     }
 
-    /// A key, if there is one.
+    /// Reads a key or null.
     pub(crate) fn key_opt<K: Key>(&mut self) -> Result<Option<K>, Error> {
         Ok(self.get::<Option<Uuid>>()?.map(K::from_uuid))
     }
 
-    /// The next column, where it is.
+    /// Borrows the next column without a copy.
     fn borrowed(&mut self) -> Result<ValueRef<'r>, Error> {
         let index = self.next;
         self.next += 1;
         self.row.get_ref(index).map_err(error::sql)
     }
 
-    /// A text.
+    /// Reads a text.
     pub(crate) fn text(&mut self) -> Result<Arc<str>, Error> {
-        self.text_opt()?.ok_or_else(|| Error::corrupt("a row has no text where it must have one"))
+        self.text_opt()?.ok_or_else(|| Error::corrupt("a required text column is null"))
     }
 
-    /// A text, if there is one.
+    /// Reads a text or null.
     pub(crate) fn text_opt(&mut self) -> Result<Option<Arc<str>>, Error> {
         let text = self.borrowed()?.as_str_or_null();
         Ok(text
-            .map_err(|source| Error::corrupt("a text does not read").with_source(source))?
+            .map_err(|source| Error::corrupt("cannot decode a text column").with_source(source))?
             .map(Arc::from))
     }
 
-    /// A word of a closed list.
+    /// Reads the name of an enum variant.
     pub(crate) fn word<T>(&mut self, parse: fn(&str) -> Result<T, Error>) -> Result<T, Error> {
-        self.word_opt(parse)?
-            .ok_or_else(|| Error::corrupt("a row has no word where it must have one"))
+        self.word_opt(parse)?.ok_or_else(|| Error::corrupt("a required enum column is null"))
     }
 
     fn word_opt<T>(&mut self, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, Error> {
         match self.borrowed()? {
             ValueRef::Null => Ok(None),
             ValueRef::Text(bytes) => parse(&String::from_utf8_lossy(bytes)).map(Some),
-            _ => Err(Error::corrupt("a word of a closed list is not text")),
+            _ => Err(Error::corrupt("an enum column is not text")),
         }
     }
 
-    /// A digest.
+    /// Reads a digest.
     pub(crate) fn digest(&mut self) -> Result<Sha256Digest, Error> {
         self.get::<[u8; 32]>().map(Sha256Digest::from_bytes)
     }
 
-    /// The end of a ledger: hash, then the next ordinal.
+    /// Reads the end of a ledger: hash, then next ordinal.
     pub(crate) fn head(&mut self) -> Result<Head, Error> {
         let hash = self.digest()?;
         Ok(Head { next_ordinal: self.number()?, hash })
@@ -167,19 +168,19 @@ impl<'r> Cols<'r> {
         self.get::<Vec<u8>>().map(Bytes::from)
     }
 
-    /// A body, if its encoding says that there is one.
+    /// Reads a body; null if its encoding is null.
     fn body_opt(&mut self) -> Result<Option<Body>, Error> {
         let encoding = self.word_opt(Encoding::parse)?;
         let bytes = self.get::<Option<Vec<u8>>>()?;
         match (encoding, bytes) {
             (None, None) => Ok(None),
             (Some(encoding), Some(bytes)) => Ok(Some(Body { encoding, bytes: bytes.into() })),
-            _ => Err(Error::corrupt("a body and its encoding do not fit together")),
+            _ => Err(Error::corrupt("of a body and its encoding only one is null")),
         }
     }
 
     fn body(&mut self) -> Result<Body, Error> {
-        self.body_opt()?.ok_or_else(|| Error::corrupt("a row has no body where it must have one"))
+        self.body_opt()?.ok_or_else(|| Error::corrupt("a required body is null"))
     }
 }
 
@@ -200,28 +201,28 @@ macro_rules! keys {
 
 keys!(RunKey, EventId, TaskId, WorkerKey, LogId);
 
-/// A time as it is bound.
+/// Converts a time to a parameter.
 pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::as_micros)
 }
 
-/// A counter as it is bound. The kernel counts by ones, so the end is never reached.
+/// Converts a counter to a parameter. Counters rise by one, so they never reach the maximum.
 pub(crate) fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A counter as it stands in a column.
+/// Reads a counter.
 pub(crate) fn count(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let found: i64 = row.get(column)?;
     u64::try_from(found).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, found))
 }
 
-/// A span as it is bound.
+/// Converts a duration to a parameter.
 pub(crate) fn span(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Bytes as they are bound, without a copy.
+/// Bytes as a parameter, without a copy.
 pub(crate) struct Blob<'b>(pub(crate) &'b [u8]);
 
 impl ToSql for Blob<'_> {
@@ -238,24 +239,24 @@ pub(crate) fn body(body: &Option<Body>) -> (Option<&'static str>, Option<Blob<'_
     }
 }
 
-/// The labels' column: canonical JSON, nothing when there are none.
+/// The value of the labels column: canonical JSON, or null if there are no labels.
 pub(crate) fn labels_text(labels: &BTreeMap<String, String>) -> Result<Option<String>, Error> {
     if labels.is_empty() {
         return Ok(None);
     }
-    let broken = |what: String| Error::new(ErrorKind::Invalid, "INVALID_BODY", what);
+    let invalid = |what: String| Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, what);
     let bytes =
-        windlass_kernel::canonical::to_canonical(labels).map_err(|e| broken(e.to_string()))?;
-    String::from_utf8(bytes).map(Some).map_err(|e| broken(e.to_string()))
+        windlass_kernel::canonical::to_canonical(labels).map_err(|e| invalid(e.to_string()))?;
+    String::from_utf8(bytes).map(Some).map_err(|e| invalid(e.to_string()))
 }
 
 fn labels(text: Option<Arc<str>>) -> Result<BTreeMap<String, String>, Error> {
     let Some(text) = text else { return Ok(BTreeMap::new()) };
     serde_json::from_str(&text)
-        .map_err(|source| Error::corrupt("the labels of a run do not read").with_source(source))
+        .map_err(|source| Error::corrupt("cannot parse the labels of a run").with_source(source))
 }
 
-/// Reads a run's key alone.
+/// Reads only the key of a run.
 pub(crate) fn run_key(row: &Row<'_>) -> Result<RunKey, Error> {
     Cols::new(row).key()
 }
@@ -263,7 +264,7 @@ pub(crate) fn run_key(row: &Row<'_>) -> Result<RunKey, Error> {
 /// Reads [`RUN`].
 pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
     let c = &mut Cols::new(row);
-    // The fields are read in the order of the columns.
+    // The order of the fields is the order of the columns.
     let run_key = c.key()?;
     let namespace = Namespace::from_stored(c.text()?);
     let workflow = WorkflowName::from_stored(c.text()?);
@@ -281,7 +282,7 @@ pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
         claimed_at: c.time_opt()?,
         reclaims: c.number()?,
         limit_key: c.text_opt()?.map(LimitKey::from_stored),
-        last: c.key_opt()?,
+        last_worker: c.key_opt()?,
     };
     Ok(Run {
         run_key,
@@ -317,13 +318,13 @@ pub(crate) fn run(row: &Row<'_>) -> Result<Run, Error> {
     })
 }
 
-/// How many columns [`RUN`] has.
+/// The number of columns in [`RUN`].
 const RUN_COLUMNS: usize = 44;
 
-/// Reads [`STEP`] after [`RUN`], if there is a step.
-pub(crate) fn step_beside_run(row: &Row<'_>) -> Result<Option<Step>, Error> {
-    let is_there = row.get_ref(RUN_COLUMNS).map_err(error::sql)? != ValueRef::Null;
-    is_there.then(|| step_at(&mut Cols { row, next: RUN_COLUMNS })).transpose()
+/// Reads [`STEP`] after [`RUN`], if the join found a step.
+pub(crate) fn joined_step(row: &Row<'_>) -> Result<Option<Step>, Error> {
+    let exists = row.get_ref(RUN_COLUMNS).map_err(error::sql)? != ValueRef::Null;
+    exists.then(|| step_at(&mut Cols { row, next: RUN_COLUMNS })).transpose()
 }
 
 /// Reads [`STEP`].
@@ -336,7 +337,7 @@ fn step_at(c: &mut Cols<'_>) -> Result<Step, Error> {
         run_key: c.key()?,
         step_key: StepKey::from_stored(c.text()?),
         name: c.text()?,
-        kind: c.text()?,
+        kind: StepKind::from_stored(c.text()?),
         status: c.word(StepStatus::parse)?,
         position: c.number()?,
         attempt: c.number()?,
@@ -382,7 +383,7 @@ pub(crate) fn message(row: &Row<'_>) -> Result<Message, Error> {
         consumed: match (c.text_opt()?, c.time_opt()?) {
             (Some(by), Some(at)) => Some(Consumed { by: StepKey::from_stored(by), at }),
             (None, None) => None,
-            _ => return Err(Error::corrupt("a message is half consumed")),
+            _ => return Err(Error::corrupt("of consumed_by and consumed_at only one is null")),
         },
         body: c.body_opt()?,
     })
@@ -412,8 +413,8 @@ pub(crate) fn task(row: &Row<'_>) -> Result<Task, Error> {
         created_at: c.time()?,
         body: c.body_opt()?,
         errors: c.body_opt()?,
-        beat_at: c.time_opt()?,
-        beat: c.body_opt()?,
+        heartbeat_at: c.time_opt()?,
+        heartbeat: c.body_opt()?,
     })
 }
 
@@ -524,24 +525,24 @@ pub(crate) fn worker(row: &Row<'_>) -> Result<Worker, Error> {
     })
 }
 
-/// Routes as JSON, for the eyes of people.
+/// Formats routes as JSON.
 pub(crate) fn routes_text(routes: &[Route]) -> String {
     let one = |route: &Route| json!({"queue": route.queue, "name": route.name});
     Value::Array(routes.iter().map(one).collect()).to_string()
 }
 
 fn routes(text: &str) -> Result<Vec<Route>, Error> {
-    let broken = || Error::corrupt("the routes of a worker do not read");
-    let list: Vec<BTreeMap<String, String>> = serde_json::from_str(text).map_err(|_| broken())?;
+    let invalid = || Error::corrupt("cannot parse the routes of a worker");
+    let list: Vec<BTreeMap<String, String>> = serde_json::from_str(text).map_err(|_| invalid())?;
     let one = |mut fields: BTreeMap<String, String>| {
-        let queue = QueueName::from_stored(fields.remove("queue").ok_or_else(broken)?);
-        let name = RouteName::from_stored(fields.remove("name").ok_or_else(broken)?);
+        let queue = QueueName::from_stored(fields.remove("queue").ok_or_else(invalid)?);
+        let name = RouteName::from_stored(fields.remove("name").ok_or_else(invalid)?);
         Ok(Route { queue, name })
     };
     list.into_iter().map(one).collect()
 }
 
-/// All rows of a statement.
+/// Reads all rows of a statement.
 pub(crate) fn collect<T>(
     mut rows: rusqlite::Rows<'_>,
     read: impl Fn(&Row<'_>) -> Result<T, Error>,

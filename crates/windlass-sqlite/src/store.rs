@@ -1,4 +1,4 @@
-//! The store: every call of the trait, handed to the writer or to a reader.
+//! The `Store` trait: passes each call to the writer or to a reader.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,53 +7,59 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
-    CommitError, CommitResults, DeleteTrees, Deleted, Error, Fact, Health, HeldItem, LimitKey,
-    Limits, Loaded, Looked, Namespace, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId,
-    RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey,
-    WorkflowName,
+    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey,
+    Limits, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows,
+    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
+    WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
 use crate::committer::{Committer, StoreClock};
-use crate::error::{self, Fail};
-use crate::load::{Near, Readers, RunName};
+use crate::error::{self, UnitError};
+use crate::load::{LocalReader, Readers, RunName};
 use crate::options::Options;
-use crate::wake::Bell;
-use crate::{census, health, holds, list, load, retention, schema, workers};
+use crate::wake::WakeNotifier;
+use crate::{health, holds, list, load, namespace_stats, retention, schema, workers};
 
 /// A store in one SQLite file, for one process.
 pub struct SqliteStore {
     committer: Committer,
     readers: Readers,
-    near: Near,
-    bell: Bell,
+    local_reader: LocalReader,
+    notifier: WakeNotifier,
     clock: Arc<StoreClock>,
     limits: Limits,
     closed: AtomicBool,
-    // Joined by `close` on the writer, so that the lock is free when it answers.
+    // `close` joins this thread, so that the file lock is free when it returns.
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteStore {
-    /// Opens a database file, and makes it if there is none. Frees everything that was held: only
-    /// one process at a time can have it open. With [`Options::inspect`] nothing is changed.
+    /// Opens a database file, or creates it. Releases all holds, because only one process at a time
+    /// can have it open. With [`Options::inspect`] nothing is changed.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, Error> {
         let opened = schema::open(path.as_ref(), &options)?;
         let readers = Readers::start(&opened.path, options.readers)?;
-        let near = Near::open(&opened.path)?;
+        let local_reader = LocalReader::open(&opened.path)?;
         let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
-        // The thread ends with the last bell, and has nothing to finish.
-        let (bell, _) = Bell::start()?;
+        // The thread ends when the last notifier is dropped; nothing needs to join it.
+        let (notifier, _) = WakeNotifier::start()?;
         let (committer, writer) = match options.inspect {
-            true => Committer::idle(opened)?,
-            false => Committer::start(opened, &options, clock.clone(), bell.clone(), near.clone())?,
+            true => Committer::start_read_only(opened)?,
+            false => Committer::start(
+                opened,
+                &options,
+                clock.clone(),
+                notifier.clone(),
+                local_reader.clone(),
+            )?,
         };
         Ok(Arc::new(Self {
             committer,
             readers,
-            near,
-            bell,
+            local_reader,
+            notifier,
             clock,
             limits: options.limits,
             closed: AtomicBool::new(false),
@@ -62,7 +68,7 @@ impl SqliteStore {
     }
 
     fn close_readers(&self) {
-        self.near.close();
+        self.local_reader.close();
         self.readers.close();
     }
 
@@ -75,10 +81,10 @@ impl SqliteStore {
 
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send + 'static,
+        work: impl FnMut(&mut Writer<'_>) -> Result<T, UnitError> + Send + 'static,
     ) -> Result<T, Error> {
         let answer = self.committer.call(work)?;
-        answer.await.map_err(|_| error::lost())?
+        answer.await.map_err(|_| error::no_answer())?
     }
 
     async fn read<T: Send + 'static>(
@@ -91,14 +97,14 @@ impl SqliteStore {
         self.readers.read(work).await
     }
 
-    /// The connections for short reads, while the store is open.
-    fn near(&self) -> Option<&Near> {
+    /// The connections for short reads, if the store is open.
+    fn local_reader(&self) -> Option<&LocalReader> {
         let closed = self.closed.load(Ordering::Acquire) || self.committer.is_closed();
-        (!closed).then_some(&self.near)
+        (!closed).then_some(&self.local_reader)
     }
 }
 
-// The lock is free when the store is gone, whether or not somebody closed it.
+// The file lock must be free when the store is dropped, even if nobody closed it.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.close_readers();
@@ -109,30 +115,30 @@ impl Drop for SqliteStore {
 
 impl Store for SqliteStore {
     fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
-        // Checked here and not by the writer, of which there is only one.
+        // Validate here and not in the writer, because there is only one writer thread.
         let mut refused: Vec<(usize, CommitError)> = Vec::new();
-        let mut good = commits;
-        let mut place = 0;
-        good.retain(|commit| {
+        let mut valid = commits;
+        let mut index = 0;
+        valid.retain(|commit| {
             let check = commit.validate(&self.limits);
-            let is_good = check.is_ok();
-            refused.extend(check.err().map(|error| (place, error)));
-            place += 1;
-            is_good
+            let is_valid = check.is_ok();
+            refused.extend(check.err().map(|error| (index, error)));
+            index += 1;
+            is_valid
         });
-        let sent = good.len();
-        let answer = self.committer.commit(good);
+        let sent = valid.len();
+        let answer = self.committer.commit(valid);
         Box::pin(async move {
             let written = match answer {
-                Ok(answer) => answer.await.map_err(|_| error::lost()),
+                Ok(answer) => answer.await.map_err(|_| error::no_answer()),
                 Err(error) => Err(error),
             };
             let mut results = written.unwrap_or_else(|error| {
-                (0..sent).map(|_| Err(error::commit_error(error::again(&error)))).collect()
+                (0..sent).map(|_| Err(error::commit_error(error::copy(&error)))).collect()
             });
-            // From the first to the last, each comes to stand where it was.
-            for (place, error) in refused {
-                results.insert(place, Err(error));
+            // In ascending order, each insertion restores the original index.
+            for (index, error) in refused {
+                results.insert(index, Err(error));
             }
             results
         })
@@ -156,10 +162,10 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| holds::release(writer, &held)))
     }
 
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+    fn heartbeat(&self, heartbeats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
         Box::pin(async move {
-            Beat::validate(&beats, &self.limits)?;
-            self.write(move |writer| holds::beat(writer, &beats)).await
+            Heartbeat::validate(&heartbeats, &self.limits)?;
+            self.write(move |writer| holds::heartbeat(writer, &heartbeats)).await
         })
     }
 
@@ -187,7 +193,7 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| workers::reap(writer, worker, limit)))
     }
 
-    // Asked of the writer: a claim whose answer was lost may still be in its queue.
+    // Goes through the writer, because a claim whose answer was lost may still be in its queue.
     fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>> {
         Box::pin(self.write(move |writer| workers::held(writer.conn, worker)))
     }
@@ -195,8 +201,8 @@ impl Store for SqliteStore {
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         Box::pin(async move {
             if let [run_key] = run_keys[..]
-                && let Some(near) = self.near()
-                && let Some(loaded) = near.read(|conn| load::load_short(conn, run_key))
+                && let Some(local_reader) = self.local_reader()
+                && let Some(loaded) = local_reader.read(|conn| load::load_short(conn, run_key))
             {
                 return Ok(loaded);
             }
@@ -212,8 +218,8 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
         let name = RunName { namespace, workflow, id };
         Box::pin(async move {
-            if let Some(near) = self.near()
-                && let Some(found) = near.read(|conn| load::find(conn, &name).map(Some))
+            if let Some(local_reader) = self.local_reader()
+                && let Some(found) = local_reader.read(|conn| load::find(conn, &name).map(Some))
             {
                 return Ok(found);
             }
@@ -221,31 +227,39 @@ impl Store for SqliteStore {
         })
     }
 
-    fn look(
+    fn run_overview(
         &self,
         namespace: Namespace,
         workflow: WorkflowName,
         id: RunId,
-    ) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+    ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         let name = RunName { namespace, workflow, id };
         Box::pin(async move {
-            if let Some(near) = self.near()
-                && let Some(looked) = near.glance(|conn| load::look(conn, &name, true))
+            if let Some(local_reader) = self.local_reader()
+                && let Some(overview) =
+                    local_reader.cached_read(|conn| load::run_overview(conn, &name, true))
             {
-                return Ok(looked);
+                return Ok(overview);
             }
-            Ok(self.read(move |conn| load::look(conn, &name, false)).await?.flatten())
+            Ok(self.read(move |conn| load::run_overview(conn, &name, false)).await?.flatten())
         })
     }
 
-    fn look_at(&self, run_key: RunKey) -> BoxFuture<'_, Result<Option<Looked>, Error>> {
+    fn run_overview_by_key(
+        &self,
+        run_key: RunKey,
+    ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         Box::pin(async move {
-            if let Some(near) = self.near()
-                && let Some(looked) = near.read(|conn| load::look_at(conn, run_key, true))
+            if let Some(local_reader) = self.local_reader()
+                && let Some(overview) =
+                    local_reader.read(|conn| load::run_overview_by_key(conn, run_key, true))
             {
-                return Ok(looked);
+                return Ok(overview);
             }
-            Ok(self.read(move |conn| load::look_at(conn, run_key, false)).await?.flatten())
+            Ok(self
+                .read(move |conn| load::run_overview_by_key(conn, run_key, false))
+                .await?
+                .flatten())
         })
     }
 
@@ -262,21 +276,24 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |conn| health::health(conn, now)))
     }
 
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
+    fn namespace_stats(
+        &self,
+        namespace: Namespace,
+    ) -> BoxFuture<'_, Result<NamespaceStats, Error>> {
         let now = self.clock.now();
-        Box::pin(self.read(move |conn| census::census(conn, &namespace, now)))
+        Box::pin(self.read(move |conn| namespace_stats::namespace_stats(conn, &namespace, now)))
     }
 
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+    fn add_task_stats(&self, stats: Vec<TaskStat>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            Tally::validate(&tallies, &self.limits)?;
-            self.write(move |writer| census::tally(writer, &tallies)).await
+            TaskStat::validate(&stats, &self.limits)?;
+            self.write(move |writer| namespace_stats::add_task_stats(writer, &stats)).await
         })
     }
 
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
+    fn task_stats(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<TaskStat>, Error>> {
         let now = self.clock.now();
-        Box::pin(self.read(move |conn| census::tallied(conn, &namespace, now)))
+        Box::pin(self.read(move |conn| namespace_stats::task_stats(conn, &namespace, now)))
     }
 
     fn set_limit(
@@ -306,13 +323,13 @@ impl Store for SqliteStore {
         namespace: Namespace,
         key: LimitKey,
     ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
-        // Through the writer: what it has answered before is there.
+        // Goes through the writer, so that it sees all earlier swaps.
         let read = move |w: &mut Writer<'_>| Ok((list::rate(w.conn, &namespace, &key)?, w.now));
         Box::pin(self.write(read))
     }
 
-    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
-        Box::pin(self.write(move |writer| workers::swap_rate(writer, &row, tell)))
+    fn swap_rate(&self, row: RateRow, notify: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(self.write(move |writer| workers::swap_rate(writer, &row, notify)))
     }
 
     fn put_setting(
@@ -352,13 +369,13 @@ impl Store for SqliteStore {
     }
 
     fn listen(&self, sink: WakeSink) {
-        self.bell.listen(sink);
+        self.notifier.listen(sink);
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.closed.store(true, Ordering::Release);
         Box::pin(async move {
-            // Readers first: only the last connection can tidy the log away, and a reader may not.
+            // Readers first: only the last connection removes the log, and a read-only one cannot.
             self.close_readers();
             let done = self.committer.close();
             if let Some(done) = done {

@@ -1,9 +1,9 @@
-//! The user's own statements: run in a transaction of the commit that carries them, fenced in.
+//! User SQL: runs in the transaction of its commit, inside a sandbox.
 //!
-//! SQLite asks an authorizer when a statement is prepared. It is installed once and says yes to
-//! everything while the fence is down: installing it anew would make SQLite prepare all of the
-//! store's statements again. The user's statements are prepared while the fence is up, are never
-//! cached, and so can never be taken for one of the store's.
+//! SQLite calls an authorizer when a statement is prepared. It is installed once and allows
+//! everything while the sandbox is not active, because installing it again would make SQLite
+//! prepare all statements of the store again. User statements are prepared while the sandbox is
+//! active. They are never cached, so they cannot be confused with a statement of the store.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql};
 use windlass_kernel::{CommitError, SqlValue, Statement};
 
-use crate::error::{Fail, is_environment, is_unique};
+use crate::error::{UnitError, is_environment, is_unique};
 
-/// Tables and views that are the store's own, and names that later versions need.
+/// Tables and views of the store, and names that later versions need.
 const OWN: [&str; 26] = [
     "runs",
     "steps",
@@ -47,62 +47,63 @@ const OWN: [&str; 26] = [
     "dbstat",
 ];
 
-// How many steps of SQLite's machine pass between two looks at the clock.
-const STEPS_BETWEEN_LOOKS: i32 = 10_000;
+// How many instructions of SQLite's virtual machine run between two checks of the clock.
+const STEPS_BETWEEN_CHECKS: i32 = 10_000;
 
-/// What keeps user SQL away from the kernel's tables, and from running for ever.
-pub(crate) struct Fence {
-    up: Arc<AtomicBool>,
-    // Microseconds after `start` at which the user's statements are cut off.
+/// Keeps user SQL away from the store's tables and limits its run time.
+pub(crate) struct Sandbox {
+    active: Arc<AtomicBool>,
+    // Microseconds after `start` at which user statements are interrupted.
     until: Arc<AtomicI64>,
     start: Instant,
     span: Duration,
 }
 
-impl Fence {
-    /// Installs the fence on a connection; it is down.
+impl Sandbox {
+    /// Installs the sandbox on a connection. It is not active.
     #[expect(
         clippy::disallowed_methods,
-        reason = "bounds how long a statement runs, decides nothing"
+        reason = "limits how long a statement runs, decides nothing"
     )]
     pub(crate) fn install(conn: &mut Connection, span: Duration) -> rusqlite::Result<Self> {
-        let up = Arc::new(AtomicBool::new(false));
+        let active = Arc::new(AtomicBool::new(false));
         let until = Arc::new(AtomicI64::new(i64::MAX));
         let start = Instant::now();
-        let asked = up.clone();
+        let is_active = active.clone();
         let indexes = own_indexes(conn)?;
         conn.authorizer(Some(move |context: AuthContext<'_>| {
-            if asked.load(Ordering::Relaxed) && !is_allowed(&context, &indexes) {
+            if is_active.load(Ordering::Relaxed) && !is_allowed(&context, &indexes) {
                 return Authorization::Deny;
             }
             Authorization::Allow
         }))?;
-        let (asked, cut) = (up.clone(), until.clone());
-        let interrupt =
-            move || asked.load(Ordering::Relaxed) && passed(start) > cut.load(Ordering::Relaxed);
-        conn.progress_handler(STEPS_BETWEEN_LOOKS, Some(interrupt))?;
-        Ok(Self { up, until, start, span })
+        let (is_active, deadline) = (active.clone(), until.clone());
+        let interrupt = move || {
+            is_active.load(Ordering::Relaxed) && passed(start) > deadline.load(Ordering::Relaxed)
+        };
+        conn.progress_handler(STEPS_BETWEEN_CHECKS, Some(interrupt))?;
+        Ok(Self { active, until, start, span })
     }
 
-    fn raise(&self) -> Raised<'_> {
+    fn enter(&self) -> SandboxGuard<'_> {
         let span = i64::try_from(self.span.as_micros()).unwrap_or(i64::MAX);
         self.until.store(passed(self.start).saturating_add(span), Ordering::Relaxed);
-        self.up.store(true, Ordering::Relaxed);
-        Raised(self)
+        self.active.store(true, Ordering::Relaxed);
+        SandboxGuard(self)
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "as in `install`")]
+#[expect(clippy::disallowed_methods, reason = "same as in `install`")]
 fn passed(since: Instant) -> i64 {
     i64::try_from(since.elapsed().as_micros()).unwrap_or(i64::MAX)
 }
 
-// Lowers the fence however the user's statements end.
-struct Raised<'f>(&'f Fence);
+// Deactivates the sandbox however the user statements end.
+struct SandboxGuard<'s>(&'s Sandbox);
 
-impl Drop for Raised<'_> {
+impl Drop for SandboxGuard<'_> {
     fn drop(&mut self) {
-        self.0.up.store(false, Ordering::Relaxed);
+        self.0.active.store(false, Ordering::Relaxed);
     }
 }
 
@@ -119,7 +120,7 @@ fn own_indexes(conn: &Connection) -> rusqlite::Result<HashSet<String>> {
 }
 
 fn is_allowed(context: &AuthContext<'_>, own_indexes: &HashSet<String>) -> bool {
-    // A table of the user in another schema could stand before one of ours.
+    // A user table in another schema could hide one of the store's tables.
     if context.database_name.is_some_and(|name| name != "main") {
         return false;
     }
@@ -142,34 +143,34 @@ fn is_allowed(context: &AuthContext<'_>, own_indexes: &HashSet<String>) -> bool 
         AuthAction::CreateView { view_name } | AuthAction::DropView { view_name } => {
             !is_own(view_name)
         }
-        // Asked when an index is made, too.
+        // SQLite also asks this when an index is created.
         AuthAction::Reindex { index_name } => !own_indexes.contains(index_name),
-        // ATTACH, DETACH, PRAGMA, BEGIN, SAVEPOINT; temporary things, which would outlive the
-        // transaction; ANALYZE, which would change the plans of the store's own statements;
-        // virtual tables; and whatever a later SQLite thinks up.
+        // Denied: ATTACH, DETACH, PRAGMA, BEGIN, SAVEPOINT; temporary objects, which would outlive
+        // the transaction; ANALYZE, which would change the query plans of the store; virtual
+        // tables; and all actions of later SQLite versions.
         _ => false,
     }
 }
 
-/// Runs the user's statements in order. The transaction is the caller's to undo.
+/// Runs user statements in order. The caller rolls back the transaction on an error.
 pub(crate) fn run_statements<'s>(
     conn: &Connection,
-    fence: &Fence,
+    sandbox: &Sandbox,
     statements: impl Iterator<Item = &'s Statement>,
-) -> Result<(), Fail> {
+) -> Result<(), UnitError> {
     let mut statements = statements.peekable();
     if statements.peek().is_none() {
         return Ok(());
     }
-    let _raised = fence.raise();
+    let _guard = sandbox.enter();
     for statement in statements {
-        run_one(conn, statement).map_err(|error| failed(error, fence))?;
+        run_one(conn, statement).map_err(|error| failed(error, sandbox))?;
     }
     Ok(())
 }
 
 fn run_one(conn: &Connection, statement: &Statement) -> rusqlite::Result<()> {
-    // A second statement behind the first is an error of `prepare`.
+    // `prepare` refuses a text with a second statement.
     let mut prepared = conn.prepare(&statement.sql)?;
     let params = statement.params.iter().map(Param);
     let mut rows = prepared.query(rusqlite::params_from_iter(params))?;
@@ -177,19 +178,21 @@ fn run_one(conn: &Connection, statement: &Statement) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn failed(error: rusqlite::Error, fence: &Fence) -> Fail {
+fn failed(error: rusqlite::Error, sandbox: &Sandbox) -> UnitError {
     if is_environment(&error) {
-        return Fail::Sql(error);
+        return UnitError::Sql(error);
     }
     let interrupted =
         error.sqlite_error_code().is_some_and(|code| code == ErrorCode::OperationInterrupted);
     let message = match &error {
-        _ if interrupted => format!("it ran longer than {:?}", fence.span),
-        rusqlite::Error::MultipleStatement => "one statement at a time, please".to_owned(),
+        _ if interrupted => format!("it ran longer than {:?}", sandbox.span),
+        rusqlite::Error::MultipleStatement => {
+            "the text has more than one statement; pass one statement at a time".to_owned()
+        }
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
         other => other.to_string(),
     };
-    Fail::Answer(CommitError::UserSql { unique: is_unique(&error), message })
+    UnitError::Commit(CommitError::UserSql { unique: is_unique(&error), message })
 }
 
 struct Param<'v>(&'v SqlValue);

@@ -1,4 +1,4 @@
-//! Wake-ups: told to listeners by a thread of their own, so that no listener can hold up a commit.
+//! Wake-ups: a thread calls the listeners, so that no listener can block a commit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +9,13 @@ use windlass_kernel::{Error, WakeSink, Wakeup};
 
 use crate::schema;
 
-// More batches than this behind and a listener is better off looking at everything.
-const BEHIND_MAX: usize = 1_024;
+// The capacity of the queue in batches. A listener that is further behind gets `Missed` and checks
+// everything.
+const QUEUE_MAX: usize = 1_024;
 
-/// Where the writer leaves wake-ups.
+/// Sends wake-ups to the listeners.
 #[derive(Clone)]
-pub(crate) struct Bell {
+pub(crate) struct WakeNotifier {
     shared: Arc<Shared>,
     sender: Sender<Vec<Wakeup>>,
 }
@@ -22,33 +23,33 @@ pub(crate) struct Bell {
 #[derive(Default)]
 struct Shared {
     sinks: Mutex<Vec<WakeSink>>,
-    heard: AtomicBool,
+    has_listeners: AtomicBool,
     missed: AtomicBool,
 }
 
-impl Bell {
-    /// A bell and the thread that rings it. The thread ends when the last bell is dropped.
-    pub(crate) fn start() -> Result<(Bell, JoinHandle<()>), Error> {
-        let (sender, receiver) = bounded(BEHIND_MAX);
+impl WakeNotifier {
+    /// Starts the thread. It ends when the last clone of the notifier is dropped.
+    pub(crate) fn start() -> Result<(WakeNotifier, JoinHandle<()>), Error> {
+        let (sender, receiver) = bounded(QUEUE_MAX);
         let shared = Arc::new(Shared::default());
-        let ringer = shared.clone();
-        let thread = schema::spawn("windlass-wake", move || ring(&ringer, &receiver))?;
-        Ok((Bell { shared, sender }, thread))
+        let state = shared.clone();
+        let thread = schema::spawn("windlass-wake", move || call_listeners(&state, &receiver))?;
+        Ok((WakeNotifier { shared, sender }, thread))
     }
 
-    /// Whether anybody listens: if not, wake-ups need not be collected.
-    pub(crate) fn is_heard(&self) -> bool {
-        self.shared.heard.load(Ordering::Relaxed)
+    /// Whether there are listeners. If not, wake-ups need not be collected.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.shared.has_listeners.load(Ordering::Relaxed)
     }
 
     /// Adds a listener.
     pub(crate) fn listen(&self, sink: WakeSink) {
         self.shared.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
-        self.shared.heard.store(true, Ordering::Relaxed);
+        self.shared.has_listeners.store(true, Ordering::Relaxed);
     }
 
-    /// Leaves wake-ups to be told. Never blocks.
-    pub(crate) fn ring(&self, wakeups: Vec<Wakeup>) {
+    /// Queues wake-ups for the listeners. Never blocks.
+    pub(crate) fn notify(&self, wakeups: Vec<Wakeup>) {
         if wakeups.is_empty() {
             return;
         }
@@ -58,7 +59,7 @@ impl Bell {
     }
 }
 
-fn ring(shared: &Shared, receiver: &Receiver<Vec<Wakeup>>) {
+fn call_listeners(shared: &Shared, receiver: &Receiver<Vec<Wakeup>>) {
     while let Ok(mut wakeups) = receiver.recv() {
         if shared.missed.swap(false, Ordering::AcqRel) {
             wakeups.push(Wakeup::Missed);
@@ -66,10 +67,10 @@ fn ring(shared: &Shared, receiver: &Receiver<Vec<Wakeup>>) {
         let sinks = shared.sinks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for sink in &sinks {
             for wakeup in &wakeups {
-                // A listener that panics must not silence the others.
+                // A panic in one listener must not keep wake-ups from the others.
                 let call = std::panic::AssertUnwindSafe(|| sink(wakeup.clone()));
                 if std::panic::catch_unwind(call).is_err() {
-                    tracing::error!("a listener for wake-ups panicked");
+                    tracing::error!("a wake-up listener panicked");
                 }
             }
         }

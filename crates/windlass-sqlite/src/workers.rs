@@ -1,4 +1,4 @@
-//! Workers: who lives, what they hold, and what becomes of the holds of the dead.
+//! Workers: leases, holds, and reaping the holds of dead workers.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use windlass_kernel::{
 };
 
 use crate::apply::Writer;
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::holds;
 use crate::rows::{self, Blob, number, routes_text, span};
 
-// After this long nobody asks any more what a worker was.
-const FORGET_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+// How long the row of a dead worker is kept for display.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 const UPSERT: &str = "INSERT INTO workers (worker, name, version, status, lease_us, turns, tasks, \
      slots, note, load, task_slots, task_load, accepting, worker_group, host, \
@@ -43,20 +43,20 @@ const NEXT_TURN_HOLDER: &str = "SELECT turn_worker FROM runs INDEXED BY runs_hel
      WHERE turn_worker > ?1 ORDER BY turn_worker LIMIT 1";
 const NEXT_TASK_HOLDER: &str = "SELECT worker FROM tasks INDEXED BY tasks_held \
      WHERE worker > ?1 ORDER BY worker LIMIT 1";
-// Workers are few: one a start of a process and day.
-const FORGET: &str = "DELETE FROM workers WHERE renewed_at < ?1 \
+// There are few workers: one for each process start of the last day.
+const DELETE_DEAD: &str = "DELETE FROM workers WHERE renewed_at < ?1 \
      AND (status = 'stopped' OR renewed_at + lease_us < ?2)";
 
-/// A worker by its key.
-pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, Fail> {
+/// Finds a worker by its key.
+pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, UnitError> {
     let sql = format!("SELECT {} FROM workers WHERE worker = ?1", rows::WORKER);
     let mut select = conn.prepare_cached(&sql)?;
     let mut found = select.query(params![Blob(key.as_bytes())])?;
-    found.next()?.map(rows::worker).transpose().map_err(Fail::Kernel)
+    found.next()?.map(rows::worker).transpose().map_err(UnitError::Kernel)
 }
 
 /// Registers a worker or renews its lease.
-pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fail> {
+pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, UnitError> {
     let now = w.now;
     let before = find(w.conn, info.worker)?;
     let lapsed = before.as_ref().is_some_and(|known| now > known.renewed_at.plus(known.info.lease));
@@ -99,7 +99,7 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Fa
 }
 
 /// Asks a worker to drain.
-pub(crate) fn drain(w: &mut Writer<'_>, worker: WorkerKey) -> Result<bool, Fail> {
+pub(crate) fn drain(w: &mut Writer<'_>, worker: WorkerKey) -> Result<bool, UnitError> {
     let found = w.conn.prepare_cached(DRAIN)?.execute(params![Blob(worker.as_bytes())])? > 0;
     if found {
         w.wake(|| Wakeup::Drain(worker));
@@ -107,8 +107,12 @@ pub(crate) fn drain(w: &mut Writer<'_>, worker: WorkerKey) -> Result<bool, Fail>
     Ok(found)
 }
 
-/// Puts a rate in the place of the version before it.
-pub(crate) fn swap_rate(w: &mut Writer<'_>, row: &RateRow, tell: bool) -> Result<bool, Fail> {
+/// Replaces the previous version of a rate.
+pub(crate) fn swap_rate(
+    w: &mut Writer<'_>,
+    row: &RateRow,
+    notify: bool,
+) -> Result<bool, UnitError> {
     let sql = match row.version {
         1 => "INSERT OR IGNORE INTO rates VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         _ => {
@@ -125,14 +129,14 @@ pub(crate) fn swap_rate(w: &mut Writer<'_>, row: &RateRow, tell: bool) -> Result
         row.queued_until.as_micros(),
         number(row.version),
     ])?;
-    if changed > 0 && tell {
+    if changed > 0 && notify {
         w.wake(|| Wakeup::Missed);
     }
     Ok(changed > 0)
 }
 
-/// Everything that a worker's key holds.
-pub(crate) fn held(conn: &Connection, worker: WorkerKey) -> Result<Vec<HeldItem>, Fail> {
+/// Everything that a worker holds.
+pub(crate) fn held(conn: &Connection, worker: WorkerKey) -> Result<Vec<HeldItem>, UnitError> {
     let turns = holds::held_rows(conn, HELD_TURNS, worker)?.into_iter();
     let tasks = holds::held_rows(conn, HELD_TASKS, worker)?.into_iter();
     let turns = turns.map(|(key, claim_no, _)| holds::held_turn(key, worker, claim_no));
@@ -142,8 +146,8 @@ pub(crate) fn held(conn: &Connection, worker: WorkerKey) -> Result<Vec<HeldItem>
     Ok(all)
 }
 
-/// Frees what the dead hold, if the worker may.
-pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<Reaped, Fail> {
+/// Releases the holds of dead workers, if the worker may reap.
+pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<Reaped, UnitError> {
     let now = w.now;
     let permitted = find(w.conn, worker)?.is_some_and(|known| known.may_reap(now));
     if !permitted {
@@ -151,28 +155,28 @@ pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<
     }
     let mut reaped = Reaped { permitted, ..Reaped::default() };
     for (key, item) in orphans(w, NEXT_TURN_HOLDER, HELD_TURNS, holds::held_turn, limit)? {
-        if holds::free(w, &item, true)? {
+        if holds::release_one(w, &item, true)? {
             reaped.turns.push(RunKey(key));
         }
     }
     for (key, item) in orphans(w, NEXT_TASK_HOLDER, HELD_TASKS, holds::held_task, limit)? {
-        if holds::free(w, &item, true)? {
+        if holds::release_one(w, &item, true)? {
             reaped.tasks.push(TaskId(key));
         }
     }
-    let old: Timestamp = now.minus(FORGET_AFTER);
-    w.conn.prepare_cached(FORGET)?.execute(params![old.as_micros(), now.as_micros()])?;
+    let old: Timestamp = now.minus(KEPT_FOR);
+    w.conn.prepare_cached(DELETE_DEAD)?.execute(params![old.as_micros(), now.as_micros()])?;
     Ok(reaped)
 }
 
-// What is held by workers that are not live, oldest claim first.
+// The holds of workers that are not live, oldest claim first.
 fn orphans(
     w: &Writer<'_>,
     next_holder: &str,
     held_rows: &str,
     item: fn(Uuid, WorkerKey, u64) -> HeldItem,
     limit: u32,
-) -> Result<Vec<(Uuid, HeldItem)>, Fail> {
+) -> Result<Vec<(Uuid, HeldItem)>, UnitError> {
     let mut next = w.conn.prepare_cached(next_holder)?;
     let mut after: Vec<u8> = Vec::new();
     let mut found = Vec::new();

@@ -3,11 +3,9 @@
 //! Each check gets a fresh [`World`](crate::world::World). What it holds a store to is written
 //! down in docs/store-contract.md.
 
-pub mod at_hand;
 pub mod batches;
 pub mod bodies;
 pub mod breakers;
-pub mod census;
 pub mod claims;
 pub mod create;
 pub mod fences;
@@ -16,7 +14,9 @@ pub mod health;
 pub mod ledger;
 pub mod limits;
 pub mod listings;
+pub mod local_completion;
 pub mod messages;
+pub mod namespace_stats;
 pub mod namespaces;
 pub mod resend;
 pub mod retention;
@@ -35,7 +35,7 @@ pub mod workers;
 macro_rules! conformance {
     ($open:path) => {
         $crate::conformance_checks! { $open;
-            at_hand: [
+            local_completion: [
                 one_failed_guard_writes_nothing,
                 a_lost_answer_is_found,
                 a_turn_that_stays_ready_is_told_of,
@@ -186,7 +186,7 @@ macro_rules! conformance {
                 rates_are_swapped_too,
                 are_listed,
             ],
-            census: [
+            namespace_stats: [
                 counts_what_a_namespace_has,
                 figures_are_added_up_for_an_hour,
                 figures_of_many_at_once,

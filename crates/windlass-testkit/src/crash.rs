@@ -1,8 +1,8 @@
-//! Crashes at every commit: a workflow must come to the same end, whichever of its commits was the
-//! last before the process died.
+//! Crashes at every commit: a workflow must have the same output, whichever of its commits was the last
+//! before the process died.
 //!
 //! ```
-//! use windlass_models::steps::{self, Ctx, StepError};
+//! use windlass::{Ctx, steps};
 //! use windlass_testkit::every_crash_point;
 //!
 //! let report = every_crash_point(
@@ -13,9 +13,9 @@
 //!             async move {
 //!                 let charge = || {
 //!                     probe.ran("charge");
-//!                     std::future::ready(Ok::<_, std::io::Error>(cents))
+//!                     std::future::ready(Ok(cents))
 //!                 };
-//!                 ctx.step("charge", charge).await
+//!                 Ok(ctx.step("charge", charge).await?)
 //!             }
 //!         })
 //!         .unwrap()
@@ -35,14 +35,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
-    CommitResults, DeleteTrees, Deleted, Error, Health, HeldItem, LimitKey, Loaded, MemoryStore,
-    Namespace, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName,
-    StepStatus, Store, Tally, TaskId, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    BoxFuture, Commit, CommitResults, Error, ErrorCode, MemoryStore, Query, StepStatus, Store,
 };
-use windlass_models::steps::WorkflowRef;
+use windlass_models::WorkflowRef;
 
 use crate::engine::{VirtualWorld, in_words, verify_clean};
+use crate::gate::{Gate, GatedStore, Pass};
 use crate::sim::executor::{NodeId, locked};
 
 const STEPS_MAX: u64 = 20_000_000;
@@ -69,7 +67,7 @@ impl Probe {
     }
 }
 
-/// What crashes at every commit showed.
+/// The result of crashes at every commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashReport {
     /// How many commits the workflow makes without a crash.
@@ -98,8 +96,8 @@ where
 /// A workflow that is to be crashed at every commit it makes.
 ///
 /// It is run once to count its commits. Then, for each of them, it is run on a fresh store whose
-/// handle dies right after that commit was written, once after the answer was given and once before;
-/// another engine carries on with what the store has. Each time the output must be the same, no step
+/// handle dies right after that commit was written, once after the answer was given and once before.
+/// Another engine continues from the store. Each time the output must be the same, no step
 /// whose result was recorded may run again, and every ledger must fit its rows.
 pub struct CrashPoints<M, I> {
     make: M,
@@ -155,7 +153,7 @@ where
                     let sent =
                         run.send_event_once(event_type, payload, format!("event-{place}")).await;
                     match sent {
-                        Err(error) if error.code() == "RUN_TERMINAL" => break,
+                        Err(error) if error.code() == ErrorCode::RunTerminal => break,
                         sent => sent?,
                     };
                 }
@@ -180,7 +178,7 @@ where
     Points { script, seed: 0 }.run()
 }
 
-/// What came of a run: its output, or why there is none.
+/// The output of a run, or the error.
 pub type Told = Result<serde_json::Value, String>;
 
 struct Points<S> {
@@ -230,7 +228,7 @@ where
         let told = self.start(&mut world, NodeId(1), &first, &probe);
         if death.is_none() {
             let output = finish(&mut world, &told)?;
-            verify_clean(&world.store)?;
+            verify_clean(&*world.store)?;
             return Ok(Once {
                 commits: dying.commits(),
                 output,
@@ -248,7 +246,7 @@ where
             }
             tick(&mut world)?;
         }
-        // What was in memory may still run, and even begin bodies: none of it reaches the store.
+        // Tasks of the dead engine may still run and even start bodies. None of them reaches the store.
         world.executor.run_ready(STEPS_MAX).map_err(|stuck| in_words(&stuck))?;
         world.sim.crash(NodeId(1));
         drop(first);
@@ -259,7 +257,7 @@ where
         let second = world.start(NodeId(2), store, options());
         let told = self.start(&mut world, NodeId(2), &second, &probe);
         let output = finish(&mut world, &told)?;
-        verify_clean(&world.store)?;
+        verify_clean(&*world.store)?;
         let after = probe.counts();
         let again = after
             .iter()
@@ -355,42 +353,53 @@ fn recorded_steps(store: &MemoryStore) -> BTreeSet<String> {
     keys
 }
 
-/// A way to the memory store that dies at a commit.
-struct DyingStore {
-    inner: Arc<MemoryStore>,
+/// Dies at a commit: afterwards no call returns.
+struct DeathGate {
     death: Option<Death>,
     commits: AtomicU64,
     dead: AtomicBool,
 }
 
+type DyingStore = GatedStore<DeathGate>;
+
 impl DyingStore {
     fn new(inner: Arc<MemoryStore>, death: Option<Death>) -> Self {
-        Self { inner, death, commits: AtomicU64::new(0), dead: AtomicBool::new(false) }
+        let (commits, dead) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self::with_gate(inner, DeathGate { death, commits, dead })
     }
 
     fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
+        self.gate.commits.load(Ordering::Relaxed)
     }
 
     fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Relaxed)
-    }
-
-    // What is asked of a dead handle is never answered.
-    fn alive<'a, T: 'a>(&self, call: impl FnOnce() -> BoxFuture<'a, T>) -> BoxFuture<'a, T> {
-        if self.is_dead() { Box::pin(std::future::pending()) } else { call() }
+        self.gate.is_dead()
     }
 }
 
-impl Store for DyingStore {
-    fn commit(&self, commits: Vec<Commit>) -> BoxFuture<'_, CommitResults> {
+impl DeathGate {
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+}
+
+impl Gate for DeathGate {
+    fn pass(&self) -> Pass {
+        if self.is_dead() { Pass::Hang } else { Pass::Through }
+    }
+
+    fn commit<'a>(
+        &'a self,
+        inner: &'a dyn Store,
+        commits: Vec<Commit>,
+    ) -> BoxFuture<'a, CommitResults> {
         Box::pin(async move {
             let mut results = Vec::new();
             for commit in commits {
                 if self.is_dead() {
                     return std::future::pending().await;
                 }
-                let answer = self.inner.commit(vec![commit]).await;
+                let answer = inner.commit(vec![commit]).await;
                 let written = answer
                     .iter()
                     .any(|answer| answer.as_ref().is_ok_and(|committed| !committed.repeated));
@@ -408,147 +417,5 @@ impl Store for DyingStore {
             }
             results
         })
-    }
-
-    fn now(&self) -> BoxFuture<'_, Result<Timestamp, Error>> {
-        self.alive(|| self.inner.now())
-    }
-
-    fn claim(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Claims, Error>> {
-        self.alive(|| self.inner.claim(request))
-    }
-
-    fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
-        self.alive(|| self.inner.release(holds))
-    }
-
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
-        self.alive(|| self.inner.beat(beats))
-    }
-
-    fn revoke(
-        &self,
-        run_key: RunKey,
-        worker: WorkerKey,
-    ) -> BoxFuture<'_, Result<Option<ClaimedTurn>, Error>> {
-        self.alive(|| self.inner.revoke(run_key, worker))
-    }
-
-    fn promote(&self, limit: u32) -> BoxFuture<'_, Result<Promoted, Error>> {
-        self.alive(|| self.inner.promote(limit))
-    }
-
-    fn renew(&self, info: WorkerInfo) -> BoxFuture<'_, Result<Renewed, Error>> {
-        self.alive(|| self.inner.renew(info))
-    }
-
-    fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>> {
-        self.alive(|| self.inner.drain_worker(worker))
-    }
-
-    fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>> {
-        self.alive(|| self.inner.reap(worker, limit))
-    }
-
-    fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>> {
-        self.alive(|| self.inner.held(worker))
-    }
-
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
-        self.alive(|| self.inner.load(run_keys))
-    }
-
-    fn find(
-        &self,
-        namespace: Namespace,
-        workflow: WorkflowName,
-        id: RunId,
-    ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
-        self.alive(|| self.inner.find(namespace, workflow, id))
-    }
-
-    fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {
-        self.alive(|| self.inner.list(query))
-    }
-
-    fn health(&self) -> BoxFuture<'_, Result<Health, Error>> {
-        self.alive(|| self.inner.health())
-    }
-
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
-        self.alive(|| self.inner.census(namespace))
-    }
-
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
-        self.alive(|| self.inner.tally(tallies))
-    }
-
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
-        self.alive(|| self.inner.tallied(namespace))
-    }
-
-    fn set_limit(
-        &self,
-        namespace: Namespace,
-        key: LimitKey,
-        slots: Option<u32>,
-    ) -> BoxFuture<'_, Result<(), Error>> {
-        self.alive(|| self.inner.set_limit(namespace, key, slots))
-    }
-
-    fn breaker(
-        &self,
-        namespace: Namespace,
-        key: LimitKey,
-    ) -> BoxFuture<'_, Result<(Option<BreakerRow>, Timestamp), Error>> {
-        self.alive(|| self.inner.breaker(namespace, key))
-    }
-
-    fn swap_breaker(&self, row: BreakerRow) -> BoxFuture<'_, Result<bool, Error>> {
-        self.alive(|| self.inner.swap_breaker(row))
-    }
-
-    fn rate(
-        &self,
-        namespace: Namespace,
-        key: LimitKey,
-    ) -> BoxFuture<'_, Result<(Option<RateRow>, Timestamp), Error>> {
-        self.alive(|| self.inner.rate(namespace, key))
-    }
-
-    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
-        self.alive(|| self.inner.swap_rate(row, tell))
-    }
-
-    fn put_setting(
-        &self,
-        name: SettingName,
-        value: Option<Body>,
-    ) -> BoxFuture<'_, Result<(), Error>> {
-        self.alive(|| self.inner.put_setting(name, value))
-    }
-
-    fn delete_dead_letters(
-        &self,
-        namespace: Namespace,
-        task_ids: Vec<TaskId>,
-    ) -> BoxFuture<'_, Result<u64, Error>> {
-        self.alive(|| self.inner.delete_dead_letters(namespace, task_ids))
-    }
-
-    fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {
-        self.alive(|| self.inner.delete_trees(request))
-    }
-
-    fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
-        self.alive(|| self.inner.check())
-    }
-
-    fn listen(&self, sink: WakeSink) {
-        self.inner.listen(sink);
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.alive(|| self.inner.close())
     }
 }

@@ -1,8 +1,8 @@
-//! Damage: bits that flip and files that are cut, and whether anybody notices.
+//! Damage: flips bits of files and cuts files, and checks that the damage is detected.
 //!
 //! A store that lives in a file is filled with finished runs and closed. Its file is copied, one
-//! bit is flipped or the end cut off, and the copy is opened and read. Either somebody says that
-//! it is damaged, or everything that was recorded is what it was. A log of commits that were not
+//! bit is flipped or the end cut off, and the copy is opened and read. Either a check reports the
+//! damage, or every recorded value is unchanged. A log of commits that were not
 //! yet copied into the file may also lose its end, but only its end.
 
 mod journal;
@@ -27,7 +27,7 @@ pub use sample::write_sample;
 pub type Open =
     Arc<dyn Fn(PathBuf) -> BoxFuture<'static, Result<Arc<dyn Store>, Error>> + Send + Sync>;
 
-/// One wound to a file.
+/// One damage to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// One bit is another.
@@ -45,7 +45,7 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// Draws a wound for a file of this size: nine flips for one cut.
+    /// Draws a damage for a file of this size: nine flips for one cut.
     pub fn draw(seed: u64, length: usize) -> Self {
         let mut rng = Rng::new(seed);
         let cut = rng.chance(100);
@@ -67,7 +67,7 @@ impl Damage {
     }
 }
 
-/// Who noticed the damage first, if anybody did.
+/// The check that detected the damage first, if any did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The store does not open.
@@ -78,11 +78,11 @@ pub enum Outcome {
     Verify(String),
     /// The rows do not read.
     Read(String),
-    /// Nobody, and every row reads as it did.
+    /// No check, and every row is unchanged.
     Unchanged,
-    /// Nobody, but what changed is nothing that was promised: a log line, a time, an unread message.
+    /// No check, but only a value without a guarantee has changed: a log line, a time, an unread message.
     Beside(String),
-    /// Nobody, and something that was promised is not what it was.
+    /// No check, and a guaranteed value has changed.
     Missed(String),
 }
 
@@ -104,7 +104,7 @@ impl Outcome {
 /// Everything that can be read of a store's runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What is promised: ledgers, inputs, outputs, step results, errors and statuses.
+    /// The guaranteed values: ledgers, inputs, outputs, step results, errors and statuses.
     promised: BTreeMap<RunKey, Promised>,
     /// The rest.
     beside: BTreeMap<RunKey, Beside>,
@@ -198,7 +198,7 @@ impl Record {
         Ok(())
     }
 
-    /// What is not as it was.
+    /// The values that have changed.
     fn compare(&self, now: &Self) -> Outcome {
         if self == now {
             return Outcome::Unchanged;
@@ -233,14 +233,14 @@ fn difference(was: Option<&Promised>, is: Option<&Promised>) -> String {
     changed.collect::<Vec<_>>().join(", ")
 }
 
-/// Opens a damaged file, and says who noticed.
+/// Opens a damaged file and returns the check that detects the damage.
 pub async fn examine(open: &Open, path: PathBuf, before: &Record) -> Outcome {
     let store = match open(path).await {
         Ok(store) => store,
         Err(error) => return Outcome::Open(error.to_string()),
     };
     let outcome = examine_open(&*store, before).await;
-    // Closing may fail on a damaged file; what was found before counts.
+    // Closing may fail on a damaged file. The findings before that count.
     let _ = store.close().await;
     outcome
 }
@@ -255,7 +255,7 @@ async fn examine_open(store: &dyn Store, before: &Record) -> Outcome {
     }
 }
 
-/// What the store's check and the ledger say, without any help from outside.
+/// The findings of the store's check and of the ledger, without heads that are stored elsewhere.
 async fn noticed(store: &dyn Store) -> Option<Outcome> {
     match store.check().await {
         Ok(findings) if findings.is_empty() => {}

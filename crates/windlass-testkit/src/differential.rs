@@ -50,9 +50,9 @@ pub async fn differential(subjects: Vec<Box<dyn Subject>>, seed: u64, calls: usi
 }
 
 // An answer as all stores give it: texts of errors may differ, codes and guards may not.
-fn shown(answer: &Result<Committed, CommitError>, moved_on: bool) -> String {
+fn display_answer(answer: &Result<Committed, CommitError>, moved_on: bool) -> String {
     match answer {
-        // What was written before is looked up after the rest of its batch, or beside it: messages
+        // A commit that was written before is looked up after the rest of its batch, or beside it: messages
         // of the same call may be counted by then, and a later commit of the same run may have given
         // the turn back.
         Ok(committed) if committed.repeated => {
@@ -62,7 +62,7 @@ fn shown(answer: &Result<Committed, CommitError>, moved_on: bool) -> String {
         Ok(committed) => format!("{committed:?}"),
         Err(CommitError::Conflict(conflict)) => format!("{conflict:?}"),
         Err(CommitError::Refused(refusal)) => format!("{refusal:?}"),
-        Err(error) => error.code().to_owned(),
+        Err(error) => error.code().as_str().to_owned(),
     }
 }
 
@@ -72,5 +72,5 @@ async fn commit(store: &dyn Store, commits: &[Commit]) -> Vec<String> {
         let run_key = commits[n].run_key();
         run_key.is_some() && commits[n + 1..].iter().any(|later| later.run_key() == run_key)
     };
-    answers.iter().enumerate().map(|(n, answer)| shown(answer, moved_on(n))).collect()
+    answers.iter().enumerate().map(|(n, answer)| display_answer(answer, moved_on(n))).collect()
 }

@@ -1,20 +1,22 @@
-//! An engine for tests of workflows: virtual time, seeded ids and schedules, nothing on disk.
+//! An engine for tests of workflows: virtual time, seeded ids and schedules.
 //!
-//! A [`TestEngine`] runs the real engine and the real model over the memory store, on one thread
-//! and on a clock that only moves when the test says so. Three days of sleep take no time, and a
-//! test does the same thing every time; another seed is another order of what runs side by side.
+//! A [`TestEngine`] runs the real engine and the real models on one thread, with a clock that moves only when the
+//! test moves it. Three days of sleep take no time, and a test does the same thing every time; another seed gives
+//! another order of concurrent work. The store is in memory, or an SQLite file for tests of
+//! [`Ctx::step_tx`](windlass::Ctx::step_tx). Programs register workflows with the same code as on
+//! [`windlass::Engine`].
 //!
 //! ```
-//! use windlass_models::steps::{self, Ctx, StepError};
+//! use windlass::{Ctx, Engine, Result};
 //! use windlass_testkit::TestEngine;
 //!
-//! async fn remind(ctx: Ctx, name: String) -> Result<String, StepError> {
+//! async fn remind(ctx: Ctx, name: String) -> Result<String> {
 //!     ctx.sleep("a while", "3 days").await?;
-//!     ctx.step("greet", async || Ok::<_, std::io::Error>(format!("hello {name}"))).await
+//!     Ok(ctx.step("greet", async || Ok(format!("hello {name}"))).await?)
 //! }
 //!
 //! let test = TestEngine::new();
-//! let remind = steps::register(&test.engine(), "remind", remind).unwrap();
+//! let remind = test.engine().workflow("remind", remind).unwrap();
 //! let run = test.run(remind.start("Ada".into())).unwrap();
 //! test.advance("2 days");
 //! assert!(!test.status(&run).status.is_ended());
@@ -22,30 +24,32 @@
 //! assert_eq!(test.run(run.result()).unwrap(), "hello Ada");
 //! ```
 //!
-//! Bodies that wait for the real world (sockets, tokio's timers, spawned tokio tasks) have no place
-//! in virtual time: nothing drives them here, and a test of them would wait for ever. Hand such a
-//! workflow a fake, or test it on an engine in real time.
+//! Bodies that wait for sockets, for timers of tokio or for spawned tokio tasks do not work in virtual time: nothing
+//! drives them here, and the test would wait for ever. Give such a workflow a fake, or test it on an engine in real
+//! time.
 
 use std::future::{Future, IntoFuture};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::FutureExt as _;
 use serde::Serialize;
+use windlass::{RunHandle, Status};
 use windlass_engine::{Engine, Options};
 use windlass_kernel::verify::verify_store;
 use windlass_kernel::{Event, IntoDuration, Limits, MemoryStore, Step, Store, Timestamp};
-use windlass_models::steps::{RunHandle, Status};
 
 use crate::sim::env::SimEnv;
 use crate::sim::executor::{Executor, Handle, NodeId, Stuck, locked};
 use crate::sim::rng::Rng;
 use crate::sim::store::SkewedClock;
+use crate::sync_store::SyncStore;
 
-/// More polls than a test needs that gets anywhere.
+/// A test that makes progress needs fewer polls.
 const STEPS_MAX: u64 = 20_000_000;
-/// How much further than asked time moves.
+/// Time moves this much further than the caller asks.
 const GRACE_US: u64 = 1_000;
 
 struct Woken(AtomicBool);
@@ -60,8 +64,8 @@ impl Wake for Woken {
 pub struct TestEngine {
     executor: Mutex<Executor>,
     sim: Handle,
-    store: Arc<MemoryStore>,
-    engine: Engine,
+    store: Arc<dyn Store>,
+    engine: windlass::Engine,
 }
 
 impl Default for TestEngine {
@@ -76,22 +80,54 @@ impl TestEngine {
         Self::seeded(0)
     }
 
-    /// As [`TestEngine::new`], with other ids and another order of what runs side by side.
+    /// As [`TestEngine::new`], with other ids and another order of concurrent tasks.
     pub fn seeded(seed: u64) -> Self {
         Self::with_options(seed, Options::default())
     }
 
-    /// As [`TestEngine::seeded`], with options of the engine's own.
+    /// As [`TestEngine::seeded`], with options of the engine.
     pub fn with_options(seed: u64, options: Options) -> Self {
-        let mut world = VirtualWorld::new(seed);
+        let world = VirtualWorld::new(seed);
         let store = Arc::clone(&world.store);
-        let engine = world.start(NodeId(1), store.clone(), options);
+        Self::on(world, store, options)
+    }
+
+    /// An engine on an SQLite file, in virtual time too: for tests of [`Ctx::step_tx`](windlass::Ctx::step_tx).
+    /// The file is created if it is missing. Create the tables of the application with a connection of the test.
+    ///
+    /// ```
+    /// # let folder = std::env::temp_dir().join(format!("windlass-test-engine-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// let test = windlass_testkit::TestEngine::on_sqlite(folder.join("test.db"));
+    /// # drop(test);
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the file cannot be opened.
+    pub fn on_sqlite(path: impl AsRef<Path>) -> Self {
+        let world = VirtualWorld::new(0);
+        let clock = SkewedClock::new(world.sim.clone(), 0);
+        let options = windlass_sqlite::Options {
+            clock: Arc::new(move || clock.now()),
+            ..windlass_sqlite::Options::default()
+        };
+        let path = path.as_ref();
+        let store = windlass_sqlite::SqliteStore::open(path, options).unwrap_or_else(|error| {
+            panic!("the store at {} does not open: {error}", path.display())
+        });
+        Self::on(world, SyncStore::new(store), Options::default())
+    }
+
+    fn on(mut world: VirtualWorld, store: Arc<dyn Store>, options: Options) -> Self {
+        let engine = world.start(NodeId(1), Arc::clone(&store), options).into();
         let sim = world.sim.clone();
         Self { executor: Mutex::new(world.executor), sim, store, engine }
     }
 
     /// The engine, to register workflows and activities with.
-    pub fn engine(&self) -> Engine {
+    pub fn engine(&self) -> windlass::Engine {
         self.engine.clone()
     }
 
@@ -102,14 +138,14 @@ impl TestEngine {
 
     /// The store's time.
     pub fn now(&self) -> Timestamp {
-        self.store.now().now_or_never().and_then(Result::ok).expect("the memory store knows")
+        self.store.now().now_or_never().and_then(Result::ok).expect("the store answers at once")
     }
 
     /// Runs everything until a future ends, without moving time.
     ///
     /// # Panics
     ///
-    /// If the future does not end without time going by, or without something that never comes.
+    /// If the future waits for a time, or for an event that nothing sends.
     #[track_caller]
     pub fn run<F: IntoFuture>(&self, future: F) -> F::Output {
         let still = |_: &mut Executor| -> Result<(), String> {
@@ -123,11 +159,11 @@ impl TestEngine {
         }
     }
 
-    /// Runs everything until a future ends, and lets as much time go by as that takes.
+    /// Runs everything until a future ends, and moves time as far as that needs.
     ///
     /// # Panics
     ///
-    /// If the future waits for something that no time brings.
+    /// If the future waits for an event that no timer causes.
     #[track_caller]
     pub fn run_to_end<F: IntoFuture>(&self, future: F) -> F::Output {
         let next = |executor: &mut Executor| {
@@ -156,7 +192,7 @@ impl TestEngine {
             if woken.0.swap(false, Ordering::Relaxed) {
                 let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
                 if let Poll::Ready(value) = polled {
-                    // What follows from it has happened too when the test goes on.
+                    // The consequences of the result are visible when the test goes on.
                     self.run_until_idle();
                     return Ok(value);
                 }
@@ -169,7 +205,7 @@ impl TestEngine {
         }
     }
 
-    /// Runs all that can run now; time stands still.
+    /// Runs everything that is ready, without moving time.
     #[track_caller]
     pub fn run_until_idle(&self) {
         let ran = self.executor().run_ready(STEPS_MAX);
@@ -178,8 +214,8 @@ impl TestEngine {
         }
     }
 
-    /// Lets time go by, `"1 day"` or a `Duration`, from timer to timer, and runs whatever becomes
-    /// ready on the way. It moves a millisecond further than asked: events of a run are at least a
+    /// Moves time forward, by `"1 day"` or a `Duration`, from timer to timer, and runs all tasks that
+    /// become ready. It moves a millisecond further than asked: events of a run are at least a
     /// microsecond apart, so a sleep of a day ends a little more than a day after the run began.
     #[track_caller]
     pub fn advance(&self, span: impl IntoDuration) {
@@ -188,8 +224,8 @@ impl TestEngine {
         self.advance_us(us.saturating_add(GRACE_US));
     }
 
-    /// Moves time to the next timer and runs what it makes ready. `false` if none is set: then only
-    /// an event from outside can move anything.
+    /// Moves time to the next timer and runs the tasks that it makes ready. `false` if no timer is set:
+    /// then only an event from outside can make progress.
     #[track_caller]
     pub fn tick(&self) -> bool {
         self.run_until_idle();
@@ -213,45 +249,45 @@ impl TestEngine {
         sent.unwrap_or_else(|error| panic!("the event was refused: {error}"));
     }
 
-    /// Where a run is.
+    /// The status of a run.
     #[track_caller]
     pub fn status<O>(&self, run: &RunHandle<O>) -> Status {
-        self.run(run.status()).expect("the memory store answers")
+        self.run(run.status()).expect("the store answers")
     }
 
-    /// The steps of a run that are recorded.
+    /// The recorded steps of a run.
     #[track_caller]
     pub fn steps<O>(&self, run: &RunHandle<O>) -> Vec<Step> {
-        self.run(run.steps()).expect("the memory store answers")
+        self.run(run.steps()).expect("the store answers")
     }
 
     /// The ledger of a run.
     #[track_caller]
     pub fn ledger<O>(&self, run: &RunHandle<O>) -> Vec<Event> {
-        self.run(run.events()).expect("the memory store answers")
+        self.run(run.events()).expect("the store answers")
     }
 
     /// Checks every ledger against its rows.
     ///
     /// # Panics
     ///
-    /// If there is a flaw, and says which.
+    /// If there is a flaw. The message names it.
     #[track_caller]
     pub fn verify(&self) {
-        verify_clean(&self.store).unwrap_or_else(|flaw| panic!("{flaw}"));
+        verify_clean(&*self.store).unwrap_or_else(|flaw| panic!("{flaw}"));
     }
 
-    /// Forgets every waiting run in memory: the next turn of each replays its code from the top, as
-    /// after a restart.
+    /// Evicts every waiting run from memory: its next turn replays its code from the top, as after a
+    /// restart.
     pub fn evict_all(&self) {
-        self.engine.evict_all();
+        self.engine.core().evict_all();
     }
 
     #[track_caller]
     fn executor(&self) -> MutexGuard<'_, Executor> {
         match self.executor.try_lock() {
             Ok(executor) => executor,
-            // A test that failed once may still look at what is there.
+            // A test that has failed may still read the store.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => panic!(
                 "the test engine is running: do not drive it from inside a workflow, a step or \
@@ -274,7 +310,7 @@ impl VirtualWorld {
         Self::with_clock(seed, |_| {})
     }
 
-    /// A world in which it is that time.
+    /// A world whose clock shows this time.
     pub(crate) fn at(now: Timestamp) -> Self {
         Self::with_clock(0, |clock| clock.jump(now.as_micros() - clock.now().as_micros()))
     }
@@ -314,13 +350,13 @@ impl VirtualWorld {
     }
 }
 
-/// Checks every ledger of a store; what is wrong, in words.
-pub(crate) fn verify_clean(store: &MemoryStore) -> Result<(), String> {
+/// Checks every ledger of a store and describes the first flaw.
+pub(crate) fn verify_clean(store: &dyn Store) -> Result<(), String> {
     match verify_store(store, &[]).now_or_never() {
         Some(Ok(report)) if report.is_clean() => Ok(()),
         Some(Ok(report)) => Err(format!("flaws: {:?} {:?}", report.flaws, report.unreadable)),
         Some(Err(error)) => Err(format!("the store cannot be verified: {error}")),
-        None => Err("the memory store did not answer at once".into()),
+        None => Err("the store did not answer at once".into()),
     }
 }
 

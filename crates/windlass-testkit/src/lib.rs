@@ -10,11 +10,18 @@ pub mod crash;
 pub mod damage;
 pub mod differential;
 pub mod engine;
+pub mod events;
+pub mod gate;
 pub mod memory;
 pub mod outage;
 pub mod replay;
 pub mod sim;
+mod sync_store;
 pub mod world;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing.md")]
+struct Guide;
 
 pub use crash::{CrashPoints, CrashReport, Probe, Told, every_crash_of, every_crash_point};
 pub use engine::TestEngine;

@@ -18,7 +18,7 @@ impl ManualClock {
         Self(Arc::new(AtomicI64::new(1_770_000_000_000_000)))
     }
 
-    /// What it shows.
+    /// The time that it shows.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
     }

@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use windlass_engine::{Engine, Options, new_uuid};
 use windlass_kernel::{
-    Body, Commit, Draft, Encoding, Error, ErrorKind, EventId, Loaded, MemoryStore, Message,
-    MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op,
-    Query, RunId, RunKey, RunStatus, Stamp, Step, StepKey, StepStatus, Store, Timestamp, Turn,
-    WorkflowName,
+    Body, Commit, Draft, Encoding, Error, ErrorCode, ErrorKind, EventId, Loaded, MemoryStore,
+    Message, MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun,
+    OnExisting, Op, Query, RunId, RunKey, RunStatus, Stamp, Step, StepKey, StepKind, StepStatus,
+    Store, Timestamp, Turn, WorkflowName,
 };
 
 use crate::engine::{VirtualWorld, in_words};
+use crate::events;
 use crate::sim::executor::NodeId;
 
 const FORMAT: u32 = 1;
@@ -51,13 +52,13 @@ pub struct ExportedRun {
     pub created_at: i64,
     /// Small strings to find it by.
     pub labels: BTreeMap<String, String>,
-    /// What it was started with.
+    /// Its input.
     pub input: ExportedBody,
-    /// What it ended with.
+    /// Its output.
     pub output: Option<ExportedBody>,
     /// Why it failed.
     pub error: Option<ExportedBody>,
-    /// What the model keeps beside the steps.
+    /// The state that the model stores beside the steps.
     pub state: Option<ExportedBody>,
     /// Its steps, in the order in which they were first recorded.
     pub steps: Vec<ExportedStep>,
@@ -80,7 +81,7 @@ pub enum ExportedBody {
 pub struct ExportedStep {
     /// Its key.
     pub key: String,
-    /// What it is.
+    /// Its kind.
     pub kind: String,
     /// Where it is.
     pub status: String,
@@ -90,9 +91,9 @@ pub struct ExportedStep {
     pub attempt: u32,
     /// How often it may be tried.
     pub attempts_max: Option<u32>,
-    /// What it was given.
+    /// Its input.
     pub input: Option<ExportedBody>,
-    /// What it gave.
+    /// Its result.
     pub result: Option<ExportedBody>,
     /// Why it failed.
     pub error: Option<ExportedBody>,
@@ -100,7 +101,7 @@ pub struct ExportedStep {
     pub timeout_us: Option<u64>,
     /// When it wakes, in microseconds since 1970.
     pub due_at: Option<i64>,
-    /// What it waits for.
+    /// The name of the event that it waits for, or another wait.
     pub wait_for: Option<String>,
     /// When it was first recorded.
     pub created_at: i64,
@@ -113,23 +114,23 @@ pub struct ExportedStep {
 pub struct ExportedMessage {
     /// The sender's id for it.
     pub id: String,
-    /// What it is.
+    /// Its kind.
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// What it carries.
+    /// Its body.
     pub body: Option<ExportedBody>,
     /// When it was sent.
     pub sent_at: i64,
 }
 
-/// Where the code at hand parts from the record.
+/// The first difference between the code and the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// A stable code: `NON_DETERMINISM`, `INPUT_UNREADABLE`, `WORKFLOW_PANICKED`,
     /// `OUTPUT_DIFFERS`, …
     pub code: String,
-    /// What the code asked for and what the record has, in words.
+    /// Describes the operation of the code and the one in the record.
     pub reason: String,
 }
 
@@ -149,7 +150,7 @@ impl Divergence {
 
 impl From<Error> for Divergence {
     fn from(error: Error) -> Self {
-        Self::new(error.code(), error.to_string())
+        Self::new(error.code().as_str(), error.to_string())
     }
 }
 
@@ -158,7 +159,7 @@ pub async fn export_run(store: &dyn Store, run_key: RunKey) -> Result<ExportedRu
     let loaded = store.load(vec![run_key]).await?.into_iter().next();
     let Some(Loaded { run, steps, messages }) = loaded else {
         let message = format!("there is no run {run_key}");
-        return Err(Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", message));
+        return Err(Error::new(ErrorKind::NotFound, ErrorCode::RunNotFound, message));
     };
     Ok(ExportedRun {
         format: FORMAT,
@@ -307,10 +308,10 @@ fn import(exported: &ExportedRun, store: &MemoryStore, engine: &Engine) -> Resul
         let payload = json!({ "key": step.key });
         match row.status {
             StepStatus::Completed => {
-                draft.step("step.completed", &payload, row, stamp(step.updated_at))?;
+                draft.step(events::STEP_COMPLETED, &payload, row, stamp(step.updated_at))?;
             }
             status if status.is_settled() => {
-                draft.step("step.failed", &payload, row, stamp(step.updated_at))?;
+                draft.step(events::STEP_FAILED, &payload, row, stamp(step.updated_at))?;
             }
             _ => {
                 draft.open_step(row);
@@ -387,7 +388,7 @@ fn step_back(run_key: RunKey, step: &ExportedStep) -> Result<Step, Error> {
         run_key,
         step_key: StepKey::from_stored(step.key.as_str()),
         name: step.key.as_str().into(),
-        kind: step.kind.as_str().into(),
+        kind: StepKind::from_stored(step.kind.as_str()),
         status: StepStatus::parse(&step.status)?,
         position: step.position,
         attempt: step.attempt,

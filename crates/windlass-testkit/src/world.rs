@@ -1,4 +1,4 @@
-//! A store under test and short words for what tests do to it.
+//! A store under test, and helpers for the operations of tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,14 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, BoxFuture, ClaimOrder, ClaimRequest, ClaimedTurn, Commit, CommitError, Committed, Draft,
-    End, Event, EventId, Hold, Loaded, Message, MessageId, MessageKind, MessageName, ModelName,
-    Namespace, NewMessage, NewRun, OnExisting, Op, Query, QueueName, Route, RouteName, Run, RunId,
-    RunKey, Stamp, Step, StepKey, StepStatus, Store, Task, TaskId, Timestamp, Turn, Wake, Want,
-    WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
+    Body, BoxFuture, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Commit, CommitError,
+    Committed, Draft, End, ErrorCode, Event, EventId, Hold, Loaded, Message, MessageId,
+    MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun, OnExisting, Op, Query,
+    QueueName, Route, RouteName, Run, RunId, RunKey, Stamp, Step, StepKey, StepKind, StepStatus,
+    Store, Task, TaskId, Timestamp, Turn, Wake, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
 };
+
+use crate::events;
 
 /// A store that the suite is run against.
 pub trait Subject: Send + Sync {
@@ -23,14 +25,14 @@ pub trait Subject: Send + Sync {
     /// Moves the store's clock forward.
     fn advance(&self, by: Duration) -> BoxFuture<'_, ()>;
 
-    /// The SQL that it speaks; none if it speaks none.
+    /// Its SQL dialect, if it has one.
     fn dialect(&self) -> Option<Dialect>;
 
-    /// Runs SQL past the store, as somebody with a prompt would. `Err` is what the database said.
+    /// Runs SQL without the store, as an operator with a prompt does. `Err` is the database's message.
     fn raw_sql(&self, sql: String) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// How a database writes what differs between the two.
+/// The SQL dialect of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `?1`, BLOB literals `x'…'`.
@@ -57,9 +59,9 @@ impl Dialect {
     }
 }
 
-/// A store, a source of keys that sort by age, and short words.
+/// A store, a source of keys that sort by age, and helpers.
 pub struct World {
-    /// What is under test.
+    /// The store under test and its clock.
     pub subject: Box<dyn Subject>,
     /// Its store.
     pub store: Arc<dyn Store>,
@@ -160,7 +162,7 @@ impl World {
 
     /// One commit that must fail, and the code of its error.
     #[track_caller]
-    pub fn code(&self, commit: Commit) -> impl Future<Output = &'static str> + Send {
+    pub fn code(&self, commit: Commit) -> impl Future<Output = ErrorCode> + Send {
         let at = std::panic::Location::caller();
         let answer = self.commit(commit);
         async move {
@@ -204,7 +206,7 @@ impl World {
     pub fn step_commit(&self, run: &Run, hold: Hold, key: &str, result: &str) -> Commit {
         let mut draft = self.draft(run, hold);
         let step = self.step(run, key, StepStatus::Completed, Some(result));
-        draft.step("step.completed", &json!({ "key": key }), step, self.stamp()).unwrap();
+        draft.step(events::STEP_COMPLETED, &json!({ "key": key }), step, self.stamp()).unwrap();
         draft.finish()
     }
 
@@ -212,14 +214,14 @@ impl World {
     pub fn complete_commit(&self, run: &Run, hold: Hold) -> Commit {
         let mut draft = self.draft(run, hold);
         let end = End::Complete(Body::json("\"done\""));
-        draft.end("workflow.completed", &json!({}), end, self.stamp()).unwrap();
+        draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, self.stamp()).unwrap();
         draft.finish()
     }
 
-    /// A commit that gives the turn back, with an event.
+    /// A commit that releases the turn, with an event.
     pub fn release_commit(&self, run: &Run, hold: Hold, wake: Wake, seen: u64) -> Commit {
         let mut draft = self.draft(run, hold);
-        draft.event("sleep.started", &json!({}), self.stamp()).unwrap();
+        draft.event(events::SLEEP_STARTED, &json!({}), self.stamp()).unwrap();
         draft.release(wake, seen);
         draft.finish()
     }
@@ -230,7 +232,7 @@ impl World {
             run_key: run.run_key,
             step_key: StepKey::new(key).unwrap(),
             name: key.into(),
-            kind: "do".into(),
+            kind: StepKind::from_static("do"),
             status,
             position: run.head.next_ordinal,
             attempt: 1,
@@ -290,8 +292,8 @@ impl World {
     pub async fn claim_turns(&self, worker: WorkerKey, max: u32) -> Vec<ClaimedTurn> {
         let request = ClaimRequest {
             worker,
-            turns: Want { routes: vec![route("default", "w")], max },
-            tasks: Want::default(),
+            turns: ClaimFilter { routes: vec![route("default", "w")], max },
+            tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,
         };
@@ -311,9 +313,14 @@ impl World {
         max: u32,
         order: ClaimOrder,
     ) -> Vec<Task> {
-        let tasks = Want { routes: routes.to_vec(), max };
-        let request =
-            ClaimRequest { worker, turns: Want::default(), tasks, order, offer: Duration::ZERO };
+        let tasks = ClaimFilter { routes: routes.to_vec(), max };
+        let request = ClaimRequest {
+            worker,
+            turns: ClaimFilter::default(),
+            tasks,
+            order,
+            offer: Duration::ZERO,
+        };
         self.store.claim(request).await.expect("claim answers").tasks
     }
 
@@ -322,7 +329,7 @@ impl World {
         self.store.renew(self.info(worker)).await.expect("renew answers")
     }
 
-    /// What a worker says of itself.
+    /// The info that a worker renews with.
     pub fn info(&self, worker: WorkerKey) -> WorkerInfo {
         WorkerInfo {
             worker,

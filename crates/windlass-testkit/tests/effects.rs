@@ -9,8 +9,9 @@ use windlass_engine::{Engine, TaskContext, TaskHandler, TaskResult};
 use windlass_kernel::{
     Body, BoxFuture, Error, Event, Query, RetryPolicy, RunKey, Store, TasksQuery,
 };
+use windlass_models::AnyError;
 use windlass_models::machines::{self, Workflow, WorkflowAction, WorkflowError};
-use windlass_models::steps::{self, Attempt, BoxError, Ctx};
+use windlass_models::steps::{self, Attempt, Ctx};
 use windlass_testkit::{Probe, Told, every_crash_of};
 
 async fn enqueued(store: &dyn Store, run_key: RunKey) -> Result<Vec<Event>, Error> {
@@ -38,7 +39,7 @@ impl TaskHandler for Mail {
     }
 }
 
-// What the ledger says that was enqueued, when all of it has been delivered.
+// The effects that the ledger has as enqueued, after all of them were delivered.
 async fn delivered(engine: &Engine, probe: &Probe, run_key: RunKey) -> Told {
     let text = |error: Error| error.to_string();
     loop {
@@ -76,9 +77,9 @@ fn steps_of(engine: &Engine, probe: &Probe) -> BoxFuture<'static, Told> {
                     probe.ran(key);
                     async move {
                         if attempt.number == 1 && key == "a" {
-                            // What a failed attempt wanted is not wanted.
+                            // A failed attempt enqueues nothing.
                             attempt.enqueue("mail", "never", RetryPolicy::none())?;
-                            return Err::<(), BoxError>("not yet".into());
+                            return Err::<(), AnyError>(AnyError::msg("not yet"));
                         }
                         for word in words {
                             attempt.enqueue("mail", word, RetryPolicy::none())?;
@@ -90,7 +91,7 @@ fn steps_of(engine: &Engine, probe: &Probe) -> BoxFuture<'static, Told> {
             send("a", &["first", "second"]).await?;
             ctx.sleep("nap", "1 hour").await?;
             send("b", &["last"]).await?;
-            Ok::<_, BoxError>(())
+            Ok(())
         }
     };
     let flow = steps::register(&engine, "sends", flow).unwrap();

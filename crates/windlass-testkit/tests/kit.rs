@@ -4,23 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use windlass::{AnyError, Ctx, Result, SqlValue, steps};
 use windlass_kernel::RunStatus;
-use windlass_models::steps::{self, BoxError, Ctx, StepError};
 use windlass_testkit::{CrashPoints, TestEngine, every_crash_point};
 
-type Never = std::convert::Infallible;
-
-async fn order(ctx: Ctx, cents: u64) -> Result<u64, StepError> {
-    let charged = ctx.step("charge", async || Ok::<_, Never>(cents)).await?;
+async fn order(ctx: Ctx, cents: u64) -> Result<u64> {
+    let charged = ctx.step("charge", async || Ok(cents)).await?;
     ctx.sleep("cool down", "3 days").await?;
     let tip: u64 = ctx.event("tip", "tipped").timeout("30 days").await?;
-    ctx.step("ship", async || Ok::<_, Never>(charged + tip)).await
+    Ok(ctx.step("ship", async || Ok(charged + tip)).await?)
 }
 
 #[test]
 fn days_go_by_in_no_time() {
     let test = TestEngine::new();
-    let order = steps::register(&test.engine(), "order", order).unwrap();
+    let order = test.engine().workflow("order", order).unwrap();
     let begun = test.now();
     let run = test.run(order.start(500).id("o-1")).unwrap();
     assert_eq!(test.status(&run).status, RunStatus::Waiting);
@@ -45,7 +43,7 @@ fn days_go_by_in_no_time() {
 fn a_seed_gives_the_same_ledger() {
     let ledger = |seed| {
         let test = TestEngine::seeded(seed);
-        let order = steps::register(&test.engine(), "order", order).unwrap();
+        let order = test.engine().workflow("order", order).unwrap();
         let run = test.run(order.start(500).id("o-1")).unwrap();
         test.send_event(&run, "tipped", &1);
         assert_eq!(test.run_to_end(run.result()).unwrap(), 501);
@@ -65,12 +63,16 @@ fn retries_follow_their_backoff() {
         async move {
             let body = || {
                 let number = count.fetch_add(1, Ordering::Relaxed);
-                std::future::ready(if number < 2 { Err("not yet") } else { Ok(number) })
+                std::future::ready(if number < 2 {
+                    Err(AnyError::msg("not yet"))
+                } else {
+                    Ok(number)
+                })
             };
-            ctx.step("flaky", body).delay("10 seconds").await
+            Ok(ctx.step("flaky", body).delay("10 seconds").await?)
         }
     };
-    let flaky = steps::register(&test.engine(), "flaky", flaky).unwrap();
+    let flaky = test.engine().workflow("flaky", flaky).unwrap();
     let run = test.run(flaky.start(())).unwrap();
     assert_eq!(tried.load(Ordering::Relaxed), 1);
     assert!(test.tick());
@@ -98,14 +100,14 @@ fn crashes_make_no_difference() {
                         let probe = probe.clone();
                         ctx.step(key, move || {
                             probe.ran(key);
-                            std::future::ready(Ok::<_, Never>(value))
+                            std::future::ready(Ok(value))
                         })
                     };
                     let first = step("first", n).await?;
                     ctx.sleep("nap", "1 hour").await?;
                     let (left, right) = futures::join!(step("left", 2), step("right", 3));
                     let last = step("last", first + left? + right?).await?;
-                    Ok::<_, BoxError>(last)
+                    Ok(last)
                 }
             };
             steps::register(engine, "work", work).unwrap()
@@ -122,10 +124,10 @@ fn crashes_make_no_difference() {
 fn crashes_with_events_retries_children_and_activities() {
     let report = CrashPoints::new(
         |engine, probe| {
-            let double = |_: Ctx, n: u64| async move { Ok::<_, Never>(n * 2) };
+            let double = |_: Ctx, n: u64| async move { Ok(n * 2) };
             steps::register(engine, "double", double).unwrap();
             steps::serve_activity(engine, "default", "negate", |_, n: i64| {
-                std::future::ready(Ok::<_, Never>(-n))
+                std::future::ready(Ok(-n))
             })
             .unwrap();
             let probe = probe.clone();
@@ -136,12 +138,16 @@ fn crashes_with_events_retries_children_and_activities() {
                     let flaky = ctx.step_with("flaky", |attempt| {
                         probe.ran(format!("flaky {}", attempt.number));
                         let fails = attempt.number < 3;
-                        std::future::ready(if fails { Err("not yet") } else { Ok(told) })
+                        std::future::ready(if fails {
+                            Err(AnyError::msg("not yet"))
+                        } else {
+                            Ok(told)
+                        })
                     });
                     let child = ctx.child_named::<u64, u64>("child", "double", &n);
                     let (flaky, child) = futures::join!(flaky, child);
                     let negative: i64 = ctx.activity("negate", "negate", &5).await?;
-                    Ok::<_, BoxError>((flaky? + child?, negative))
+                    Ok((flaky? + child?, negative))
                 }
             };
             steps::register(engine, "work", work).unwrap()
@@ -163,10 +169,42 @@ fn a_difference_names_its_commit() {
             // Code that is not the same after a restart.
             let life = lives.fetch_add(1, Ordering::Relaxed);
             steps::register(engine, "work", move |ctx: Ctx, (): ()| async move {
-                ctx.step("one", async || Ok::<_, Never>(life > 1)).await
+                Ok(ctx.step("one", async || Ok(life > 1)).await?)
             })
             .unwrap()
         },
         (),
     );
+}
+
+#[test]
+fn statements_of_a_step_are_in_its_transaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.db");
+    let test = TestEngine::on_sqlite(&path);
+    let own = rusqlite::Connection::open(&path).unwrap();
+    own.execute_batch("CREATE TABLE orders (id TEXT PRIMARY KEY, cents INTEGER)").unwrap();
+    let rows =
+        || own.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0)).unwrap();
+    let order = test.engine().workflow("order", async |ctx, cents: i64| {
+        ctx.sleep("cool down", "3 days").await?;
+        let body = async |tx: steps::StepTx| {
+            tx.execute(
+                "INSERT INTO orders VALUES (?1, ?2)",
+                [SqlValue::Text("o-1".into()), SqlValue::Int(cents)],
+            );
+            if cents < 0 { Err(AnyError::msg("no money")) } else { Ok(()) }
+        };
+        Ok(ctx.step_tx("book", body).retries(1).await?)
+    });
+    let order = order.unwrap();
+    let failed = test.run(order.start(-1)).unwrap();
+    assert!(test.run_to_end(failed.result()).is_err());
+    assert_eq!(rows(), 0);
+    let run = test.run(order.start(500)).unwrap();
+    test.advance("2 days");
+    assert_eq!((rows(), test.status(&run).status), (0, RunStatus::Waiting));
+    test.advance("1 day");
+    assert_eq!((rows(), test.status(&run).status), (1, RunStatus::Complete));
+    test.verify();
 }

@@ -64,7 +64,7 @@ impl Workflow for Tour {
     }
 }
 
-/// Says what it is told to, and tells the probe.
+/// Answers with the given actions, and counts its calls in the probe.
 struct Say(Probe);
 
 impl Activity for Say {
@@ -111,14 +111,14 @@ fn a_crash_at_any_commit_of_a_machine_makes_no_difference() {
 #[test]
 fn activities_one_after_the_other_take_a_commit_each() {
     let (test, probe) = (TestEngine::new(), Probe::default());
-    let engine = test.engine();
+    let engine = test.engine().core().clone();
     let ended = test.run_to_end(tour(&engine, &probe)).unwrap();
     assert_eq!(ended.as_array().map(Vec::len), Some(7));
-    let run = test.run(machines::MachineRef::<Tour>::remote(&engine).unwrap().get("tour")).unwrap();
+    let run = test.run(machines::remote::<Tour>(&engine).unwrap().get("tour")).unwrap();
     let query = Query::Messages { run_key: run.run_key(), after: 0, limit: 100 };
     let sent = test.run(engine.store().list(query)).unwrap().messages().unwrap();
     let sent = sent.iter().filter(|message| message.kind == MessageKind::ActivityResult).count();
-    let at_hand = engine.metrics().turns_at_hand.get();
+    let at_hand = engine.metrics().turns_completed_locally.get();
     // The three at the end come together, and are read together.
     assert_eq!((at_hand, sent), (3, 3));
 }
@@ -128,11 +128,11 @@ fn results_at_once_come_once_each_whatever_their_order() {
     let mut replays = 0;
     for seed in 0..50 {
         let (test, probe) = (TestEngine::seeded(seed), Probe::default());
-        let ended = test.run_to_end(tour(&test.engine(), &probe)).unwrap();
+        let ended = test.run_to_end(tour(test.engine().core(), &probe)).unwrap();
         let expect = ["fails!no", "nap", "one=1", "two=2", "x=24", "y=25", "z=26"];
         assert_eq!(ended, json!(expect), "seed {seed}");
         assert!(["one", "two", "x", "y", "z"].iter().all(|key| probe.count(key) == 1));
-        replays += test.engine().metrics().replays.get();
+        replays += test.engine().core().metrics().replays.get();
     }
     // A result that meets a claim of its run costs what was in memory.
     assert_eq!(replays, 0);

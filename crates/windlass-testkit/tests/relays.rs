@@ -1,4 +1,4 @@
-//! Relays in virtual time: a crash at every commit makes no difference, and the hook is told.
+//! Relays in virtual time: a crash at every commit makes no difference, and the hook receives the end.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use serde_json::json;
 use windlass_engine::Engine;
 use windlass_kernel::{BoxFuture, MessageKind, Query, RunKey, RunStatus, end_task_id};
 use windlass_models::relays::{
-    HookError, NoopTerminalHook, RunOutcome, RunSpec, RunState, Signal, Step, StepError,
-    StepOutcome, StepRunner, TerminalHook, TerminalStatus, WorkflowRuntime,
+    self, HookError, NoopTerminalHook, RelayError, RelayStep, RunOutcome, RunSpec, RunState,
+    Signal, StepOutcome, StepRunner, TerminalHook, TerminalStatus,
 };
 use windlass_testkit::{Probe, TestEngine, Told, every_crash_of};
 
@@ -20,7 +20,7 @@ struct Five {
 }
 
 impl StepRunner for Five {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.probe.ran(step.step_number.to_string());
         let mut payload = step.payload.to_vec();
         payload.extend(step.step_number.to_string().bytes());
@@ -37,13 +37,13 @@ impl StepRunner for Five {
                 };
                 let asked: String = step.memo("ask", ask).await?;
                 if step.attempt == 1 {
-                    return Err(StepError::transient("not yet"));
+                    return Err(RelayError::transient("not yet"));
                 }
                 payload.extend(asked.bytes());
                 Ok(StepOutcome::next(payload))
             }
             _ if self.ends == "fail" => Ok(StepOutcome::Fail { reason: "no".into() }),
-            _ if self.ends == "dead" => Err(StepError::permanent("broken")),
+            _ if self.ends == "dead" => Err(RelayError::permanent("broken")),
             _ => Ok(StepOutcome::done(payload)),
         }
     }
@@ -65,23 +65,24 @@ impl TerminalHook for Ends {
 fn script(ends: &'static str, hook: Ends) -> impl Fn(&Engine, &Probe) -> BoxFuture<'static, Told> {
     move |engine, probe| {
         let runner = Five { probe: probe.clone(), ends };
-        let relay = WorkflowRuntime::builder(engine, runner, hook.clone())
-            .name("five")
+        let relay = relays::relay(engine, "five", runner, hook.clone())
             .backoff(Duration::from_secs(1), Duration::from_secs(1))
             .build()
             .unwrap();
         let (engine, hook) = (engine.clone(), hook.clone());
         Box::pin(async move {
-            let run =
-                relay.submit(RunSpec::new("in:").id("relay")).await.map_err(|e| e.to_string())?;
-            let ended = relay.wait(&run.run_id).await.map_err(|error| error.to_string())?;
-            // It is told though whoever ended the run is dead.
+            let run = relay
+                .start_from(RunSpec::new("in:").id("relay"))
+                .await
+                .map_err(|e| e.to_string())?;
+            let ended = run.finished().await.map_err(|error| error.to_string())?;
+            // The hook runs although the process that ended the run is dead.
             while !hook
                 .0
                 .lock()
                 .unwrap()
                 .iter()
-                .any(|(id, _)| *id == end_task_id(run.run_key).to_string())
+                .any(|(id, _)| *id == end_task_id(run.run_key()).to_string())
             {
                 engine.env().sleep(Duration::from_millis(100)).await;
             }
@@ -117,7 +118,7 @@ fn a_crash_at_any_commit_of_five_steps_with_a_hook_makes_no_difference() {
 fn a_plain_relay_of_three_steps_makes_four_commits() {
     struct Three;
     impl StepRunner for Three {
-        async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+        async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
             Ok(match step.step_number {
                 2 => StepOutcome::done(step.payload.clone()),
                 _ => StepOutcome::next(step.payload.clone()),
@@ -125,11 +126,11 @@ fn a_plain_relay_of_three_steps_makes_four_commits() {
         }
     }
     let test = TestEngine::new();
-    let engine = test.engine();
+    let engine = test.engine().core().clone();
     let hook = windlass_models::relays::NoopTerminalHook;
-    let relay = WorkflowRuntime::builder(&engine, Three, hook).build().unwrap();
-    let run = test.run(relay.submit(RunSpec::new("x"))).unwrap();
-    let ended = test.run(relay.wait(&run.run_id)).unwrap();
+    let relay = relays::relay(&engine, "three", Three, hook).build().unwrap();
+    let run = test.run(relay.start_from(RunSpec::new("x"))).unwrap();
+    let ended = test.run(run.finished()).unwrap();
     assert_eq!(ended.result.as_deref(), Some(&b"x"[..]));
     // The create is not among them.
     assert_eq!(engine.metrics().commits.get(), 3);
@@ -142,7 +143,7 @@ fn a_plain_relay_of_three_steps_makes_four_commits() {
 struct Signalled(Probe);
 
 impl StepRunner for Signalled {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.ran(step.step_number.to_string());
         match (step.step_number, &step.signal) {
             (0, None) => Ok(StepOutcome::ContinueOnSignal {
@@ -151,7 +152,7 @@ impl StepRunner for Signalled {
                 timeout: None,
             }),
             (1, Some(Signal::Received(_))) if step.attempt == 1 => {
-                Err(StepError::transient("not yet"))
+                Err(RelayError::transient("not yet"))
             }
             (1, Some(Signal::Received(bytes))) => {
                 let payload = [&step.payload[..], bytes].concat().into();
@@ -159,7 +160,7 @@ impl StepRunner for Signalled {
                 Ok(StepOutcome::ContinueOnSignal { payload, signal, timeout })
             }
             (2, Some(Signal::TimedOut)) => Ok(StepOutcome::done(step.payload.clone())),
-            (number, signal) => Err(StepError::permanent(format!("{number} {signal:?}"))),
+            (number, signal) => Err(RelayError::permanent(format!("{number} {signal:?}"))),
         }
     }
 }
@@ -168,7 +169,7 @@ impl StepRunner for Signalled {
 struct Cancelled(Probe, Word);
 
 impl StepRunner for Cancelled {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.ran(step.step_number.to_string());
         match (step.step_number, self.1) {
             (0, "running") => Ok(StepOutcome::next("")),
@@ -198,22 +199,21 @@ fn a_crash_at_any_commit_loses_no_signal() {
     let report =
         every_crash_of(move |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
             let runner = Signalled(probe.clone());
-            let relay = WorkflowRuntime::builder(engine, runner, ends.clone())
-                .name("signalled")
+            let relay = relays::relay(engine, "signalled", runner, ends.clone())
                 .backoff(Duration::from_secs(1), Duration::from_secs(1))
                 .build()
                 .unwrap();
             let (engine, hook) = (engine.clone(), ends.clone());
             Box::pin(async move {
                 let text = |error: windlass_kernel::Error| error.to_string();
-                let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?;
+                let run = relay.start_from(RunSpec::new("").id("relay")).await.map_err(text)?;
                 // Sent again it is the same signal.
-                match relay.signal_once("relay", "go", "yes", "s1").await {
+                match run.signal_bytes_once("go", "yes", "s1").await {
                     Err(error) if error.code() != "RUN_TERMINAL" => return Err(text(error)),
                     _ => {}
                 }
-                let ended = relay.wait("relay").await.map_err(text)?;
-                told(&engine, &hook, run.run_key).await;
+                let ended = run.finished().await.map_err(text)?;
+                told(&engine, &hook, run.run_key()).await;
                 let result = ended.result.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
                 Ok(json!({ "result": result, "error": ended.error }))
             })
@@ -233,14 +233,14 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
         let report =
             every_crash_of(move |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
                 let (runner, answered) = (Cancelled(probe.clone(), when), Arc::clone(&answered));
-                let relay = WorkflowRuntime::builder(engine, runner, ends.clone());
-                let relay = relay.name("cancelled").build().unwrap();
+                let relay = relays::relay(engine, "cancelled", runner, ends.clone());
+                let relay = relay.build().unwrap();
                 let (engine, hook, probe) = (engine.clone(), ends.clone(), probe.clone());
                 Box::pin(async move {
                     let text = |error: windlass_kernel::Error| error.to_string();
-                    let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?;
+                    let run = relay.start_from(RunSpec::new("").id("relay")).await.map_err(text)?;
                     loop {
-                        let info = relay.status("relay").await.map_err(text)?;
+                        let info = Some(run.relay_status().await.map_err(text)?);
                         let state = info.map(|info| info.state);
                         let ready = match when {
                             "running" => probe.count("1") > 0,
@@ -253,16 +253,16 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
                     }
                     // In a life after the one that ended it, it has ended already.
                     let over = matches!(
-                        relay.status("relay").await.map_err(text)?.map(|info| info.state),
+                        Some(run.relay_status().await.map_err(text)?.state),
                         Some(RunState::Ended(_))
                     );
-                    let cancelled = relay.cancel("relay").await.map_err(text)?;
+                    let cancelled = run.cancel("cancelled").await.map_err(text)?;
                     answered.lock().unwrap().push(cancelled);
-                    let ended = relay.wait("relay").await.map_err(text)?;
+                    let ended = run.finished().await.map_err(text)?;
                     if cancelled && (over || ended.status != TerminalStatus::Cancelled) {
                         return Err(format!("a cancel was answered yes; {:?}", ended.status));
                     }
-                    told(&engine, &hook, run.run_key).await;
+                    told(&engine, &hook, run.run_key()).await;
                     Ok(json!({ "status": ended.status.as_str(), "result": ended.result.is_some() }))
                 })
             });
@@ -279,7 +279,7 @@ fn a_crash_at_any_commit_forgets_no_cancel() {
 struct PutOff(Probe);
 
 impl StepRunner for PutOff {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.ran(step.step_number.to_string());
         match step.step_number {
             0 => Ok(StepOutcome::ContinueAfter { payload: "".into(), delay: MINUTE }),
@@ -294,12 +294,13 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn a_crash_at_any_commit_forgets_no_resume() {
     let script = |engine: &Engine, probe: &Probe| -> BoxFuture<'static, Told> {
         let runner = PutOff(probe.clone());
-        let relay = WorkflowRuntime::builder(engine, runner, NoopTerminalHook);
-        let relay = relay.name("put-off").build().unwrap();
+        let relay = relays::relay(engine, "put-off", runner, NoopTerminalHook);
+        let relay = relay.build().unwrap();
         let engine = engine.clone();
         Box::pin(async move {
             let text = |error: windlass_kernel::Error| error.to_string();
-            let run = relay.submit(RunSpec::new("").id("relay")).await.map_err(text)?.run_key;
+            let handle = relay.start_from(RunSpec::new("").id("relay")).await.map_err(text)?;
+            let run = handle.run_key();
             // The request to go on is sent once over all lives: nobody repeats it.
             let messages = Query::Messages { run_key: run, after: 0, limit: 100 };
             let messages = engine.store().list(messages).await.map_err(text)?.messages();
@@ -318,7 +319,7 @@ fn a_crash_at_any_commit_forgets_no_resume() {
                 let sent = engine.send_message(run, MessageKind::Control, name, None, Some(id));
                 sent.await.map_err(text)?;
             }
-            let ended = relay.wait("relay").await.map_err(text)?;
+            let ended = handle.finished().await.map_err(text)?;
             Ok(json!({ "result": ended.result.map(|bytes| bytes.to_vec()), "error": ended.error }))
         })
     };

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use windlass::{Ctx, WorkflowRef, steps};
 use windlass_engine::Engine;
-use windlass_models::steps::{self, Ctx, StepError};
 use windlass_testkit::{ExportedRun, TestEngine, export_run, replay};
-
-type Never = std::convert::Infallible;
 
 /// How the code differs from the one that was exported.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +17,7 @@ enum Code {
     Panics,
 }
 
-fn register(engine: &Engine, code: Code, ran: &Arc<AtomicU32>) -> steps::WorkflowRef<u64, u64> {
+fn register(engine: &Engine, code: Code, ran: &Arc<AtomicU32>) -> WorkflowRef<u64, u64> {
     let ran = Arc::clone(ran);
     let workflow = move |ctx: Ctx, n: u64| {
         let ran = Arc::clone(&ran);
@@ -28,7 +26,7 @@ fn register(engine: &Engine, code: Code, ran: &Arc<AtomicU32>) -> steps::Workflo
                 let ran = Arc::clone(&ran);
                 ctx.step(key, move || {
                     ran.fetch_add(1, Ordering::Relaxed);
-                    std::future::ready(Ok::<_, Never>(value))
+                    std::future::ready(Ok(value))
                 })
             };
             let first = step("first", n).await?;
@@ -41,7 +39,7 @@ fn register(engine: &Engine, code: Code, ran: &Arc<AtomicU32>) -> steps::Workflo
             if code == Code::Longer {
                 step("one more", 1).await?;
             }
-            Ok::<_, StepError>(if code == Code::OtherOutput { sum + 1 } else { sum })
+            Ok(if code == Code::OtherOutput { sum + 1 } else { sum })
         }
     };
     steps::register(engine, "work", workflow).unwrap()
@@ -50,7 +48,7 @@ fn register(engine: &Engine, code: Code, ran: &Arc<AtomicU32>) -> steps::Workflo
 // The run asleep, the run with an event that it has not read, and the run at its end.
 fn exports() -> Vec<ExportedRun> {
     let test = TestEngine::new();
-    let workflow = register(&test.engine(), Code::Same, &Arc::default());
+    let workflow = register(test.engine().core(), Code::Same, &Arc::default());
     let run = test.run(workflow.start(10).id("w-1").label("kind", "test")).unwrap();
     let export = || {
         let exported = test.run(export_run(&*test.store(), run.run_key())).unwrap();

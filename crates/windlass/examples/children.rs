@@ -1,13 +1,11 @@
 //! Child runs: each is a run of its own, with its own steps, ledger and retries; it ends with its
 //! parent.
 
-use std::time::Duration;
-
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{Ctx, Engine, Result};
 
 async fn chapter(ctx: Ctx, number: u32) -> Result<u32> {
     ctx.sleep("think", "5 ms").await?;
-    let words = ctx.step("write", async || Ok::<_, BoxError>(number * 1_000)).await?;
+    let words = ctx.step("write", async || Ok(number * 1_000)).await?;
     Ok(words)
 }
 
@@ -30,6 +28,6 @@ async fn main() -> Result<()> {
     for step in run.steps().await? {
         println!("{} {} {}", step.kind, step.name, step.status);
     }
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

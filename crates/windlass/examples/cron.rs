@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{Ctx, Engine, Result};
 
 async fn report(ctx: Ctx, team: String) -> Result<String> {
     let slot = ctx.run().id.clone();
-    let line = async || Ok::<_, BoxError>(format!("report for {team}, {slot}"));
+    let line = async || Ok(format!("report for {team}, {slot}"));
     let line = ctx.step("write", line).await?;
     println!("{line}");
     Ok(line)
@@ -28,10 +28,10 @@ async fn main() -> Result<()> {
     reports.schedule("often", &"ops".into()).every("1 second").await?;
 
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    for schedule in engine.schedules().await? {
+    for schedule in engine.admin().schedules().await? {
         println!("{}: last {:?}, next {:?}", schedule.name, schedule.last_at, schedule.next_at);
     }
-    engine.delete_schedule("often").await?;
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.admin().delete_schedule("often").await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, TryStreamExt};
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{AnyError, Ctx, Engine, Result};
 
 async fn price(shop: &str, item: u64) -> Result<u64> {
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -22,7 +22,7 @@ async fn compare(ctx: Ctx, item: u64) -> Result<String> {
         .map(|n| ctx.step(format!("online-{n}"), move || price("web", item + n)))
         .collect();
     let online: Vec<u64> = offers.try_collect().await?;
-    let best = online.into_iter().chain([near, far]).min().ok_or_else(|| BoxError::from("none"))?;
+    let best = online.into_iter().chain([near, far]).min().ok_or_else(|| AnyError::msg("none"))?;
     Ok(format!("item {item}: {best}"))
 }
 
@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
     let compares = engine.workflow("compare", compare)?;
     let run = compares.start(7).await?;
     println!("{}", run.result().await?);
-    println!("{} commits", engine.metrics().commits.get());
-    engine.stop(Duration::from_secs(1)).await?;
+    println!("{} commits", engine.admin().metrics().commits.get());
+    engine.stop("1 second").await?;
     Ok(())
 }

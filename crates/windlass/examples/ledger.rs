@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
 use windlass::kernel::inspect::load_events;
+use windlass::kernel::ledger::run_events::WORKFLOW_COMPLETED;
 use windlass::kernel::verify::verify_one;
 use windlass::kernel::{
-    Body, Draft, End, EventId, ModelName, Namespace, NewRun, OnExisting, Run, RunId, RunKey, Stamp,
-    Step, StepKey, StepStatus, Timestamp, Turn, WorkerKey, WorkflowName,
+    Body, Draft, End, EventId, EventType, ModelName, Namespace, NewRun, OnExisting, Run, RunId,
+    RunKey, Stamp, Step, StepKey, StepKind, StepStatus, Timestamp, Turn, WorkerKey, WorkflowName,
 };
-use windlass::{Error, Store};
+use windlass::{Error, ErrorCode, Store};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Error> {
 
 /// Does what the example shows, and says what came of it.
 pub(crate) async fn run(address: &str) -> Result<String, Error> {
-    let store = windlass::open_store(address).await?;
+    let store = windlass::admin::open_store(address).await?;
     let now = store.now().await?;
     let worker = WorkerKey(key(now));
 
@@ -39,7 +40,12 @@ pub(crate) async fn run(address: &str) -> Result<String, Error> {
         for (name, result) in [("charge", "\"ch_1\""), ("ship", "\"parcel 7\"")] {
             let mut draft = Draft::held(&run, hold, now);
             let payload = json!({ "key": name });
-            draft.step("step.completed", &payload, step(&run, name, result, now)?, stamp(now))?;
+            draft.step(
+                EventType::from_static("step.completed"),
+                &payload,
+                step(&run, name, result, now)?,
+                stamp(now),
+            )?;
             let commit = draft.finish();
             let change = commit.run_change().expect("a turn changes its run").clone();
             only(store.commit(vec![commit]).await)?;
@@ -47,7 +53,7 @@ pub(crate) async fn run(address: &str) -> Result<String, Error> {
         }
         let mut draft = Draft::held(&run, hold, now);
         let end = End::Complete(Body::of("shipped")?);
-        draft.end("workflow.completed", &json!({}), end, stamp(now))?;
+        draft.end(WORKFLOW_COMPLETED, &json!({}), end, stamp(now))?;
         only(store.commit(vec![draft.finish()]).await)?;
     }
 
@@ -89,7 +95,7 @@ fn step(run: &Run, name: &str, result: &str, now: Timestamp) -> Result<Step, Err
         run_key: run.run_key,
         step_key: StepKey::new(name)?,
         name: name.into(),
-        kind: "do".into(),
+        kind: StepKind::from_static("do"),
         status: StepStatus::Completed,
         position: run.head.next_ordinal,
         attempt: 1,
@@ -113,7 +119,11 @@ async fn load(store: &dyn Store, run_key: RunKey) -> Result<Run, Error> {
 fn only<T, E: std::fmt::Display>(mut answers: Vec<Result<T, E>>) -> Result<T, Error> {
     let answer = answers.pop().expect("one answer a commit");
     answer.map_err(|error| {
-        Error::new(windlass::ErrorKind::Conflict, "EXAMPLE_CONFLICT", error.to_string())
+        Error::new(
+            windlass::ErrorKind::Conflict,
+            ErrorCode::Custom("EXAMPLE_CONFLICT"),
+            error.to_string(),
+        )
     })
 }
 

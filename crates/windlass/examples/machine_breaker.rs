@@ -74,7 +74,7 @@ async fn main() -> Result<()> {
     let store = std::env::args().nth(1).unwrap_or_else(|| "memory:".into());
     let engine = Engine::open(&store).await?;
     let calls = Arc::new(AtomicU32::new(0));
-    engine.register_activity(Directory { calls: Arc::clone(&calls) })?;
+    engine.machine_activity(Directory { calls: Arc::clone(&calls) })?;
     let lookups = engine.machine::<Lookup>()?;
     let ann = lookups.start("Ann".into()).id("ann").await?;
     while calls.load(Ordering::Relaxed) < 3 {
@@ -83,10 +83,10 @@ async fn main() -> Result<()> {
     let bob = lookups.start("Bob".into()).id("bob").await?;
     println!("{}", ann.result().await?);
     println!("{}", bob.result().await?);
-    for breaker in engine.breakers(None, 10).await? {
+    for breaker in engine.admin().breakers(None, 10).await? {
         println!("{} is {}", breaker.key, breaker.status);
     }
     println!("{} calls", calls.load(Ordering::Relaxed));
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -65,10 +65,10 @@ impl Activity for CopyLines {
 async fn main() -> Result<()> {
     let store = std::env::args().nth(1).unwrap_or_else(|| "memory:".into());
     let engine = Engine::open(&store).await?;
-    engine.register_activity(CopyLines)?;
+    engine.machine_activity(CopyLines)?;
     let imports = engine.machine::<Import>()?;
     let run = imports.start(10).id("import-1").await?;
     println!("{} lines copied", run.result().await?);
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

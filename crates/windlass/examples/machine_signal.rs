@@ -72,7 +72,7 @@ impl Activity for ReleaseTable {
 async fn main() -> Result<()> {
     let store = std::env::args().nth(1).unwrap_or_else(|| "memory:".into());
     let engine = Engine::open(&store).await?;
-    engine.register_activity(ReleaseTable)?;
+    engine.machine_activity(ReleaseTable)?;
     let reservations = engine.machine::<Reservation>()?;
     let ann = reservations.start(1).id("ann").await?;
     let bob = reservations.start(2).id("bob").await?;
@@ -80,6 +80,6 @@ async fn main() -> Result<()> {
     bob.cancel("the guests are ill").await?;
     println!("{}", ann.result().await?);
     println!("{}", bob.result().await?);
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

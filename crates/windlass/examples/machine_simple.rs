@@ -1,7 +1,5 @@
 //! A state machine with two activities, one after the other.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
 use windlass::{Engine, Result};
@@ -52,10 +50,10 @@ impl Activity for Say {
 async fn main() -> Result<()> {
     let store = std::env::args().nth(1).unwrap_or_else(|| "memory:".into());
     let engine = Engine::open(&store).await?;
-    engine.register_activity(Say)?;
+    engine.machine_activity(Say)?;
     let greetings = engine.machine::<Greeting>()?;
     let run = greetings.start("world".into()).id("greeting-1").await?;
     println!("{}", run.result().await?);
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -10,8 +10,9 @@
 
 use std::time::Duration;
 
+use windlass::admin::Options;
 use windlass::machines::{Activity, ActivityContext, ActivityError};
-use windlass::{Engine, Options, Result};
+use windlass::{AnyError, Result};
 
 struct Develop;
 
@@ -34,12 +35,14 @@ async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (store, queue) = (args.next().unwrap_or_default(), args.next().unwrap_or_default());
     if !store.starts_with("postgres") || queue.is_empty() {
-        return Err("usage: machine_worker postgres://USER@HOST/DATABASE QUEUE [LEASE]".into());
+        return Err(AnyError::msg(
+            "usage: machine_worker postgres://USER@HOST/DATABASE QUEUE [LEASE]",
+        ));
     }
     let lease = Duration::from_secs(args.next().unwrap_or_else(|| "30".into()).parse()?);
     let options = Options { lease, renew_every: lease / 6, shared: true, ..Options::default() };
-    let engine = Engine::builder().options(options).worker_name("worker").open(&store).await?;
-    engine.register_activity_on(&queue, Develop)?;
+    let engine = windlass::Builder::from(options).worker_name("worker").open(&store).await?;
+    engine.machine_activity_on(&queue, Develop)?;
     println!("serving {queue}");
     asked_to_stop().await?;
     engine.stop(Duration::from_secs(5)).await?;

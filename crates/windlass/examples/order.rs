@@ -3,15 +3,13 @@
 //!
 //! `cargo run --example order [STORE]`, with a file or PostgreSQL; there is no SQL in memory.
 
-use std::time::Duration;
-
-use windlass::{BoxError, Ctx, Engine, Result, SqlValue};
+use windlass::{Ctx, Engine, Result, SqlValue};
 
 async fn order(ctx: Ctx, (item, postgres): (String, bool)) -> Result<String> {
     // The table is the application's; a real program makes it with its own migrations.
     ctx.step_tx("make table", |tx| async move {
         tx.execute("CREATE TABLE IF NOT EXISTS shop_orders (id text PRIMARY KEY, item text)", []);
-        Ok::<_, BoxError>(())
+        Ok(())
     })
     .await?;
     let id = ctx.run().id.clone();
@@ -23,7 +21,7 @@ async fn order(ctx: Ctx, (item, postgres): (String, bool)) -> Result<String> {
         let (id, item) = (id.clone(), item.clone());
         async move {
             tx.execute(insert, [SqlValue::Text(id), SqlValue::Text(item)]);
-            Ok::<_, BoxError>(())
+            Ok(())
         }
     })
     .await?;
@@ -33,7 +31,7 @@ async fn order(ctx: Ctx, (item, postgres): (String, bool)) -> Result<String> {
             let (id, item) = (id.clone(), item.clone());
             async move {
                 tx.execute(insert, [SqlValue::Text(id), SqlValue::Text(item)]);
-                Ok::<_, BoxError>(())
+                Ok(())
             }
         })
         .await;
@@ -48,6 +46,6 @@ async fn main() -> Result<()> {
     let postgres = store.starts_with("postgres");
     let run = orders.start(("a lamp".into(), postgres)).await?;
     println!("{}", run.result().await?);
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -6,17 +6,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "the scripted model is a task of the real world")]
 
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use windlass::relays::{
-    NoopTerminalHook, RunSpec, Step, StepError, Typed, TypedOutcome, TypedRunner,
-};
+use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, Typed, TypedOutcome, TypedRunner};
 use windlass::{Engine, Result};
 
 #[derive(Serialize, Deserialize)]
@@ -35,9 +31,9 @@ impl TypedRunner for Agent {
 
     async fn run_step(
         &self,
-        step: &Step,
+        step: &RelayStep,
         article: Article,
-    ) -> Result<TypedOutcome<Article, String>, StepError> {
+    ) -> Result<TypedOutcome<Article, String>, RelayError> {
         let prompt = match &article.notes {
             None => format!("research {}", article.topic),
             Some(notes) => format!("write about {} from: {notes}", article.topic),
@@ -51,7 +47,7 @@ impl TypedRunner for Agent {
             }
         };
         if step.step_number == 0 && step.attempt == 1 {
-            return Err(StepError::transient("the notes could not be filed"));
+            return Err(RelayError::transient("the notes could not be filed"));
         }
         Ok(match article.notes {
             None => TypedOutcome::Continue(Article { notes: Some(answer), ..article }),
@@ -60,21 +56,17 @@ impl TypedRunner for Agent {
     }
 }
 
-async fn ask(model: SocketAddr, prompt: &str) -> Result<String, StepError> {
-    let call = async {
-        let mut stream = TcpStream::connect(model).await?;
-        let head = format!(
-            "POST /complete HTTP/1.1\r\nhost: {model}\r\ncontent-length: {}\r\n\r\n{prompt}",
-            prompt.len()
-        );
-        stream.write_all(head.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok::<_, std::io::Error>(answer)
-    };
-    let answer = call.await.map_err(StepError::transient)?;
+async fn ask(model: SocketAddr, prompt: &str) -> Result<String, RelayError> {
+    let mut stream = TcpStream::connect(model).await?;
+    let head = format!(
+        "POST /complete HTTP/1.1\r\nhost: {model}\r\ncontent-length: {}\r\n\r\n{prompt}",
+        prompt.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    body.ok_or_else(|| StepError::transient("the model answered no HTTP"))
+    body.ok_or_else(|| RelayError::transient("the model answered no HTTP"))
 }
 
 // The scripted model: notes when it is to research, a text when it is to write.
@@ -110,13 +102,12 @@ async fn main() -> Result<()> {
     let engine = Engine::open(&store).await?;
     let relay = engine
         .relay("agent", Typed(agent), NoopTerminalHook)
-        .backoff(Duration::from_millis(50), Duration::from_secs(1))
+        .backoff("50 ms", "1 second")
         .build()?;
     let input = serde_json::to_vec(&Article { topic: "windlasses".into(), notes: None })?;
-    let run = relay.submit(RunSpec { json: true, ..RunSpec::new(input) }).await?;
-    let ended = relay.wait(&run.run_id).await?;
-    println!("{}", String::from_utf8_lossy(ended.result.as_deref().unwrap_or_default()));
+    let run = relay.start(input.into()).json().await?;
+    println!("{}", String::from_utf8_lossy(&run.result().await?));
     println!("{} calls for two answers and three attempts", calls.load(Ordering::Relaxed));
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -1,16 +1,14 @@
-//! Extract, transform, load: one run a file, submitted, waited for and counted as a group.
+//! Extract, transform, load: one run a file, started, waited for and counted as a group.
 //!
 //! `cargo run --example relay_etl [STORE]`
 
-use std::time::Duration;
-
-use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
+use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, RunSpec, StepOutcome, StepRunner};
 use windlass::{Engine, Result};
 
 struct Etl;
 
 impl StepRunner for Etl {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let text = String::from_utf8_lossy(&step.payload).into_owned();
         match step.step_number {
             // Extract: a file's rows.
@@ -43,11 +41,11 @@ async fn main() -> Result<()> {
         .iter()
         .enumerate()
         .map(|(n, file)| RunSpec::new(*file).id(format!("night-1-{n}")).header("file", *file));
-    night.submit(specs.collect()).await?;
+    night.start(specs.collect()).await?;
     let counts = night.wait_all().await?;
     println!("{} files: {} loaded, {} failed", counts.total(), counts.succeeded, counts.failed);
-    let failed = relay.wait("night-1-2").await?;
+    let failed = relay.get("night-1-2").await?.finished().await?;
     println!("night-1-2: {}", failed.error.unwrap_or_default());
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

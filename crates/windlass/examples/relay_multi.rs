@@ -3,9 +3,7 @@
 //! `relay_multi sqlite://relay.db crash` ends without a word to anybody while step 1 runs;
 //! `relay_multi sqlite://relay.db` carries the run on: step 0 is not run again.
 
-use std::time::Duration;
-
-use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
+use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
 use windlass::{Engine, Result};
 
 struct Report {
@@ -13,7 +11,7 @@ struct Report {
 }
 
 impl StepRunner for Report {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         println!("step {} runs", step.step_number);
         let text = String::from_utf8_lossy(&step.payload).into_owned();
         match step.step_number {
@@ -33,10 +31,9 @@ async fn main() -> Result<()> {
     let crash = args.next().is_some_and(|word| word == "crash");
     let engine = Engine::open(&store).await?;
     let relay = engine.relay("report", Report { crash }, NoopTerminalHook).build()?;
-    // Submitting it again under its name finds it.
-    let run = relay.submit(RunSpec::new("figures").id("report-1")).await?;
-    let ended = relay.wait(&run.run_id).await?;
-    println!("{}", String::from_utf8_lossy(ended.result.as_deref().unwrap_or_default()));
-    engine.stop(Duration::from_secs(1)).await?;
+    // A second start with this id and this input finds the run.
+    let run = relay.start("figures".into()).id("report-1").await?;
+    println!("{}", String::from_utf8_lossy(&run.result().await?));
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -2,17 +2,15 @@
 //!
 //! `cargo run --example relay_single [STORE]`
 
-use std::time::Duration;
-
 use windlass::relays::{
-    HookError, RunOutcome, RunSpec, Step, StepError, StepOutcome, StepRunner, TerminalHook,
+    HookError, RelayError, RelayStep, RunOutcome, StepOutcome, StepRunner, TerminalHook,
 };
 use windlass::{Engine, Result};
 
 struct Shout;
 
 impl StepRunner for Shout {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         Ok(StepOutcome::done(step.payload.to_ascii_uppercase()))
     }
 }
@@ -34,8 +32,8 @@ async fn main() -> Result<()> {
     let engine = Engine::open(&store).await?;
     let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let relay = engine.relay("shout", Shout, Print(told)).build()?;
-    relay.submit(RunSpec::new("hello").id("greeting")).await?;
+    relay.start("hello".into()).id("greeting").await?;
     hears.recv().await;
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! A saga: what was done is undone, in reverse, if a later step fails for good.
 
-use std::time::Duration;
-
-use windlass::{BoxError, Ctx, Engine, NonRetryable, Result};
+use windlass::{AnyError, Ctx, Engine, NonRetryable, Result};
 
 async fn book(what: &str, trip: &str) -> Result<String> {
     if what == "car" && trip.contains("island") {
@@ -28,7 +26,7 @@ async fn trip(ctx: Ctx, trip: String) -> Result<Vec<String>> {
                     let key = format!("cancel {booking}");
                     ctx.step(key, || cancel(booking)).retries(windlass::Retries::Forever).await?;
                 }
-                return Err(BoxError::from(failure));
+                return Err(AnyError::from(failure));
             }
         }
     }
@@ -43,6 +41,6 @@ async fn main() -> Result<()> {
     println!("{:?}", trips.start("mountains".into()).await?.result().await?);
     let failed = trips.start("island".into()).await?.result().await;
     println!("{}", failed.expect_err("the island has no cars"));
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -2,10 +2,8 @@
 //!
 //! `cargo run --example signup [STORE]`; the store is a file by default, so that it can be killed.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{AnyError, Ctx, Engine, ErrorCode, Result};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Confirmation {
@@ -28,8 +26,8 @@ async fn signup(ctx: Ctx, mail: String) -> Result<String> {
             Ok(format!("{mail} is in"))
         }
         // Nobody answered in time: that is an outcome, not a failure.
-        Err(error) if error.code == "EVENT_TIMEOUT" => Ok(format!("{mail} did not answer")),
-        Err(error) => Err(BoxError::from(error)),
+        Err(error) if error.code == ErrorCode::EventTimeout => Ok(format!("{mail} did not answer")),
+        Err(error) => Err(AnyError::from(error)),
     }
 }
 
@@ -47,6 +45,6 @@ async fn main() -> Result<()> {
     for event in run.events().await? {
         println!("{:3} {}", event.ordinal, event.event_type);
     }
-    engine.stop(Duration::from_secs(1)).await?;
+    engine.stop("1 second").await?;
     Ok(())
 }

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{AnyError, Ctx, Engine, Result};
 
 async fn square(ctx: Ctx, n: u64) -> Result<u64> {
     ctx.sleep("wait", "100 ms").await?;
-    let squared = ctx.step("square", async || Ok::<_, BoxError>(n * n)).await?;
+    let squared = ctx.step("square", async || Ok(n * n)).await?;
     Ok(squared)
 }
 
@@ -18,7 +18,9 @@ async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (role, store) = (args.next().unwrap_or_default(), args.next().unwrap_or_default());
     if !store.starts_with("postgres") {
-        return Err("usage: two_processes serve|start postgres://USER@HOST/DATABASE".into());
+        return Err(AnyError::msg(
+            "usage: two_processes serve|start postgres://USER@HOST/DATABASE",
+        ));
     }
     let engine = Engine::builder().worker_name(&role).open(&store).await?;
     match role.as_str() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use windlass_kernel::{Error, ErrorKind, Timestamp};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Timestamp};
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl FromStr for Address {
             "the store address beginning with {scheme:?} is not understood; \
              use sqlite://FILE, postgres://USER@HOST/DATABASE or memory:"
         );
-        Err(Error::new(ErrorKind::Invalid, "INVALID_STORE_URL", message))
+        Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidStoreUrl, message))
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn make_folder_of(path: &std::path::Path) -> Result<(), Error> {
     };
     std::fs::create_dir_all(folder).map_err(|source| {
         let message = format!("the folder {} cannot be made", folder.display());
-        Error::new(ErrorKind::Unavailable, "STORE_UNAVAILABLE", message).with_source(source)
+        Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message).with_source(source)
     })
 }
 

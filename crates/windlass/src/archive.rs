@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use windlass_engine::Archive;
-use windlass_kernel::{BoxFuture, Error, ErrorKind, Query, Run, RunKey, Store};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind, Query, Run, RunKey, Store};
 
-use crate::transfer::export_run;
+use crate::admin::transfer::export_run;
 
 /// How many runs of a tree are listed at once.
 const PAGE: u32 = 500;
 
 /// A folder with a file for each workflow, `<namespace>.<workflow>.jsonl`, to which runs are appended
-/// as lines of [`crate::transfer`]. They are on the disk before anything is deleted. A run whose
+/// as lines of [`crate::admin::transfer`]. They are on the disk before anything is deleted. A run whose
 /// process died in between can stand there twice, both lines the same.
 pub struct FileArchive {
     folder: PathBuf,
@@ -79,5 +79,5 @@ impl Archive for FileArchive {
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
     let message = format!("the archive {} cannot be written: {error}", path.display());
-    Error::new(ErrorKind::Unavailable, "ARCHIVE_UNAVAILABLE", message)
+    Error::new(ErrorKind::Unavailable, ErrorCode::ArchiveUnavailable, message)
 }

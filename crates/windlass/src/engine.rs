@@ -1,30 +1,42 @@
-//! The engine as users open it: one address, and a builder for what is to be different.
+//! The engine as programs use it.
 
+#[cfg(feature = "steps")]
 use std::future::Future;
-use std::ops::Deref;
+#[cfg(feature = "steps")]
 use std::sync::Arc;
-use std::time::Duration;
 
+#[cfg(feature = "steps")]
 use serde::Serialize;
+#[cfg(feature = "steps")]
 use serde::de::DeserializeOwned;
-use windlass_engine::{
-    Admission, BackpressureConfig, Engine as Core, Env, Options, TaskContext, TokioEnv,
-};
-use windlass_kernel::{Error, ErrorKind, IntoDuration, Namespace, Store};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Namespace};
+#[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
+use windlass_models::WorkflowRef;
 #[cfg(feature = "machines")]
 use windlass_models::machines;
-use windlass_models::steps::{self, BoxError, Ctx, WorkflowRef};
+#[cfg(feature = "relays")]
+use windlass_models::relays;
+#[cfg(feature = "steps")]
+use windlass_models::steps::{self, Ctx};
+#[cfg(feature = "steps")]
+use windlass_models::{AnyError, Value};
 
-use crate::Address;
+use crate::admin::Admin;
+use crate::runs::Runs;
+use crate::{Builder, model};
 
-/// A running engine. Cheap to clone.
+/// A running engine: registers workflows, starts their runs and serves them. Cheap to clone.
+///
+/// One process opens a store with [`Engine::open`] and registers the workflows that it serves. Runs that are
+/// ready start at once. The engine stops when its last clone is dropped; [`Engine::stop`] waits for steps that
+/// are running.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// use windlass::{Ctx, Engine, Result};
 ///
 /// async fn greet(ctx: Ctx, name: String) -> Result<String> {
-///     let text = ctx.step("compose", async || Ok::<_, windlass::BoxError>(format!("Hello, {name}!"))).await?;
+///     let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
 ///     ctx.sleep("a moment", "10 ms").await?;
 ///     Ok(text)
 /// }
@@ -37,47 +49,255 @@ use crate::Address;
 /// ```
 #[derive(Clone)]
 pub struct Engine {
-    core: Core,
-}
-
-impl Deref for Engine {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
+    core: model::Engine,
 }
 
 impl Engine {
-    /// Opens the store that an address names and starts an engine on it, with all defaults.
+    /// Opens the store at an address and starts an engine with default options on it. [`Builder`] has the
+    /// options, [`open_store`](crate::admin::open_store) the addresses.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let engine = windlass::Engine::open("memory:").await?;
+    /// # engine.stop("1 second").await?;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The address is not valid, the store cannot be opened, or there is no tokio runtime.
     pub async fn open(address: &str) -> Result<Self, Error> {
         Self::builder().open(address).await
     }
 
-    /// An engine in the making.
+    /// A builder with default options.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let engine = windlass::Engine::builder().tasks_max(16).open("memory:").await?;
+    /// # engine.stop("1 second").await?;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
     pub fn builder() -> Builder {
-        Builder { options: Options::default(), shared: None }
+        Builder::default()
     }
 
-    /// Registers a workflow: `async fn(Ctx, Input) -> Result<Output, E>`.
-    pub fn workflow<I, O, E, F, Fut>(
+    /// The engine as authors of models and servers use it.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// assert!(!engine.core().is_stopping());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn core(&self) -> &model::Engine {
+        &self.core
+    }
+
+    /// Calls for operators: dead letters, schedules, limits, rates, retention, workers, metrics, the store.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// assert!(engine.admin().schedules().await?.is_empty());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn admin(&self) -> Admin<'_> {
+        Admin::new(&self.core)
+    }
+
+    /// A listing of runs, with filters and pages. Await it.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let page = engine.runs().workflow("order").label("customer", "ann").limit(20).await?;
+    /// assert!(page.runs.is_empty());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn runs(&self) -> Runs {
+        Runs::new(self.core.clone())
+    }
+
+    /// The namespace that this handle works in.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// assert_eq!(engine.namespace().as_str(), "default");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn namespace(&self) -> &Namespace {
+        self.core.namespace()
+    }
+
+    /// The same engine for another namespace: runs, schedules and limits are those of that namespace.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let other = engine.in_namespace("tenant-7")?;
+    /// assert_eq!(other.namespace().as_str(), "tenant-7");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid.
+    pub fn in_namespace(&self, namespace: impl AsRef<str>) -> Result<Self, Error> {
+        let namespace = Namespace::with_limits(namespace, &self.core.options().limits)?;
+        Ok(Self { core: self.core.in_namespace(namespace) })
+    }
+
+    /// Stops the engine and closes its store: steps and activities may finish until the deadline, the rest is
+    /// released at once.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// engine.stop("10 seconds").await?;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The deadline is no duration, or the store cannot be written.
+    pub async fn stop(&self, deadline: impl IntoDuration) -> Result<(), Error> {
+        let deadline = deadline.into_duration().map_err(|error| {
+            let message = format!("the deadline of the stop: {error}");
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, message)
+        })?;
+        self.core.shutdown(deadline).await?;
+        self.core.store().close().await
+    }
+
+    /// Whether the engine is stopping or has stopped.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// assert!(!engine.is_stopping());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn is_stopping(&self) -> bool {
+        self.core.is_stopping()
+    }
+
+    /// Delivers effects with a name: the handler gets each at least once, with a stable id. Effects that fail
+    /// for good become dead letters.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use std::sync::Arc;
+    /// use windlass::kernel::{Body, BoxFuture};
+    /// use windlass::model::{TaskContext, TaskHandler, TaskResult};
+    ///
+    /// struct Mail;
+    ///
+    /// impl TaskHandler for Mail {
+    ///     fn run(&self, _: TaskContext, input: Body) -> BoxFuture<'static, TaskResult> {
+    ///         Box::pin(async move { Ok(input) })
+    ///     }
+    /// }
+    ///
+    /// engine.serve_effects("mail", Arc::new(Mail))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ActivityExists`] if this process serves effects with the name.
+    pub fn serve_effects(
+        &self,
+        name: impl AsRef<str>,
+        handler: std::sync::Arc<dyn model::TaskHandler>,
+    ) -> Result<(), Error> {
+        self.core.serve_effects(name, handler)
+    }
+}
+
+impl From<model::Engine> for Engine {
+    fn from(core: model::Engine) -> Self {
+        Self { core }
+    }
+}
+
+/// Workflows of the model `steps`.
+#[cfg(feature = "steps")]
+impl Engine {
+    /// Registers a workflow, an `async fn(Ctx, Input) -> Result<Output>` or a closure.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let doubles = engine.workflow("double", async |ctx, n: u32| {
+    ///     let twice = ctx.step("multiply", async || Ok(n * 2)).await?;
+    ///     Ok(twice)
+    /// })?;
+    /// assert_eq!(doubles.start(21).await?.result().await?, 42);
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// A function with an error type of its own needs one line:
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # use windlass::Ctx;
+    /// async fn parse(_: Ctx, text: String) -> Result<u32, std::num::ParseIntError> {
+    ///     text.parse()
+    /// }
+    ///
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let parses = engine.workflow("parse", async |ctx, text| Ok(parse(ctx, text).await?))?;
+    /// # let _ = parses;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid, [`ErrorCode::WorkflowExists`] if a workflow with
+    /// this name is registered.
+    pub fn workflow<I, O, F, Fut, InputOwnership, OutputOwnership>(
         &self,
         name: impl AsRef<str>,
         workflow: F,
     ) -> Result<WorkflowRef<I, O>, Error>
     where
-        I: Serialize + DeserializeOwned + Send + 'static,
-        O: Serialize + DeserializeOwned + 'static,
-        E: Into<BoxError> + 'static,
+        I: Value<InputOwnership> + Serialize,
+        O: Value<OutputOwnership> + Serialize,
         F: Fn(Ctx, I) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, E>> + Send + 'static,
+        Fut: Future<Output = Result<O, AnyError>> + Send + 'static,
     {
         steps::register(&self.core, name, workflow)
     }
 
-    /// As [`Engine::workflow`], for a workflow that wants something of the application:
-    /// `async fn(Arc<App>, Ctx, Input) -> Result<Output, E>`.
-    pub fn workflow_with<S, I, O, E, F, Fut>(
+    /// As [`Engine::workflow`], for a workflow that uses shared state of the application:
+    /// `async fn(Arc<App>, Ctx, Input) -> Result<Output>`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    /// use windlass::{Ctx, Engine, Result};
+    ///
+    /// struct App {
+    ///     greeting: &'static str,
+    /// }
+    ///
+    /// async fn greet(app: Arc<App>, ctx: Ctx, name: String) -> Result<String> {
+    ///     Ok(ctx.step("compose", async || Ok(format!("{}, {name}!", app.greeting))).await?)
+    /// }
+    ///
+    /// let engine = Engine::open("memory:").await?;
+    /// let app = Arc::new(App { greeting: "Hello" });
+    /// let greetings = engine.workflow_with("greet", app, greet)?;
+    /// assert_eq!(greetings.start("Ann".into()).await?.result().await?, "Hello, Ann!");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::workflow`].
+    pub fn workflow_with<S, I, O, F, Fut, InputOwnership, OutputOwnership>(
         &self,
         name: impl AsRef<str>,
         state: Arc<S>,
@@ -85,235 +305,299 @@ impl Engine {
     ) -> Result<WorkflowRef<I, O>, Error>
     where
         S: Send + Sync + 'static,
-        I: Serialize + DeserializeOwned + Send + 'static,
-        O: Serialize + DeserializeOwned + 'static,
-        E: Into<BoxError> + 'static,
+        I: Value<InputOwnership> + Serialize,
+        O: Value<OutputOwnership> + Serialize,
         F: Fn(Arc<S>, Ctx, I) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, E>> + Send + 'static,
+        Fut: Future<Output = Result<O, AnyError>> + Send + 'static,
     {
         let with_state = move |ctx, input| workflow(Arc::clone(&state), ctx, input);
         steps::register(&self.core, name, with_state)
     }
 
-    /// A workflow that another process serves.
-    pub fn remote_workflow<I, O>(&self, name: impl AsRef<str>) -> Result<WorkflowRef<I, O>, Error> {
+    /// A workflow that another process serves: this process can start its runs and find them.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let orders = engine.remote_workflow::<String, String>("order")?;
+    /// assert_eq!(orders.name(), "order");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid.
+    pub fn remote_workflow<I, O>(&self, name: impl AsRef<str>) -> Result<WorkflowRef<I, O>, Error>
+    where
+        I: Serialize,
+        O: DeserializeOwned + 'static,
+    {
         WorkflowRef::remote(&self.core, name)
     }
 
-    /// A relay in the making: `runner` runs its steps, `hook` is told how its runs end. It is served
-    /// once it is built.
-    #[cfg(feature = "relays")]
-    pub fn relay<R, H>(
+    /// Serves activities of a type on the queue `default`: `async fn(TaskContext, Input) -> Result<Output>` or
+    /// a closure. Steps and machines share activities.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// engine.activity("double", async |_, n: u32| Ok(n * 2))?;
+    /// let doubles = engine.workflow("doubles", async |ctx, n: u32| {
+    ///     let twice: u32 = ctx.activity("twice", "double", &n).await?;
+    ///     Ok(twice)
+    /// })?;
+    /// assert_eq!(doubles.start(21).await?.result().await?, 42);
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ActivityExists`] if this process serves the type on the queue.
+    pub fn activity<I, O, F, Fut, InputOwnership>(
         &self,
-        name: impl Into<String>,
-        runner: R,
-        hook: H,
-    ) -> windlass_models::relays::RuntimeBuilder<R, H>
+        activity_type: impl AsRef<str>,
+        activity: F,
+    ) -> Result<(), Error>
     where
-        R: windlass_models::relays::StepRunner,
-        H: windlass_models::relays::TerminalHook,
+        I: Value<InputOwnership>,
+        O: Serialize + Send + 'static,
+        F: Fn(model::TaskContext, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, AnyError>> + Send + 'static,
     {
-        windlass_models::relays::WorkflowRuntime::builder(&self.core, runner, hook).name(name)
+        steps::serve_activity(&self.core, "default", activity_type, activity)
     }
 
-    /// A relay that another process serves.
-    #[cfg(feature = "relays")]
-    pub fn remote_relay(
+    /// As [`Engine::activity`], on another queue.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// engine.activity_on("gpu", "render", async |_, scene: String| Ok(scene.len()))?;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::activity`].
+    pub fn activity_on<I, O, F, Fut, InputOwnership>(
         &self,
-        name: impl AsRef<str>,
-    ) -> Result<windlass_models::relays::WorkflowRuntime, Error> {
-        windlass_models::relays::WorkflowRuntime::remote(&self.core, name)
+        queue: impl AsRef<str>,
+        activity_type: impl AsRef<str>,
+        activity: F,
+    ) -> Result<(), Error>
+    where
+        I: Value<InputOwnership>,
+        O: Serialize + Send + 'static,
+        F: Fn(model::TaskContext, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, AnyError>> + Send + 'static,
+    {
+        steps::serve_activity(&self.core, queue, activity_type, activity)
+    }
+}
+
+/// Workflows of the model `machines`.
+#[cfg(feature = "machines")]
+impl Engine {
+    /// Registers a state machine under the name of its type. [`machines::Workflow`] has an example.
+    ///
+    /// ```
+    /// # use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+    /// # struct Hello;
+    /// # impl Workflow for Hello {
+    /// #     const TYPE: &'static str = "hello";
+    /// #     type Input = ();
+    /// #     type Output = String;
+    /// #     fn new((): ()) -> Self { Self }
+    /// #     fn on_start(&mut self) -> Vec<WorkflowAction> { vec![WorkflowAction::complete("hello".into())] }
+    /// #     fn on_activity_completed(&mut self, _: &str, _: serde_json::Value) -> Vec<WorkflowAction> { vec![] }
+    /// #     fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> { vec![] }
+    /// # }
+    /// # struct Parse;
+    /// # impl Activity for Parse {
+    /// #     const TYPE: &'static str = "parse";
+    /// #     type Input = String;
+    /// #     type Output = u32;
+    /// #     async fn execute(&self, _: &ActivityContext, text: String) -> Result<u32, ActivityError> {
+    /// #         Ok(text.parse()?)
+    /// #     }
+    /// # }
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let hellos = engine.machine::<Hello>()?;
+    /// println!("{}", hellos.start(()).await?.result().await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::WorkflowExists`] if a workflow with this name is registered.
+    pub fn machine<W: machines::Workflow>(
+        &self,
+    ) -> Result<WorkflowRef<W::Input, W::Output>, Error> {
+        machines::register::<W>(&self.core)
     }
 
-    /// Registers a state machine under its own name.
-    #[cfg(feature = "machines")]
-    pub fn machine<W: machines::Workflow>(&self) -> Result<machines::MachineRef<W>, Error> {
-        machines::register(&self.core)
+    /// A state machine that another process serves: this process can start its runs and find them.
+    ///
+    /// ```
+    /// # use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+    /// # struct Hello;
+    /// # impl Workflow for Hello {
+    /// #     const TYPE: &'static str = "hello";
+    /// #     type Input = ();
+    /// #     type Output = String;
+    /// #     fn new((): ()) -> Self { Self }
+    /// #     fn on_start(&mut self) -> Vec<WorkflowAction> { vec![WorkflowAction::complete("hello".into())] }
+    /// #     fn on_activity_completed(&mut self, _: &str, _: serde_json::Value) -> Vec<WorkflowAction> { vec![] }
+    /// #     fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> { vec![] }
+    /// # }
+    /// # struct Parse;
+    /// # impl Activity for Parse {
+    /// #     const TYPE: &'static str = "parse";
+    /// #     type Input = String;
+    /// #     type Output = u32;
+    /// #     async fn execute(&self, _: &ActivityContext, text: String) -> Result<u32, ActivityError> {
+    /// #         Ok(text.parse()?)
+    /// #     }
+    /// # }
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let hellos = engine.remote_machine::<Hello>()?;
+    /// # drop(hellos);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name of its type is not valid.
+    pub fn remote_machine<W: machines::Workflow>(
+        &self,
+    ) -> Result<WorkflowRef<W::Input, W::Output>, Error> {
+        machines::remote::<W>(&self.core)
     }
 
-    /// A state machine that another process serves.
-    #[cfg(feature = "machines")]
-    pub fn remote_machine<W: machines::Workflow>(&self) -> Result<machines::MachineRef<W>, Error> {
-        machines::MachineRef::remote(&self.core)
-    }
-
-    /// Serves an activity on the default queue. Machines and steps share activities: whoever asks for
-    /// a type gets whatever serves it.
-    #[cfg(feature = "machines")]
-    pub fn register_activity<A: machines::Activity>(&self, activity: A) -> Result<(), Error> {
+    /// Serves an activity that implements [`machines::Activity`], on the queue `default`. Steps and machines
+    /// share activities.
+    ///
+    /// ```
+    /// # use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+    /// # struct Hello;
+    /// # impl Workflow for Hello {
+    /// #     const TYPE: &'static str = "hello";
+    /// #     type Input = ();
+    /// #     type Output = String;
+    /// #     fn new((): ()) -> Self { Self }
+    /// #     fn on_start(&mut self) -> Vec<WorkflowAction> { vec![WorkflowAction::complete("hello".into())] }
+    /// #     fn on_activity_completed(&mut self, _: &str, _: serde_json::Value) -> Vec<WorkflowAction> { vec![] }
+    /// #     fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> { vec![] }
+    /// # }
+    /// # struct Parse;
+    /// # impl Activity for Parse {
+    /// #     const TYPE: &'static str = "parse";
+    /// #     type Input = String;
+    /// #     type Output = u32;
+    /// #     async fn execute(&self, _: &ActivityContext, text: String) -> Result<u32, ActivityError> {
+    /// #         Ok(text.parse()?)
+    /// #     }
+    /// # }
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.machine_activity(Parse)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ActivityExists`] if this process serves the type on the queue.
+    pub fn machine_activity<A: machines::Activity>(&self, activity: A) -> Result<(), Error> {
         machines::serve(&self.core, "default", activity)
     }
 
-    /// As [`Engine::register_activity`], on a queue of its own.
-    #[cfg(feature = "machines")]
-    pub fn register_activity_on<A: machines::Activity>(
+    /// As [`Engine::machine_activity`], on another queue.
+    ///
+    /// ```
+    /// # use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+    /// # struct Hello;
+    /// # impl Workflow for Hello {
+    /// #     const TYPE: &'static str = "hello";
+    /// #     type Input = ();
+    /// #     type Output = String;
+    /// #     fn new((): ()) -> Self { Self }
+    /// #     fn on_start(&mut self) -> Vec<WorkflowAction> { vec![WorkflowAction::complete("hello".into())] }
+    /// #     fn on_activity_completed(&mut self, _: &str, _: serde_json::Value) -> Vec<WorkflowAction> { vec![] }
+    /// #     fn on_activity_failed(&mut self, _: &str, _: &ActivityError) -> Vec<WorkflowAction> { vec![] }
+    /// # }
+    /// # struct Parse;
+    /// # impl Activity for Parse {
+    /// #     const TYPE: &'static str = "parse";
+    /// #     type Input = String;
+    /// #     type Output = u32;
+    /// #     async fn execute(&self, _: &ActivityContext, text: String) -> Result<u32, ActivityError> {
+    /// #         Ok(text.parse()?)
+    /// #     }
+    /// # }
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.machine_activity_on("numbers", Parse)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::machine_activity`].
+    pub fn machine_activity_on<A: machines::Activity>(
         &self,
         queue: impl AsRef<str>,
         activity: A,
     ) -> Result<(), Error> {
         machines::serve(&self.core, queue, activity)
     }
-
-    /// Serves activities of a type on the default queue: `async fn(TaskContext, Input)`.
-    pub fn activity<I, O, E, F, Fut>(
-        &self,
-        activity_type: impl AsRef<str>,
-        activity: F,
-    ) -> Result<(), Error>
-    where
-        I: DeserializeOwned + Send + 'static,
-        O: Serialize + Send + 'static,
-        E: Into<BoxError> + 'static,
-        F: Fn(TaskContext, I) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, E>> + Send + 'static,
-    {
-        steps::serve_activity(&self.core, "default", activity_type, activity)
-    }
-
-    /// As [`Engine::activity`], on a queue of its own.
-    pub fn activity_on<I, O, E, F, Fut>(
-        &self,
-        queue: impl AsRef<str>,
-        activity_type: impl AsRef<str>,
-        activity: F,
-    ) -> Result<(), Error>
-    where
-        I: DeserializeOwned + Send + 'static,
-        O: Serialize + Send + 'static,
-        E: Into<BoxError> + 'static,
-        F: Fn(TaskContext, I) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, E>> + Send + 'static,
-    {
-        steps::serve_activity(&self.core, queue, activity_type, activity)
-    }
 }
 
-/// An engine in the making.
-#[derive(Clone)]
-pub struct Builder {
-    options: Options,
-    shared: Option<bool>,
-}
-
-impl Builder {
-    /// All options at once.
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// The tenant that this engine's handles speak for. Default `default`.
-    pub fn namespace(mut self, namespace: Namespace) -> Self {
-        self.options.namespace = namespace;
-        self
-    }
-
-    /// What people call this process. Default `windlass`.
-    pub fn worker_name(mut self, name: impl Into<String>) -> Self {
-        self.options.worker_name = name.into();
-        self
-    }
-
-    /// The group of workers that this process belongs to, for people. Default `default`.
-    pub fn worker_group(mut self, group: impl Into<String>) -> Self {
-        self.options.worker_group = group.into();
-        self
-    }
-
-    /// The machine that this process runs on, for people. Default what the system calls it.
-    pub fn host(mut self, host: impl Into<String>) -> Self {
-        self.options.host = host.into();
-        self
-    }
-
-    /// The build that this process runs. Default empty.
-    pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.options.version = version.into();
-        self
-    }
-
-    /// How many turns are held at once. Default 10,000.
-    pub fn turns_max(mut self, max: usize) -> Self {
-        self.options.turns_max = max;
-        self
-    }
-
-    /// How many activities run at once. Default 256.
-    pub fn tasks_max(mut self, max: usize) -> Self {
-        self.options.tasks_max = max;
-        self
-    }
-
-    /// How many bytes of waiting runs stay in memory. Default 64 MiB.
-    pub fn sticky_bytes_max(mut self, max: usize) -> Self {
-        self.options.sticky_bytes_max = max;
-        self
-    }
-
-    /// How long the store believes in a process that does not renew, where several share it.
-    /// Default 30 s; the process renews six times a lease.
-    pub fn lease(mut self, lease: impl IntoDuration) -> Result<Self, Error> {
-        let lease = lease.into_duration().map_err(|error| {
-            Error::new(ErrorKind::Invalid, "INVALID_OPTION", format!("the lease: {error}"))
-        })?;
-        self.options.lease = lease;
-        self.options.renew_every = lease / 6;
-        Ok(self)
-    }
-
-    /// When this process takes nothing new although it has room. Default never.
-    pub fn backpressure(mut self, config: BackpressureConfig) -> Self {
-        self.options.backpressure = Some(config);
-        self
-    }
-
-    /// Refuses new runs while the workers are too far behind. Default never.
-    pub fn admission(mut self, admission: Admission) -> Self {
-        self.options.admission = Some(admission);
-        self
-    }
-
-    /// Opens the store that an address names and starts the engine.
-    pub async fn open(self, address: &str) -> Result<Engine, Error> {
-        let shared = matches!(address.parse()?, Address::Postgres(_));
-        let store = crate::open_store(address).await?;
-        let mut this = self;
-        this.shared = Some(shared);
-        this.start(store).await
-    }
-
-    /// Starts the engine on a store that is open. Where several processes may use the store, say so
-    /// in the options.
-    pub async fn start(self, store: Arc<dyn Store>) -> Result<Engine, Error> {
-        let env = TokioEnv::new().map_err(|source| {
-            let message =
-                "an engine needs a tokio runtime; start it inside one, as under #[tokio::main]";
-            Error::new(ErrorKind::Invalid, "NO_RUNTIME", message).with_source(source)
-        })?;
-        let mut this = self;
-        if this.options.host.is_empty() {
-            let name = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-            this.options.host = name.trim().to_owned();
-        }
-        this.start_in(store, env).await
-    }
-
-    /// As [`Builder::start`], in an environment of the caller's.
-    pub async fn start_in(self, store: Arc<dyn Store>, env: Arc<dyn Env>) -> Result<Engine, Error> {
-        let mut options = self.options;
-        options.shared = self.shared.unwrap_or(options.shared);
-        if options.manners.is_empty() {
-            options.manners = windlass_models::MANNERS;
-        }
-        Ok(Engine { core: Core::start(store, env, options).await? })
-    }
-}
-
+/// Workflows of the model `relays`.
+#[cfg(feature = "relays")]
 impl Engine {
-    /// Stops the engine and closes its store: steps and activities may finish until the deadline,
-    /// the rest is given back at once.
-    pub async fn stop(&self, deadline: Duration) -> Result<(), Error> {
-        self.core.shutdown(deadline).await?;
-        self.core.store().close().await
+    /// A builder of a relay: `runner` runs its steps, `hook` is called when a run has ended.
+    /// [`relays::RelayBuilder::build`] registers it. [`relays::StepRunner`] has an example.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// let reports = engine.relay("report", Report, NoopTerminalHook).retries(4).build()?;
+    /// # drop(reports);
+    /// # Ok(()) }
+    /// ```
+    pub fn relay<R, H>(
+        &self,
+        name: impl Into<String>,
+        runner: R,
+        hook: H,
+    ) -> relays::RelayBuilder<R, H>
+    where
+        R: relays::StepRunner,
+        H: relays::TerminalHook,
+    {
+        relays::relay(&self.core, name, runner, hook)
+    }
+
+    /// A relay that another process serves: this process can start, find, signal and cancel its runs.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let reports = engine.remote_relay("report")?;
+    /// # drop(reports);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid.
+    pub fn remote_relay(
+        &self,
+        name: impl AsRef<str>,
+    ) -> Result<WorkflowRef<bytes::Bytes, bytes::Bytes>, Error> {
+        relays::remote(&self.core, name)
     }
 }

@@ -1,86 +1,95 @@
-//! Windlass: durable workflows in Rust. One SQLite file, or PostgreSQL for many machines.
+//! Durable workflows in Rust: one SQLite file, or PostgreSQL for many machines.
 //!
-//! A workflow is an async function. What it does in steps is recorded; when the process ends in the
-//! middle, the next one goes on where the record ends. See [`Engine`] for the first fifteen lines.
+//! A workflow is an async function. Windlass records the result of each step. If the process ends in the
+//! middle, the next process continues after the last recorded step.
+//!
+//! ```no_run
+//! use windlass::{Ctx, Engine, Result};
+//!
+//! async fn hello(ctx: Ctx, name: String) -> Result<String> {
+//!     let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
+//!     ctx.sleep("pause for effect", "10 seconds").await?;
+//!     Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<()> {
+//!     let engine = Engine::open("sqlite://hello.db").await?;
+//!     let hellos = engine.workflow("hello", hello)?;
+//!     println!("{}", hellos.start("world".into()).id("hello-world").await?.result().await?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Where to go
+//!
+//! - [`Engine`] registers workflows and starts runs; [`Builder`] has its options.
+//! - [`Ctx`] is what a workflow uses: steps, sleeps, events, children, activities.
+//! - [`WorkflowRef`] starts runs and finds them; [`RunHandle`] waits for a run and controls it.
+//! - [`machines`] are state machines with callbacks; [`relays`] hand a payload from step to step.
+//! - [`admin`] is for operators, [`model`] for authors of models, [`kernel`] has the rows and the ledger.
+//!
+//! # Features
+//!
+//! | feature | what it adds | default |
+//! |---|---|---|
+//! | `sqlite` | the store in an SQLite file | yes |
+//! | `steps` | workflows as async functions: [`Ctx`], [`Engine::workflow`] | yes |
+//! | `postgres` | the store in PostgreSQL, for several processes | |
+//! | `machines` | [`machines`]: state machines with activities, timers and signals | |
+//! | `relays` | [`relays`]: a payload handed from step to step, with hooks | |
+//! | `webhooks` | signed webhooks, steps behind HTTP, safe outbound calls | |
+//! | `full` | all of them | |
+//!
+//! The store in memory (`memory:`) is always there.
+
+#![cfg_attr(
+    not(all(feature = "steps", feature = "machines", feature = "relays")),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "links to items of features that are left out"
+    )
+)]
 
 mod address;
+pub mod admin;
 mod archive;
+mod builder;
 mod engine;
+pub mod model;
 #[cfg(feature = "webhooks")]
 pub mod outbound;
 #[cfg(feature = "relays")]
 pub mod relays;
-pub mod transfer;
+mod runs;
+mod store;
 #[cfg(feature = "webhooks")]
 pub mod webhooks;
 
-use std::sync::Arc;
-
 pub use address::Address;
-pub use archive::FileArchive;
-pub use engine::{Builder, Engine};
-pub use windlass_engine::{
-    Admission, Archive, BackpressureConfig, EnqueuedReason, Env, Explanation, Lane, Manners,
-    Missed, Options, Overlap, Reason, Retention, ScheduleState, Swept, TaskContext, TaskFailure,
-    TaskHandler, TaskResult, TokioEnv, Usage, Why, is_being_done,
-};
+pub use builder::Builder;
+pub use engine::Engine;
+pub use runs::{Runs, RunsPage};
+pub use windlass_engine::{Explanation, Missed, Overlap, Reason, TaskContext, TaskFailure, Why};
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{
-    Backoff, Error, ErrorKind, IntoDuration, Limits, LogLevel, RetryPolicy, RunKey, RunStatus,
-    SqlValue, Store, Timestamp,
+    Backoff, Error, ErrorCode, ErrorKind, IntoDuration, Limits, LogLevel, Namespace, Rate,
+    RetryLimit, RetryPolicy, Run, RunKey, RunStatus, SqlValue, Store, Timestamp, Uuid,
 };
 #[cfg(feature = "machines")]
 pub use windlass_models::machines;
+#[cfg(feature = "steps")]
 pub use windlass_models::steps;
-pub use windlass_models::steps::{
-    Attempt, BoxError, Ctx, NonRetryable, Retries, StepError, StepTx, WorkflowRef,
+#[cfg(feature = "steps")]
+pub use windlass_models::steps::{Attempt, Ctx, NonRetryable, StepCall, StepError, StepTx};
+pub use windlass_models::{
+    AnyError, Retries, RunHandle, SetSchedule, Start, Status, Value, WorkflowRef,
 };
-pub use windlass_models::{RunHandle, Status};
 
-/// What a workflow returns; `?` takes any error.
-pub type Result<T, E = BoxError> = std::result::Result<T, E>;
+/// The result of a workflow, a step or an activity; `?` converts any error.
+pub type Result<T, E = AnyError> = std::result::Result<T, E>;
 
-/// Opens the store that an address names.
-///
-/// | address | store |
-/// |---|---|
-/// | `sqlite://app.db`, `sqlite:app.db` | the file `app.db`; its folder is made if it is missing |
-/// | `sqlite:///var/lib/app.db` | a file by its absolute path |
-/// | `postgres://user@host/database?…` | PostgreSQL, schema `windlass` |
-/// | `memory:` | nothing is kept when the process ends |
-pub async fn open_store(address: &str) -> std::result::Result<Arc<dyn Store>, Error> {
-    open(address, false).await
-}
-
-/// Opens a store only to look at it: nothing is made, migrated or freed. A store that is not there is
-/// `STORE_NOT_FOUND`, one that `open_store` would migrate is `STORE_OLDER`, and what its schema lacks is
-/// told by [`Store::check`].
-pub async fn inspect_store(address: &str) -> std::result::Result<Arc<dyn Store>, Error> {
-    open(address, true).await
-}
-
-async fn open(address: &str, inspect: bool) -> std::result::Result<Arc<dyn Store>, Error> {
-    match address.parse()? {
-        Address::Memory => {
-            Ok(Arc::new(kernel::MemoryStore::new(Arc::new(address::system_clock), Limits::DEFAULT)))
-        }
-        #[cfg(feature = "sqlite")]
-        Address::Sqlite(path) => {
-            if !inspect {
-                address::make_folder_of(&path)?;
-            }
-            let options = windlass_sqlite::Options { inspect, ..Default::default() };
-            Ok(windlass_sqlite::SqliteStore::open(path, options)?)
-        }
-        #[cfg(feature = "postgres")]
-        Address::Postgres(dsn) => {
-            let options = windlass_postgres::Options { inspect, ..Default::default() };
-            Ok(windlass_postgres::PostgresStore::open(&dsn, options).await?)
-        }
-        #[allow(unreachable_patterns, reason = "reached when a store is left out by its feature")]
-        other => {
-            let message = format!("this build has no store for {other}; enable its feature");
-            Err(Error::new(ErrorKind::Invalid, "INVALID_STORE_URL", message))
-        }
-    }
-}
+#[cfg(doctest)]
+mod compile_tests;
+#[cfg(doctest)]
+mod documents;

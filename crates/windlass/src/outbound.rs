@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use windlass_kernel::{Error, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind};
 
 pub use address::Cidr;
 pub use dial::{Destination, Dial};
@@ -27,7 +27,7 @@ use target::{Host, Target};
 /// How many addresses a name may have.
 const ADDRESSES_MAX: usize = 64;
 
-/// What calls may reach, and how long they may take.
+/// The allowed targets and timeouts of calls.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Whether `http://` is let through. Default no: what is sent could be read and changed on its way.
@@ -86,7 +86,7 @@ impl Call {
     pub fn header(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let wrong = |why: &str| {
             let message = format!("the header {name:?} cannot be sent: {why}");
-            Error::new(ErrorKind::Invalid, "INVALID_HEADER", message)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidHeader, message)
         };
         let key: HeaderName = name.parse().map_err(|_| wrong("its name has wrong characters"))?;
         if FRAMING.contains(&key.as_str()) {
@@ -111,7 +111,7 @@ const FRAMING: [&str; 9] = [
     "upgrade",
 ];
 
-/// What came back, whatever its status.
+/// The answer of a call, with any status.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status.
@@ -183,7 +183,7 @@ impl Outbound {
         };
         tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
             let message = format!("{place} has not answered within {timeout:?}");
-            Err(Error::new(ErrorKind::Unavailable, "CALL_TIMEOUT", message))
+            Err(Error::new(ErrorKind::Unavailable, ErrorCode::CallTimeout, message))
         })
     }
 
@@ -205,7 +205,7 @@ impl Outbound {
                 target.place(),
                 found.len()
             );
-            return Err(Error::new(ErrorKind::Unavailable, "HOST_UNRESOLVED", message));
+            return Err(Error::new(ErrorKind::Unavailable, ErrorCode::HostUnresolved, message));
         }
         for address in found {
             let plain = address.to_canonical();
@@ -218,7 +218,7 @@ impl Outbound {
                     "{} is refused: it has an address that is not public; if it is meant, allow its range",
                     target.place()
                 );
-                return Err(Error::new(ErrorKind::Invalid, "ADDRESS_REFUSED", message));
+                return Err(Error::new(ErrorKind::Invalid, ErrorCode::AddressRefused, message));
             }
         }
         Ok(found.iter().map(|address| SocketAddr::new(*address, target.port)).collect())

@@ -6,6 +6,7 @@ mod http;
 #[cfg(feature = "webhooks")]
 mod payload;
 
+pub use bytes::Bytes;
 #[cfg(feature = "webhooks")]
 pub use http::{HttpRunner, HttpRunnerOptions};
 #[cfg(feature = "webhooks")]

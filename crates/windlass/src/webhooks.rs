@@ -19,13 +19,14 @@ use serde_json::value::{RawValue, to_raw_value};
 use tracing::Instrument as _;
 use windlass_engine::{Engine, Metrics, TaskContext, TaskFailure, TaskHandler, TaskResult};
 use windlass_kernel::{
-    Body, BoxFuture, Error, ErrorKind, Namespace, RetryPolicy, RunKey, Task, Timestamp,
+    Body, BoxFuture, Error, ErrorCode, ErrorKind, Namespace, RetryPolicy, RunKey, Task, Timestamp,
 };
 
 pub(crate) use answer::{excerpt, retry_after};
 pub use endpoints::DisabledEndpoint;
 #[cfg(feature = "relays")]
 pub use hook::{CALLBACK_URL, WebhookTerminalHook};
+pub use reqwest::header::HeaderMap;
 pub use secret::{ID_HEADER, SIGNATURE_HEADER, Secret, TIMESTAMP_HEADER, sign, verify};
 
 use crate::outbound::{Call, Outbound, Policy};
@@ -43,7 +44,7 @@ const HEADERS_MAX: usize = 64;
 /// How many characters the type of an event may have.
 const TYPE_CHARS_MAX: usize = 200;
 
-/// What a process needs to deliver webhooks.
+/// Options for delivering webhooks.
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
     /// Where they may go.
@@ -70,13 +71,13 @@ impl Default for WebhookOptions {
 pub struct Webhook {
     /// The endpoint.
     pub url: String,
-    /// What happened, such as `invoice.paid`.
+    /// The type of the event, such as `invoice.paid`.
     #[serde(rename = "type")]
     pub event_type: String,
     /// When it happened. Left out, it is the time at which the effect was enqueued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// What to tell of it.
+    /// The data of the event.
     pub data: Box<RawValue>,
     /// Headers beside those of Standard Webhooks.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -95,7 +96,7 @@ impl Webhook {
     ) -> Result<Self, Error> {
         let data = to_raw_value(data).map_err(|source| {
             let message = "the webhook's data cannot be written as JSON";
-            Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message).with_source(source)
         })?;
         Ok(Self {
             url: url.into(),
@@ -108,17 +109,22 @@ impl Webhook {
     }
 
     /// The effect that sends it, for the commit that it tells of.
-    pub fn effect(&self, engine: &Engine, run_key: Option<RunKey>) -> Result<Task, Error> {
+    pub fn effect(&self, engine: &crate::Engine, run_key: Option<RunKey>) -> Result<Task, Error> {
         self.validate()?;
         let input = to_raw_value(self).map_err(|source| {
-            Error::new(ErrorKind::Invalid, "INVALID_BODY", "the webhook cannot be written as JSON")
-                .with_source(source)
+            Error::new(
+                ErrorKind::Invalid,
+                ErrorCode::InvalidBody,
+                "the webhook cannot be written as JSON",
+            )
+            .with_source(source)
         })?;
-        engine.effect(WEBHOOK_EFFECT, run_key, input, RetryPolicy::webhooks())
+        engine.core().effect(WEBHOOK_EFFECT, run_key, input, RetryPolicy::webhooks())
     }
 
     fn validate(&self) -> Result<(), Error> {
-        let wrong = |message: String| Error::new(ErrorKind::Invalid, "INVALID_WEBHOOK", message);
+        let wrong =
+            |message: String| Error::new(ErrorKind::Invalid, ErrorCode::InvalidWebhook, message);
         if !(1..=TYPE_CHARS_MAX).contains(&self.event_type.chars().count()) {
             let message = format!("the type of a webhook has 1 to {TYPE_CHARS_MAX} characters");
             return Err(wrong(message));
@@ -138,7 +144,7 @@ impl Webhook {
     }
 }
 
-/// What is posted.
+/// The posted body.
 #[derive(Serialize)]
 struct Posted<'a> {
     #[serde(rename = "type")]
@@ -163,33 +169,34 @@ struct Inner {
 
 impl Webhooks {
     /// A sender for an engine's webhooks. It delivers nothing by itself: see [`Webhooks::serve`].
-    pub fn new(engine: &Engine, options: WebhookOptions) -> Result<Self, Error> {
+    pub fn new(engine: &crate::Engine, options: WebhookOptions) -> Result<Self, Error> {
         let outbound = Outbound::new(options.policy.clone())?;
         Self::with_outbound(engine, options, outbound)
     }
 
     /// The same with a guard of the caller's, whose policy counts.
     pub fn with_outbound(
-        engine: &Engine,
+        engine: &crate::Engine,
         options: WebhookOptions,
         outbound: Outbound,
     ) -> Result<Self, Error> {
         let WebhookOptions { policy: _, secrets, timeout } = options;
-        let wrong = |message: String| Error::new(ErrorKind::Invalid, "INVALID_OPTION", message);
+        let wrong =
+            |message: String| Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message);
         if timeout.is_zero() || timeout > TIMEOUT_MAX {
             return Err(wrong(format!("webhooks time out after {timeout:?}; use up to 50 s")));
         }
         if let Some((name, _)) = secrets.iter().find(|(_, set)| set.is_empty()) {
             return Err(wrong(format!("the set {name:?} of webhook secrets is empty")));
         }
-        let endpoints = Endpoints::new(Arc::clone(engine.store()));
-        let metrics = Arc::clone(engine.metrics());
+        let endpoints = Endpoints::new(Arc::clone(engine.core().store()));
+        let metrics = Arc::clone(engine.core().metrics());
         let inner = Arc::new(Inner { outbound, secrets, timeout, endpoints, metrics });
         Ok(Self { inner })
     }
 
     /// Delivers the effects of an engine that are webhooks, those of all models.
-    pub fn serve(&self, engine: &Engine) -> Result<(), Error> {
+    pub fn serve(&self, engine: &crate::Engine) -> Result<(), Error> {
         engine.serve_effects(WEBHOOK_EFFECT, Arc::new(self.clone()))
     }
 
@@ -205,6 +212,7 @@ impl Webhooks {
     }
 
     /// Whether it can sign anything. A process that cannot leaves webhooks to others.
+    #[cfg(feature = "relays")]
     fn has_secrets(&self) -> bool {
         !self.inner.secrets.is_empty()
     }
@@ -250,7 +258,7 @@ impl Inner {
         found.ok_or_else(|| {
             let message = format!("no set {name:?} of webhook secrets is configured here");
             // Another process may have it, or this one after its next start.
-            Error::new(ErrorKind::Unavailable, "WEBHOOK_SECRET_UNKNOWN", message)
+            Error::new(ErrorKind::Unavailable, ErrorCode::WebhookSecretUnknown, message)
         })
     }
 
@@ -338,7 +346,7 @@ fn made_at(context: &TaskContext) -> Timestamp {
 }
 
 fn failure(error: Error) -> TaskFailure {
-    failed(error.code(), error.to_string(), error.is_retryable())
+    failed(error.code().as_str(), error.to_string(), error.is_retryable())
 }
 
 fn failed(name: &str, message: impl Into<String>, retryable: bool) -> TaskFailure {

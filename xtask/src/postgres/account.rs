@@ -1,4 +1,5 @@
-//! Whom PostgreSQL runs as: us, or, because it refuses root, a user of its own.
+//! The user that runs PostgreSQL: the current user, or another one if that is root, which
+//! PostgreSQL refuses.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -9,34 +10,35 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Users to become instead of root, best first.
+/// Users to use instead of root, in order of preference.
 const USERS: &[&str] = &["postgres", "nobody"];
 
-/// Ways to become another user, best first: the program and its arguments, with the names
-/// in braces filled in. The first that works is taken (not every `setpriv` can do it).
+/// Commands that switch the user, in order of preference: the program and its arguments with
+/// placeholders in braces. The first one that works is used, because not every `setpriv` supports
+/// it.
 const WAYS: &[(&str, &[&str])] = &[
     ("setpriv", &["--reuid={uid}", "--regid={gid}", "--init-groups"]),
     ("runuser", &["-u", "{user}", "--"]),
     ("su", &["-s", "/bin/sh", "-c", "exec \"$0\" \"$@\"", "--", "{user}"]),
 ];
 
-/// Whom PostgreSQL runs as.
+/// The user that runs PostgreSQL.
 pub(super) enum Account {
     Own,
     Other(Other),
 }
 
-/// A user that is not us.
+/// Another user than the current one.
 pub(super) struct Other {
     name: String,
     uid: u32,
     gid: u32,
-    /// What to put before a command to run it as this user.
+    /// The prefix that runs a command as this user.
     prefix: Vec<String>,
 }
 
 impl Account {
-    /// Ourselves, or another user when we are root.
+    /// The current user, or another user if that is root.
     pub(super) fn choose() -> Result<Self> {
         if !is_root()? {
             return Ok(Self::Own);
@@ -52,7 +54,7 @@ impl Account {
         }
     }
 
-    /// The name of the other user, empty when it is us.
+    /// The name of the other user; empty for the current user.
     pub(super) fn user(&self) -> &str {
         match self {
             Self::Own => "",
@@ -60,7 +62,7 @@ impl Account {
         }
     }
 
-    /// A program, run as this user.
+    /// A command that runs a program as this user.
     pub(super) fn command(&self, program: &Path) -> Command {
         match self {
             Self::Own => Command::new(program),
@@ -72,7 +74,7 @@ impl Account {
         }
     }
 
-    /// Gives a file or a directory to this user.
+    /// Changes the owner of a file or directory to this user.
     pub(super) fn give(&self, path: &Path) -> Result<()> {
         match self {
             Self::Own => Ok(()),
@@ -81,7 +83,7 @@ impl Account {
         }
     }
 
-    /// Writes a file that belongs to this user.
+    /// Writes a file with this owner.
     pub(super) fn write(&self, path: &Path, text: &str) -> Result<()> {
         fs::write(path, text).with_context(|| format!("could not write {}", path.display()))?;
         self.give(path)
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the probe is gone");
     }
 
-    /// Each way that this machine has must become the user it names; only root may try.
+    /// Each command that this machine has must switch to the user. Only root can test this.
     #[test]
     fn every_way_here_becomes_the_other_user() {
         if !is_root().unwrap() {

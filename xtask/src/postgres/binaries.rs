@@ -1,4 +1,4 @@
-//! Finds PostgreSQL's programs, and installs them where that is ours to do.
+//! Finds PostgreSQL's programs, and installs them if we run as root on Debian.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,9 @@ use crate::interrupt::Interrupt;
 use crate::{packages, process};
 
 const MAJOR_MIN: u32 = 13;
-/// What we run; a directory without all of these is one of a client only.
+/// The required programs. A directory without all of them is a client installation.
 const PROGRAMS: &[&str] = &["initdb", "pg_ctl", "postgres"];
-/// Where packages put a directory a version, `*` being anything in a name.
+/// The directories of packages; `*` matches any part of a name.
 const PLACES: &[&str] = &[
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
@@ -31,7 +31,7 @@ pub(super) struct Binaries {
     major: u32,
 }
 
-/// The newest PostgreSQL of this machine; root on a Debian without one gets it installed.
+/// Finds the newest PostgreSQL of this machine. Installs it for root on Debian if there is none.
 pub(super) fn find_or_install(interrupt: &Interrupt) -> Result<Binaries> {
     if let Some(found) = newest(candidates()) {
         return Ok(found);
@@ -78,7 +78,7 @@ fn candidates() -> Vec<PathBuf> {
     directories
 }
 
-/// The directories that a path with at most one `*` stands for.
+/// Expands a path with at most one `*` to directories.
 fn expand(place: &Path) -> Vec<PathBuf> {
     let star =
         |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains('*'));

@@ -1,4 +1,4 @@
-//! A directory for a cluster that its user can reach, and its end.
+//! Creates and deletes a directory for a cluster that its user can access.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 
 use super::account::Account;
 
-/// How often a directory is deleted again while ending backends still write into it.
+/// The number of deletion attempts: backends that are ending may still write into the directory.
 const REMOVALS_MAX: u32 = 50;
 
-/// Makes a directory that the account owns and can reach: under `target` if it can be,
-/// else (a parent of `target` is closed to that user) where temporary files go.
+/// Creates a directory that the account owns and can access: below `target`, or in the temporary
+/// directory if the user cannot enter a parent of `target`.
 pub(super) fn create(target: &Path, account: &Account) -> Result<PathBuf> {
     fs::create_dir_all(target).with_context(|| format!("could not create {}", target.display()))?;
     let mut parents = vec![(target.to_owned(), "pg")];
@@ -25,7 +25,7 @@ pub(super) fn create(target: &Path, account: &Account) -> Result<PathBuf> {
     create_in_first(&parents, account)
 }
 
-/// Deletes the directory and all in it.
+/// Deletes the directory and its contents.
 pub(super) fn remove(directory: &Path) -> Result<()> {
     for removal in 1.. {
         match fs::remove_dir_all(directory) {
@@ -54,8 +54,8 @@ fn create_in_first(parents: &[(PathBuf, &str)], account: &Account) -> Result<Pat
     bail!("no directory for PostgreSQL's data that its user can reach; tried {}", tried.join(", "))
 }
 
-/// Never takes a directory that was there before: a process of the same number may have
-/// left it with a server still running in it.
+/// Never uses an existing directory: an earlier process with the same id may have left it with a
+/// running server.
 fn create_new(parent: &Path, name: &str) -> std::io::Result<PathBuf> {
     let mut suffix = String::new();
     for number in 1.. {

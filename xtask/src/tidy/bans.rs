@@ -1,11 +1,11 @@
-//! Words that must not stand in code, where, and what to write instead.
+//! Words that are banned in code, with their scope and replacement.
 
 use super::Finding;
 use super::code::{code_only, lines_with_word};
 use super::tree::Tree;
 
 struct Ban {
-    /// Paths that begin with this; empty for all.
+    /// The prefix of the affected paths; empty for all.
     under: &'static str,
     words: &'static [&'static str],
     instead: &'static str,

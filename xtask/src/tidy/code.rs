@@ -1,7 +1,6 @@
-//! Rust text taken apart: its code without comments and literals, its strings, and words looked up.
+//! A simple lexer for Rust: code without comments and literals, string literals, and word search.
 
-/// The text with everything in comments, strings and characters blanked out; every line
-/// stays where it is.
+/// Replaces comments, strings and character literals with blanks. Line numbers do not change.
 pub(super) fn code_only(text: &str) -> String {
     let blank = |c| if c == '\n' { '\n' } else { ' ' };
     let mut code = String::with_capacity(text.len());
@@ -14,17 +13,17 @@ pub(super) fn code_only(text: &str) -> String {
     code
 }
 
-/// A string literal, and what stands before it on the way from the last one.
+/// A string literal, and the code between the previous one and it.
 pub(super) struct Literal<'a> {
-    /// Counted from 1.
+    /// The line, starting at 1.
     pub(super) line: usize,
-    /// The code since the literal before, without comments and spaces.
+    /// The code since the previous literal, without comments and spaces.
     pub(super) before: String,
-    /// What is between the quotes of a plain string; other kinds with their prefix and quotes.
+    /// The contents of a plain string; other kinds with their prefix and quotes.
     pub(super) text: &'a str,
 }
 
-/// All strings of the text that are not in comments.
+/// All string literals outside comments.
 pub(super) fn strings(text: &str) -> Vec<Literal<'_>> {
     let mut found = Vec::new();
     let (mut line, mut before) = (1, String::new());
@@ -43,7 +42,7 @@ pub(super) fn strings(text: &str) -> Vec<Literal<'_>> {
     found
 }
 
-/// Where a word stands as itself, not as a part of a longer one; as line numbers from 1.
+/// The lines, starting at 1, that contain a whole word.
 pub(super) fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
     let has_word = |line: &str| line.match_indices(word).any(|(at, _)| is_whole(line, at, word));
     (1..).zip(code.lines()).filter(|(_, line)| has_word(line)).map(|(number, _)| number).collect()
@@ -66,7 +65,7 @@ fn is_whole(line: &str, at: usize, word: &str) -> bool {
 enum Kind {
     Code,
     Text,
-    /// Comments and characters.
+    /// A comment or a character literal.
     Other,
 }
 
@@ -76,7 +75,8 @@ fn pieces(text: &str) -> Pieces<'_> {
 
 struct Pieces<'a> {
     rest: &'a str,
-    /// Whether the last piece is a character of a word: the `r` of `r"…"` may also be its end.
+    /// Whether the previous piece is part of a word: then an `r` before `"` is not the prefix of a
+    /// raw string.
     in_word: bool,
 }
 
@@ -125,7 +125,7 @@ fn block_comment_len(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the string literal that begins here, of any of the kinds there are.
+/// The length of the string literal of any kind that starts here.
 fn string_len(text: &str) -> Option<usize> {
     let after_prefix = text.strip_prefix(['b', 'c']).unwrap_or(text);
     if after_prefix.starts_with('"') {
@@ -142,7 +142,7 @@ fn string_len(text: &str) -> Option<usize> {
     Some(length.unwrap_or(text.len()))
 }
 
-/// The length of a character literal; a lifetime is none.
+/// The length of the character literal that starts here; none for a lifetime.
 fn character_len(text: &str) -> Option<usize> {
     let mut inner = text.strip_prefix('\'')?.chars();
     let first = inner.next()?;
@@ -152,7 +152,7 @@ fn character_len(text: &str) -> Option<usize> {
     None
 }
 
-/// The length up to and with the closing quote, over escaped ones.
+/// The length including the closing quote; skips escaped quotes.
 fn quoted_len(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

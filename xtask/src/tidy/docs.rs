@@ -1,11 +1,11 @@
-//! Paths that the docs, or comments in the sources, name: each must be there.
+//! Checks that all paths in the docs and in source comments exist.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// What a word in code must begin with to be taken for a path of this repository.
+/// Prefixes of words in code that are paths of this repository.
 const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", ".ci/", ".cargo/"];
-/// A path with one of these is a pattern with a part to fill in.
+/// A path with one of these characters is a pattern with a placeholder.
 const HOLES: &[&str] = &["<", "{", "…", "...", "$"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -52,13 +52,13 @@ fn missing(file: &str, line: usize, verb: &str, path: &str) -> Finding {
     Finding::new(file, line, what, "name what is there, or nothing")
 }
 
-/// A line's prose and what stands between its backticks, each without the other.
+/// Splits a line into its prose and its code between backticks.
 fn split(line: &str) -> (String, String) {
     let mut halves = (String::new(), String::new());
     for (index, piece) in line.split('`').enumerate() {
         let half = if index % 2 == 0 { &mut halves.0 } else { &mut halves.1 };
         half.push_str(piece);
-        // Words on both sides of a piece must not grow together; a link's text may.
+        // Keeps words on both sides of a piece apart; the text of a link needs no separator.
         half.push(' ');
     }
     halves
@@ -69,7 +69,7 @@ fn code_paths(code: &str) -> impl Iterator<Item = &str> {
     code.split_whitespace().map(bare).filter(|word| looks_like_path(word))
 }
 
-/// The word without what is around a path: quotes, commas, an anchor, a line number.
+/// Removes quotes, commas, anchors and line numbers around a path.
 fn bare(word: &str) -> &str {
     let word = word.trim_start_matches("./");
     let word = word.trim_matches(|c| matches!(c, '"' | '\'' | '(' | ')' | ',' | ';' | ':' | '!'));
@@ -93,7 +93,7 @@ fn links(prose: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains(':'))
 }
 
-/// A link's target as a path from the root of the repository.
+/// The target of a link as a path from the root of the repository.
 fn resolve(doc: &str, link: &str) -> String {
     let directory =
         if link.starts_with('/') { "" } else { doc.rsplit_once('/').map_or("", |(dir, _)| dir) };
@@ -101,7 +101,7 @@ fn resolve(doc: &str, link: &str) -> String {
     for part in directory.split('/').chain(link.split('/')) {
         match part {
             "" | "." => {}
-            // Out of the repository: a name that no file has.
+            // Outside the repository: no file has this name.
             ".." if parts.is_empty() => parts.push(".."),
             ".." => drop(parts.pop()),
             part => parts.push(part),

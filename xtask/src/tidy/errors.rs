@@ -1,4 +1,5 @@
-//! Error codes: each that a crate can give has a page below docs/errors and a row in docs/errors.md.
+//! Checks that each error code of the kernel and each error name has a page below docs/errors and a
+//! row in docs/errors.md, and that no source compares a code with a string.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +9,24 @@ use super::tree::Tree;
 
 const INDEX: &str = "docs/errors.md";
 const PAGES: &str = "docs/errors/";
+/// The table of all codes.
+const TABLE: &str = "crates/windlass-kernel/src/error/code.rs";
 
-/// Crates that test the others: their codes are nobody's.
+/// Crates that only test others: users do not see their codes.
 const TESTS: &[&str] = &["crates/windlass-bench/", "crates/windlass-testkit/"];
-/// What of them users call in tests of their own.
+/// Exceptions: files that users call in their own tests.
 const FOR_USERS: &[&str] = &["crates/windlass-testkit/src/replay.rs"];
-/// Words in capitals that are no codes: variables of the environment.
+/// Prefixes of words in capitals that are environment variables instead of codes.
 const NOT_CODES: &[&str] = &["WINDLASS_", "OTEL_", "CARGO_", "NO_COLOR"];
-/// A name in these calls is what users see an error called, such as `Timeout`.
+/// Calls whose argument is an error name that users see, such as `Timeout`.
 const NAMED: &[&str] = &["Failure::new(", "failure("];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let given = given(tree);
+    let mut findings = compared_with_text(tree);
     let index = tree.files().find(|(path, _)| *path == INDEX).map_or("", |(_, text)| text);
-    let mut findings = Vec::new();
     for (code, Place { path, line, must }) in &given {
-        // `EventTimeout` is on the page of EVENT_TIMEOUT.
+        // The page of EVENT_TIMEOUT covers `EventTimeout`.
         let is_same =
             |other: &&str| is_word(code) && other.replace('_', "").eq_ignore_ascii_case(code);
         if !must || given.keys().any(|other| other != code && is_same(other)) {
@@ -60,21 +63,21 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Where a word was first met.
+/// The first occurrence of a word.
 struct Place<'a> {
     path: &'a str,
     line: usize,
-    /// Whether it must have a page; other words only may.
+    /// Whether it must have a page. Other words may have one.
     must: bool,
 }
 
-/// What the sources can give: the codes, and all other words that an error may be called by.
+/// The codes in the sources, and all other words that may be error names.
 fn given(tree: &Tree) -> BTreeMap<&str, Place<'_>> {
     let mut given: BTreeMap<&str, Place<'_>> = BTreeMap::new();
     for (path, text) in tree.sources().filter(|(path, _)| is_given(path)) {
         let tests = text.find("\n#[cfg(test)]\nmod ").unwrap_or(text.len());
         for literal in strings(&text[..tests]) {
-            let must = is_code(&literal) || is_name(&literal);
+            let must = is_code(path, &literal) || is_name(&literal);
             if !must && !is_word(literal.text) {
                 continue;
             }
@@ -96,24 +99,37 @@ fn is_given(path: &str) -> bool {
         && (FOR_USERS.contains(&path) || !TESTS.iter().any(|tests| path.starts_with(tests)))
 }
 
-/// In capitals, with `_` between words; a single word is a code where an error's code stands.
-fn is_code(literal: &Literal<'_>) -> bool {
+/// Whether a word has the form of a code: capitals with `_` between words. A single word is a code
+/// only in the table of codes.
+fn is_code(path: &str, literal: &Literal<'_>) -> bool {
     let code = literal.text;
     let part = |part: &str| part.starts_with(|c: char| c.is_ascii_uppercase());
     let capitals = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     code.chars().all(capitals)
         && code.split('_').all(part)
-        && (code.contains('_') || follows_kind(&literal.before))
+        && (code.contains('_') || path == TABLE)
         && !NOT_CODES.iter().any(|prefix| code.starts_with(prefix))
 }
 
-/// Whether an `ErrorKind::…,` or a `StatusCode::…,` is right before.
-fn follows_kind(before: &str) -> bool {
-    let last = before.strip_suffix(',').and_then(|before| before.rsplit(['(', ',']).next());
-    last.is_some_and(|last| last.contains("ErrorKind::") || last.contains("StatusCode::"))
+/// Finds comparisons of a code with a string: a misspelled string compiles and never matches.
+fn compared_with_text(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.sources().filter(|(path, _)| is_given(path)) {
+        let tests = text.find("\n#[cfg(test)]\nmod ").unwrap_or(text.len());
+        let compared = strings(&text[..tests]).into_iter().filter(|literal| {
+            let before = &literal.before;
+            before.ends_with(".code()==") || before.ends_with(".code()!=")
+        });
+        for literal in compared {
+            let what = format!("compares an error's code with the text {:?}", literal.text);
+            let mend = "compare it with a variant of `ErrorCode`";
+            findings.push(Finding::new(path, literal.line, what, mend));
+        }
+    }
+    findings
 }
 
-/// In the manner of types, where an error gets its name.
+/// Whether a word has the form of an error name: CamelCase.
 fn is_name(literal: &Literal<'_>) -> bool {
     is_word(literal.text) && NAMED.iter().any(|call| literal.before.ends_with(call))
 }
@@ -154,8 +170,6 @@ mod tests {
         for (source, expect) in [
             ("ApiError::invalid(\"INVALID_X\", text)", true),
             ("Self::Do => \"STEP_FAILED\"", true),
-            ("Error::new(ErrorKind::Internal, \"INTERNAL\", text)", true),
-            ("ApiError::new(\n    StatusCode::GONE,\n    \"GONE\",\n    text)", true),
             ("Failure::new(\"Timeout\", text)", true),
             ("failure(\"Panic\", text)", true),
             ("table(&[\"GONE\"])", false),
@@ -167,6 +181,21 @@ mod tests {
         ] {
             assert_eq!(!of(source).is_empty(), expect, "{source}");
         }
+    }
+
+    #[test]
+    fn a_single_word_is_a_code_in_the_table() {
+        let found = found(check, &[(TABLE, "Gone = \"GONE\",")]);
+        let no_page = format!("{TABLE}:1: `GONE` has no page");
+        assert_eq!(found, [&*no_page, "docs/errors.md: has no row for `GONE`"]);
+    }
+
+    #[test]
+    fn a_code_is_not_compared_with_a_text() {
+        let expect = "crates/a/src/lib.rs:1: compares an error's code with the text \"Gone\"";
+        assert_eq!(of("if error.code() == \"Gone\" {}"), [expect]);
+        assert_eq!(of("if error.code() == ErrorCode::Gone {}"), [""; 0]);
+        assert_eq!(of("f();\n\n#[cfg(test)]\nmod tests {\n error.code() == \"Gone\" }"), [""; 0]);
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! What every file must be like: opened by a sentence, short, and at home on any machine.
+//! Checks of every file: a first sentence, a maximum length, and no machine-specific paths.
 
 use super::Finding;
 use super::tree::Tree;
 
 const LINES_MAX: usize = 800;
-/// `//! TBD` says nothing.
+/// The minimum length of the first sentence, which excludes `//! TBD`.
 const OPENING_WORDS_MIN: usize = 3;
-/// Directories at the root of a machine in which people and tools keep their own.
+/// Root directories that contain private files of users and tools.
 const PRIVATE: &[&str] = &["home", "root", "Users", "work"];
 
-/// Every source file opens with a sentence that says what it is for.
+/// Every source file starts with a sentence about its purpose.
 pub(super) fn openings(tree: &Tree) -> Vec<Finding> {
     let opens = |text: &str| {
         let sentence = text.lines().next().and_then(|line| line.strip_prefix("//!"));
@@ -36,7 +36,7 @@ pub(super) fn lengths(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// No file names a directory that only one machine has.
+/// No file contains a path that exists on only one machine.
 pub(super) fn private_paths(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files() {
@@ -50,7 +50,7 @@ pub(super) fn private_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a path from the root of the file system into this directory begins in the line.
+/// Whether the line contains an absolute path into this directory.
 fn names(line: &str, directory: &str) -> bool {
     let start = format!("/{directory}/");
     let before_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '}');
@@ -105,7 +105,7 @@ mod tests {
                 ("/{}/", false),
                 ("the /{}/ directory", false),
             ] {
-                // Filled in here, because a test that spelled the path out would be found.
+                // Formatted at run time, because the check would find a literal path in this test.
                 let text = line.replace("{}", directory);
                 assert_eq!(!found(private_paths, &[("a.md", &text)]).is_empty(), expect, "{text}");
             }

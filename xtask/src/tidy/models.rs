@@ -1,16 +1,24 @@
-//! Models do not import each other; what two of them share is below both.
+//! Checks that models do not import each other, and that no other part has their step kinds or event
+//! types as strings. Shared code is in a lower layer.
 
 use super::Finding;
-use super::code::{code_only, is_word_character};
+use super::code::{code_only, is_word_character, strings};
 use super::tree::Tree;
 
 const HOME: &str = "crates/windlass-models/src/";
 const MODELS: &[&str] = &["steps", "machines", "relays", "agents", "contracts"];
-/// What a path to another module of the crate begins with.
+/// Prefixes of paths to other modules of the crate.
 const ROOTS: &[&str] = &["crate::", "super::"];
 
+/// The file of a model that has its kinds and event types as constants.
+const DESCRIPTION: &str = "/description.rs";
+/// Directories whose sources write rows and events as plain data.
+const TEST_TOOLS: &[&str] = &["crates/windlass-testkit/", "crates/windlass-bench/", "xtask/"];
+/// The verifier cannot read descriptions: it is below the engine; see docs/decisions/0022-model-descriptions.md
+const VERIFIER: &str = "crates/windlass-kernel/src/verify.rs";
+
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = foreign_names(tree);
     for (path, text) in tree.below(HOME) {
         let own = path.split(['/', '.']).next().unwrap_or_default();
         if !MODELS.contains(&own) || !path.ends_with(".rs") {
@@ -27,7 +35,56 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The modules named right after a root, with their lines; also those of a group in braces.
+/// Step kinds and event types of a model, as strings in sources outside that model.
+fn foreign_names(tree: &Tree) -> Vec<Finding> {
+    let mut names = Vec::new();
+    for (path, text) in tree.below(HOME) {
+        let Some(model) = path.strip_suffix(DESCRIPTION) else { continue };
+        names.extend(constants(text, "EventType").map(|name| (model, name, false)));
+        names.extend(constants(text, "StepKind").map(|name| (model, name, true)));
+    }
+    let mut findings = Vec::new();
+    for (path, text) in tree.sources().filter(|(path, _)| is_checked(path)) {
+        // Unit tests compare with what is stored and sent.
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+        let lines: Vec<&str> = text.lines().collect();
+        for literal in strings(text) {
+            let line = lines.get(literal.line - 1).copied().unwrap_or_default();
+            let foreign = names.iter().find(|(model, name, is_kind)| {
+                *name == literal.text
+                    && (!is_kind || line.contains("kind"))
+                    && !path.starts_with(&format!("{HOME}{model}"))
+            });
+            if let Some((model, name, _)) = foreign {
+                let what = format!("{name:?} is a name of the model `{model}`");
+                let mend = "ask the description of the run's model";
+                findings.push(Finding::new(path.to_owned(), literal.line, what, mend));
+            }
+        }
+    }
+    findings
+}
+
+fn is_checked(path: &str) -> bool {
+    let is_source = path.starts_with("crates/") && path.contains("/src/");
+    let is_test = path.ends_with("/tests.rs") || path.ends_with("/fixtures.rs");
+    is_source
+        && !is_test
+        && path != VERIFIER
+        && !TEST_TOOLS.iter().any(|tools| path.starts_with(tools))
+}
+
+/// The texts of constants of a type.
+fn constants<'a>(text: &'a str, type_name: &str) -> impl Iterator<Item = &'a str> {
+    let call = format!("{type_name}::from_static(\"");
+    let found: Vec<&str> = text
+        .match_indices(&call)
+        .filter_map(|(at, _)| text[at + call.len()..].split('"').next())
+        .collect();
+    found.into_iter()
+}
+
+/// The modules after a root, with their lines, including those of a group in braces.
 fn imports(code: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for root in ROOTS {
@@ -44,7 +101,7 @@ fn imports(code: &str) -> Vec<(usize, String)> {
     names
 }
 
-/// Where the first names of a path or of a group of paths begin.
+/// The positions of the first names of a path or a group of paths.
 fn heads(text: &str) -> Vec<usize> {
     if !text.starts_with('{') {
         return vec![0];
@@ -94,6 +151,29 @@ mod tests {
                     .collect();
                 assert_eq!(found(check, &[(path, text)]), expect, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_model_is_found_outside_it() {
+        let model = "const DO: StepKind = StepKind::from_static(\"do\");\n\
+                     const DONE: EventType = EventType::from_static(\"step.done\");";
+        let home = "crates/windlass-models/src/steps/description.rs";
+        for (path, text, expect) in [
+            ("crates/windlass-server/src/a.rs", "f(\"step.done\")", Some("step.done")),
+            ("crates/windlass-engine/src/a.rs", "if step.kind == \"do\" {}", Some("do")),
+            ("crates/windlass-models/src/relays/a.rs", "f(\"step.done\")", Some("step.done")),
+            ("crates/windlass-models/src/steps/a.rs", "f(\"step.done\", kind(\"do\"))", None),
+            ("crates/windlass-server/src/a.rs", "let word = \"do\";", None),
+            ("crates/windlass-server/src/a.rs", "// \"step.done\"", None),
+            ("crates/windlass-server/tests/it/a.rs", "f(\"step.done\")", None),
+            ("crates/windlass-testkit/src/a.rs", "f(\"step.done\")", None),
+        ] {
+            let expect: Vec<String> = expect
+                .iter()
+                .map(|name| format!("{path}:1: {name:?} is a name of the model `steps`"))
+                .collect();
+            assert_eq!(found(check, &[(home, model), (path, text)]), expect, "{path} {text}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The repository as the checks see it: paths from its root, and the text of each file.
+//! The files of the repository: paths from its root, and their text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,18 +6,20 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Directories with a dot that are ours; all others belong to tools.
+/// Hidden directories that belong to the repository; all others belong to tools.
 const DOT_DIRECTORIES: &[&str] = &[".cargo", ".ci", ".github"];
-/// Larger files are data, not text to check.
+/// In a git worktree, `.git` is a file.
+const WORKTREE_LINK: &str = ".git";
+/// Larger files are data and are not checked.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// All files by path; the text is empty where a file is none.
+/// All files by path; the text of binary files is empty.
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// Reads the working tree, committed or not, without what builds and tools leave in it.
+    /// Reads the working tree, committed or not, without build output and files of tools.
     pub(super) fn read(root: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         read_directory(root, "", &mut files)?;
@@ -39,12 +41,12 @@ impl Tree {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// All files of Rust.
+    /// All Rust files.
     pub(super) fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// All files below a directory, whose name ends in `/`; the paths are from there.
+    /// All files below a directory, whose name must end in `/`, with relative paths.
     pub(super) fn below<'a>(
         &'a self,
         directory: &'a str,
@@ -52,8 +54,7 @@ impl Tree {
         self.files().filter_map(move |(path, text)| Some((path.strip_prefix(directory)?, text)))
     }
 
-    /// Whether there is a file, or a directory with a file in it, of this path; `*` stands
-    /// for any part of one name.
+    /// Whether a file or a non-empty directory has this path; `*` matches any part of one name.
     pub(super) fn has(&self, path: &str) -> bool {
         let wanted: Vec<&str> = path.trim_end_matches('/').split('/').collect();
         self.files.keys().any(|file| {
@@ -87,7 +88,7 @@ fn read_directory(
         let kind = entry.file_type()?;
         if kind.is_dir() && is_ours(&name) {
             read_directory(&entry.path(), &format!("{path}/"), files)?;
-        } else if kind.is_file() {
+        } else if kind.is_file() && path != WORKTREE_LINK {
             let small = entry.metadata()?.len() <= TEXT_BYTES_MAX;
             let text = if small { fs::read(entry.path())? } else { Vec::new() };
             files.insert(path, String::from_utf8(text).unwrap_or_default());
@@ -116,6 +117,13 @@ mod tests {
         let tree = Tree::read(root.path()).unwrap();
         let files: Vec<_> = tree.files().collect();
         assert_eq!(files, [(".ci/run", "text"), ("a/b.rs", "text"), ("binary", "")]);
+    }
+
+    #[test]
+    fn the_link_of_a_worktree_is_not_ours() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(".git"), "gitdir: elsewhere").unwrap();
+        assert_eq!(Tree::read(root.path()).unwrap().len(), 0);
     }
 
     #[test]

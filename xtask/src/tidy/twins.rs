@@ -1,7 +1,8 @@
-//! The two SQL stores have the same modules, so that who knows one finds the way in the other.
+//! Checks that the two SQL stores have the same modules, so that a reader of one finds the same
+//! parts in the other.
 //!
-//! How a module is split further is each store's own affair: one call of a function over arrays
-//! and a row at a time have other parts.
+//! The submodules may differ, because one store calls SQL functions with arrays and the other
+//! writes single rows.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use super::tree::Tree;
 
 const TWINS: [&str; 2] = ["crates/windlass-sqlite/src/", "crates/windlass-postgres/src/"];
 
-/// A file that only one store has, and why the other needs none.
+/// A file that only one store has, and the reason.
 struct OneSided {
     path: &'static str,
     reason: &'static str,

@@ -17,7 +17,7 @@ async function load(n) {
 DBOS.setConfig({
   name: "load",
   systemDatabaseUrl: args.place,
-  // The default is 10; more connections let more commits share a sync of the disk.
+  // The default is 10; with more connections, more commits share an fsync.
   systemDatabasePoolSize: 32,
   logLevel: "error",
 });

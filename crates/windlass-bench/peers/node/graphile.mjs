@@ -1,4 +1,4 @@
-// graphile-worker: a queue full of tasks that do nothing on PostgreSQL.
+// graphile-worker: a queue of empty tasks on PostgreSQL.
 
 import { parseArgs } from "node:util";
 
@@ -11,8 +11,8 @@ const { values } = parseArgs({
 });
 const tasks = Number(values.tasks);
 
-// The settings of its own measurements of many small jobs: a local queue of 500, 24 jobs at once, and
-// completions that arrive together written together.
+// The settings of its own benchmark of many small jobs: a local queue of 500, 24 concurrent jobs, and
+// batched completions.
 const preset = {
   worker: {
     connectionString: values.place,
@@ -39,17 +39,17 @@ await pool.query(
 await pool.query("analyze");
 
 let done = 0;
-const begun = performance.now();
+const started = performance.now();
 const runner = await run({ preset, logger, taskList: { nothing: () => void (done += 1) } });
 while (done < tasks) await new Promise((resolve) => setTimeout(resolve, 2));
-// What is done counts when it is written.
+// A task counts when its completion is stored.
 for (;;) {
   const { rows } = await pool.query("select count(*)::int as left from graphile_worker.jobs");
   if (rows[0].left === 0) break;
 }
-const seconds = (performance.now() - begun) / 1e3;
+const seconds = (performance.now() - started) / 1e3;
 await runner.stop();
 await pool.end();
-if (done !== tasks) throw new Error(`${tasks} tasks were begun ${done} times`);
+if (done !== tasks) throw new Error(`${tasks} tasks were started ${done} times`);
 console.log(JSON.stringify({ tasks_per_s: tasks / seconds }));
 process.exit(0);

@@ -1,15 +1,15 @@
-// The load that every peer on Node is put under: the same as that of the crate `peers-load`.
+// The load for every peer on Node, the same as that of the crate `peers-load`.
 
 import { parseArgs } from "node:util";
 
-/** Steps a run. */
+/** Steps of a run. */
 export const STEPS = 3;
-/** Where the numbers of the measured runs begin; those below are warming up. */
+/** The number of the first measured run; lower numbers are the warm-up. */
 const MEASURED = 1_000_000_000;
-/** The longest that one run may take before the whole peer counts as stuck. */
-const PATIENCE_MS = 300_000;
+/** The time limit of one run. */
+const TIME_LIMIT_MS = 300_000;
 
-/** The program's arguments: `steps` or `sequential`, and where the peer keeps its data. */
+/** Parses the arguments: `steps` or `sequential`, and the data location. */
 export function readArgs() {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
@@ -20,19 +20,19 @@ export function readArgs() {
     },
   });
   const [load] = positionals;
-  if (!["steps", "sequential"].includes(load)) throw new Error(`no load is called ${load}`);
+  if (!["steps", "sequential"].includes(load)) throw new Error(`unknown load ${load}; use steps or sequential`);
   const inFlight = load === "steps" ? number(values, "in-flight") : 1;
   return { load, inFlight, runs: number(values, "runs"), place: values.place };
 }
 
 function number(values, name) {
   const value = Number(values[name]);
-  if (!Number.isSafeInteger(value) || value < 1) throw new Error(`--${name} ${values[name]}: no count`);
+  if (!Number.isSafeInteger(value) || value < 1) throw new Error(`--${name} ${values[name]} is not a positive integer`);
   return value;
 }
 
-/** Puts the peer under the load and prints the figures as one JSON object. `run(n)` starts run `n`
- * and waits for its result, which is `n` plus one for each step. */
+/** Runs the load and prints the figures as one JSON object. `run(n)` starts run `n` and waits for its
+ * result, which is `n` plus one for each step. */
 export async function measure({ load, runs, inFlight }, run) {
   if (load === "steps") {
     await drive(run, 0, Math.min(Math.max(Math.floor(runs / 10), 1), 5_000), inFlight);
@@ -54,10 +54,10 @@ async function drive(run, first, runs, inFlight) {
   const call = async () => {
     while (next < first + runs) {
       const n = next++;
-      const begun = performance.now();
-      const sum = await patiently(n, run(n));
-      times.push(performance.now() - begun);
-      if (sum !== n + STEPS) throw new Error(`run ${n} gave ${sum}, not ${n + STEPS}`);
+      const callStarted = performance.now();
+      const sum = await withTimeout(n, run(n));
+      times.push(performance.now() - callStarted);
+      if (sum !== n + STEPS) throw new Error(`run ${n} returned ${sum} instead of ${n + STEPS}`);
     }
   };
   const started = performance.now();
@@ -65,14 +65,14 @@ async function drive(run, first, runs, inFlight) {
   return { seconds: (performance.now() - started) / 1e3, times };
 }
 
-async function patiently(n, result) {
+async function withTimeout(n, result) {
   let timer;
-  const late = new Promise((_, reject) => {
-    const error = new Error(`run ${n} is not done after ${PATIENCE_MS} ms`);
-    timer = setTimeout(reject, PATIENCE_MS, error);
+  const timeout = new Promise((_, reject) => {
+    const error = new Error(`run ${n} timed out after ${TIME_LIMIT_MS} ms`);
+    timer = setTimeout(reject, TIME_LIMIT_MS, error);
   });
   try {
-    return await Promise.race([result, late]);
+    return await Promise.race([result, timeout]);
   } finally {
     clearTimeout(timer);
   }

@@ -5,15 +5,15 @@ import { BackendPostgres } from "openworkflow/postgres";
 
 import { STEPS, measure, readArgs } from "./load.mjs";
 
-/** Runs that the worker has in hand at once. Its default is 1. */
+/** The number of concurrent runs of the worker. The default is 1. */
 const CONCURRENCY = 64;
 
 const args = readArgs();
 const backend = await BackendPostgres.connect(args.place);
 const engine = new OpenWorkflow({ backend });
 
-// The handle's `result` looks once a second, which would be all that is measured. So the last line
-// of the workflow tells its caller, before the commit that completes the run.
+// The handle's `result` polls once per second, which would dominate the measurement. Therefore the last line of
+// the workflow resolves its caller, before the commit that completes the run.
 const waiting = new Map();
 
 const workflow = engine.defineWorkflow({ name: "load" }, async ({ input, step }) => {

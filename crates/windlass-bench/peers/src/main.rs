@@ -1,4 +1,4 @@
-//! Puts Windlass and its peers under the same load, one after the other, and prints one table.
+//! Runs the same load on Windlass and its peers, one after the other, and prints a table.
 
 mod peer;
 mod place;
@@ -13,35 +13,35 @@ use anyhow::ensure;
 use clap::Parser;
 
 use crate::peer::{PEERS, Peer, Program};
-use crate::place::Places;
-use crate::prepare::Workshop;
+use crate::place::DataLocations;
+use crate::prepare::Builder;
 use crate::table::{Figures, Outcome, Row};
 
-/// Puts Windlass and its peers under the same load and prints one table.
+/// Runs the same load on Windlass and its peers and prints a table.
 #[derive(Parser)]
 pub(crate) struct Cli {
-    /// How many runs of three steps, at most.
+    /// The maximum number of runs of three steps.
     #[arg(long, default_value_t = 10_000)]
     runs: u64,
-    /// About how many seconds one load may last: an engine that is slower does fewer runs.
+    /// The approximate duration of one load in seconds; slower engines do fewer runs.
     #[arg(long, default_value_t = 15)]
     seconds: u64,
-    /// How many are in flight at once; of several numbers each engine is shown with its best.
+    /// The numbers of concurrent runs. The table shows the best result of each engine.
     #[arg(long, value_delimiter = ',', default_values_t = [20, 100, 2_000])]
     in_flight: Vec<u64>,
-    /// How many runs one after the other.
+    /// The number of sequential runs.
     #[arg(long, default_value_t = 300)]
     sequential: u64,
-    /// How many queued tasks in the load of the queues, on PostgreSQL; 0 leaves it out.
+    /// The number of tasks in the queue load on PostgreSQL; 0 omits it.
     #[arg(long, default_value_t = 100_000)]
     tasks: u64,
-    /// The peers to run, by name; all by default. Windlass always runs.
+    /// The peers to run, by name. Default: all. Windlass always runs.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// The address of a PostgreSQL server, without TLS, on which databases may be made.
+    /// The address of a PostgreSQL server without TLS, on which databases can be created.
     #[arg(long, env = "WINDLASS_TEST_PG")]
     dsn: Option<String>,
-    /// Seconds that one load of one engine may take.
+    /// The time limit of one load of one engine, in seconds.
     #[arg(long, default_value_t = 900)]
     timeout: u64,
     /// Print one JSON object as the last line.
@@ -53,11 +53,15 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     for name in &cli.only {
         let names: Vec<&str> = PEERS.iter().chain(&tasks::PEERS).map(|peer| peer.name).collect();
-        ensure!(names.contains(&name.as_str()), "--only {name}: there are {}", names.join(", "));
+        ensure!(
+            names.contains(&name.as_str()),
+            "unknown peer {name} in --only; known peers: {}",
+            names.join(", ")
+        );
     }
-    let workshop = Workshop::new()?;
+    let builder = Builder::new()?;
     if tasks::is_wanted(&cli) {
-        tasks::run(&cli, &workshop, &Places::new(&workshop, cli.dsn.as_deref())?);
+        tasks::run(&cli, &builder, &DataLocations::new(&builder, cli.dsn.as_deref())?);
     }
     let runs = |name: &String| PEERS.iter().any(|peer| peer.name == name);
     if !cli.only.is_empty() && !cli.only.iter().any(runs) {
@@ -68,14 +72,14 @@ fn main() -> anyhow::Result<()> {
             || cli.only.is_empty()
             || cli.only.iter().any(|name| name == peer.name)
     };
-    // Everything is built before anything is measured.
-    let built: Vec<_> = PEERS.iter().filter(wanted).map(|p| (p, workshop.build(p))).collect();
-    let places = Places::new(&workshop, cli.dsn.as_deref())?;
+    // Builds everything before the first measurement.
+    let built: Vec<_> = PEERS.iter().filter(wanted).map(|p| (p, builder.build(p))).collect();
+    let places = DataLocations::new(&builder, cli.dsn.as_deref())?;
     let mut rows = Vec::new();
     for (peer, program) in &built {
         eprintln!("{} on {}", peer.name, peer.store);
         let measured = match program {
-            Ok(program) => measure(&cli, peer, program, &workshop, &places),
+            Ok(program) => measure(&cli, peer, program, &builder, &places),
             Err(error) => Err(anyhow::anyhow!("{error:#}")),
         };
         let outcome = match measured {
@@ -84,13 +88,14 @@ fn main() -> anyhow::Result<()> {
         };
         rows.push(Row { name: peer.name, version: peer.version, store: peer.store, outcome });
     }
-    // Again at the end, so that a machine that changes meanwhile does not favour anybody.
+    // Measures Windlass again at the end, so that a change of the machine's speed favours no
+    // engine.
     for ((peer, program), row) in built.iter().zip(&mut rows) {
         if let (Program::Windlass(_), Ok(program), Outcome::Measured(first)) =
             (&peer.program, program, &mut row.outcome)
         {
             eprintln!("{} on {} again", peer.name, peer.store);
-            match measure(&cli, peer, program, &workshop, &places) {
+            match measure(&cli, peer, program, &builder, &places) {
                 Ok(again) => *first = first.mean(&again),
                 Err(error) => first.failed.push(format!("again at the end: {error:#}")),
             }
@@ -100,20 +105,20 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The best of the loads with many callers, and the load with one. An engine that cannot bear one
-/// number of callers is measured with the others.
+/// Measures the best of the concurrent loads, and the sequential load. If an engine fails with one
+/// number of callers, the others are still measured.
 fn measure(
     cli: &Cli,
     peer: &Peer,
     program: &prepare::Built,
-    workshop: &Workshop,
-    places: &Places,
+    builder: &Builder,
+    places: &DataLocations,
 ) -> anyhow::Result<Figures> {
     let timeout = Duration::from_secs(cli.timeout);
     let run = |load: &[&str], figure: &str| -> anyhow::Result<f64> {
         let place = places.fresh(peer)?;
         let mut command = program.command(peer, load, place.address());
-        let log = workshop.log(peer.name, peer.store);
+        let log = builder.log(peer.name, peer.store);
         let figures = process::last_json(&mut command, &log, timeout);
         place.remove()?;
         process::number(&figures?, figure)
@@ -123,7 +128,7 @@ fn measure(
         let (runs, in_flight) = (runs.to_string(), in_flight.to_string());
         run(&["steps", "--runs", &runs, "--in-flight", &in_flight], "runs_per_s")
     };
-    // A first look says how many runs fit into the time.
+    // A short load estimates how many runs fit into the time.
     let mut pace = steps((cli.runs / 20).max(100), cli.in_flight[0]).unwrap_or(f64::INFINITY);
     for in_flight in &cli.in_flight {
         let runs = (pace * cli.seconds as f64) as u64;

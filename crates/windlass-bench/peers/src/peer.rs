@@ -1,27 +1,27 @@
-//! Who is measured: their names, versions, stores and programs.
+//! The measured engines: names, versions, stores and programs.
 
 use std::fmt;
 
 /// One engine on one store.
 pub(crate) struct Peer {
-    /// What the table calls it.
+    /// The name in the table.
     pub(crate) name: &'static str,
-    /// The version that is pinned in its manifest.
+    /// The version, pinned in its manifest.
     pub(crate) version: &'static str,
-    /// Where it keeps its data.
+    /// Where it stores its data.
     pub(crate) store: Store,
-    /// What is run.
+    /// The program to run.
     pub(crate) program: Program,
 }
 
-/// Where an engine keeps its data.
+/// Where an engine stores its data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     /// A SQLite file.
     Sqlite,
-    /// A database of its own on the PostgreSQL server of all.
+    /// A database on the shared PostgreSQL server.
     Postgres,
-    /// Files of its own making.
+    /// Files of its own format.
     Files,
 }
 
@@ -35,24 +35,24 @@ impl fmt::Display for Store {
     }
 }
 
-/// What is run, from the folder of this workspace.
+/// The program of an engine, relative to this workspace.
 pub(crate) enum Program {
-    /// `windlass-bench` of the workspace above, with this load.
+    /// `windlass-bench` of the parent workspace, with this load.
     Windlass(Load),
-    /// The only program of the Cargo workspace in a folder.
+    /// The program of the Cargo workspace in a directory.
     Cargo {
-        /// The folder.
+        /// The directory.
         folder: &'static str,
-        /// Whether it starts a server that comes as an npm package.
+        /// Whether it starts a server from an npm package.
         packages: bool,
-        /// Whether it is told to leave its data to the system's cache.
+        /// Whether it runs without fsync.
         unsynced: bool,
     },
-    /// A script in `node`.
+    /// A script in the directory `node`.
     Node(&'static str),
 }
 
-/// Which of its models Windlass does the runs with.
+/// The model of Windlass that executes the runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// A workflow of three steps.
@@ -61,7 +61,7 @@ pub(crate) enum Load {
     Relays,
 }
 
-/// What the row of Windlass's relays is called: engines that are relays too are compared with it.
+/// The name of Windlass's relays in the table. Other relay engines are compared with them.
 pub(crate) const RELAYS: &str = "windlass-relays";
 
 /// Windlass first, then its peers.
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_versions_are_those_of_the_manifests() {
+    fn versions_match_the_manifests() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
         let packages = fs::read_to_string(home.join("node/package.json")).unwrap();
         for peer in PEERS.iter().chain(&crate::tasks::PEERS) {

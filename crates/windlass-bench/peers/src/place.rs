@@ -1,4 +1,4 @@
-//! Where engines keep their data: each load gets an empty directory or an empty database.
+//! Data locations of engines: each load gets an empty directory or database.
 
 use std::cell::Cell;
 use std::fs;
@@ -8,50 +8,50 @@ use anyhow::{Context as _, anyhow};
 use postgres::{Client, Config, NoTls};
 
 use crate::peer::{Peer, Program, Store};
-use crate::prepare::Workshop;
+use crate::prepare::Builder;
 
-/// Makes places.
-pub(crate) struct Places {
+/// Creates data locations.
+pub(crate) struct DataLocations {
     directory: PathBuf,
     dsn: Option<String>,
     made: Cell<u32>,
 }
 
-impl Places {
-    /// Directories go below the build's, which is on a disk: a file system in memory has no sync to
-    /// measure.
-    pub(crate) fn new(workshop: &Workshop, dsn: Option<&str>) -> anyhow::Result<Self> {
-        let directory = workshop.target().join("places");
-        // What an earlier call left when it was stopped.
+impl DataLocations {
+    /// Directories are below the build directory, which is on a disk: an in-memory file system has
+    /// no fsync to measure.
+    pub(crate) fn new(builder: &Builder, dsn: Option<&str>) -> anyhow::Result<Self> {
+        let directory = builder.target().join("places");
+        // An interrupted benchmark leaves its directories.
         if directory.exists() {
-            fs::remove_dir_all(&directory).context("old places do not go")?;
+            fs::remove_dir_all(&directory).context("failed to remove old data directories")?;
         }
         Ok(Self { directory, dsn: dsn.map(str::to_owned), made: Cell::new(0) })
     }
 
-    /// A place that nobody has used.
-    pub(crate) fn fresh(&self, peer: &Peer) -> anyhow::Result<Place> {
+    /// Creates an empty location.
+    pub(crate) fn fresh(&self, peer: &Peer) -> anyhow::Result<DataLocation> {
         let number = self.made.replace(self.made.get() + 1);
         let name = format!("{}_{}_{number}", peer.name, std::process::id());
         match peer.store {
             Store::Postgres => {
                 let dsn = self.dsn.as_deref();
                 let dsn =
-                    dsn.ok_or_else(|| anyhow!("no PostgreSQL: WINDLASS_TEST_PG is not set"))?;
-                Place::database(dsn, format!("peer_{name}"))
+                    dsn.ok_or_else(|| anyhow!("this peer needs PostgreSQL: set WINDLASS_TEST_PG"))?;
+                DataLocation::database(dsn, format!("peer_{name}"))
             }
             Store::Sqlite | Store::Files => {
                 let directory = self.directory.join(name);
-                fs::create_dir_all(&directory).context("no directory")?;
+                fs::create_dir_all(&directory).context("failed to create a data directory")?;
                 let address = directory.display().to_string();
-                Ok(Place { address, kind: Kind::Directory(directory) })
+                Ok(DataLocation { address, kind: Kind::Directory(directory) })
             }
         }
     }
 }
 
 /// An empty directory or database.
-pub(crate) struct Place {
+pub(crate) struct DataLocation {
     address: String,
     kind: Kind,
 }
@@ -61,11 +61,11 @@ enum Kind {
     Database { server: String, name: String },
 }
 
-impl Place {
+impl DataLocation {
     fn database(server: &str, name: String) -> anyhow::Result<Self> {
         connect(server)?.batch_execute(&format!("CREATE DATABASE \"{name}\""))?;
         Ok(Self {
-            address: beside(server, &name)?,
+            address: with_database(server, &name)?,
             kind: Kind::Database { server: server.to_owned(), name },
         })
     }
@@ -75,7 +75,7 @@ impl Place {
         &self.address
     }
 
-    /// Removes it with all that is in it.
+    /// Removes the location and its contents.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
         match self.kind {
             Kind::Directory(directory) => fs::remove_dir_all(directory)?,
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-/// How Windlass is told of a place: it takes a store's name beside it.
+/// The arguments that pass a location to `windlass-bench`.
 pub(crate) fn windlass_arguments(peer: &Peer, address: &str) -> Vec<String> {
     debug_assert!(matches!(peer.program, Program::Windlass(_)));
     let (store, option) = match peer.store {
@@ -97,25 +97,25 @@ pub(crate) fn windlass_arguments(peer: &Peer, address: &str) -> Vec<String> {
     };
     let mut arguments = vec!["--store", store, option, address];
     if store == "sqlite" {
-        // Two cores: one for the runtime, one for the thread that writes.
+        // On two cores: one for the runtime, one for the writer thread of SQLite.
         arguments.extend(["--threads", "1"]);
     }
     arguments.into_iter().map(str::to_owned).collect()
 }
 
 fn connect(dsn: &str) -> anyhow::Result<Client> {
-    let config: Config = dsn.parse().context("the address of PostgreSQL is none")?;
-    config.connect(NoTls).context("PostgreSQL does not answer")
+    let config: Config = dsn.parse().context("invalid PostgreSQL address")?;
+    config.connect(NoTls).context("failed to connect to PostgreSQL")
 }
 
-/// The address of another database of the same server.
-fn beside(dsn: &str, name: &str) -> anyhow::Result<String> {
+/// The address of another database on the same server.
+fn with_database(dsn: &str, name: &str) -> anyhow::Result<String> {
     let (address, options) = match dsn.split_once('?') {
         Some((address, options)) => (address, format!("?{options}")),
         None => (dsn, String::new()),
     };
     let rest = address.strip_prefix("postgres://").or(address.strip_prefix("postgresql://"));
-    let rest = rest.ok_or_else(|| anyhow!("the address of PostgreSQL is no postgres:// URL"))?;
+    let rest = rest.ok_or_else(|| anyhow!("the PostgreSQL address is not a postgres:// URL"))?;
     let server = rest.split('/').next().unwrap_or(rest);
     Ok(format!("postgres://{server}/{name}{options}"))
 }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_database_of_an_address_changes() {
+    fn only_the_database_is_replaced() {
         for (dsn, expect) in [
             ("postgres://u@h:1/old", "postgres://u@h:1/new"),
             (
@@ -134,8 +134,8 @@ mod tests {
             ),
             ("postgres://h", "postgres://h/new"),
         ] {
-            assert_eq!(beside(dsn, "new").unwrap(), expect);
+            assert_eq!(with_database(dsn, "new").unwrap(), expect);
         }
-        assert!(beside("host=h dbname=old", "new").is_err());
+        assert!(with_database("host=h dbname=old", "new").is_err());
     }
 }

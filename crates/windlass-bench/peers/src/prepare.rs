@@ -1,4 +1,4 @@
-//! Builds what is measured: Cargo workspaces, npm packages, and Windlass itself.
+//! Builds the measured programs: Cargo workspaces, npm packages, and Windlass.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail};
 use crate::peer::{Load, Peer, Program, Store};
 use crate::{place, process};
 
-/// The folder of this workspace, and the one that everything is built in.
-pub(crate) struct Workshop {
+/// Builds programs. Knows the directory of this workspace and the build directory.
+pub(crate) struct Builder {
     home: PathBuf,
     target: PathBuf,
 }
@@ -23,21 +23,21 @@ pub(crate) struct Built {
     node_modules: PathBuf,
 }
 
-impl Workshop {
-    /// Finds the folders.
+impl Builder {
+    /// Creates the build directory.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
         let target = home.join("target");
-        fs::create_dir_all(target.join("logs")).context("no directory for logs")?;
+        fs::create_dir_all(target.join("logs")).context("failed to create the log directory")?;
         Ok(Self { home, target })
     }
 
-    /// Where everything is built.
+    /// The build directory.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Where an engine's words of distress go.
+    /// The log file of an engine.
     pub(crate) fn log(&self, name: &str, store: Store) -> PathBuf {
         self.target.join("logs").join(format!("{name}-{store}.log"))
     }
@@ -55,10 +55,10 @@ impl Workshop {
                 }
                 let mut cargo = cargo(&self.home.join(folder));
                 cargo.args(["build", "--release", "--locked", "--target-dir"]).arg(&self.target);
-                // As Windlass's profile `dist` says it.
+                // Same settings as Windlass's profile `dist`.
                 cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat");
                 cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
-                process::succeed(&mut cargo)?;
+                process::run_to_success(&mut cargo)?;
                 Ok(built(self.target.join("release").join(format!("peer-{folder}")), None))
             }
             Program::Node(script) => {
@@ -70,23 +70,29 @@ impl Workshop {
 
     fn build_windlass(&self) -> anyhow::Result<PathBuf> {
         let root = self.home.join("../../..");
-        process::succeed(cargo(&root).args(["build", "--profile", "dist", "-p", "windlass-bench"]))?;
+        process::run_to_success(cargo(&root).args([
+            "build",
+            "--profile",
+            "dist",
+            "-p",
+            "windlass-bench",
+        ]))?;
         let mut metadata = cargo(&root);
         metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-        let answer = metadata.stderr(Stdio::inherit()).output().context("cargo does not start")?;
+        let answer = metadata.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
         let answer: serde_json::Value = serde_json::from_slice(&answer.stdout)?;
         match answer["target_directory"].as_str() {
             Some(target) => Ok(Path::new(target).join("dist/windlass-bench")),
-            None => bail!("cargo does not say where it builds"),
+            None => bail!("`cargo metadata` reports no target directory"),
         }
     }
 
-    /// The scripts and their packages live below the build's directory, so that the sources stay
-    /// free of what npm leaves.
+    /// Copies the scripts and installs their packages below the build directory, so that npm leaves
+    /// no files in the sources.
     fn install_packages(&self) -> anyhow::Result<()> {
         let (from, to) = (self.home.join("node"), self.target.join("node"));
         fs::create_dir_all(&to)?;
-        for entry in fs::read_dir(&from).context("no folder with scripts")? {
+        for entry in fs::read_dir(&from).context("failed to read the scripts")? {
             let entry = entry?;
             fs::copy(entry.path(), to.join(entry.file_name()))?;
         }
@@ -97,18 +103,18 @@ impl Workshop {
         }
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts"]).current_dir(&to);
-        process::succeed(&mut npm)?;
-        fs::write(done, lock).context("the installed packages are not noted")
+        process::run_to_success(&mut npm)?;
+        fs::write(done, lock).context("failed to record the installed packages")
     }
 }
 
 impl Built {
-    /// The program with its load, at a place.
+    /// The command that runs a load on a data location.
     pub(crate) fn command(&self, peer: &Peer, load: &[&str], address: &str) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.script);
         match peer.program {
-            // One caller of relays is the same load with one in flight.
+            // A sequential load of relays is the same load with one run in flight.
             Program::Windlass(Load::Relays) => {
                 command.arg("relays").args(&load[1..]).arg("--uncalibrated");
                 if load.first() == Some(&"sequential") {
@@ -141,8 +147,8 @@ impl Built {
     }
 }
 
-/// A cargo without what the one that runs us has set: build scripts that watch those variables
-/// would be built anew each time.
+/// A cargo command without the variables of the cargo that runs this program: build scripts that
+/// watch them would run again each time.
 fn cargo(directory: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(directory).stdin(Stdio::null());

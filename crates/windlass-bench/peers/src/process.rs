@@ -1,4 +1,4 @@
-//! Runs programs: to their end, or until their time is up, for the figures that they print.
+//! Runs programs with a time limit and reads the figures that they print.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -10,39 +10,40 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 
-/// How long a program may take to clean up after itself.
+/// How long a program may take to clean up.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often we look whether a program has ended.
-const LOOK: Duration = Duration::from_millis(20);
-/// The most characters of a log that an error quotes.
+/// The interval for checking whether a program has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The maximum number of log characters in an error.
 const QUOTE_CHARS_MAX: usize = 200;
 
-/// Runs a program that must succeed.
-pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
+/// Runs a program and fails if it fails.
+pub(crate) fn run_to_success(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .output()
-        .with_context(|| format!("{name} does not start"))?;
+        .with_context(|| format!("failed to start {name}"))?;
     if output.status.success() {
         return Ok(());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     eprintln!("{errors}");
-    bail!("{name}: {}: {}", output.status, quote(&errors))
+    bail!("{name}: {}: {}", output.status, error_line(&errors))
 }
 
-/// The JSON object that a program prints last. What it says on its standard error goes
-/// into the log. When its standard input ends, it is to end what it has started.
+/// Runs a program and returns the last JSON object that it prints. Its standard error goes to the
+/// log. A program must stop its child processes when its standard input closes.
 pub(crate) fn last_json(
     command: &mut Command,
     log: &Path,
     timeout: Duration,
 ) -> anyhow::Result<Value> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(log)?);
-    let mut child = command.spawn().context("it does not start")?;
-    let mut stdout = child.stdout.take().ok_or_else(|| anyhow!("it has no output"))?;
+    let mut child = command.spawn().context("failed to start the program")?;
+    let mut stdout =
+        child.stdout.take().ok_or_else(|| anyhow!("the program has no standard output"))?;
     let reader = thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
@@ -53,14 +54,14 @@ pub(crate) fn last_json(
             child.kill()?;
             child.wait()?;
         }
-        bail!("not done after {} s", timeout.as_secs());
+        bail!("timed out after {} s", timeout.as_secs());
     };
-    let text = reader.join().map_err(|_| anyhow!("its output is not readable"))??;
+    let text = reader.join().map_err(|_| anyhow!("failed to read its output"))??;
     if !status.success() {
-        bail!("{status}: {}", quote(&fs::read_to_string(log).unwrap_or_default()));
+        bail!("{status}: {}", error_line(&fs::read_to_string(log).unwrap_or_default()));
     }
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).with_context(|| format!("it prints no figures: {line}"))
+    serde_json::from_str(line).with_context(|| format!("the output contains no figures: {line}"))
 }
 
 fn wait(child: &mut Child, timeout: Duration) -> anyhow::Result<Option<ExitStatus>> {
@@ -72,21 +73,21 @@ fn wait(child: &mut Child, timeout: Duration) -> anyhow::Result<Option<ExitStatu
         if started.elapsed() > timeout {
             return Ok(None);
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// One figure of a program's answer.
+/// Reads one figure.
 pub(crate) fn number(figures: &Value, name: &str) -> anyhow::Result<f64> {
     let number = figures[name].as_f64().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| anyhow!("it says no {name}: {figures}"))
+    number.ok_or_else(|| anyhow!("the figure {name} is missing: {figures}"))
 }
 
-/// The line of a log that is most likely to say what went wrong.
-fn quote(log: &str) -> String {
+/// The log line that most likely contains the error.
+fn error_line(log: &str) -> String {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let names_error = |line: &&&str| line.to_lowercase().contains("error");
-    let line = lines.iter().find(names_error).or(lines.last()).copied().unwrap_or("no word");
+    let line = lines.iter().find(names_error).or(lines.last()).copied().unwrap_or("empty log");
     line.chars().take(QUOTE_CHARS_MAX).collect()
 }
 
@@ -106,23 +107,23 @@ mod tests {
     }
 
     #[test]
-    fn the_last_object_is_the_answer() {
+    fn the_last_json_object_is_returned() {
         let answer = shell("echo begun; echo '{\"a\": 2}'; echo bye", GRACE).unwrap();
         assert_eq!(number(&answer, "a").unwrap(), 2.0);
         assert!(number(&answer, "b").is_err());
     }
 
     #[test]
-    fn a_failure_says_why() {
+    fn a_failure_includes_the_error_line() {
         let error = shell("echo begun; echo 'Error: no disk' >&2; echo bye >&2; exit 3", GRACE);
         assert!(error.unwrap_err().to_string().contains("Error: no disk"));
     }
 
     #[test]
-    fn who_takes_too_long_is_told_through_its_input() {
+    fn a_timeout_closes_the_standard_input() {
         let started = Instant::now();
         let error = shell("cat; exit 0", Duration::from_millis(100)).unwrap_err();
-        assert!(error.to_string().contains("not done after"));
+        assert!(error.to_string().contains("timed out after"));
         assert!(started.elapsed() < GRACE);
     }
 }

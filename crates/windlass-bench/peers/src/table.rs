@@ -1,4 +1,4 @@
-//! The table: one line an engine, with what Windlass of the same run does to one of theirs.
+//! The result table: one line per engine, with the ratio of Windlass to it.
 
 use serde_json::{Value, json};
 
@@ -7,33 +7,33 @@ use crate::peer::{RELAYS, Store};
 
 /// One engine on one store.
 pub(crate) struct Row {
-    /// What it is called.
+    /// The name.
     pub(crate) name: &'static str,
-    /// Which version; empty for Windlass, which is built as it stands.
+    /// The version; empty for Windlass, which is built from the current sources.
     pub(crate) version: &'static str,
-    /// Where it keeps its data.
+    /// Where it stores its data.
     pub(crate) store: Store,
-    /// What was found.
+    /// The result.
     pub(crate) outcome: Outcome,
 }
 
-/// What was found of an engine.
+/// The result of an engine.
 pub(crate) enum Outcome {
-    /// Figures.
+    /// The measured figures.
     Measured(Figures),
-    /// None, and why.
+    /// The reason why it was not measured.
     NotRun(String),
 }
 
-/// What was measured of an engine.
+/// The figures of an engine.
 pub(crate) struct Figures {
-    /// With how many callers it was fastest.
+    /// The number of callers with the best result.
     pub(crate) in_flight: u64,
-    /// Runs a second with those.
+    /// Runs per second with that number of callers.
     pub(crate) runs_per_s: f64,
-    /// The median of a run when there is one at a time.
+    /// The median duration of a sequential run.
     pub(crate) p50_ms: f64,
-    /// Numbers of callers that it could not bear, each with what went wrong.
+    /// The numbers of callers with which it failed, and the errors.
     pub(crate) failed: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Figures {
     }
 }
 
-/// Prints the table and, if it is asked for, one JSON object.
+/// Prints the table, and optionally a JSON object.
 pub(crate) fn print(rows: &[Row], cli: &Cli) {
     println!(
         "{} runs of 3 steps, {:?} in flight; {} runs one at a time\n",
@@ -92,7 +92,7 @@ fn text(rows: &[Row]) -> String {
         }
         lines.push(line);
     }
-    let mut text = aligned(&lines);
+    let mut text = align(&lines);
     for row in rows {
         if let Outcome::Measured(figures) = &row.outcome {
             text.extend(figures.failed.iter().map(|failed| format!("{} {failed}\n", row.name)));
@@ -101,13 +101,13 @@ fn text(rows: &[Row]) -> String {
     text
 }
 
-/// The runs a second of Windlass's relays to those of an engine that is one too.
+/// The ratio of Windlass's relays to another relay engine.
 fn relay_ratio(rows: &[Row], row: &Row) -> Option<f64> {
     let ours = rows.iter().find(|row| row.name == RELAYS)?;
-    row.name.starts_with("taquba").then(|| between(ours, row)).flatten()
+    row.name.starts_with("taquba").then(|| rate_ratio(ours, row)).flatten()
 }
 
-fn between(ours: &Row, row: &Row) -> Option<f64> {
+fn rate_ratio(ours: &Row, row: &Row) -> Option<f64> {
     match (&ours.outcome, &row.outcome) {
         (Outcome::Measured(ours), Outcome::Measured(theirs)) => {
             Some(ours.runs_per_s / theirs.runs_per_s)
@@ -116,17 +116,18 @@ fn between(ours: &Row, row: &Row) -> Option<f64> {
     }
 }
 
-/// Windlass's runs a second on this store to the peer's; on PostgreSQL for those that use it.
+/// The ratio of Windlass on this store to a peer. PostgreSQL is compared only with peers that use
+/// it.
 fn ratio(rows: &[Row], row: &Row, store: Store) -> Option<f64> {
     if row.version.is_empty() || (store == Store::Postgres && row.store != Store::Postgres) {
         return None;
     }
     let ours = rows.iter().find(|row| row.name == "windlass" && row.store == store)?;
-    between(ours, row)
+    rate_ratio(ours, row)
 }
 
-/// Columns as wide as their widest cell; a reason may be as long as it is.
-fn aligned(lines: &[Vec<String>]) -> String {
+/// Aligns the columns. Reasons do not count for the width.
+fn align(lines: &[Vec<String>]) -> String {
     let is_reason = |cell: &str| cell.starts_with("not run:");
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_ours_to_theirs_on_the_stores_they_share() {
+    fn ratios_compare_shared_stores() {
         let rows = [
             row("windlass", "", Store::Sqlite, 900.0),
             row("windlass", "", Store::Postgres, 600.0),
@@ -207,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_run_has_a_reason_and_no_figure() {
+    fn a_peer_that_did_not_run_has_a_reason() {
         let mut rows = [row("windlass", "", Store::Sqlite, 9.0), row("a", "1", Store::Files, 1.0)];
-        rows[1].outcome = Outcome::NotRun("it is not here".to_owned());
+        rows[1].outcome = Outcome::NotRun("not installed".to_owned());
         let table = text(&rows);
-        assert_eq!(table.lines().nth(2).unwrap(), "a 1       files   not run: it is not here");
+        assert_eq!(table.lines().nth(2).unwrap(), "a 1       files   not run: not installed");
         assert_eq!(ratio(&rows, &rows[1], Store::Sqlite), None);
     }
 }

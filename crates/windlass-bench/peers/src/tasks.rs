@@ -1,16 +1,16 @@
-//! The second load: a queue full of tasks that do nothing, on PostgreSQL.
+//! The second load: a queue of empty tasks on PostgreSQL.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::peer::{Load, Peer, Program, Store};
-use crate::place::Places;
-use crate::prepare::Workshop;
+use crate::place::DataLocations;
+use crate::prepare::Builder;
 use crate::{Cli, process};
 
-/// Those that are queues of tasks. Windlass stands at both ends, so that a machine that changes meanwhile
-/// does not favour anybody.
+/// Engines with a task queue. Windlass runs first and last, so that a change of the machine's speed
+/// favours no engine.
 pub(crate) const PEERS: [Peer; 3] = [WINDLASS, GRAPHILE, WINDLASS];
 
 const WINDLASS: Peer = Peer {
@@ -27,19 +27,19 @@ const GRAPHILE: Peer = Peer {
     program: Program::Node("graphile.mjs"),
 };
 
-/// What Windlass holds at once: as much as the local queue of the other.
+/// The concurrency of Windlass: the size of the other engine's local queue.
 const SLOTS: &str = "500";
 
-/// Whether this load is wanted: only queues take part in it.
+/// Whether this load runs: only task queues take part in it.
 pub(crate) fn is_wanted(cli: &Cli) -> bool {
     cli.tasks > 0 && (cli.only.is_empty() || cli.only.iter().any(|name| name == GRAPHILE.name))
 }
 
-/// Runs it and prints the figures, as one object too if that is asked for.
-pub(crate) fn run(cli: &Cli, workshop: &Workshop, places: &Places) {
+/// Runs the load and prints the figures.
+pub(crate) fn run(cli: &Cli, builder: &Builder, places: &DataLocations) {
     let mut rates = Vec::new();
     for peer in &PEERS {
-        let rate = measure(cli, peer, workshop, places);
+        let rate = measure(cli, peer, builder, places);
         match &rate {
             Ok(rate) => println!("{} {}: {rate:.0} tasks/s", peer.name, peer.version),
             Err(error) => println!("{} {}: not run: {error:#}", peer.name, peer.version),
@@ -55,8 +55,13 @@ pub(crate) fn run(cli: &Cli, workshop: &Workshop, places: &Places) {
     }
 }
 
-fn measure(cli: &Cli, peer: &Peer, workshop: &Workshop, places: &Places) -> anyhow::Result<f64> {
-    let built = workshop.build(peer)?;
+fn measure(
+    cli: &Cli,
+    peer: &Peer,
+    builder: &Builder,
+    places: &DataLocations,
+) -> anyhow::Result<f64> {
+    let built = builder.build(peer)?;
     let place = places.fresh(peer)?;
     let tasks = cli.tasks.to_string();
     let mut load = vec!["tasks", "--tasks", &tasks];
@@ -64,13 +69,13 @@ fn measure(cli: &Cli, peer: &Peer, workshop: &Workshop, places: &Places) -> anyh
         load.extend(["--slots", SLOTS]);
     }
     let mut command = built.command(peer, &load, place.address());
-    let log = workshop.log(peer.name, peer.store);
+    let log = builder.log(peer.name, peer.store);
     let figures = process::last_json(&mut command, &log, Duration::from_secs(cli.timeout));
     place.remove()?;
     process::number(&figures?, "tasks_per_s")
 }
 
-/// The mean of Windlass's figures to that of the one between them.
+/// The ratio of Windlass's mean to the peer.
 fn ratio(rates: &[Option<f64>]) -> Option<f64> {
     match rates {
         [Some(before), Some(peer), Some(after)] => Some(f64::midpoint(*before, *after) / peer),
@@ -94,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_of_the_mean_and_of_a_whole_run_only() {
+    fn the_ratio_uses_the_mean_and_needs_all_figures() {
         assert_eq!(ratio(&[Some(10.0), Some(4.0), Some(6.0)]), Some(2.0));
         assert_eq!(ratio(&[Some(10.0), None, Some(6.0)]), None);
     }

@@ -1,4 +1,4 @@
-//! The calibration of the reference store: the same rows into ordered maps under a mutex.
+//! The calibration of the memory store: writes the same rows into ordered maps under a mutex.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use windlass_kernel::{Event, EventId, Run, RunKey, Step, StepKey};
 
 use super::{Phase, RunRows};
 
-/// The maps of runs, steps and events, and of events by id.
+/// The maps of runs, steps and events.
 #[derive(Default)]
 pub(super) struct Writer(Mutex<Maps>);
 
@@ -21,7 +21,7 @@ struct Maps {
 }
 
 impl Writer {
-    /// Writes phase by phase, a batch under one lock.
+    /// Writes phase by phase; one batch takes the lock once.
     pub(super) fn write(&mut self, rows: Vec<RunRows>, batch: usize) -> Duration {
         let started = Instant::now();
         let mut rest = rows.into_iter();

@@ -1,4 +1,4 @@
-//! The calibration on PostgreSQL: two connections, a transaction a phase, statements over arrays.
+//! The calibration on PostgreSQL: two connections, one transaction per phase, array parameters.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use uuid::Uuid;
 use windlass_kernel::{Body, Run, RunChange, Step, Timestamp};
 
 use super::{Phase, RunRows};
-use crate::backend::Place;
+use crate::backend::Databases;
 
-/// As many connections as the store has committers, at most.
+/// At most as many connections as the store has committers.
 const CONNECTIONS_MAX: usize = 2;
 
 const RUN_COLUMNS: &[(&str, &str)] = &[
@@ -118,7 +118,7 @@ const END: &[(&str, &str)] = &[
 /// One array for each parameter of a statement.
 type Arrays = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// The connections that write.
+/// The writing connections.
 pub(super) struct Writer {
     connections: Vec<Arc<Connection>>,
 }
@@ -133,7 +133,7 @@ struct Connection {
     update_end: Statement,
 }
 
-/// What one transaction writes, as arrays.
+/// The rows of one transaction, as arrays.
 struct Batch {
     runs: RunsBatch,
     events: Arrays,
@@ -148,9 +148,9 @@ enum RunsBatch {
 }
 
 impl Writer {
-    /// Connects to a schema that the store has made.
+    /// Connects to a schema that the store created.
     pub(super) async fn open(
-        place: &Place,
+        place: &Databases,
         schema: &str,
         in_flight: usize,
     ) -> anyhow::Result<Self> {
@@ -161,8 +161,8 @@ impl Writer {
         Ok(Self { connections })
     }
 
-    /// Writes phase by phase, a batch in one transaction, on all connections at once. The arrays
-    /// are made before the clock runs; the driver's encoding of them is part of the time.
+    /// Writes phase by phase, one batch per transaction, on all connections concurrently. Creates
+    /// the arrays before the measurement; their encoding by the driver is measured.
     pub(super) async fn write(
         &mut self,
         rows: &[RunRows],
@@ -194,15 +194,15 @@ impl Writer {
 
 impl Connection {
     async fn open(client: Client, schema: &str) -> anyhow::Result<Self> {
-        // The settings of the store's committers: without them a plan made while the tables were
-        // empty scans them for ever, and the calibration would flatter the store.
+        // Same settings as the store's committers. Without them, a plan that was made for empty
+        // tables scans them sequentially, and the store would look better than it is.
         client
             .batch_execute(&format!(
                 "SET search_path = \"{schema}\"; SET synchronous_commit = on; \
                  SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off"
             ))
             .await
-            .context("the calibration cannot set up its connection")?;
+            .context("failed to configure the calibration connection")?;
         Ok(Self {
             insert_runs: client.prepare(&insert_sql("runs", RUN_COLUMNS)).await?,
             insert_events: client.prepare(&insert_sql("events", EVENT_COLUMNS)).await?,
@@ -214,7 +214,7 @@ impl Connection {
         })
     }
 
-    // All statements of the transaction are on their way before the first answer is read.
+    // Sends all statements before it reads the first response.
     async fn write(&self, batch: &Batch) -> anyhow::Result<()> {
         let (statement, arrays) = match &batch.runs {
             RunsBatch::Insert(arrays) => (&self.insert_runs, arrays),
@@ -334,7 +334,7 @@ fn run_arrays(group: &[RunRows]) -> Arrays {
         array(&rows, |r| r.root.0),
         array(&rows, |r| r.parent.map(|key| key.0)),
         array(&rows, |r| r.fork.as_deref().map(text)),
-        // The load's runs have no labels.
+        // The runs of the load have no labels.
         array(&rows, |_| None::<String>),
         array(&rows, |r| r.trace.as_deref().map(text)),
         array(&rows, |r| time(r.deadline_at)),
@@ -349,7 +349,7 @@ fn run_arrays(group: &[RunRows]) -> Arrays {
         array(&rows, |r| time(r.turn.due_at)),
         array(&rows, |r| r.turn.worker.map(|key| key.0)),
         array(&rows, |r| r.turn.claim_no as i64),
-        // The store's clock when it is claimed: the creator holds it from the start.
+        // The creator holds the turn from the start, so the claim time is the creation time.
         array(&rows, |r| Some(r.created_at.as_micros())),
         array(&rows, |r| i64::from(r.turn.reclaims)),
         array(&rows, |r| r.turn.limit_key.as_ref().map(|key| text(key.as_str()))),
@@ -378,7 +378,7 @@ fn step_arrays(steps: &[&Step]) -> Arrays {
         array(steps, |s| s.run_key.0),
         array(steps, |s| text(s.step_key.as_str())),
         array(steps, |s| text(&s.name)),
-        array(steps, |s| text(&s.kind)),
+        array(steps, |s| text(s.kind.as_str())),
         array(steps, |s| text(s.status.as_str())),
         array(steps, |s| s.position as i64),
         array(steps, |s| i64::from(s.attempt)),
@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_take_one_array_a_column() {
+    fn statements_have_one_array_per_column() {
         assert_eq!(
             update_sql(&FIRST_STEP[..3]),
             "UPDATE runs r SET head = u.head, next_ordinal = u.next_ordinal \

@@ -1,6 +1,7 @@
-//! The calibration on SQLite: one connection, prepared multi-row statements, a transaction a phase.
+//! The calibration on SQLite: one connection, prepared multi-row statements, one transaction per
+//! phase.
 
-mod log;
+mod checkpoint;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use windlass_kernel::{Body, Event, Run, Step, Timestamp};
 
-use self::log::Log;
+use self::checkpoint::Checkpointer;
 use super::{Phase, RunRows};
 
-/// Rows of one multi-row statement. A rest is written by the smaller ones.
+/// The numbers of rows of multi-row statements. Smaller ones write the remainder.
 const SIZES: [usize; 3] = [64, 8, 1];
 
 const RUN_COLUMNS: &str = "run_key, namespace, workflow, queue, status, head, next_ordinal, cursor, \
@@ -25,8 +26,8 @@ const STEP_COLUMNS: &str = "run_key, step_key, name, kind, status, position, att
     timeout_us, due_at, wait_for, created_at, updated_at, input_encoding, result_encoding, \
     error_encoding, input, result, error";
 
-// SQLite has no faster way to change many rows than one prepared statement for each: a join with
-// VALUES first writes these into a table of its own.
+// In SQLite, one prepared statement per row is the fastest way to update many rows: a join with
+// VALUES would first write those into a temporary table.
 const FIRST_STEP: &str = "UPDATE runs SET head = ?2, next_ordinal = ?3, cursor = ?4, \
     updated_at = ?5, started_at = ?6 WHERE run_key = ?1";
 const NEXT_STEP: &str = "UPDATE runs SET head = ?2, next_ordinal = ?3, cursor = ?4, \
@@ -35,14 +36,14 @@ const END: &str = "UPDATE runs SET head = ?2, next_ordinal = ?3, cursor = ?4, up
     ended_at = ?6, status = ?7, output_encoding = ?8, output = ?9, turn_worker = NULL, \
     turn_claimed_at = NULL, turn_claim_no = turn_claim_no + 1 WHERE run_key = ?1";
 
-/// The connection that writes.
+/// The writing connection.
 pub(super) struct Writer {
     connection: Connection,
-    log: Log,
+    checkpointer: Checkpointer,
 }
 
 impl Writer {
-    /// Opens a database that the store has made, as the store's own writer does.
+    /// Opens a database that the store created, with the settings of the store's writer.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
@@ -56,11 +57,11 @@ impl Writer {
         ))?;
         connection.set_prepared_statement_cache_capacity(64);
         let pages_max = options.wal_bytes_soft / u64::from(options.page_bytes);
-        let log = Log::watch(&mut connection, path, pages_max)?;
-        Ok(Self { connection, log })
+        let checkpointer = Checkpointer::watch(&mut connection, path, pages_max)?;
+        Ok(Self { connection, checkpointer })
     }
 
-    /// Writes phase by phase, a batch in one transaction.
+    /// Writes phase by phase, one batch per transaction.
     pub(super) fn write(&mut self, rows: &[RunRows], batch: usize) -> anyhow::Result<Duration> {
         let started = Instant::now();
         for group in rows.chunks(batch) {
@@ -69,7 +70,7 @@ impl Writer {
                 self.connection.prepare_cached("BEGIN IMMEDIATE")?.raw_execute()?;
                 self.write_phase(group, n)?;
                 self.connection.prepare_cached("COMMIT")?.raw_execute()?;
-                self.log.tend(&self.connection)?;
+                self.checkpointer.checkpoint_if_needed(&self.connection)?;
             }
         }
         Ok(started.elapsed())
@@ -150,7 +151,7 @@ fn insert_sql(table: &str, columns: &str, rows: usize) -> String {
     format!("INSERT INTO {table} ({columns}) VALUES {}", vec![one; rows].join(", "))
 }
 
-/// Binds parameters one after the other.
+/// Binds parameters in order.
 struct Binder<'a, 'c> {
     statement: &'a mut Statement<'c>,
     next: usize,
@@ -197,7 +198,7 @@ fn bind_run(b: &mut Binder<'_, '_>, run: &Run) -> rusqlite::Result<()> {
     b.time(run.turn.due_at)?;
     b.put(run.turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
     b.number(run.turn.claim_no)?;
-    // The store's clock when it is claimed: the creator holds it from the start.
+    // The creator holds the turn from the start, so the claim time is the creation time.
     b.time(Some(run.created_at))?;
     b.put(run.turn.reclaims)?;
     b.put(run.turn.limit_key.as_ref().map(|key| key.as_str()))?;
@@ -215,7 +216,7 @@ fn bind_run(b: &mut Binder<'_, '_>, run: &Run) -> rusqlite::Result<()> {
     b.put(&run.root.as_bytes()[..])?;
     b.put(run.parent.as_ref().map(|parent| &parent.as_bytes()[..]))?;
     b.put(run.fork.as_deref())?;
-    // The load's runs have no labels.
+    // The runs of the load have no labels.
     b.none()?;
     b.put(run.trace.as_deref())?;
     b.put(&run.input_hash.as_bytes()[..])?;
@@ -246,7 +247,7 @@ fn bind_step(b: &mut Binder<'_, '_>, step: &Step) -> rusqlite::Result<()> {
     b.put(&step.run_key.as_bytes()[..])?;
     b.put(step.step_key.as_str())?;
     b.put(&*step.name)?;
-    b.put(&*step.kind)?;
+    b.put(step.kind.as_str())?;
     b.put(step.status.as_str())?;
     b.number(step.position)?;
     b.put(step.attempt)?;
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_has_a_placeholder_for_each_column_of_each_row() {
+    fn statements_have_a_placeholder_per_column_and_row() {
         assert_eq!(insert_sql("t", "a, b", 2), "INSERT INTO t (a, b) VALUES (?, ?), (?, ?)");
         assert_eq!(insert_sql("runs", RUN_COLUMNS, 1).matches('?').count(), 41);
     }

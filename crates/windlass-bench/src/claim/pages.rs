@@ -1,4 +1,5 @@
-//! How many pages a claim reads, as the database or the kernel of the system counts them.
+//! Counts the pages that a claim reads, with the statistics of the database or the operating
+//! system.
 
 use std::time::Duration;
 
@@ -8,19 +9,19 @@ use windlass_kernel::Task;
 
 use super::{Bench, claim_request};
 
-/// Claims of one count.
+/// The number of claims of one count.
 const CLAIMS: usize = 20;
-/// Counts on SQLite.
+/// The number of counts on SQLite.
 const OPENINGS: usize = 5;
-/// PostgreSQL's backends tell what they counted at most this late.
-const TOLD_AFTER: Duration = Duration::from_secs(12);
-/// A store has done by then what it does on its own after it was opened.
-const SETTLED_AFTER: Duration = Duration::from_secs(3);
+/// The maximum delay of PostgreSQL's statistics.
+const STATISTICS_DELAY: Duration = Duration::from_secs(12);
+/// The time in which a store finishes its own work after it was opened.
+const STARTUP_DELAY: Duration = Duration::from_secs(3);
 
 impl Bench<'_> {
-    /// SQLite reads a page of its file once and keeps it. So the store is opened afresh, and the
-    /// bytes that this process reads during the first claims are the pages which these touch: the
-    /// mean of several claims, and the median of several openings.
+    /// SQLite reads each page of its file once and caches it. Therefore this opens the store again,
+    /// and counts the bytes that the process reads during the first claims. Returns the median over
+    /// several openings of the mean over several claims.
     pub(super) async fn pages_sqlite(&mut self) -> anyhow::Result<f64> {
         let page_bytes = f64::from(windlass_sqlite::Options::default().page_bytes);
         let mut counts = Vec::new();
@@ -28,7 +29,7 @@ impl Bench<'_> {
             self.opened.store().close().await?;
             self.opened = self.place.open("claim").await?;
             let store = self.opened.store();
-            // The schema, the statements and the first transaction are not what is measured.
+            // Loads the schema and the statements, which are not measured.
             store.claim(claim_request(self.worker, "nothing", self.batch)).await?;
             let before = bytes_read()?;
             let claimed = self.claim_several().await?;
@@ -46,24 +47,24 @@ impl Bench<'_> {
         let mut claimed = Vec::new();
         for _ in 0..CLAIMS {
             let (tasks, _) = self.claim().await?;
-            anyhow::ensure!(tasks.len() == self.batch, "a claim came back with {}", tasks.len());
+            anyhow::ensure!(tasks.len() == self.batch, "a claim returned {} tasks", tasks.len());
             claimed.extend(tasks);
         }
         Ok(claimed)
     }
 
-    /// PostgreSQL counts each access to a page of a table or an index, found in memory or read: the
-    /// mean of several claims. As many go before them, so that the indexes of held tasks are not
-    /// empty in one state and grown in the other.
+    /// PostgreSQL counts each access to a page of a table or index, cached or not. Returns the mean
+    /// of several claims. The same number of claims runs before them, so that the indexes of held
+    /// tasks are not empty in one state and large in the other.
     pub(super) async fn pages_postgres(&mut self) -> anyhow::Result<f64> {
         let monitor = self.place.connect().await?;
         let schema = self.place.schema("claim")?;
-        // What the preparation left behind is swept up first, indexes too, as the store does itself
-        // in a while. Left to itself, VACUUM spares the indexes if a large table has little to sweep.
-        // A store that was just opened still makes partitions ahead; while it does, a VACUUM leaves
-        // everything younger as it is, and what a page costs would depend on when it came by.
-        tokio::time::sleep(SETTLED_AFTER).await;
-        // The pages that autovacuum reads would be counted too, if it came by meanwhile.
+        // Vacuums the preparation first, including the indexes, like the store does after a while.
+        // By default VACUUM skips the indexes if a large table has few dead rows. A store that was
+        // just opened still creates partitions; meanwhile a VACUUM keeps newer dead rows, and the
+        // result would depend on its timing.
+        tokio::time::sleep(STARTUP_DELAY).await;
+        // Autovacuum would add page reads to the count.
         let table = format!("ALTER TABLE \"{schema}\".tasks");
         monitor.batch_execute(&format!("{table} SET (autovacuum_enabled = off)")).await?;
         let sweep = format!("VACUUM (ANALYZE, INDEX_CLEANUP ON) \"{schema}\".tasks");
@@ -81,18 +82,17 @@ impl Bench<'_> {
 }
 
 async fn accesses(monitor: &tokio_postgres::Client, schema: &str) -> anyhow::Result<i64> {
-    tokio::time::sleep(TOLD_AFTER).await;
+    tokio::time::sleep(STATISTICS_DELAY).await;
     let sql = "SELECT coalesce(sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit, 0) \
                + coalesce(idx_blks_read, 0)), 0)::int8 \
                FROM pg_statio_user_tables WHERE schemaname = $1";
-    let row = monitor.query_one(sql, &[&schema]).await.context("the counts cannot be read")?;
+    let row = monitor.query_one(sql, &[&schema]).await.context("failed to read the page counts")?;
     Ok(row.get(0))
 }
 
-/// Bytes that this process has read with system calls, from files and everything else.
+/// The number of bytes that this process has read with system calls.
 fn bytes_read() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/io")
-        .context("this system does not tell what a process reads")?;
+    let text = std::fs::read_to_string("/proc/self/io").context("failed to read /proc/self/io")?;
     let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
     let count = line.ok_or_else(|| anyhow!("/proc/self/io has no rchar"))?;
     Ok(count.trim().parse()?)

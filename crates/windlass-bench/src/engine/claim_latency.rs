@@ -1,4 +1,4 @@
-//! `claim_latency`: how long an activity waits from being asked for to being begun.
+//! `claim_latency`: the time from scheduling an activity to its start.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use windlass::Options;
-use windlass::machines::MachineRef;
+use windlass::admin::Options;
 
-use super::machines::{self, Few, One, drive, serve};
-use super::{Elsewhere, engine};
-use crate::backend::{Place, Target};
+use super::machines::{self, ActivityChain, TimedActivity, drive, serve};
+use super::{StoreLocation, engine};
+use crate::backend::{Databases, Target};
 use crate::load;
 use crate::report::{Report, Times};
 
@@ -20,10 +19,10 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs of three activities, one run at a time.
+    /// The number of sequential runs of three activities.
     #[arg(long, default_value_t = 500)]
     idle: u64,
-    /// How many runs of three activities under load.
+    /// The number of concurrent runs of three activities.
     #[arg(long, default_value_t = 3_000)]
     loaded: u64,
 }
@@ -32,18 +31,18 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
-    place: Elsewhere,
+    place: StoreLocation,
 }
 
-/// One caller, then many.
+/// Measures one caller, then many.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let before = commit_ms(place, "before").await?;
     let opened = place.open("claim_latency").await?;
     let engine = engine(&opened, Options::default()).await?;
@@ -70,7 +69,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     }
     engine.stop(Duration::from_secs(5)).await?;
     let across = match opened.is_shared() {
-        true => Some(across(args, place).await?),
+        true => Some(measure_two_processes(args, place).await?),
         false => None,
     };
     let commit_ms = f64::midpoint(before, commit_ms(place, "after").await?);
@@ -94,42 +93,45 @@ fn runs_of(args: &Args, runs: u64, in_flight: usize) -> machines::Args {
     }
 }
 
-/// One caller; this process serves the machine and another one its activities, so each of them has to
-/// tell the other. Answers the median and the last hundredth from being asked for here to being begun
-/// there.
-async fn across(args: &Args, place: &Place) -> anyhow::Result<[f64; 2]> {
+/// Measures one caller while this process serves the machine and another process serves its
+/// activities, so that each must notify the other. Returns the median and the 99th percentile of
+/// the time from scheduling to start.
+async fn measure_two_processes(args: &Args, place: &Databases) -> anyhow::Result<[f64; 2]> {
     let name = "across";
     let opened = place.open(name).await?;
     let engine = engine(&opened, Options::default()).await?;
-    let few: MachineRef<Few> = engine.machine::<Few>()?;
-    let mut command = place.elsewhere("claim-latency-worker", name)?;
+    let few = engine.machine::<ActivityChain>()?;
+    let mut command = place.process_command("claim-latency-worker", name)?;
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut child = child.context("the other process does not start")?;
-    let mut told = child.stdin.take().context("it has no input")?;
-    let mut lines = BufReader::new(child.stdout.take().context("it has no output")?).lines();
-    lines.next().context("the other process ended early")??;
+    let mut child = child.context("failed to start the worker process")?;
+    let mut worker_input =
+        child.stdin.take().context("the worker process has no standard input")?;
+    let mut lines =
+        BufReader::new(child.stdout.take().context("the worker process has no standard output")?)
+            .lines();
+    lines.next().context("the worker process ended early")??;
     drive(&few, &runs_of(args, args.idle, 1), 3_000_000_000, (args.idle / 10).max(1)).await?;
-    told.write_all(b"anew\n")?;
+    worker_input.write_all(b"reset\n")?;
     drive(&few, &runs_of(args, args.idle, 1), 4_000_000_000, args.idle).await?;
-    drop(told);
-    let said = lines.next().context("the other process ended early")??;
+    drop(worker_input);
+    let line = lines.next().context("the worker process ended early")??;
     child.wait()?;
     engine.stop(Duration::from_secs(5)).await?;
-    let figures: (u64, f64, f64) = serde_json::from_str(&said)?;
+    let figures: (u64, f64, f64) = serde_json::from_str(&line)?;
     let asked = args.idle * 3;
-    // The last of the runs before may be told of late.
-    anyhow::ensure!(figures.0 >= asked, "{asked} activities were begun {} times", figures.0);
+    // The last activities of the warm-up may be counted late.
+    anyhow::ensure!(figures.0 >= asked, "{asked} activities were started {} times", figures.0);
     Ok([figures.1, figures.2])
 }
 
-/// The process that serves only the activities: forgets its times when it is told to, and says them in the
-/// end.
+/// The process that serves only the activities. A line on standard input resets its times; at the
+/// end of the input it prints them.
 pub(crate) async fn process(args: &WorkerArgs) -> anyhow::Result<()> {
     let opened = args.place.open().await?;
     let engine = engine(&opened, Options::default()).await?;
     let waited = Arc::new(parking_lot::Mutex::new(Times::default()));
-    engine.register_activity(One(Arc::clone(&waited)))?;
-    println!("here");
+    engine.machine_activity(TimedActivity(Arc::clone(&waited)))?;
+    println!("ready");
     let (mut lines, mut line) = (std::io::stdin().lock(), String::new());
     lines.read_line(&mut line)?;
     *waited.lock() = Times::default();
@@ -141,9 +143,9 @@ pub(crate) async fn process(args: &WorkerArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one commit takes when there is one at a time.
-async fn commit_ms(place: &Place, name: &str) -> anyhow::Result<f64> {
+/// The duration of one sequential commit.
+pub(super) async fn commit_ms(place: &Databases, name: &str) -> anyhow::Result<f64> {
     let (runs, steps) = (200, 3);
-    let runs_per_s = load::bare(place, name, runs, steps, 1).await?;
+    let runs_per_s = load::bare_store_rate(place, name, runs, steps, 1).await?;
     Ok(1e3 / (runs_per_s * (steps + 2) as f64))
 }

@@ -1,9 +1,10 @@
-//! `fanout`: one run with many concurrent steps. Their commits must be grouped.
+//! `fanout`: one run with many concurrent steps, whose commits must be grouped.
 
 use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, TryStreamExt as _};
-use windlass::{BoxError, Ctx, Limits, Options};
+use windlass::admin::Options;
+use windlass::{AnyError, Ctx, Limits};
 
 use super::{fresh, rss_mb};
 use crate::backend::Target;
@@ -14,7 +15,7 @@ use crate::report::Report;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many concurrent steps.
+    /// The number of concurrent steps.
     #[arg(long, default_value_t = 10_000)]
     steps: u64,
 }
@@ -25,17 +26,17 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
         fresh(&args.target, Options { limits, ..Options::default() }).await?;
     let workflow = engine.workflow("fanout", |ctx: Ctx, steps: u64| async move {
         let all: FuturesUnordered<_> = (0..steps)
-            .map(|n| ctx.step(format!("part-{n}"), move || async move { Ok::<_, BoxError>(n) }))
+            .map(|n| ctx.step(format!("part-{n}"), move || async move { Ok(n) }))
             .collect();
         let parts: Vec<u64> = all.try_collect().await?;
-        Ok::<u64, BoxError>(parts.iter().sum())
+        Ok::<u64, AnyError>(parts.iter().sum())
     })?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let run = workflow.start(args.steps).await?;
     let sum = run.result().await?;
-    let took = begun.elapsed();
+    let took = started.elapsed();
     anyhow::ensure!(sum == args.steps * (args.steps - 1) / 2, "the sum is {sum}");
-    let commits = engine.metrics().commits.get() + 1;
+    let commits = engine.admin().metrics().commits.get() + 1;
     let mut report = Report::default();
     report
         .put("store", args.target.name())

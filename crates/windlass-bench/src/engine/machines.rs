@@ -1,4 +1,4 @@
-//! `machines`: runs of a state machine with a few activities each, from many callers at once.
+//! `machines`: runs of a state machine with a few activities, from many concurrent callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use windlass::machines::{
-    Activity, ActivityContext, ActivityError, MachineRef, Workflow, WorkflowAction,
-};
-use windlass::{Engine, Options};
+use windlass::admin::Options;
+use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+use windlass::{Engine, WorkflowRef};
 
 use super::{engine, rss_mb};
-use crate::backend::{Place, Target};
+use crate::backend::{Databases, Target};
 use crate::load;
 use crate::report::{Report, Times};
 
@@ -21,27 +20,27 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) runs: u64,
-    /// Activities a run, one after the other.
+    /// The number of sequential activities of a run.
     #[arg(long, default_value_t = 3)]
     pub(crate) activities: u64,
-    /// How many callers at once.
+    /// The number of concurrent callers.
     #[arg(long, default_value_t = 1_000)]
     pub(crate) in_flight: usize,
-    /// Leave out the comparison with the bare store.
+    /// Omit the comparison with the bare store.
     #[arg(long)]
     pub(crate) uncalibrated: bool,
 }
 
-/// A few activities, one after the other.
-pub(crate) struct Few {
+/// A machine that executes a few activities in sequence.
+pub(crate) struct ActivityChain {
     sum: u64,
     left: u64,
 }
 
-impl Few {
+impl ActivityChain {
     fn next(&mut self) -> Vec<WorkflowAction> {
         match self.left {
             0 => vec![WorkflowAction::complete(json!(self.sum))],
@@ -53,7 +52,7 @@ impl Few {
     }
 }
 
-impl Workflow for Few {
+impl Workflow for ActivityChain {
     const TYPE: &'static str = "few";
     type Input = (u64, u64);
     type Output = u64;
@@ -76,10 +75,10 @@ impl Workflow for Few {
     }
 }
 
-/// Gives one, and notes how long it took from being asked for to being begun.
-pub(crate) struct One(pub(crate) Arc<parking_lot::Mutex<Times>>);
+/// An activity that returns 1 and records the time from its scheduling to its start.
+pub(crate) struct TimedActivity(pub(crate) Arc<parking_lot::Mutex<Times>>);
 
-impl Activity for One {
+impl Activity for TimedActivity {
     const TYPE: &'static str = "one";
     type Input = u64;
     type Output = u64;
@@ -91,36 +90,39 @@ impl Activity for One {
     }
 }
 
-// A machine's callbacks are pure; this one only carries the time to whoever measures. That may be another
-// process of the same machine, so it is the machine's clock.
+// Callbacks of a machine should be pure; this one only passes a time to the measurement. Uses the
+// system clock, because the activity may run in another process.
 fn clock_us() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)
 }
 
-/// The bare store before and after, so that a machine that slows down meanwhile slows both.
+/// Measures the bare store before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-/// Registers the machine and its activity; the times are from asked for to begun.
-pub(crate) fn serve(
-    engine: &Engine,
-) -> anyhow::Result<(MachineRef<Few>, Arc<parking_lot::Mutex<Times>>)> {
+/// The registered machine, and the times from scheduling its activities to their start.
+type Served = (WorkflowRef<(u64, u64), u64>, Arc<parking_lot::Mutex<Times>>);
+
+/// Registers the machine and its activity.
+pub(crate) fn serve(engine: &Engine) -> anyhow::Result<Served> {
     let waited = Arc::new(parking_lot::Mutex::new(Times::default()));
-    engine.register_activity(One(Arc::clone(&waited)))?;
-    Ok((engine.machine::<Few>()?, waited))
+    engine.machine_activity(TimedActivity(Arc::clone(&waited)))?;
+    Ok((engine.machine::<ActivityChain>()?, waited))
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let steps = args.activities as usize;
     let bare = async |name: &str| -> anyhow::Result<Option<f64>> {
         match args.uncalibrated {
             true => Ok(None),
-            false => load::bare(place, name, args.runs, steps, args.in_flight).await.map(Some),
+            false => {
+                load::bare_store_rate(place, name, args.runs, steps, args.in_flight).await.map(Some)
+            }
         }
     };
     let before = bare("before").await?;
@@ -128,14 +130,14 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let engine = engine(&opened, Options::default()).await?;
     let (machines, waited) = serve(&engine)?;
     drive(&machines, args, 0, (args.runs / 10).clamp(1, 2_000)).await?;
-    let (commits, at_hand) = counted(&engine);
+    let (commits, local) = counted(&engine);
     *waited.lock() = Times::default();
     let (runs_per_s, times) = drive(&machines, args, 1_000_000_000, args.runs).await?;
-    let (commits, at_hand) = {
-        let (now, now_at_hand) = counted(&engine);
-        (now - commits, now_at_hand - at_hand)
+    let (commits, local) = {
+        let (now, now_local) = counted(&engine);
+        (now - commits, now_local - local)
     };
-    let (replays, rss) = (engine.metrics().replays.get(), rss_mb());
+    let (replays, rss) = (engine.admin().metrics().replays.get(), rss_mb());
     engine.stop(std::time::Duration::from_secs(5)).await?;
     let after = bare("after").await?;
 
@@ -153,7 +155,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
         .put("schedule_to_start_p50_ms", waited.percentile_ms(0.5))
         .put("schedule_to_start_p99_ms", waited.percentile_ms(0.99))
         .put("turn_commits_per_run", commits as f64 / args.runs as f64)
-        .put("at_hand_per_run", at_hand as f64 / args.runs as f64)
+        .put("at_hand_per_run", local as f64 / args.runs as f64)
         .put("replays", replays)
         .put("rss_mb", rss);
     if let (Some(before), Some(after)) = (before, after) {
@@ -163,9 +165,9 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Starts runs from many callers and waits for each.
+/// Starts runs from concurrent callers and waits for each.
 pub(crate) async fn drive(
-    machines: &MachineRef<Few>,
+    machines: &WorkflowRef<(u64, u64), u64>,
     args: &Args,
     first: u64,
     runs: u64,
@@ -184,11 +186,11 @@ pub(crate) async fn drive(
                     if n >= first + runs {
                         return anyhow::Ok(times);
                     }
-                    let begun = Instant::now();
+                    let started = Instant::now();
                     let run = machines.start((n, activities)).id(format!("run-{n}")).await?;
                     let sum = run.result().await?;
-                    times.add(begun.elapsed());
-                    anyhow::ensure!(sum == n + activities, "run {n} gave {sum}");
+                    times.add(started.elapsed());
+                    anyhow::ensure!(sum == n + activities, "run {n} returned {sum}");
                 }
             })
         })
@@ -200,7 +202,7 @@ pub(crate) async fn drive(
     Ok((runs as f64 / started.elapsed().as_secs_f64(), times))
 }
 
-// Commits of turns so far, and how many of them settled an activity.
+// The number of turn commits, and of those that completed an activity locally.
 fn counted(engine: &Engine) -> (u64, u64) {
-    (engine.metrics().commits.get(), engine.metrics().turns_at_hand.get())
+    (engine.admin().metrics().commits.get(), engine.admin().metrics().turns_completed_locally.get())
 }

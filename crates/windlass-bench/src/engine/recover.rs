@@ -1,5 +1,5 @@
-//! `recover`: a process is killed with runs in flight; the next one finishes them, and no recorded
-//! step runs again.
+//! `recover`: kills a process with runs in flight. The next process must finish them without
+//! executing a recorded step again.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use windlass::{BoxError, Ctx, Engine, Options, WorkflowRef};
+use windlass::admin::Options;
+use windlass::{Ctx, Engine, WorkflowRef};
 
-use super::{Elsewhere, engine as engine_on};
-use crate::backend::{Opened, Place, Target, directory};
+use super::{StoreLocation, engine as engine_on};
+use crate::backend::{Databases, OpenStore, Target, directory};
 use crate::report::Report;
 
 /// Options of `recover`.
@@ -21,20 +22,20 @@ use crate::report::Report;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs are in flight when the process is killed.
+    /// The number of runs in flight when the process is killed.
     #[arg(long, default_value_t = 10_000)]
     runs: u64,
-    /// Steps a run.
+    /// Steps of a run.
     #[arg(long, default_value_t = 5)]
     steps: usize,
 }
 
-/// What the process that is to be killed gets.
+/// Options of the process to kill.
 #[derive(clap::Args)]
 pub(crate) struct VictimArgs {
     #[command(flatten)]
-    place: Elsewhere,
-    /// Where it writes down which bodies it ran.
+    place: StoreLocation,
+    /// The file that records the executed steps.
     #[arg(long)]
     journal: PathBuf,
     #[arg(long)]
@@ -43,7 +44,7 @@ pub(crate) struct VictimArgs {
     steps: usize,
 }
 
-/// Each body that runs, in a file that does not trust the engine.
+/// Records each executed step in a file, independently of the engine.
 struct Journal(Mutex<std::fs::File>);
 
 impl Journal {
@@ -53,7 +54,7 @@ impl Journal {
     }
 
     fn ran(&self, id: &str, step: usize) {
-        // One write a line: lines of a killed process are whole.
+        // One write per line, so that a killed process leaves whole lines.
         let _ = self.0.lock().write_all(format!("{id} {step}\n").as_bytes());
     }
 }
@@ -75,17 +76,17 @@ fn register(
                     async move {
                         journal.ran(&id, step);
                         tokio::time::sleep(Duration::from_millis(20)).await;
-                        Ok::<_, BoxError>(1_u64)
+                        Ok(1_u64)
                     }
                 };
                 sum += ctx.step(format!("step-{step}"), body).await?;
             }
-            Ok::<_, BoxError>(sum)
+            Ok(sum)
         }
     })?)
 }
 
-/// The process that is to be killed: starts all runs, and goes on until it is.
+/// The process to kill: starts all runs and waits.
 pub(crate) async fn victim(args: &VictimArgs) -> anyhow::Result<()> {
     let opened = args.place.open().await?;
     let engine = engine_on(&opened, Options::default()).await?;
@@ -101,10 +102,10 @@ pub(crate) async fn victim(args: &VictimArgs) -> anyhow::Result<()> {
     std::future::pending().await
 }
 
-// On a shared store another process is alive: it has renewed its lease for long enough to free what
-// the dead hold, and serves the workflow only when what is recorded has been counted.
-async fn survivor(place: &Place) -> anyhow::Result<Option<(Opened, Engine)>> {
-    if !matches!(place, Place::Postgres { .. }) {
+// On a shared store, another process has renewed its lease for long enough to release what a dead
+// worker holds. It serves the workflow only after the recorded steps have been counted.
+async fn survivor(place: &Databases) -> anyhow::Result<Option<(OpenStore, Engine)>> {
+    if !matches!(place, Databases::Postgres { .. }) {
         return Ok(None);
     }
     let opened = place.open("recover").await?;
@@ -118,19 +119,22 @@ async fn survivor(place: &Place) -> anyhow::Result<Option<(Opened, Engine)>> {
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let folder = directory(args.target.path())?;
     let journal = folder.path().join("journal");
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place, &journal).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases, journal: &Path) -> anyhow::Result<Report> {
     let survivor = survivor(place).await?;
-    let mut command = place.elsewhere("recover-victim", "recover")?;
+    let mut command = place.process_command("recover-victim", "recover")?;
     command.arg("--journal").arg(journal);
     command.args(["--runs", &args.runs.to_string(), "--steps", &args.steps.to_string()]);
-    let mut victim = command.stdout(Stdio::piped()).spawn().context("no second process")?;
-    let lines = BufReader::new(victim.stdout.take().context("it has no output")?).lines();
+    let mut victim =
+        command.stdout(Stdio::piped()).spawn().context("failed to start the second process")?;
+    let lines =
+        BufReader::new(victim.stdout.take().context("the second process has no standard output")?)
+            .lines();
     let wanted = format!("started {}", args.runs);
     for line in lines {
         if line? == wanted {
@@ -140,7 +144,7 @@ async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<R
     victim.kill()?;
     victim.wait()?;
 
-    // What is recorded now must not run again.
+    // These steps must not run again.
     let killed = Instant::now();
     let before = lines_of(journal)?;
     let (opened, engine) = match survivor {
@@ -154,14 +158,15 @@ async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<R
         None => engine_on(&opened, Options::default()).await?,
     };
     let workflow = register(&engine, &Journal::open(journal)?, args.steps)?;
-    // What was alive all the time is judged from the kill on, what opens the store from then on.
-    let begun = if opened.is_shared() { killed } else { Instant::now() };
+    // A process that was already running is measured from the kill, others from the opening of the
+    // store.
+    let started = if opened.is_shared() { killed } else { Instant::now() };
     let mut first_progress = None;
     while first_progress.is_none() {
-        if lines_of(journal)? > before || engine.metrics().runs_completed.get() > 0 {
-            first_progress = Some(begun.elapsed());
+        if lines_of(journal)? > before || engine.admin().metrics().runs_completed.get() > 0 {
+            first_progress = Some(started.elapsed());
         }
-        anyhow::ensure!(begun.elapsed() < Duration::from_secs(120), "nothing goes on");
+        anyhow::ensure!(started.elapsed() < Duration::from_secs(120), "no run makes progress");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut unfinished = 0;
@@ -173,7 +178,7 @@ async fn measure(args: &Args, place: &Place, journal: &Path) -> anyhow::Result<R
             _ => unfinished += 1,
         }
     }
-    let finished = begun.elapsed();
+    let finished = started.elapsed();
     let mut again = 0;
     for (skipped, line) in BufReader::new(std::fs::File::open(journal)?).lines().enumerate() {
         let line = line?;
@@ -204,7 +209,7 @@ fn lines_of(journal: &Path) -> anyhow::Result<usize> {
     Ok(BufReader::new(std::fs::File::open(journal)?).lines().count())
 }
 
-// The steps that have a result, as the journal writes them.
+// The steps with a result, in the format of the journal.
 async fn recorded(store: &Arc<dyn windlass_kernel::Store>) -> anyhow::Result<HashMap<String, ()>> {
     let mut found = HashMap::new();
     let mut after = None;

@@ -1,18 +1,20 @@
-//! `relays`: runs of a few steps of a relay, beside the same load of `steps` on the same store.
+//! `relays`: runs of a relay with a few steps, compared with the same load of `steps`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use bytes::Bytes;
+use windlass::admin::Options;
 use windlass::relays::{
-    HookError, NoopTerminalHook, RunOutcome, RunSpec, Step, StepError, StepOutcome, StepRunner,
-    TerminalHook, WorkflowRuntime,
+    HookError, NoopTerminalHook, RelayError, RelayStep, RunOutcome, RunSpec, StepOutcome,
+    StepRunner, TerminalHook,
 };
-use windlass::{Engine, Options};
+use windlass::{Engine, WorkflowRef};
 
 use super::{engine, few_steps, rss_mb, steps};
-use crate::backend::{Place, Target};
+use crate::backend::{Databases, Target};
 use crate::report::{Report, Times};
 
 /// Options of `relays`.
@@ -20,47 +22,47 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 20_000)]
     runs: u64,
-    /// Steps a run.
+    /// Steps of a run.
     #[arg(long, default_value_t = 3)]
     steps: usize,
-    /// How many callers at once.
+    /// The number of concurrent callers.
     #[arg(long, default_value_t = 2_000)]
     in_flight: usize,
-    /// Tell a hook of each end; it is timed until it was told.
+    /// Call a terminal hook for each run; measures until all hooks were called.
     #[arg(long)]
     hook: bool,
-    /// Leave out the load of `steps` beside it.
+    /// Omit the comparison with `steps`.
     #[arg(long)]
     uncalibrated: bool,
 }
 
-/// The same load of `steps` before and after, so that a machine that slows down meanwhile slows both.
+/// Measures the same load of `steps` before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let before = match args.uncalibrated {
         true => None,
         false => Some(steps_rate(args, place, "before").await?),
     };
     let opened = place.open("relays").await?;
     let engine = engine(&opened, Options::default()).await?;
-    let told = Arc::new(AtomicU64::new(0));
-    let relay = relay(&engine, args, &told)?;
-    drive(&relay, args, 0, (args.runs / 10).clamp(1, 5_000), &told).await?;
-    let commits = engine.metrics().commits.get();
-    let created = engine.metrics().runs_created.get();
-    let (runs_per_s, times) = drive(&relay, args, 1_000_000_000, args.runs, &told).await?;
-    let created = engine.metrics().runs_created.get() - created;
-    let commits = engine.metrics().commits.get() - commits + created;
-    let (replays, rss) = (engine.metrics().replays.get(), rss_mb());
+    let hook_calls = Arc::new(AtomicU64::new(0));
+    let relay = relay(&engine, args, &hook_calls)?;
+    drive(&relay, args, 0, (args.runs / 10).clamp(1, 5_000), &hook_calls).await?;
+    let commits = engine.admin().metrics().commits.get();
+    let created = engine.admin().metrics().runs_created.get();
+    let (runs_per_s, times) = drive(&relay, args, 1_000_000_000, args.runs, &hook_calls).await?;
+    let created = engine.admin().metrics().runs_created.get() - created;
+    let commits = engine.admin().metrics().commits.get() - commits + created;
+    let (replays, rss) = (engine.admin().metrics().replays.get(), rss_mb());
     engine.stop(std::time::Duration::from_secs(5)).await?;
     let mut report = Report::default();
     report
@@ -84,7 +86,7 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-async fn steps_rate(args: &Args, place: &Place, name: &str) -> anyhow::Result<f64> {
+async fn steps_rate(args: &Args, place: &Databases, name: &str) -> anyhow::Result<f64> {
     let opened = place.open(name).await?;
     let engine = engine(&opened, Options::default()).await?;
     let workflow = few_steps(&engine, args.steps)?;
@@ -101,14 +103,14 @@ async fn steps_rate(args: &Args, place: &Place, name: &str) -> anyhow::Result<f6
     Ok(rate)
 }
 
-// As the steps of the other load: each adds one to a number.
+// Like the steps of the other load: each adds one to a number.
 struct Add {
     steps: u32,
 }
 
 impl StepRunner for Add {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
-        let n: u64 = serde_json::from_slice(&step.payload).map_err(StepError::permanent)?;
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+        let n: u64 = serde_json::from_slice(&step.payload).map_err(RelayError::permanent)?;
         let sum = (n + 1).to_string();
         Ok(match step.step_number + 1 {
             done if done == self.steps => StepOutcome::done(sum),
@@ -126,25 +128,29 @@ impl TerminalHook for Count {
     }
 }
 
-fn relay(engine: &Engine, args: &Args, told: &Arc<AtomicU64>) -> anyhow::Result<WorkflowRuntime> {
+fn relay(
+    engine: &Engine,
+    args: &Args,
+    hook_calls: &Arc<AtomicU64>,
+) -> anyhow::Result<WorkflowRef<Bytes, Bytes>> {
     let runner = Add { steps: u32::try_from(args.steps)? };
     Ok(match args.hook {
-        true => engine.relay("load", runner, Count(Arc::clone(told))).build()?,
+        true => engine.relay("load", runner, Count(Arc::clone(hook_calls))).build()?,
         false => engine.relay("load", runner, NoopTerminalHook).build()?,
     })
 }
 
 async fn drive(
-    relay: &WorkflowRuntime,
+    relay: &WorkflowRef<Bytes, Bytes>,
     args: &Args,
     first: u64,
     runs: u64,
-    told: &AtomicU64,
+    hook_calls: &AtomicU64,
 ) -> anyhow::Result<(f64, Times)> {
     let next = Arc::new(AtomicU64::new(first));
     let steps = args.steps as u64;
     let callers = (args.in_flight as u64).min(runs);
-    let told_before = told.load(Ordering::Relaxed);
+    let calls_before = hook_calls.load(Ordering::Relaxed);
     let started = Instant::now();
     let handles: Vec<_> = (0..callers)
         .map(|_| {
@@ -156,14 +162,14 @@ async fn drive(
                     if n >= first + runs {
                         return anyhow::Ok(times);
                     }
-                    let begun = Instant::now();
+                    let started = Instant::now();
                     let spec = RunSpec::new(n.to_string()).id(format!("run-{n}"));
-                    let run = relay.submit(spec).await?;
-                    let ended = relay.wait_for(&run).await?;
-                    times.add(begun.elapsed());
+                    let run = relay.start_from(spec).await?;
+                    let ended = run.finished().await?;
+                    times.add(started.elapsed());
                     let expect = (n + steps).to_string();
                     let right = ended.result.as_deref() == Some(expect.as_bytes());
-                    anyhow::ensure!(right, "run {n} gave {ended:?}");
+                    anyhow::ensure!(right, "run {n} returned {ended:?}");
                 }
             })
         })
@@ -172,7 +178,7 @@ async fn drive(
     for handle in handles {
         times.extend(handle.await.context("a caller panicked")??);
     }
-    while args.hook && told.load(Ordering::Relaxed) - told_before < runs {
+    while args.hook && hook_calls.load(Ordering::Relaxed) - calls_before < runs {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     Ok((runs as f64 / started.elapsed().as_secs_f64(), times))

@@ -1,14 +1,14 @@
-//! `sequential`: one run at a time. What it costs beside the disk's own sync, or beside five
-//! one-row INSERT commits on PostgreSQL.
+//! `sequential`: one run at a time, compared with fsync on SQLite, or with five commits of one-row
+//! INSERTs on PostgreSQL.
 
 use std::io::Write as _;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use windlass::Options;
+use windlass::admin::Options;
 
 use super::{engine, few_steps};
-use crate::backend::{Place, Target, directory};
+use crate::backend::{Databases, Target, directory};
 use crate::report::{Report, Times};
 
 /// Options of `sequential`.
@@ -16,28 +16,28 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 500)]
     runs: u64,
-    /// Steps a run.
+    /// Steps of a run.
     #[arg(long, default_value_t = 3)]
     steps: usize,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let opened = place.open("sequential").await?;
     let engine = engine(&opened, Options::default()).await?;
     let workflow = few_steps(&engine, args.steps)?;
     let mut times = Times::default();
-    let before = engine.metrics().commits.get();
+    let before = engine.admin().metrics().commits.get();
     for n in 0..args.runs {
-        let begun = Instant::now();
+        let started = Instant::now();
         let run = workflow.start(n).await?;
         run.result().await?;
-        times.add(begun.elapsed());
+        times.add(started.elapsed());
     }
-    let commits = engine.metrics().commits.get() - before + args.runs;
+    let commits = engine.admin().metrics().commits.get() - before + args.runs;
     engine.stop(std::time::Duration::from_secs(1)).await?;
     let p50 = times.percentile_ms(0.5);
     let mut report = Report::default();
@@ -49,35 +49,36 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
         .put("p99_ms", times.percentile_ms(0.99))
         .put("commits_per_run", commits as f64 / args.runs as f64);
     match &place {
-        Place::Sqlite(_) => {
+        Databases::Sqlite(_) => {
             let sync = sync_p50_ms(args)?;
             report.put("fdatasync_p50_ms", sync).put("run_in_fdatasyncs", p50 / sync);
         }
-        Place::Postgres { .. } => {
+        Databases::Postgres { .. } => {
             let inserts = five_inserts_p50_ms(&place, args).await?;
             report.put("five_inserts_p50_ms", inserts).put("ratio", p50 / inserts);
         }
-        Place::Memory => {}
+        Databases::Memory => {}
     }
     place.remove().await?;
     Ok(report)
 }
 
-// The disk's own sync after an append of one page, in the same place.
+// The fsync after an append of one page, in the same directory.
 fn sync_p50_ms(args: &Args) -> anyhow::Result<f64> {
     let folder = directory(args.target.path())?;
-    let mut file = std::fs::File::create(folder.path().join("sync")).context("no file")?;
+    let mut file =
+        std::fs::File::create(folder.path().join("sync")).context("failed to create a file")?;
     let mut times = Times::default();
     for _ in 0..args.runs.clamp(100, 1_000) {
-        let begun = Instant::now();
+        let started = Instant::now();
         file.write_all(&[7; 4096])?;
         file.sync_data()?;
-        times.add(begun.elapsed());
+        times.add(started.elapsed());
     }
     Ok(times.percentile_ms(0.5))
 }
 
-async fn five_inserts_p50_ms(place: &Place, args: &Args) -> anyhow::Result<f64> {
+async fn five_inserts_p50_ms(place: &Databases, args: &Args) -> anyhow::Result<f64> {
     let client = place.connect().await?;
     let schema = place.schema("inserts")?;
     client
@@ -89,11 +90,11 @@ async fn five_inserts_p50_ms(place: &Place, args: &Args) -> anyhow::Result<f64> 
         client.prepare(&format!("INSERT INTO \"{schema}\".t VALUES ($1, 'a value')")).await?;
     let mut times = Times::default();
     for n in 0..args.runs as i64 {
-        let begun = Instant::now();
+        let started = Instant::now();
         for place in 0..5_i64 {
             client.execute(&insert, &[&(n * 5 + place)]).await?;
         }
-        times.add(begun.elapsed());
+        times.add(started.elapsed());
     }
     Ok(times.percentile_ms(0.5))
 }

@@ -1,46 +1,47 @@
-//! `sleeping`: a store full of runs that sleep. What they cost in memory, at opening and in claims,
-//! and how late those are that are due. Another process fills the store, so that the memory of this
-//! one is that of an engine which has opened it.
+//! `sleeping`: the cost of a store full of sleeping runs in memory, at opening and in claims, and
+//! the delay of runs that are due. Another process fills the store, so that the memory of this
+//! process is that of an engine that only opened it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use windlass::kernel::{ClaimOrder, ClaimRequest, QueueName, Route, RouteName, Want};
-use windlass::{BoxError, Ctx, Engine, Options, Timestamp, WorkflowRef};
+use windlass::admin::Options;
+use windlass::kernel::{ClaimFilter, ClaimOrder, ClaimRequest, QueueName, Route, RouteName};
+use windlass::{Ctx, Engine, Timestamp, WorkflowRef};
 
-use super::{Elsewhere, engine, rss_mb};
-use crate::backend::{Opened, Place, Target};
+use super::{StoreLocation, engine, rss_mb};
+use crate::backend::{Databases, OpenStore, Target};
+use crate::generator::now;
 use crate::report::{Report, Times};
-use crate::script::now;
 
 /// Options of `sleeping`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many runs sleep for a year.
+    /// The number of runs that sleep for a year.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
-    /// How many megabytes of them may stay in memory.
+    /// The size of the run cache in megabytes.
     #[arg(long, default_value_t = 64)]
-    sticky_mb: usize,
+    run_cache_mb: usize,
 }
 
-/// What the process that fills the store gets.
+/// Options of the process that fills the store.
 #[derive(clap::Args)]
 pub(crate) struct FillArgs {
     #[command(flatten)]
-    place: Elsewhere,
+    place: StoreLocation,
     #[arg(long)]
     runs: u64,
 }
 
-type Woken = Arc<Mutex<Vec<(Timestamp, Timestamp)>>>;
+type WakeTimes = Arc<Mutex<Vec<(Timestamp, Timestamp)>>>;
 
-// Sleeps until a time and notes when it went on; the two are compared on this machine's clock,
-// which is the store's here.
-fn sleeper(engine: &Engine, woken: &Woken) -> anyhow::Result<WorkflowRef<i64, ()>> {
+// Sleeps until a time and records when it continued. Both times are of this machine's clock, which
+// is also the clock of the store.
+fn sleeper(engine: &Engine, woken: &WakeTimes) -> anyhow::Result<WorkflowRef<i64, ()>> {
     let woken = Arc::clone(woken);
     Ok(engine.workflow("sleeper", move |ctx: Ctx, at_us: i64| {
         let woken = Arc::clone(&woken);
@@ -48,13 +49,13 @@ fn sleeper(engine: &Engine, woken: &Woken) -> anyhow::Result<WorkflowRef<i64, ()
             let at = Timestamp::from_micros(at_us);
             ctx.sleep_until("until", at).await?;
             woken.lock().push((at, now()));
-            Ok::<_, BoxError>(())
+            Ok(())
         }
     })?)
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
@@ -64,9 +65,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
 pub(crate) async fn fill(args: &FillArgs) -> anyhow::Result<Report> {
     let opened = args.place.open().await?;
     let engine = engine(&opened, Options::default()).await?;
-    let workflow = sleeper(&engine, &Woken::default())?;
+    let workflow = sleeper(&engine, &WakeTimes::default())?;
     let year = now().plus(Duration::from_secs(360 * 24 * 60 * 60)).as_micros();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut n = 0;
     while n < args.runs {
         let chunk = (args.runs - n).min(5_000);
@@ -74,33 +75,34 @@ pub(crate) async fn fill(args: &FillArgs) -> anyhow::Result<Report> {
         workflow.start_batch(batch).await?;
         n += chunk;
     }
-    while engine.load().0 > 0 {
+    while engine.core().load().0 > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut report = Report::default();
     report
-        .put("filled_runs_per_s", args.runs as f64 / begun.elapsed().as_secs_f64())
+        .put("filled_runs_per_s", args.runs as f64 / started.elapsed().as_secs_f64())
         .put("filled_rss_mb", rss_mb())
-        .put("filled_in_memory", engine.load().1);
+        .put("filled_in_memory", engine.core().load().1);
     engine.stop(Duration::from_secs(60)).await?;
     Ok(report)
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let mut report = Report::default();
     report.put("store", args.target.name()).put("runs", args.runs);
-    let woken = Woken::default();
-    let options = Options { sticky_bytes_max: args.sticky_mb * 1024 * 1024, ..Options::default() };
+    let woken = WakeTimes::default();
+    let options =
+        Options { run_cache_bytes_max: args.run_cache_mb * 1024 * 1024, ..Options::default() };
     let empty_ms = claim_ms(&place.open("empty").await?).await?;
-    let mut command = place.elsewhere("sleeping-fill", "sleeping")?;
+    let mut command = place.process_command("sleeping-fill", "sleeping")?;
     let filled = command.args(["--runs", &args.runs.to_string()]).status()?;
-    anyhow::ensure!(filled.success(), "the store was not filled");
+    anyhow::ensure!(filled.success(), "failed to fill the store");
     let before = rss_mb();
-    let begun = Instant::now();
+    let started = Instant::now();
     let opened = place.open("sleeping").await?;
     let engine = engine(&opened, options.clone()).await?;
     let workflow = sleeper(&engine, &woken)?;
-    report.put("open_ms", begun.elapsed().as_secs_f64() * 1e3);
+    report.put("open_ms", started.elapsed().as_secs_f64() * 1e3);
     tokio::time::sleep(Duration::from_secs(1)).await;
     report.put("rss_mb", rss_mb()).put("rss_mb_more_than_before", rss_mb() - before);
     let full_ms = claim_ms(&opened).await?;
@@ -115,17 +117,17 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
         .put("due_1000_in_a_second_p99_ms", spread.percentile_ms(0.99));
     let at_once = lateness(&workflow, &woken, 10_000, Duration::ZERO).await?;
     report.put("due_10000_at_once_last_ms", at_once.percentile_ms(1.0));
-    let early = woken.lock().iter().filter(|(at, went_on)| went_on < at).count();
+    let early = woken.lock().iter().filter(|(at, woke_at)| woke_at < at).count();
     report.put("early", early);
     if early > 0 {
-        report.fail(format!("{early} runs went on before their time"));
+        report.fail(format!("{early} runs continued before their time"));
     }
     engine.stop(Duration::from_secs(5)).await?;
     Ok(report)
 }
 
-// The median of claims of one turn that is ready, of a workflow that nobody serves.
-async fn claim_ms(opened: &Opened) -> anyhow::Result<f64> {
+// The median duration of claiming one ready turn of a workflow that has no worker.
+async fn claim_ms(opened: &OpenStore) -> anyhow::Result<f64> {
     let store = opened.store();
     let host = engine(opened, Options { background: false, ..Options::default() }).await?;
     let workflow = host.remote_workflow::<u64, u64>("claimed")?;
@@ -134,24 +136,24 @@ async fn claim_ms(opened: &Opened) -> anyhow::Result<f64> {
     for n in 0..500 {
         workflow.start(n).id(format!("claimed-{n}")).await?;
         let request = ClaimRequest {
-            worker: host.worker(),
-            turns: Want { routes: vec![route.clone()], max: 1 },
-            tasks: Want::default(),
+            worker: host.admin().worker(),
+            turns: ClaimFilter { routes: vec![route.clone()], max: 1 },
+            tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         let claims = store.claim(request).await?;
-        times.add(begun.elapsed());
-        anyhow::ensure!(claims.turns.len() == 1, "there is one turn to claim");
+        times.add(started.elapsed());
+        anyhow::ensure!(claims.turns.len() == 1, "the claim must return one turn");
     }
     Ok(times.percentile_ms(0.5))
 }
 
-// How late runs go on that are due within a span, some seconds from now.
+// The delays of runs that are due within a time span, starting some seconds from now.
 async fn lateness(
     workflow: &WorkflowRef<i64, ()>,
-    woken: &Woken,
+    woken: &WakeTimes,
     runs: u64,
     span: Duration,
 ) -> anyhow::Result<Times> {
@@ -166,8 +168,8 @@ async fn lateness(
         handle.result().await?;
     }
     let mut times = Times::default();
-    for (at, went_on) in woken.lock().iter() {
-        times.add(went_on.since(*at));
+    for (at, woke_at) in woken.lock().iter() {
+        times.add(woke_at.since(*at));
     }
     Ok(times)
 }

@@ -1,14 +1,15 @@
-//! `steps`: runs of a few steps through the public API, from many callers at once.
+//! `steps`: runs of a few steps through the public API, from many concurrent callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use windlass::{Options, WorkflowRef};
+use windlass::WorkflowRef;
+use windlass::admin::Options;
 
 use super::{engine, few_steps, rss_mb};
-use crate::backend::{Place, Target};
+use crate::backend::{Databases, Target};
 use crate::load;
 use crate::report::{Report, Times};
 
@@ -17,33 +18,35 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// How many runs.
+    /// The number of runs.
     #[arg(long, default_value_t = 20_000)]
     pub(crate) runs: u64,
-    /// Steps a run.
+    /// Steps of a run.
     #[arg(long, default_value_t = 3)]
     pub(crate) steps: usize,
-    /// How many callers at once.
+    /// The number of concurrent callers.
     #[arg(long, default_value_t = 2_000)]
     pub(crate) in_flight: usize,
-    /// Leave out the comparison with the bare store.
+    /// Omit the comparison with the bare store.
     #[arg(long)]
     pub(crate) uncalibrated: bool,
 }
 
-/// The bare store before and after, so that a machine that slows down meanwhile slows both.
+/// Measures the bare store before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let bare = async |name: &str| -> anyhow::Result<Option<f64>> {
         match args.uncalibrated {
             true => Ok(None),
-            false => load::bare(place, name, args.runs, args.steps, args.in_flight).await.map(Some),
+            false => load::bare_store_rate(place, name, args.runs, args.steps, args.in_flight)
+                .await
+                .map(Some),
         }
     };
     let before = bare("before").await?;
@@ -51,12 +54,12 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     let engine = engine(&opened, Options::default()).await?;
     let workflow = few_steps(&engine, args.steps)?;
     drive(&workflow, args, 0, (args.runs / 10).clamp(1, 5_000)).await?;
-    let commits = engine.metrics().commits.get();
-    let created = engine.metrics().runs_created.get();
+    let commits = engine.admin().metrics().commits.get();
+    let created = engine.admin().metrics().runs_created.get();
     let (runs_per_s, times) = drive(&workflow, args, 1_000_000_000, args.runs).await?;
-    let created = engine.metrics().runs_created.get() - created;
-    let commits = engine.metrics().commits.get() - commits + created;
-    let (replays, rss) = (engine.metrics().replays.get(), rss_mb());
+    let created = engine.admin().metrics().runs_created.get() - created;
+    let commits = engine.admin().metrics().commits.get() - commits + created;
+    let (replays, rss) = (engine.admin().metrics().replays.get(), rss_mb());
     engine.stop(std::time::Duration::from_secs(5)).await?;
     let after = bare("after").await?;
 
@@ -100,11 +103,11 @@ pub(crate) async fn drive(
                     if n >= first + runs {
                         return anyhow::Ok(times);
                     }
-                    let begun = Instant::now();
+                    let started = Instant::now();
                     let run = workflow.start(n).id(format!("run-{n}")).await?;
                     let sum = run.result().await?;
-                    times.add(begun.elapsed());
-                    anyhow::ensure!(sum == n + steps, "run {n} gave {sum}");
+                    times.add(started.elapsed());
+                    anyhow::ensure!(sum == n + steps, "run {n} returned {sum}");
                 }
             })
         })

@@ -1,4 +1,4 @@
-//! `tasks`: a queue full of bare tasks that do nothing, drained by workers of one process or of several.
+//! `tasks`: workers of one or several processes drain a queue of empty tasks.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
@@ -8,39 +8,41 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::value::RawValue;
+use windlass::admin::Options;
 use windlass::kernel::{
-    Body, BoxFuture, ClaimOrder, ClaimRequest, Commit, Op, QueueName, Route, RouteName, Store,
-    TaskGuard, Want,
+    Body, BoxFuture, ClaimFilter, ClaimOrder, ClaimRequest, Commit, Op, QueueName, Route,
+    RouteName, Store, TaskGuard,
 };
-use windlass::{Options, RetryPolicy, TaskContext, TaskHandler, TaskResult, TokioEnv};
+use windlass::model::{TaskHandler, TaskResult, TokioEnv};
+use windlass::{RetryPolicy, TaskContext};
 use windlass_engine::{EFFECTS_QUEUE, Engine};
 
-use super::Elsewhere;
-use crate::backend::{Opened, Place, Target};
+use super::StoreLocation;
+use crate::backend::{Databases, OpenStore, Target};
 use crate::report::Report;
 
-/// Tasks that one commit enqueues.
+/// Tasks per commit.
 const BATCH: u64 = 1_000;
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Options of `tasks`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many tasks.
+    /// The number of tasks.
     #[arg(long, default_value_t = 50_000)]
     tasks: u64,
-    /// How many a worker holds at once.
+    /// The maximum number of concurrent tasks of a worker.
     #[arg(long, default_value_t = 256)]
     slots: usize,
-    /// How many workers are registered in the process; one load for each number.
+    /// The numbers of workers in this process; one load for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     registrations: Vec<usize>,
-    /// How many processes with a worker each; one load for each number. PostgreSQL only.
+    /// The numbers of processes with one worker each; one load for each. Only on PostgreSQL.
     #[arg(long, value_delimiter = ',')]
     processes: Vec<usize>,
-    /// Leave out the comparison with the bare store.
+    /// Omit the comparison with the bare store.
     #[arg(long)]
     uncalibrated: bool,
 }
@@ -49,54 +51,55 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
-    place: Elsewhere,
+    place: StoreLocation,
     #[arg(long)]
     slots: usize,
 }
 
-/// Counts what is begun.
-struct Nothing(Arc<AtomicU64>);
+/// Counts the started tasks.
+struct CountingHandler(Arc<AtomicU64>);
 
-impl TaskHandler for Nothing {
+impl TaskHandler for CountingHandler {
     fn run(&self, _: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Ok(Body::json("null")) })
     }
 }
 
-/// The bare store before and after, so that a machine that slows down meanwhile slows both.
+/// Measures the bare store before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Place::new(&args.target)?;
+    let place = Databases::new(&args.target)?;
     let result = measure(args, &place).await;
     place.remove().await?;
     result
 }
 
-async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
+async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
     let mut report = Report::default();
     report.put("store", args.target.name()).put("tasks", args.tasks).put("slots", args.slots);
-    let before = if args.uncalibrated { None } else { Some(bare(args, place, "before").await?) };
+    let before =
+        if args.uncalibrated { None } else { Some(bare_store_rate(args, place, "before").await?) };
     let mut rates = Vec::new();
     for registrations in &args.registrations {
-        let rate = here(args, place, *registrations, &mut report).await?;
-        rates.push((named("tasks_per_s", "registrations", *registrations), rate));
+        let rate = drain_in_process(args, place, *registrations, &mut report).await?;
+        rates.push((figure_name("tasks_per_s", "registrations", *registrations), rate));
     }
     for processes in &args.processes {
-        let rate = elsewhere(args, place, *processes, &mut report).await?;
-        rates.push((named("tasks_per_s", "processes", *processes), rate));
+        let rate = drain_in_processes(args, place, *processes, &mut report).await?;
+        rates.push((figure_name("tasks_per_s", "processes", *processes), rate));
     }
     for (name, rate) in &rates {
         report.put(name, *rate);
     }
     let rate_of = |count: usize| {
-        let name = named("tasks_per_s", "registrations", count);
+        let name = figure_name("tasks_per_s", "registrations", count);
         rates.iter().find(|(found, _)| *found == name).map(|(_, rate)| *rate)
     };
     if let (Some(hundred), Some(thousand)) = (rate_of(100), rate_of(1_000)) {
         report.put("registrations_1000_to_100", thousand / hundred);
     }
     if let Some(before) = before {
-        let mean = f64::midpoint(before, bare(args, place, "after").await?);
+        let mean = f64::midpoint(before, bare_store_rate(args, place, "after").await?);
         report.put("store_tasks_per_s", mean);
         for (name, rate) in &rates {
             report.put(&name.replace("tasks_per_s", "ratio"), rate / mean);
@@ -105,8 +108,8 @@ async fn measure(args: &Args, place: &Place) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-// One worker in one process is what everybody means.
-fn named(figure: &str, of: &str, count: usize) -> String {
+// The default, one worker in one process, has no suffix.
+fn figure_name(figure: &str, of: &str, count: usize) -> String {
     match (of, count) {
         ("registrations", 1) => figure.to_owned(),
         _ => format!("{figure}_{of}_{count}"),
@@ -129,19 +132,19 @@ pub(crate) async fn fill(engine: &Engine, first: u64, tasks: u64) -> anyhow::Res
     Ok(())
 }
 
-/// A worker among others that use the same store.
+/// Starts a worker on a shared store.
 pub(crate) async fn worker(
-    opened: &Opened,
+    opened: &OpenStore,
     env: &Arc<TokioEnv>,
     options: Options,
 ) -> anyhow::Result<Engine> {
-    let env: Arc<dyn windlass::Env> = Arc::clone(env) as _;
+    let env: Arc<dyn windlass::model::Env> = Arc::clone(env) as _;
     Ok(Engine::start(opened.store(), env, options).await?)
 }
 
-async fn here(
+async fn drain_in_process(
     args: &Args,
-    place: &Place,
+    place: &Databases,
     registrations: usize,
     report: &mut Report,
 ) -> anyhow::Result<f64> {
@@ -159,128 +162,133 @@ async fn here(
     let done = Arc::new(AtomicU64::new(0));
     let draining = Instant::now();
     for worker in &workers {
-        worker.serve_effects("nothing", Arc::new(Nothing(Arc::clone(&done))))?;
+        worker.serve_effects("nothing", Arc::new(CountingHandler(Arc::clone(&done))))?;
     }
-    drained(&*opened.store(), draining, || {
+    wait_until_drained(&*opened.store(), draining, || {
         let completed = workers.iter().map(|worker| worker.metrics().tasks_completed.get());
         completed.sum::<u64>() >= args.tasks
     })
     .await?;
     let took = draining.elapsed();
     let claims: u64 = workers.iter().map(|worker| worker.metrics().claims.get()).sum();
-    futures::future::try_join_all(workers.iter().map(|worker| worker.shutdown(PATIENCE))).await?;
+    futures::future::try_join_all(workers.iter().map(|worker| worker.shutdown(TIME_LIMIT))).await?;
     drop(workers);
     opened.store().close().await?;
     report
         .put(
-            &named("enqueued_per_s", "registrations", registrations),
+            &figure_name("enqueued_per_s", "registrations", registrations),
             args.tasks as f64 / filled.as_secs_f64(),
         )
-        .put(&named("claims", "registrations", registrations), claims);
-    once(args, done.load(Ordering::Relaxed), report);
+        .put(&figure_name("claims", "registrations", registrations), claims);
+    check_each_ran_once(args, done.load(Ordering::Relaxed), report);
     Ok(args.tasks as f64 / took.as_secs_f64())
 }
 
-// What is settled is gone, so an empty queue is a drained one; it is asked when all may be done.
-async fn drained(
+// Settled tasks are deleted, so an empty queue is a drained queue. Checks only when all tasks may
+// be done.
+async fn wait_until_drained(
     store: &dyn Store,
     since: Instant,
-    mut may_be: impl FnMut() -> bool,
+    mut may_be_drained: impl FnMut() -> bool,
 ) -> anyhow::Result<()> {
     loop {
-        if may_be() {
+        if may_be_drained() {
             let tasks = store.health().await?.tasks;
             if tasks.ready.count + tasks.held.count + tasks.scheduled.count == 0 {
                 return Ok(());
             }
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
-        anyhow::ensure!(since.elapsed() < PATIENCE, "the queue does not drain");
+        anyhow::ensure!(since.elapsed() < TIME_LIMIT, "timeout: the queue is not drained");
     }
 }
 
-fn once(args: &Args, begun: u64, report: &mut Report) {
-    if begun != args.tasks {
-        report.fail(format!("{} tasks were begun {begun} times", args.tasks));
+fn check_each_ran_once(args: &Args, started_count: u64, report: &mut Report) {
+    if started_count != args.tasks {
+        report.fail(format!("{} tasks were started {started_count} times", args.tasks));
     }
 }
 
-async fn elsewhere(
+async fn drain_in_processes(
     args: &Args,
-    place: &Place,
+    place: &Databases,
     processes: usize,
     report: &mut Report,
 ) -> anyhow::Result<f64> {
     let name = format!("tasks_p{processes}");
     let opened = place.open(&name).await?;
-    anyhow::ensure!(opened.is_shared(), "--processes: only PostgreSQL has several");
+    anyhow::ensure!(opened.is_shared(), "--processes needs PostgreSQL");
     let filler = worker(&opened, &TokioEnv::new()?, Options::default()).await?;
     fill(&filler, 0, args.tasks).await?;
     let mut children: Vec<Child> = Vec::new();
     for _ in 0..processes {
-        let mut command = place.elsewhere("tasks-worker", &name)?;
+        let mut command = place.process_command("tasks-worker", &name)?;
         command.args(["--slots", &args.slots.to_string()]);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        children.push(child.context("a process does not start")?);
+        children.push(child.context("failed to start a worker process")?);
     }
     let mut lines = Vec::new();
     for child in &mut children {
-        lines.push(BufReader::new(child.stdout.take().context("it has no output")?).lines());
+        lines.push(
+            BufReader::new(child.stdout.take().context("a worker process has no standard output")?)
+                .lines(),
+        );
     }
-    // They are let go together, when all have opened the store.
+    // All processes start working at the same time, after each has opened the store.
     for line in &mut lines {
-        line.next().context("a process ended early")??;
+        line.next().context("a worker process ended early")??;
     }
     let draining = Instant::now();
     for child in &mut children {
-        let stdin = child.stdin.as_mut().context("it has no input")?;
+        let stdin = child.stdin.as_mut().context("a worker process has no standard input")?;
         std::io::Write::write_all(stdin, b"go\n")?;
     }
-    let mut looked = Instant::now();
-    drained(&*opened.store(), draining, || {
-        let look = looked.elapsed() > Duration::from_millis(20);
-        if look {
-            looked = Instant::now();
+    let mut last_check = Instant::now();
+    wait_until_drained(&*opened.store(), draining, || {
+        let due = last_check.elapsed() > Duration::from_millis(20);
+        if due {
+            last_check = Instant::now();
         }
-        look
+        due
     })
     .await?;
     let took = draining.elapsed();
-    let mut begun = 0;
+    let mut started_count = 0;
     for (child, lines) in children.iter_mut().zip(&mut lines) {
         drop(child.stdin.take());
-        begun += lines.next().context("a process ended early")??.parse::<u64>()?;
+        started_count += lines.next().context("a worker process ended early")??.parse::<u64>()?;
         child.wait()?;
     }
-    filler.shutdown(PATIENCE).await?;
-    once(args, begun, report);
+    filler.shutdown(TIME_LIMIT).await?;
+    check_each_ran_once(args, started_count, report);
     Ok(args.tasks as f64 / took.as_secs_f64())
 }
 
-/// One of the processes: says that it is there, works when it is told to, and says how much it began.
+/// A worker process: prints a line when it is ready, works when it reads a line, and prints its
+/// count.
 pub(crate) async fn process(args: &WorkerArgs) -> anyhow::Result<()> {
     let opened = args.place.open().await?;
     let options = Options { tasks_max: args.slots, shared: true, ..Options::default() };
     let engine = worker(&opened, &TokioEnv::new()?, options).await?;
-    println!("here");
+    println!("ready");
     let (mut lines, mut line) = (std::io::stdin().lock(), String::new());
     lines.read_line(&mut line)?;
     let done = Arc::new(AtomicU64::new(0));
-    engine.serve_effects("nothing", Arc::new(Nothing(Arc::clone(&done))))?;
+    engine.serve_effects("nothing", Arc::new(CountingHandler(Arc::clone(&done))))?;
     lines.read_line(&mut line)?;
-    engine.shutdown(PATIENCE).await?;
+    engine.shutdown(TIME_LIMIT).await?;
     println!("{}", done.load(Ordering::Relaxed));
     Ok(())
 }
 
-/// Tasks a second that the store alone gives and takes back: a claim, a commit for each task, all
-/// commits of a claim at once, and the next claim meanwhile.
-async fn bare(args: &Args, place: &Place, name: &str) -> anyhow::Result<f64> {
+/// Measures how many tasks per second the store alone claims and settles: one commit per task, all
+/// commits of a claim together, concurrently with the next claim.
+async fn bare_store_rate(args: &Args, place: &Databases, name: &str) -> anyhow::Result<f64> {
     let opened = place.open(&format!("bare_{name}")).await?;
     let store = opened.store();
-    // The claims below are under its name, and it is not to give back what it does not know of.
+    // Claims below use the key of this worker, which must not release tasks that it does not know.
     let options =
-        Options { shared: opened.is_shared(), scan_every: PATIENCE, ..Options::default() };
+        Options { shared: opened.is_shared(), scan_every: TIME_LIMIT, ..Options::default() };
     let filler = worker(&opened, &TokioEnv::new()?, options).await?;
     fill(&filler, 0, args.tasks).await?;
     let route = Route {
@@ -292,14 +300,14 @@ async fn bare(args: &Args, place: &Place, name: &str) -> anyhow::Result<f64> {
     while settled < args.tasks {
         let request = ClaimRequest {
             worker: filler.worker(),
-            turns: Want::default(),
-            tasks: Want { routes: vec![route.clone()], max: 500 },
+            turns: ClaimFilter::default(),
+            tasks: ClaimFilter { routes: vec![route.clone()], max: 500 },
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,
         };
         let claims = store.claim(request).await?;
         if let Some(answers) = settling.take() {
-            settled += answered(answers).await?;
+            settled += count_results(answers).await?;
         }
         let commits = claims.tasks.iter().filter_map(|task| {
             let guard = TaskGuard { task_id: task.task_id, hold: task.hold()? };
@@ -308,17 +316,17 @@ async fn bare(args: &Args, place: &Place, name: &str) -> anyhow::Result<f64> {
         });
         let (commits, store) = (commits.collect::<Vec<_>>(), Arc::clone(&store));
         settling = Some(tokio::spawn(async move { store.commit(commits).await }));
-        anyhow::ensure!(started.elapsed() < PATIENCE, "the queue does not drain");
+        anyhow::ensure!(started.elapsed() < TIME_LIMIT, "timeout: the queue is not drained");
     }
     let took = started.elapsed();
-    filler.shutdown(PATIENCE).await?;
+    filler.shutdown(TIME_LIMIT).await?;
     store.close().await?;
     Ok(args.tasks as f64 / took.as_secs_f64())
 }
 
 type Answers = Vec<Result<windlass::kernel::Committed, windlass::kernel::CommitError>>;
 
-async fn answered(answers: tokio::task::JoinHandle<Answers>) -> anyhow::Result<u64> {
+async fn count_results(answers: tokio::task::JoinHandle<Answers>) -> anyhow::Result<u64> {
     let answers = answers.await.context("a commit panicked")?;
     let count = answers.len() as u64;
     answers.into_iter().try_for_each(|answer| answer.map(|_| ()))?;

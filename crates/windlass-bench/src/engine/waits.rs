@@ -1,10 +1,11 @@
-//! `waits`: one run with many waits. A wake-up must cost the same however many came before.
+//! `waits`: one run with many waits. The cost of a wake-up must not grow.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
-use windlass::{BoxError, Ctx, Options};
+use windlass::Ctx;
+use windlass::admin::Options;
 
 use super::fresh;
 use crate::backend::Target;
@@ -15,21 +16,21 @@ use crate::report::{Report, Times};
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// How many waits.
+    /// The number of waits.
     #[arg(long, default_value_t = 1_000)]
     waits: u64,
-    /// Sleeps instead of events.
+    /// Use sleeps instead of events.
     #[arg(long)]
     sleeps: bool,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let (place, _opened, engine) = fresh(&args.target, Options::default()).await?;
-    let (told, mut heard) = mpsc::unbounded_channel::<u64>();
-    let told = Arc::new(told);
+    let (sender, mut receiver) = mpsc::unbounded_channel::<u64>();
+    let sender = Arc::new(sender);
     let (waits, sleeps) = (args.waits, args.sleeps);
     let workflow = engine.workflow("waits", move |ctx: Ctx, (): ()| {
-        let told = Arc::clone(&told);
+        let sender = Arc::clone(&sender);
         async move {
             for n in 0..waits {
                 if sleeps {
@@ -37,20 +38,20 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
                 } else {
                     ctx.event::<u64>(format!("wait-{n}"), "go").await?;
                 }
-                let _ = told.send(n);
+                let _ = sender.send(n);
             }
-            Ok::<_, BoxError>(())
+            Ok(())
         }
     })?;
     let run = workflow.start(()).await?;
     let mut times = Times::default();
     for n in 0..waits {
-        let begun = Instant::now();
+        let started = Instant::now();
         if !sleeps {
             run.send_event("go", &n).await?;
         }
-        heard.recv().await;
-        times.add(begun.elapsed());
+        receiver.recv().await;
+        times.add(started.elapsed());
     }
     run.result().await?;
     let hundred = 100.0 / waits as f64;
@@ -64,7 +65,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
         .put("first_100_p50_ms", first)
         .put("last_100_p50_ms", last)
         .put("ratio", last / first)
-        .put("replays", engine.metrics().replays.get());
+        .put("replays", engine.admin().metrics().replays.get());
     engine.stop(std::time::Duration::from_secs(1)).await?;
     place.remove().await?;
     Ok(report)

@@ -14,10 +14,10 @@ pub(crate) struct WorkersArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum WorkersCommand {
-    /// The workers of the store, with what they hold and what they have done.
+    /// List workers, with their load and their task counts.
     #[command(visible_alias = "ls")]
     List {
-        /// Only workers in this status.
+        /// Only workers with this status.
         #[arg(
             long,
             value_name = "STATUS",
@@ -30,18 +30,18 @@ pub(crate) enum WorkersCommand {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// One worker.
+    /// Show one worker.
     Get {
-        /// The worker's id.
+        /// The id of the worker.
         id: String,
     },
-    /// Ask a worker to take nothing new, to finish what it holds and to stop.
+    /// Drain a worker: it accepts no new work, finishes its current work, and stops.
     #[command(after_help = "\
 Examples:
   windlass workers list --status active
   windlass workers drain 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Drain {
-        /// The worker's id.
+        /// The id of the worker.
         id: String,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) struct TasksArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum TasksCommand {
-    /// Tasks that wait or are being done, oldest first.
+    /// List queued and running tasks, oldest first.
     #[command(
         visible_alias = "ls",
         after_help = "\
@@ -65,7 +65,7 @@ Examples:
   windlass tasks list --queue effects -o jsonl"
     )]
     List {
-        /// Only tasks in this state. The pending ones are ready or scheduled.
+        /// Only tasks in this state. `pending` includes `ready` and `scheduled`.
         #[arg(
             long,
             value_name = "STATE",
@@ -81,7 +81,7 @@ Examples:
         #[command(flatten)]
         page: PageArgs,
     },
-    /// How each activity type fares: what waits, and what was done in the last hour.
+    /// Show statistics for each activity type: pending tasks, and results of the last hour.
     Stats,
 }
 
@@ -95,43 +95,43 @@ pub(crate) struct DlqArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum DlqCommand {
-    /// Tasks that were given up, oldest first. Those that were requeued stay until they are deleted.
+    /// List dead letters, oldest first. A requeued entry stays in the list until it is deleted.
     #[command(visible_alias = "ls")]
     List {
-        /// Only those of this activity type.
+        /// Only entries of this activity type.
         #[arg(short = 't', long = "type", value_name = "TYPE")]
         activity_type: Option<String>,
-        /// Only those of this queue.
+        /// Only entries of this queue.
         #[arg(long, value_name = "NAME")]
         queue: Option<String>,
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Try a dead letter again: an effect by itself, anything else by carrying its failed run on.
+    /// Retry a dead letter: an effect is queued again, any other task retries its failed run.
     #[command(after_help = "\
 Examples:
   windlass dlq list --type charge_card
   windlass dlq requeue 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Requeue {
-        /// The letter's id.
+        /// The id of the dead letter.
         id: String,
     },
-    /// Delete a dead letter. Its run is left as it is.
+    /// Delete a dead letter. Its run does not change.
     #[command(visible_alias = "rm")]
     Delete {
-        /// The letter's id.
+        /// The id of the dead letter.
         id: String,
     },
-    /// Delete the dead letters that were given up before a time, requeued or not.
+    /// Delete all dead letters that are older than a given time, requeued or not.
     #[command(after_help = "\
 Examples:
   windlass dlq purge --older-than '30 days'
   windlass dlq purge --older-than 2026-03-01T00:00:00Z --queue effects")]
     Purge {
-        /// How long ago they were given up at least, or the time (RFC 3339) before which they were.
+        /// The minimum age (duration), or the time (RFC 3339) before which the task failed.
         #[arg(long, value_name = "DURATION|TIME")]
         older_than: String,
-        /// Only those of this queue.
+        /// Only entries of this queue.
         #[arg(long, value_name = "NAME")]
         queue: Option<String>,
     },
@@ -147,7 +147,7 @@ pub(crate) struct BreakersArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum BreakersCommand {
-    /// Circuit breakers and where they are.
+    /// List circuit breakers and their states.
     #[command(visible_alias = "ls")]
     List {
         #[command(flatten)]
@@ -159,7 +159,7 @@ Examples:
   windlass breakers list
   windlass breakers reset activity:charge_card")]
     Reset {
-        /// The breaker's key.
+        /// The key of the breaker.
         key: String,
     },
 }
@@ -174,15 +174,15 @@ pub(crate) struct WebhooksArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum WebhooksCommand {
-    /// The endpoints that nothing is sent to, because they said that they are gone.
+    /// List disabled endpoints: those that answered 410 Gone and receive no more webhooks.
     #[command(visible_alias = "ls")]
     List,
-    /// Send to an endpoint again.
+    /// Enable an endpoint again.
     #[command(after_help = "\
 Examples:
   windlass webhooks enable https://shop.example/hooks")]
     Enable {
-        /// Its URL, as the list shows it.
+        /// The URL of the endpoint, as shown by `webhooks list`.
         #[arg(value_name = "ENDPOINT")]
         endpoint: String,
     },
@@ -194,13 +194,13 @@ pub(crate) struct HealthArgs {
     pub(crate) remote: Remote,
 }
 
-/// How much of a list.
+/// The page of a listing.
 #[derive(Args, Clone)]
 pub(crate) struct PageArgs {
-    /// At most so many rows.
+    /// The maximum number of rows.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: usize,
-    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    /// Continue a previous listing: the `cursor` printed by `-o json`.
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The arguments of `windlass runs`, and how a run is named on the command line.
+//! Arguments of `windlass runs`, and the ways to name a run on the command line.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{duration, label, time};
 
 #[derive(Subcommand)]
 pub(crate) enum RunsCommand {
-    /// Runs, newest first.
+    /// List runs, newest first.
     #[command(
         visible_alias = "ls",
         after_help = "\
@@ -19,32 +19,33 @@ Examples:
   windlass runs list -o json --cursor \"$(jq -r .cursor page.json)\"      the next page"
     )]
     List(ListArgs),
-    /// Where a run is: status, current step or what it waits for.
+    /// Show a run: its status, its current step, and what it waits for.
     #[command(after_help = "\
 Examples:
   windlass runs get order/order-42
   windlass runs get order order-42 --full
   windlass runs get --workflow order --id order-42 -o json")]
     Get(GetArgs),
-    /// The steps of a run and the events that were sent to it.
+    /// Show the steps of a run and the events that it received.
     #[command(after_help = "\
 Examples:
   windlass runs history order/order-42
   windlass runs history order/order-42 --run 0 --include-logs --log-level warn")]
     History(HistoryArgs),
-    /// The durable log lines of a run.
+    /// Show the durable log of a run.
     #[command(after_help = "\
 Examples:
   windlass runs logs order/order-42 --follow
   windlass runs logs order/order-42 --log-level warn --log-category payments
 
-With --follow, -o json prints one line an item, as jsonl does. A server that is restarted is waited for.")]
+With --follow, -o json prints one line per item, like jsonl. The command reconnects after a server
+restart.")]
     Logs(LogsArgs),
-    /// The ledger of a run: what happened, in order, with causes and hashes.
+    /// Show the ledger of a run: all events in order, with causes and hashes.
     #[command(after_help = "\
 Examples:
   windlass runs events order/order-42
-  windlass runs events order/order-42 --root   with its parents and children
+  windlass runs events order/order-42 --root   include its parents and children
   windlass runs events order/order-42 --full -o jsonl")]
     Events(EventsArgs),
     /// Start a run.
@@ -55,102 +56,103 @@ Examples:
   cat order.json | windlass runs create order --id order-42 --params - --label customer=42
   windlass runs create report --delay '2 hours'")]
     Create(CreateArgs),
-    /// Stop a run before its next piece of code. Its timers go on.
+    /// Pause a run before its next turn. Its timers continue.
     #[command(after_help = "\
 Examples:
   windlass runs pause order/order-42
   windlass runs pause order/order-42 --wait --timeout 1m
   windlass runs pause --all --workflow order --status active --dry-run")]
     Pause(PauseArgs),
-    /// Let a paused run go on.
+    /// Resume a paused run.
     #[command(after_help = "\
 Examples:
   windlass runs resume order/order-42 --wait
   windlass runs resume --all --workflow order")]
     Resume(ControlArgs),
-    /// Begin a run again from the start, as a new generation with the same input.
+    /// Restart a run from the beginning, as a new generation with the same input.
     #[command(after_help = "\
 Examples:
   windlass runs restart order/order-42
   windlass runs restart order/order-42 --wait --timeout 5m")]
     Restart(RestartArgs),
-    /// End a run for good.
+    /// Terminate a run immediately.
     #[command(after_help = "\
 Examples:
-  windlass runs terminate order/order-42 --reason 'customer called'
+  windlass runs terminate order/order-42 --reason 'customer request'
   windlass runs terminate --all --label batch=7 --dry-run
   windlass runs terminate --all --label batch=7 --reason 'batch 7 was wrong'")]
     Terminate(TerminateArgs),
-    /// Ask a run to end: what it is doing is finished or given up first.
+    /// Ask a run to stop: running steps finish or are abandoned first.
     #[command(after_help = "\
 Examples:
-  windlass runs cancel order/order-42 --reason 'customer called'")]
+  windlass runs cancel order/order-42 --reason 'customer request'")]
     Cancel(CancelArgs),
-    /// Carry a failed run on at the step that failed, as a new generation.
+    /// Retry a failed run from the failed step, as a new generation.
     #[command(after_help = "\
 Examples:
   windlass runs retry order/order-42 --wait
   windlass runs retry --all --workflow order --status errored --dry-run")]
     Retry(ControlArgs),
-    /// Send an event to a run; it is kept until the run waits for it.
+    /// Send an event to a run. The run keeps the event until it waits for it.
     #[command(after_help = "\
 Examples:
   windlass runs send-event order/order-42 --type approval --payload '{\"approved\":true}'
   windlass runs send-event --workflow order --id order-42 --type approval --event-id once-1")]
     SendEvent(SendEventArgs),
-    /// Follow a run live until it ends: status, steps, logs and events.
+    /// Watch a run until it ends: status, steps, logs and events.
     #[command(after_help = "\
 Examples:
   windlass runs watch order/order-42
   windlass runs watch order/order-42 --timeout 10m -o jsonl
 
-The exit code is 0 if the run completed and 4 if it did not. A server that is restarted is waited for.
--o json prints one line an item, as jsonl does. The lines of what was before come first.")]
+The exit code is 0 if the run completed and 4 otherwise. The command reconnects after a server restart.
+-o json prints one line per item, like jsonl. Earlier items are printed first.")]
     Watch(WatchArgs),
 }
 
-/// A run: `WORKFLOW/ID`, `WORKFLOW ID`, a run key, or `--workflow` and `--id`.
+/// Names a run: `WORKFLOW/ID`, `WORKFLOW ID`, a run key, or `--workflow` and `--id`.
 #[derive(Args, Clone, Default)]
 pub(crate) struct RunRef {
-    /// The run: WORKFLOW/ID, or WORKFLOW ID, or its run key.
+    /// The run: WORKFLOW/ID, WORKFLOW ID, or a run key.
     #[arg(value_name = "RUN", num_args = 0..=2)]
     pub(crate) names: Vec<String>,
     /// The workflow.
     #[arg(short, long, value_name = "NAME")]
     pub(crate) workflow: Option<String>,
-    /// The run's id.
+    /// The id of the run.
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
 }
 
-/// A run as the command line names it.
+/// A parsed [`RunRef`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// Nothing was named.
+pub(crate) enum RunTarget {
     Nothing,
-    /// A workflow and no run.
+    /// A workflow without a run id.
     Workflow(String),
-    /// A run.
-    Run { workflow: String, id: String },
-    /// One word: a run key, or a workflow where one is expected.
+    Run {
+        workflow: String,
+        id: String,
+    },
+    /// One word: a run key, or the name of a workflow.
     Word(String),
 }
 
 impl RunRef {
-    /// Reads what was written, in all the ways it can be.
-    pub(crate) fn named(&self) -> Result<Named, String> {
-        let both = "the run is named twice: by words and by --workflow or --id";
+    /// Parses the arguments.
+    pub(crate) fn target(&self) -> Result<RunTarget, String> {
+        let both = "the run is given twice: as an argument and with --workflow or --id";
         match (self.names.as_slice(), &self.workflow, &self.id) {
-            ([], None, None) => Ok(Named::Nothing),
+            ([], None, None) => Ok(RunTarget::Nothing),
             ([], None, Some(_)) => Err("--id needs --workflow".to_owned()),
-            ([], Some(workflow), None) => Ok(Named::Workflow(workflow.clone())),
+            ([], Some(workflow), None) => Ok(RunTarget::Workflow(workflow.clone())),
             ([], Some(workflow), Some(id)) => Ok(run(workflow, id)),
             ([word], Some(workflow), None) => Ok(run(workflow, word)),
             ([word], None, Some(id)) => Ok(run(word, id)),
             ([word], None, None) => Ok(match word.rsplit_once('/') {
-                // A workflow's name may have a slash; an id has none.
+                // The name of a workflow may contain a slash; an id cannot.
                 Some((workflow, id)) if !workflow.is_empty() && !id.is_empty() => run(workflow, id),
-                _ => Named::Word(word.clone()),
+                _ => RunTarget::Word(word.clone()),
             }),
             ([workflow, id], None, None) => Ok(run(workflow, id)),
             _ => Err(both.to_owned()),
@@ -158,8 +160,8 @@ impl RunRef {
     }
 }
 
-fn run(workflow: &str, id: &str) -> Named {
-    Named::Run { workflow: workflow.to_owned(), id: id.to_owned() }
+fn run(workflow: &str, id: &str) -> RunTarget {
+    RunTarget::Run { workflow: workflow.to_owned(), id: id.to_owned() }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -173,7 +175,7 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// The word on the wire.
+    /// The name in the HTTP API.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -195,7 +197,7 @@ pub(crate) enum LogLevel {
 }
 
 impl LogLevel {
-    /// The word on the wire.
+    /// The name in the HTTP API.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -206,13 +208,13 @@ impl LogLevel {
     }
 }
 
-/// Which runs.
+/// Filters for runs.
 #[derive(Args, Clone, Default)]
 pub(crate) struct FilterArgs {
-    /// Only runs of this status.
+    /// Only runs with this status.
     #[arg(long, value_enum)]
     pub(crate) status: Option<Status>,
-    /// Only runs with this label. Can be given more than once.
+    /// Only runs with this label. Can be repeated.
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Only runs created at this time (RFC 3339) or later.
@@ -230,13 +232,13 @@ pub(crate) struct ListArgs {
     pub(crate) workflow: Option<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// How many runs at most.
+    /// The maximum number of runs.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: usize,
-    /// Oldest first.
+    /// List the oldest runs first.
     #[arg(long)]
     pub(crate) oldest: bool,
-    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    /// Continue a previous listing: the `cursor` printed by `-o json`.
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
 }
@@ -245,18 +247,18 @@ pub(crate) struct ListArgs {
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// With input, output and everything else the server knows.
+    /// Also show input, output and all metadata.
     #[arg(long)]
     pub(crate) full: bool,
 }
 
-/// Which generation and which log lines.
+/// The generation, and filters for log lines.
 #[derive(Args)]
 pub(crate) struct LogFilter {
-    /// Which generation of the run, by its number. [default: the newest]
+    /// The generation of the run, by number. [default: the newest]
     #[arg(long = "run", value_name = "N")]
     pub(crate) run_number: Option<u32>,
-    /// Only lines of this level or above.
+    /// Only lines of this level or higher.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
     /// Only lines of this category.
@@ -270,10 +272,10 @@ pub(crate) struct HistoryArgs {
     pub(crate) run: RunRef,
     #[command(flatten)]
     pub(crate) filter: LogFilter,
-    /// With the log lines.
+    /// Also show log lines.
     #[arg(long)]
     pub(crate) include_logs: bool,
-    /// With results and payloads.
+    /// Show results and payloads in full.
     #[arg(long)]
     pub(crate) full: bool,
 }
@@ -284,10 +286,10 @@ pub(crate) struct LogsArgs {
     pub(crate) run: RunRef,
     #[command(flatten)]
     pub(crate) filter: LogFilter,
-    /// Go on printing until the run ends; the exit code does not tell how.
+    /// Print new lines until the run ends. The exit code does not depend on the result of the run.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// With the data beside each line.
+    /// Also show the data of each line.
     #[arg(long)]
     pub(crate) full: bool,
 }
@@ -296,27 +298,27 @@ pub(crate) struct LogsArgs {
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// Which generation of the run, by its number. [default: the newest]
+    /// The generation of the run, by number. [default: the newest]
     #[arg(long = "run", value_name = "N")]
     pub(crate) run_number: Option<u32>,
-    /// The ledgers of the whole tree: the run, its parents and its children.
+    /// Show the ledgers of the whole tree: the run, its parents and its children.
     #[arg(long)]
     pub(crate) root: bool,
-    /// With causes and hashes.
+    /// Also show causes and hashes.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Go on where a list ended: the `cursor` that `-o json` printed.
+    /// Continue a previous listing: the `cursor` printed by `-o json`.
     #[arg(long, value_name = "CURSOR")]
     pub(crate) cursor: Option<String>,
 }
 
-/// Waiting for a run's end.
+/// Options that wait for a run to end.
 #[derive(Args, Clone, Default)]
 pub(crate) struct WaitArgs {
-    /// Wait until the run ends; the exit code is 0 if it completed and 4 if it did not.
+    /// Wait until the run ends. The exit code is 0 if it completed and 4 otherwise.
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait; then the exit code is 5. [default: for ever]
+    /// The maximum time to wait; the exit code is then 5. [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
     pub(crate) timeout: Option<Duration>,
 }
@@ -325,43 +327,44 @@ pub(crate) struct WaitArgs {
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// What the run is started with: JSON, `@FILE`, or `-` for standard input.
+    /// The input of the run: JSON, `@FILE`, or `-` for standard input.
     #[arg(short, long, value_name = "JSON")]
     pub(crate) params: Option<String>,
-    /// A label to find it by. Can be given more than once.
+    /// A label of the run. Can be repeated.
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Higher goes first.
+    /// The priority; higher runs first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) priority: Option<i16>,
-    /// Begin after this time.
+    /// Start after this delay.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     pub(crate) delay: Option<Duration>,
-    /// Begin at this time (RFC 3339).
+    /// Start at this time (RFC 3339).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at: Option<String>,
-    /// A text that every step and the terminal hook of a relay see. Can be given more than once.
+    /// A header that all steps and the terminal hook of a relay receive. Can be repeated.
     #[arg(long = "run-header", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) headers: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) wait: WaitArgs,
 }
 
-/// Many runs at once.
+/// Options that select many runs.
 #[derive(Args, Clone, Default)]
 pub(crate) struct BulkArgs {
-    /// All runs that the filter takes, not one. Without a filter it asks first, or wants --yes.
+    /// Apply to all runs that match the filter. Without a filter, asks for confirmation or needs
+    /// --yes.
     #[arg(long, help_heading = "Many runs")]
     pub(crate) all: bool,
-    /// Do it to every run there is without asking, if there is no filter.
+    /// Do not ask for confirmation when there is no filter.
     #[arg(short = 'y', long, requires = "all", help_heading = "Many runs")]
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Only count what would be done.
+    /// Only count the matching runs.
     #[arg(long, requires = "all", help_heading = "Many runs")]
     pub(crate) dry_run: bool,
-    /// At most so many in one call, 1 to 1000. [default: 1000]
+    /// The maximum number of runs in one call, 1 to 1000. [default: 1000]
     #[arg(
         short = 'n',
         long,
@@ -393,13 +396,13 @@ pub(crate) struct PauseArgs {
     pub(crate) wait: PauseWaitArgs,
 }
 
-/// Waiting until a run is paused.
+/// Options that wait for a run to pause.
 #[derive(Args)]
 pub(crate) struct PauseWaitArgs {
-    /// Wait until the run is paused: a step that is being done is finished first.
+    /// Wait until the run is paused. A running step finishes first.
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait; then the exit code is 5. [default: for ever]
+    /// The maximum time to wait; the exit code is then 5. [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
     pub(crate) timeout: Option<Duration>,
 }
@@ -418,7 +421,7 @@ pub(crate) struct TerminateArgs {
     pub(crate) run: RunRef,
     #[command(flatten)]
     pub(crate) bulk: BulkArgs,
-    /// Why, for the record.
+    /// The reason, which is recorded in the ledger.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
@@ -427,7 +430,7 @@ pub(crate) struct TerminateArgs {
 pub(crate) struct CancelArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// Why, for the record.
+    /// The reason, which is recorded in the ledger.
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]
@@ -438,13 +441,13 @@ pub(crate) struct CancelArgs {
 pub(crate) struct SendEventArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// The type that the run waits for.
+    /// The type of the event.
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     pub(crate) event_type: String,
-    /// What the event carries: JSON, `@FILE`, or `-` for standard input.
+    /// The payload of the event: JSON, `@FILE`, or `-` for standard input.
     #[arg(short, long, value_name = "JSON")]
     pub(crate) payload: Option<String>,
-    /// An id: a second event with the same one is the same event.
+    /// An id for deduplication: the server ignores a second event with the same id.
     #[arg(long, value_name = "ID")]
     pub(crate) event_id: Option<String>,
 }
@@ -453,7 +456,7 @@ pub(crate) struct SendEventArgs {
 pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// How long to watch; then the exit code is 5. [default: until the run ends]
+    /// The maximum time to watch; the exit code is then 5. [default: until the run ends]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
 }
@@ -463,10 +466,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_named_in_many_ways() {
+    fn run_ref_accepts_all_forms() {
         let of = |names: &[&str], workflow: Option<&str>, id: Option<&str>| {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
-            RunRef { names, workflow: workflow.map(Into::into), id: id.map(Into::into) }.named()
+            RunRef { names, workflow: workflow.map(Into::into), id: id.map(Into::into) }.target()
         };
         let run = Ok(run("order", "a-1"));
         assert_eq!(of(&["order/a-1"], None, None), run);
@@ -475,9 +478,9 @@ mod tests {
         assert_eq!(of(&["a-1"], Some("order"), None), run);
         assert_eq!(of(&["order"], None, Some("a-1")), run);
         assert_eq!(of(&["a/b/c"], None, None), Ok(super::run("a/b", "c")));
-        assert_eq!(of(&["order"], None, None), Ok(Named::Word("order".into())));
-        assert_eq!(of(&[], Some("order"), None), Ok(Named::Workflow("order".into())));
-        assert_eq!(of(&[], None, None), Ok(Named::Nothing));
+        assert_eq!(of(&["order"], None, None), Ok(RunTarget::Word("order".into())));
+        assert_eq!(of(&[], Some("order"), None), Ok(RunTarget::Workflow("order".into())));
+        assert_eq!(of(&[], None, None), Ok(RunTarget::Nothing));
         assert!(of(&["order", "a-1"], Some("order"), None).is_err());
         assert!(of(&[], None, Some("a-1")).is_err());
     }

@@ -1,4 +1,4 @@
-//! The arguments of `windlass schedules`.
+//! Arguments of `windlass schedules`.
 
 use std::time::Duration;
 
@@ -8,71 +8,71 @@ use super::{duration, label};
 
 #[derive(Subcommand)]
 pub(crate) enum SchedulesCommand {
-    /// All schedules.
+    /// List all schedules.
     #[command(visible_alias = "ls")]
     List,
-    /// One schedule: when it was last due, and when it is next.
+    /// Show a schedule, with its last and next firing.
     Get {
-        /// The schedule.
+        /// The name of the schedule.
         name: String,
     },
-    /// Make a schedule, or change one.
+    /// Create or update a schedule.
     #[command(after_help = "\
 Examples:
   windlass schedules put nightly --workflow report --cron '0 3 * * *' --timezone Europe/Berlin
   windlass schedules put poll --workflow sync --every '5 minutes' --overlap skip")]
     Put(Box<PutArgs>),
-    /// What others call it; only to say what it is called here.
+    /// Hidden: prints a hint to use `put`.
     #[command(hide = true, disable_help_flag = true)]
     Create {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Remove a schedule. Runs that it started go on.
+    /// Delete a schedule. Runs that it started continue.
     #[command(visible_alias = "rm")]
     Delete {
-        /// The schedule.
+        /// The name of the schedule.
         name: String,
     },
-    /// Start nothing until it is resumed.
+    /// Pause a schedule: it starts no runs until it is resumed.
     Pause {
-        /// The schedule.
+        /// The name of the schedule.
         name: String,
     },
-    /// Go on after a pause.
+    /// Resume a paused schedule.
     Resume {
-        /// The schedule.
+        /// The name of the schedule.
         name: String,
     },
 }
 
 #[derive(Args)]
 pub(crate) struct PutArgs {
-    /// The schedule.
+    /// The name of the schedule.
     pub(crate) name: String,
-    /// The workflow whose runs it starts.
+    /// The workflow to run.
     #[arg(short, long, value_name = "NAME")]
     pub(crate) workflow: String,
-    /// When: five cron fields, or six with seconds first.
+    /// A cron expression with five fields, or six with seconds first.
     #[arg(long, value_name = "EXPRESSION", required_unless_present = "every")]
     pub(crate) cron: Option<String>,
-    /// When: every so often.
+    /// A fixed interval, instead of a cron expression.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "cron")]
     pub(crate) every: Option<Duration>,
     /// The time zone of the cron expression. [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "cron")]
     pub(crate) timezone: Option<String>,
-    /// What runs are started with: JSON, `@FILE`, or `-` for standard input.
+    /// The input of the runs: JSON, `@FILE`, or `-` for standard input.
     #[arg(short, long, value_name = "JSON")]
     pub(crate) params: Option<String>,
-    /// A label of the runs. Can be given more than once.
+    /// A label of the runs. Can be repeated.
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// What to do when the run before has not ended: start beside it, or leave it out.
-    /// [default: allow]
+    /// Whether to start a run while the previous one has not ended: `allow` starts it, `skip` omits
+    /// it. [default: allow]
     #[arg(long, value_name = "WORD", value_parser = ["allow", "skip"])]
     pub(crate) overlap: Option<String>,
-    /// Which of the times that were missed are made up for. [default: last]
+    /// Which missed firings to start late: the `last` one, `all`, or none (`skip`). [default: last]
     #[arg(long, value_name = "WORD", value_parser = ["last", "all", "skip"])]
     pub(crate) missed: Option<String>,
 }

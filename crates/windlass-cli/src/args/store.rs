@@ -1,4 +1,4 @@
-//! The arguments of the commands that open a store themselves.
+//! Arguments of the commands that open a store directly.
 
 use std::path::PathBuf;
 
@@ -6,27 +6,27 @@ use clap::Args;
 
 use super::Format;
 
-/// The store that a command opens.
+/// The store of a command.
 #[derive(Args, Clone)]
 pub(crate) struct StoreArg {
-    /// Where the state is kept: `sqlite:PATH` or `postgres://…`. [default: WINDLASS_STORE, else `store`
-    /// in the config file, else sqlite:.windlass/windlass.db]
+    /// The store: `sqlite:PATH` or `postgres://…`. [default: WINDLASS_STORE, else `store` in the
+    /// config file, else sqlite:.windlass/windlass.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The config file of the server. [default: windlass.toml, if there is one]
+    /// The config file of the server. [default: windlass.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// How a command that asks no server prints.
+/// The output format of commands that do not call a server.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct OutputArg {
-    /// How to print: text for people, json as one document, jsonl as one line an item.
+    /// The output format: text, json (one document) or jsonl (one line per item).
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub(crate) output: Format,
 }
 
-/// A store, and how to print what it says.
+/// A store and an output format.
 #[derive(Args, Clone)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
@@ -35,10 +35,10 @@ pub(crate) struct InspectArgs {
     pub(crate) output: OutputArg,
 }
 
-/// Which namespace runs are looked up in by their names.
+/// The namespace in which runs are looked up by name.
 #[derive(Args)]
 pub(crate) struct NamespaceArg {
-    /// The namespace of runs that are named WORKFLOW/ID.
+    /// The namespace of runs that are given as WORKFLOW/ID.
     #[arg(long, default_value = "default")]
     pub(crate) namespace: String,
 }
@@ -48,10 +48,10 @@ pub(crate) struct NamespaceArg {
 Examples:
   windlass verify --store sqlite:app.db
   windlass verify --store sqlite:app.db order/order-42
-  windlass verify --store postgres://db/app --save heads.txt      keep the heads elsewhere
-  windlass verify --store postgres://db/app --anchor heads.txt    compare with them later
+  windlass verify --store postgres://db/app --save heads.txt      save the chain heads
+  windlass verify --store postgres://db/app --anchor heads.txt    compare with saved heads
 
-Ends with 1 if anything is wrong.")]
+The exit code is 1 if the store has any flaw.")]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) store: StoreArg,
@@ -60,10 +60,11 @@ pub(crate) struct VerifyArgs {
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) within: NamespaceArg,
-    /// Heads that were saved before: each must still lie on its run's chain.
+    /// A file with saved heads. Each must still be on the chain of its run.
     #[arg(long = "anchor", visible_alias = "anchors", value_name = "FILE")]
     pub(crate) anchors: Option<PathBuf>,
-    /// Save the heads of what was verified, to be kept where the store's owner cannot change them.
+    /// Save the chain heads of the verified runs. Store the file where the owner of the store
+    /// cannot change it.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
     #[command(flatten)]
@@ -77,18 +78,18 @@ Examples:
   windlass export --store sqlite:app.db order/order-42 | gzip > order-42.jsonl.gz
   windlass export --store sqlite:old.db | windlass import --store postgres://db/app
 
-Stop the engines on the store first, or export runs that have ended: a run that is exported while it
-moves would go on in two stores.")]
+First stop all engines on the store, or export only ended runs: a run that is exported while it executes
+would continue in two stores.")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) store: StoreArg,
-    /// Only these runs, all generations: WORKFLOW/ID, or one generation by its run key.
-    /// [default: all]
+    /// Only these runs: WORKFLOW/ID for all generations, or a run key for one generation. [default:
+    /// all]
     #[arg(value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) within: NamespaceArg,
-    /// The file to write. [default: standard output]
+    /// The output file. [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Only runs that have ended.
@@ -104,7 +105,7 @@ Examples:
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     pub(crate) store: StoreArg,
-    /// The file to read. [default: standard input]
+    /// The input file. [default: standard input]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]

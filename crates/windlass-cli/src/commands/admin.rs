@@ -1,4 +1,4 @@
-//! `windlass workers`, `tasks`, `dlq`, `breakers` and `health`: what looks after a system.
+//! `windlass workers`, `tasks`, `dlq`, `breakers` and `health`.
 
 use serde_json::{Value, json};
 
@@ -6,16 +6,18 @@ use super::Api;
 use crate::args::{BreakersCommand, DlqCommand, PageArgs, TasksCommand, WorkersCommand};
 use crate::client::Params;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, cell_ago, hanging, note, plain, plain_line, short_json};
+use crate::output::{
+    Out, cell, cell_ago, indent_continuation, note, sanitize, sanitize_line, short_json,
+};
 
-/// The most rows that one request asks for.
+/// The page size of one request.
 const PAGE: usize = 100;
 
 pub(super) async fn workers(api: Api, command: WorkersCommand) -> Outcome {
     let Api { client, out } = &api;
     match command {
         WorkersCommand::List { status, group, page } => {
-            let filter = given([("status", status), ("group", group)]);
+            let filter = present_params([("status", status), ("group", group)]);
             let found = list(&api, "workers", "workers", filter, page).await?;
             let columns = [
                 "WORKER", "GROUP", "STATUS", "LOAD", "DONE", "FAILED", "AVG MS", "HOST", "SEEN",
@@ -25,12 +27,12 @@ pub(super) async fn workers(api: Api, command: WorkersCommand) -> Outcome {
         }
         WorkersCommand::Get { id } => {
             let found = client.get(&["durable", "workers", &id], &Params::new()).await?;
-            one(*out, &found)?;
+            print_details(*out, &found)?;
         }
         WorkersCommand::Drain { id } => {
             let path = ["durable", "workers", id.as_str(), "drain"];
             let found = client.post(&path, &json!({})).await?;
-            done(*out, &found, &format!("{id} is {}", out.status(&cell(&found, "status"))))?;
+            print_done(*out, &found, &format!("{id} is {}", out.status(&cell(&found, "status"))))?;
         }
     }
     Ok(Exit::Ok)
@@ -55,8 +57,11 @@ pub(super) async fn tasks(api: Api, command: TasksCommand) -> Outcome {
     let Api { client, out } = &api;
     match command {
         TasksCommand::List { state, activity_type, queue, page } => {
-            let filter =
-                given([("state", state), ("activity_type", activity_type), ("queue", queue)]);
+            let filter = present_params([
+                ("state", state),
+                ("activity_type", activity_type),
+                ("queue", queue),
+            ]);
             let found = list(&api, "tasks", "tasks", filter, page).await?;
             let columns = ["TASK", "TYPE", "QUEUE", "STATUS", "PRIORITY", "FAILED", "DUE", "ERROR"];
             table(*out, &found, "tasks", &columns, |out, row| {
@@ -88,7 +93,7 @@ fn stats(out: Out, found: &Value) -> Result<(), Failure> {
     let mut table = out.table(&columns);
     for (name, row) in found["by_activity_type"].as_object().into_iter().flatten() {
         table.row([
-            out.bold(&plain_line(name)),
+            out.bold(&sanitize_line(name)),
             cell(row, "pending"),
             cell(row, "claimed"),
             cell(row, "completed_last_hour"),
@@ -98,14 +103,14 @@ fn stats(out: Out, found: &Value) -> Result<(), Failure> {
         ]);
     }
     match table.is_empty() {
-        true => note("no tasks, and none in the last hour"),
+        true => note("no tasks now or in the last hour"),
         false => table.print()?,
     }
     for (priority, count) in found["by_priority"].as_object().into_iter().flatten() {
         out.line(&format!("{} waiting: {count}", out.dim(&format!("priority {priority}"))))?;
     }
     out.line(&format!(
-        "oldest {} ms, waits {} ms, takes {} ms",
+        "oldest pending {} ms, average wait {} ms, average execution {} ms",
         found["oldest_pending_task_age_ms"],
         millis(&found["avg_schedule_to_start_ms"]),
         millis(&found["avg_execution_time_ms"])
@@ -116,7 +121,7 @@ pub(super) async fn dlq(api: Api, command: DlqCommand) -> Outcome {
     let Api { client, out } = &api;
     match command {
         DlqCommand::List { activity_type, queue, page } => {
-            let filter = given([("activity_type", activity_type), ("queue", queue)]);
+            let filter = present_params([("activity_type", activity_type), ("queue", queue)]);
             let found = list(&api, "dlq", "entries", filter, page).await?;
             let columns =
                 ["LETTER", "TYPE", "QUEUE", "ATTEMPTS", "DEAD", "REQUEUED", "RUN", "ERROR"];
@@ -137,14 +142,14 @@ pub(super) async fn dlq(api: Api, command: DlqCommand) -> Outcome {
             let path = ["durable", "dlq", id.as_str(), "requeue"];
             let found = client.post(&path, &json!({})).await?;
             let text = match found["workflow_id"].as_str() {
-                Some(run) => format!("{id} is requeued: its run goes on as {run}"),
-                None => format!("{id} is in its queue again"),
+                Some(run) => format!("{id} is requeued; its run continues as {run}"),
+                None => format!("{id} is requeued"),
             };
-            done(*out, &found, &text)?;
+            print_done(*out, &found, &text)?;
         }
         DlqCommand::Delete { id } => {
             let found = client.delete(&["durable", "dlq", &id]).await?;
-            done(*out, &found, &format!("{id} is deleted"))?;
+            print_done(*out, &found, &format!("{id} is deleted"))?;
         }
         DlqCommand::Purge { older_than, queue } => {
             let mut body = json!({ "older_than": older_than });
@@ -152,7 +157,7 @@ pub(super) async fn dlq(api: Api, command: DlqCommand) -> Outcome {
                 body["queue"] = queue.into();
             }
             let found = client.post(&["durable", "dlq", "purge"], &body).await?;
-            done(*out, &found, &format!("{} dead letters are deleted", found["purged"]))?;
+            print_done(*out, &found, &format!("deleted {} dead letters", found["purged"]))?;
         }
     }
     Ok(Exit::Ok)
@@ -179,24 +184,24 @@ pub(super) async fn breakers(api: Api, command: BreakersCommand) -> Outcome {
         BreakersCommand::Reset { key } => {
             let path = ["durable", "circuit-breakers", key.as_str(), "reset"];
             let found = client.post(&path, &json!({})).await?;
-            done(*out, &found, &format!("{key} is {}", cell(&found, "state")))?;
+            print_done(*out, &found, &format!("{key} is {}", cell(&found, "state")))?;
         }
     }
     Ok(Exit::Ok)
 }
 
-/// Ends with 1 if the system is unhealthy.
+/// The exit code is 1 if the system is unhealthy.
 pub(super) async fn health(Api { client, out }: Api) -> Outcome {
     let found = client.get(&["durable", "health"], &Params::new()).await?;
-    one(out, &found)?;
+    print_details(out, &found)?;
     Ok(if found["status"] == "unhealthy" { Exit::Error } else { Exit::Ok })
 }
 
-fn given<const N: usize>(params: [(&'static str, Option<String>); N]) -> Params {
+fn present_params<const N: usize>(params: [(&'static str, Option<String>); N]) -> Params {
     params.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-// As many rows as are wanted, page by page, in the shape of one answer.
+// Reads pages until the limit, and merges them into one response.
 async fn list(
     api: &Api,
     what: &str,
@@ -226,8 +231,8 @@ async fn list(
     }
 }
 
-// What a list is of, as people call it.
-fn names(items: &str) -> &str {
+// The display name of the items in a list.
+fn display_name(items: &str) -> &str {
     match items {
         "entries" => "dead letters",
         "circuit_breakers" => "circuit breakers",
@@ -250,33 +255,33 @@ fn table(
         table.row(row(out, item));
     }
     if table.is_empty() {
-        note(&format!("no {}", names(items)));
+        note(&format!("no {}", display_name(items)));
         return Ok(());
     }
     table.print()?;
     if found["cursor"].is_string() {
-        note(&format!("there are more, {} in all: use --limit", found["total"]));
+        note(&format!("more rows exist ({} in total); use --limit", found["total"]));
     }
     Ok(())
 }
 
-fn one(out: Out, found: &Value) -> Result<(), Failure> {
+fn print_details(out: Out, found: &Value) -> Result<(), Failure> {
     if !out.is_text() {
         return out.value(found);
     }
     for (key, value) in found.as_object().into_iter().flatten() {
         let text = match value {
             Value::Null => continue,
-            Value::String(text) if key == "status" => out.status(&plain_line(text)),
-            Value::String(text) => hanging(&plain(text), 23),
+            Value::String(text) if key == "status" => out.status(&sanitize_line(text)),
+            Value::String(text) => indent_continuation(&sanitize(text), 23),
             other => short_json(other, usize::MAX),
         };
-        out.line(&format!("{} {text}", out.dim(&format!("{:<22}", plain_line(key)))))?;
+        out.line(&format!("{} {text}", out.dim(&format!("{:<22}", sanitize_line(key)))))?;
     }
     Ok(())
 }
 
-fn done(out: Out, answer: &Value, text: &str) -> Result<(), Failure> {
+fn print_done(out: Out, answer: &Value, text: &str) -> Result<(), Failure> {
     match out.is_text() {
         true => out.line(text),
         false => out.value(answer),

@@ -1,4 +1,4 @@
-//! `windlass config show`: what the server would use, and where each setting comes from.
+//! `windlass config show`: the effective settings and their origins.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(super) fn show(args: &ShowArgs) -> Outcome {
     let out = Out::new(args.output.output);
     if !out.is_text() {
         let row = |setting: &Setting| {
-            let (value, from) = (setting.shown(), setting.origin.to_string());
+            let (value, from) = (setting.display(), setting.origin.to_string());
             json!({ "name": setting.name, "value": value, "from": from })
         };
         let rows: Vec<Value> = settings.all.iter().map(row).collect();
@@ -21,7 +21,7 @@ pub(super) fn show(args: &ShowArgs) -> Outcome {
     }
     let mut table = out.table(&["SETTING", "VALUE", "FROM"]);
     for setting in &settings.all {
-        table.row([out.bold(setting.name), setting.shown(), setting.origin.to_string()]);
+        table.row([out.bold(setting.name), setting.display(), setting.origin.to_string()]);
     }
     table.print()?;
     Ok(Exit::Ok)

@@ -1,4 +1,4 @@
-//! `windlass dev`: a server for the first five minutes, with samples and something to try.
+//! `windlass dev`: a development server with sample workflows.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,20 +9,20 @@ use windlass::kernel::{RunId, WorkflowName};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, ServeOptions};
 
-use super::store::not_opened;
+use super::store::open_failure;
 use super::{relays, serve};
 use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Out, note};
+use crate::redact::without_password;
 use crate::samples;
 use crate::settings::{Tables, local_relay, read_tables};
-use crate::shown::without_password;
 
 const STORE: &str = "sqlite:.windlass/windlass.db";
 const PORT: u16 = 7878;
-/// How many ports after the usual one are tried.
+/// The number of ports to try, from the default port on.
 const PORTS_MAX: u16 = 100;
-/// Somebody who presses Ctrl-C at a development server does not want to wait.
+/// Short, because a developer who presses Ctrl-C does not want to wait.
 const DRAIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: DevArgs) -> Outcome {
@@ -40,11 +40,11 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .version(env!("CARGO_PKG_VERSION"))
         .open(&store)
         .await
-        .map_err(|error| not_opened(&store, error))?;
+        .map_err(|error| open_failure(&store, error))?;
     samples::register(&engine)?;
     relays::register(&engine, &tables)?;
     let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
-    banner(address, &store, &free_order(&engine).await?)?;
+    banner(address, &store, &unused_order_id(&engine).await?)?;
     let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
@@ -68,46 +68,45 @@ async fn listen(port: Option<u16>) -> Result<TcpListener, Failure> {
     if let Some(port) = port {
         return on(port)
             .await
-            .map_err(|error| Failure::error(format!("port {port} cannot be used: {error}")));
+            .map_err(|error| Failure::error(format!("failed to listen on port {port}: {error}")));
     }
     for port in PORT..PORT + PORTS_MAX {
         match on(port).await {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(error) => {
-                return Err(Failure::error(format!("port {port} cannot be used: {error}")));
+                return Err(Failure::error(format!("failed to listen on port {port}: {error}")));
             }
         }
     }
     let last = PORT + PORTS_MAX - 1;
-    Err(Failure::error(format!("the ports {PORT} to {last} are all in use"))
-        .with_hint("choose another with --port"))
+    Err(Failure::error(format!("all ports from {PORT} to {last} are in use"))
+        .with_hint("choose another port with --port"))
 }
 
-/// How many orders of former starts are counted.
+/// The maximum number of ids to try.
 const ORDERS_MAX: u32 = 1_000;
 
-// The first order that can be started: those of a former start are still there.
-async fn free_order(engine: &Engine) -> Result<String, Failure> {
+// Finds an unused id for the order in the banner; earlier sessions may have created some.
+async fn unused_order_id(engine: &Engine) -> Result<String, Failure> {
     let workflow = WorkflowName::new("order")?;
     for n in 1..ORDERS_MAX {
         let id = format!("order-{n}");
-        if engine.find_run(&workflow, &RunId::new(&*id)?).await?.is_none() {
+        if engine.core().find_run(&workflow, &RunId::new(&*id)?).await?.is_none() {
             return Ok(id);
         }
     }
     Ok(format!("order-{ORDERS_MAX}"))
 }
 
-// The commands are complete: pasted into another terminal they work, whatever the port, and however
-// this program was started.
+// The printed commands work in any terminal, for any port and any location of this program.
 fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> {
     let out = Out::new(Format::Text);
     let (kept, end) = match store {
-        "memory:" => ("in memory, gone at the end".to_owned(), "Ctrl-C ends it."),
-        store => (without_password(store), "Ctrl-C ends it; the state stays."),
+        "memory:" => ("in memory, lost at exit".to_owned(), "Press Ctrl-C to stop."),
+        store => (without_password(store), "Press Ctrl-C to stop; the state is kept."),
     };
-    let windlass = program();
+    let windlass = program_name();
     let url = match address.port() {
         PORT => String::new(),
         _ => format!(" --url http://{address}/api"),
@@ -123,7 +122,7 @@ fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> 
         out.line(&format!("  {} {value}", out.dim(&format!("{name:<8}"))))?;
     }
     out.line("")?;
-    out.line("Try, in another terminal:")?;
+    out.line("Try in another terminal:")?;
     for command in [
         format!("{windlass} runs create hello --params '\"world\"' --wait{url}"),
         format!("{windlass} runs create order/{order}{url}"),
@@ -138,8 +137,8 @@ fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-// `windlass` where the shell would find this very program under that name, else its path.
-fn program() -> String {
+// `windlass` if the shell would find this program under that name, else its path.
+fn program_name() -> String {
     let Ok(this) = std::env::current_exe() else { return "windlass".to_owned() };
     let found = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path).map(|folder| folder.join("windlass")).find(|at| at.is_file())
@@ -147,12 +146,12 @@ fn program() -> String {
     let same = found.and_then(|at| at.canonicalize().ok()) == this.canonicalize().ok();
     match same {
         true => "windlass".to_owned(),
-        false => quoted(&this.display().to_string()),
+        false => shell_quote(&this.display().to_string()),
     }
 }
 
-// As a shell takes it for one word.
-fn quoted(text: &str) -> String {
+// Quotes the text as one shell word.
+fn shell_quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@%=:,".contains(c);
     match text.chars().all(plain) {
         true => text.to_owned(),
@@ -165,9 +164,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_word_for_a_shell() {
-        assert_eq!(quoted("/usr/bin/windlass"), "/usr/bin/windlass");
-        assert_eq!(quoted("/my apps/windlass"), "'/my apps/windlass'");
-        assert_eq!(quoted("/it's/windlass"), "'/it'\\''s/windlass'");
+    fn paths_are_quoted_for_the_shell() {
+        assert_eq!(shell_quote("/usr/bin/windlass"), "/usr/bin/windlass");
+        assert_eq!(shell_quote("/my apps/windlass"), "'/my apps/windlass'");
+        assert_eq!(shell_quote("/it's/windlass"), "'/it'\\''s/windlass'");
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass keys`: the API keys of a server.
+//! `windlass keys`: API keys.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::output::{Out, cell, cell_ago, note};
 pub(super) async fn run(Api { client, out }: Api, command: KeysCommand) -> Outcome {
     match command {
         KeysCommand::List => {
-            let found = client.all(&["keys"], "keys").await?;
+            let found = client.get_all(&["keys"], "keys").await?;
             list(out, &found)
         }
         KeysCommand::Create { name, scopes, namespace, expires } => {
@@ -27,10 +27,10 @@ pub(super) async fn run(Api { client, out }: Api, command: KeysCommand) -> Outco
                 out.value(&made)?;
                 return Ok(Exit::Ok);
             }
-            // The key alone on standard output, so that it can be piped into a vault.
+            // Standard output has only the key, so that it can be piped into a secret store.
             out.line(&cell(&made, "key"))?;
             let id = cell(&made, "id");
-            note(&format!("this is the only time it is shown; revoke it by its id {id}"));
+            note(&format!("the key is not shown again; revoke it with its id {id}"));
             Ok(Exit::Ok)
         }
         KeysCommand::Revoke { id } => {

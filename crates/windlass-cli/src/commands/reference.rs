@@ -1,5 +1,4 @@
-//! Completions, man pages and the Markdown reference, all from the one description of the command
-//! line.
+//! Completions, man pages and the Markdown reference, generated from the clap definition.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,7 +12,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Out;
 
 pub(super) fn completions(shell: Shell) -> Outcome {
-    // Into memory first: the writer of completions panics when its reader is gone.
+    // Generates into memory first: clap_complete panics if the output pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "windlass", &mut script);
     std::io::stdout().lock().write_all(&script)?;
@@ -23,11 +22,11 @@ pub(super) fn completions(shell: Shell) -> Outcome {
 pub(super) fn man(folder: &Path) -> Outcome {
     let shown = folder.display();
     let failed =
-        |error: std::io::Error| Failure::error(format!("{shown} cannot be written: {error}"));
+        |error: std::io::Error| Failure::error(format!("failed to write to {shown}: {error}"));
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
     let pages = std::fs::read_dir(folder).map_err(failed)?.count();
-    let text = format!("{pages} pages in {shown}; read one with: man -l {shown}/windlass.1");
+    let text = format!("wrote {pages} pages to {shown}; read one with: man -l {shown}/windlass.1");
     Out::new(Format::Text).line(&text)?;
     Ok(Exit::Ok)
 }
@@ -37,12 +36,12 @@ pub(super) fn print() -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The reference of the command line. docs/cli.md is this text.
+/// The Markdown reference, docs/cli.md.
 pub(crate) fn markdown() -> String {
     let mut text = String::from(
         "# The command line\n\n\
-         This page is what `windlass docs` prints; a test keeps it so. Every command says the same with \
-         `--help`.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n",
+         This page is the output of `windlass docs`; a test compares them.\n\
+         `--help` shows the same text for each command.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n",
     );
     for (exit, meaning) in Exit::ALL {
         let _ = writeln!(text, "| {} | {meaning} |", *exit as u8);
@@ -84,8 +83,7 @@ mod tests {
         let written = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             written == markdown(),
-            "docs/cli.md is not what the command line says; write it again with: \
-             cargo run -- docs > docs/cli.md"
+            "docs/cli.md is out of date; generate it with: cargo run -- docs > docs/cli.md"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Serves what the tables of the config file name: webhooks, and relays whose steps run elsewhere.
+//! Registers the relays and webhooks of the config file.
 
 use windlass::Engine;
 use windlass::webhooks::{WebhookTerminalHook, Webhooks};
@@ -8,13 +8,13 @@ use crate::settings::{RelaySettings, Tables};
 
 pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> {
     let webhooks = Webhooks::new(engine, tables.webhooks.clone())?;
-    // A process without secrets leaves webhooks to those that have them.
+    // A process without secrets leaves delivery to processes that have them.
     if !tables.webhooks.secrets.is_empty() {
         webhooks.serve(engine)?;
     }
     for relay in &tables.relays {
         serve(engine, relay, &webhooks).map_err(|error| {
-            Failure::usage(format!("the relay {:?} cannot be served: {error}", relay.name))
+            Failure::usage(format!("failed to serve relay {:?}: {error}", relay.name))
         })?;
     }
     Ok(())
@@ -30,7 +30,7 @@ fn serve(
     let (delay, max_delay) = relay.backoff;
     let mut builder = engine.relay(&relay.name, runner, hook).backoff(delay, max_delay);
     if let Some(attempts) = relay.max_attempts {
-        builder = builder.max_attempts(attempts);
+        builder = builder.retries(attempts.saturating_sub(1));
     }
     if let Some(steps) = relay.concurrency {
         builder = builder.concurrency(steps);

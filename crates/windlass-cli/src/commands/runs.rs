@@ -1,4 +1,4 @@
-//! `windlass runs`: list, inspect and operate runs over HTTP.
+//! `windlass runs`: list, inspect and control runs over HTTP.
 
 mod bulk;
 mod control;
@@ -12,10 +12,10 @@ mod wait;
 mod watch;
 
 use super::Api;
-use crate::args::{Named, RunRef, RunsCommand};
+use crate::args::{RunRef, RunTarget, RunsCommand};
 use crate::client::Client;
 use crate::exit::{Failure, Outcome};
-use crate::output::{cell, plain_line};
+use crate::output::{cell, sanitize_line};
 
 pub(super) async fn run(api: Api, command: RunsCommand) -> Outcome {
     match command {
@@ -36,12 +36,12 @@ pub(super) async fn run(api: Api, command: RunsCommand) -> Outcome {
     }
 }
 
-/// A run by its workflow and id.
+/// A run, by workflow and id.
 #[derive(Clone, Debug)]
 pub(super) struct RunName {
     pub(super) workflow: String,
     pub(super) id: String,
-    /// The generation, if the run was named by its key.
+    /// The generation, if the user gave a run key.
     pub(super) generation: Option<Generation>,
 }
 
@@ -53,12 +53,12 @@ pub(super) struct Generation {
 }
 
 impl RunName {
-    /// The newest generation of a run, whichever that is.
+    /// Names the newest generation of a run.
     pub(super) fn new(workflow: String, id: String) -> Self {
         Self { workflow, id, generation: None }
     }
 
-    /// The path of the view of the run: of the generation that was named, or of the newest.
+    /// The API path of the run: of the given generation, or of the newest.
     pub(super) fn view(&self) -> Vec<&str> {
         match &self.generation {
             Some(generation) => vec!["runs", &generation.run_key],
@@ -66,12 +66,12 @@ impl RunName {
         }
     }
 
-    /// The number of the generation to read, from the run's key or from `--run`.
+    /// The generation to read, from the run key or from `--run`.
     pub(super) fn number(&self, asked: Option<u32>) -> Result<Option<u32>, Failure> {
         match (&self.generation, asked) {
             (Some(generation), Some(asked)) if generation.number != asked => {
                 let Generation { run_key, number } = generation;
-                let message = format!("{run_key} is generation {number}, and --run says {asked}");
+                let message = format!("{run_key} is generation {number}, but --run is {asked}");
                 Err(Failure::usage(message))
             }
             (Some(generation), _) => Ok(Some(generation.number)),
@@ -79,7 +79,7 @@ impl RunName {
         }
     }
 
-    /// The path of the run below the base, and of what is below the run.
+    /// The path of the run, with further segments appended.
     pub(super) fn path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
         let mut path = vec!["workflows", self.workflow.as_str(), "instances", self.id.as_str()];
         path.extend(below);
@@ -89,12 +89,12 @@ impl RunName {
 
 impl std::fmt::Display for RunName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&plain_line(&format!("{}/{}", self.workflow, self.id)))
+        f.write_str(&sanitize_line(&format!("{}/{}", self.workflow, self.id)))
     }
 }
 
-/// As [`resolve`], for what is done to a run: only its newest generation can be acted on, and a key
-/// of another one is refused before that is done to what nobody named.
+/// Like [`resolve`], for commands that change a run. Only the newest generation can be changed, so
+/// a run key of an older generation is an error.
 pub(super) async fn resolve_newest(client: &Client, run: &RunRef) -> Result<RunName, Failure> {
     let run = resolve(client, run).await?;
     let Some(Generation { run_key, number }) = &run.generation else { return Ok(run) };
@@ -108,16 +108,15 @@ pub(super) async fn resolve_newest(client: &Client, run: &RunRef) -> Result<RunN
         cell(meta, "runNumber"),
         cell(meta, "runKey")
     );
-    Err(Failure::error(message).with_hint(format!("name the newest one by {run}, or by its key")))
+    Err(Failure::error(message).with_hint(format!("use {run}, or the newest run key")))
 }
 
-/// The run that the command line names; a run key is looked up.
+/// Resolves the run on the command line. Looks up run keys on the server.
 pub(super) async fn resolve(client: &Client, run: &RunRef) -> Result<RunName, Failure> {
-    let hint =
-        "name it as WORKFLOW/ID, as WORKFLOW ID, by its run key, or with --workflow and --id";
-    match run.named().map_err(|message| Failure::usage(message).with_hint(hint))? {
-        Named::Run { workflow, id } => Ok(RunName::new(workflow, id)),
-        Named::Word(word) if word.parse::<windlass::kernel::RunKey>().is_ok() => {
+    let hint = "use WORKFLOW/ID, WORKFLOW ID, a run key, or --workflow and --id";
+    match run.target().map_err(|message| Failure::usage(message).with_hint(hint))? {
+        RunTarget::Run { workflow, id } => Ok(RunName::new(workflow, id)),
+        RunTarget::Word(word) if word.parse::<windlass::kernel::RunKey>().is_ok() => {
             let found = client.get(&["runs", &word], &Vec::new()).await?;
             let number = found["meta"]["runNumber"].as_u64().and_then(|n| u32::try_from(n).ok());
             match (found["workflowName"].as_str(), found["id"].as_str(), number) {
@@ -126,15 +125,18 @@ pub(super) async fn resolve(client: &Client, run: &RunRef) -> Result<RunName, Fa
                     id: id.to_owned(),
                     generation: Some(Generation { run_key: word, number }),
                 }),
-                _ => Err(Failure::error(format!("the server does not say which run {word} is"))),
+                _ => Err(Failure::error(format!(
+                    "the response for run {word} has no workflow, id or runNumber"
+                ))),
             }
         }
-        Named::Word(word) => {
-            Err(Failure::usage(format!("{word:?} does not name a run")).with_hint(hint))
+        RunTarget::Word(word) => {
+            Err(Failure::usage(format!("{word:?} is not a run")).with_hint(hint))
         }
-        Named::Workflow(workflow) => {
-            Err(Failure::usage(format!("which run of {workflow:?}?")).with_hint(hint))
+        RunTarget::Workflow(workflow) => {
+            Err(Failure::usage(format!("the run of workflow {workflow:?} is missing"))
+                .with_hint(hint))
         }
-        Named::Nothing => Err(Failure::usage("no run is named").with_hint(hint)),
+        RunTarget::Nothing => Err(Failure::usage("the run is missing").with_hint(hint)),
     }
 }

@@ -1,50 +1,50 @@
-//! `windlass schedules`: runs that are started at times that repeat.
+//! `windlass schedules`: start runs at recurring times.
 
 use serde_json::{Value, json};
 use windlass::kernel::format_duration;
 
-use super::{Api, labels_of, read_json};
+use super::{Api, labels_to_json, read_json};
 use crate::args::{PutArgs, SchedulesCommand};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, cell_ago, note, plain_line, short_json};
+use crate::output::{Out, cell, cell_ago, note, sanitize_line, short_json};
 
 pub(super) async fn run(Api { client, out }: Api, command: SchedulesCommand) -> Outcome {
     match command {
         SchedulesCommand::List => {
-            let found = client.all(&["schedules"], "schedules").await?;
+            let found = client.get_all(&["schedules"], "schedules").await?;
             list(out, &found)?;
         }
         SchedulesCommand::Get { name } => {
             let found = client.get(&["schedules", &name], &Vec::new()).await?;
-            one(out, &name, &found)?;
+            print_details(out, &name, &found)?;
         }
         SchedulesCommand::Put(args) => {
             let found = client.put(&["schedules", &args.name], &body(&args)?).await?;
-            one(out, &args.name, &found)?;
+            print_details(out, &args.name, &found)?;
         }
         SchedulesCommand::Create { .. } => {
-            return Err(Failure::usage("schedules are made and changed with `schedules put`")
+            return Err(Failure::usage("use `schedules put` to create or update a schedule")
                 .with_hint(
                     "for example: windlass schedules put nightly --workflow report --cron '0 3 * * *'",
                 ));
         }
         SchedulesCommand::Delete { name } => {
             let answer = client.delete(&["schedules", &name]).await?;
-            done(out, &answer, &format!("{name} is removed"))?;
+            print_done(out, &answer, &format!("{name} is deleted"))?;
         }
         SchedulesCommand::Pause { name } => {
             let answer = client.post(&["schedules", &name, "pause"], &json!({})).await?;
-            done(out, &answer, &format!("{name} is paused"))?;
+            print_done(out, &answer, &format!("{name} is paused"))?;
         }
         SchedulesCommand::Resume { name } => {
             let answer = client.post(&["schedules", &name, "resume"], &json!({})).await?;
-            done(out, &answer, &format!("{name} goes on"))?;
+            print_done(out, &answer, &format!("{name} is resumed"))?;
         }
     }
     Ok(Exit::Ok)
 }
 
-fn done(out: Out, answer: &Value, text: &str) -> Result<(), Failure> {
+fn print_done(out: Out, answer: &Value, text: &str) -> Result<(), Failure> {
     match out.is_text() {
         true => out.line(text),
         false => out.value(answer),
@@ -90,15 +90,15 @@ fn when(row: &Value) -> String {
     }
 }
 
-fn one(out: Out, name: &str, found: &Value) -> Result<(), Failure> {
+fn print_details(out: Out, name: &str, found: &Value) -> Result<(), Failure> {
     if !out.is_text() {
         return out.value(found);
     }
     out.line(&format!("{} starts {} {}", out.bold(name), cell(found, "workflow"), when(found)))?;
     for (key, value) in found.as_object().into_iter().flatten() {
-        let told = ["name", "workflow", "cron", "everyMs", "timezone"].contains(&key.as_str());
-        if !told && !value.is_null() {
-            let text = value.as_str().map_or_else(|| short_json(value, 200), plain_line);
+        let shown = ["name", "workflow", "cron", "everyMs", "timezone"].contains(&key.as_str());
+        if !shown && !value.is_null() {
+            let text = value.as_str().map_or_else(|| short_json(value, 200), sanitize_line);
             out.line(&format!("{} {text}", out.dim(&format!("{key:<10}"))))?;
         }
     }
@@ -118,7 +118,7 @@ fn body(args: &PutArgs) -> Result<Value, Failure> {
     set("timezone", args.timezone.clone().map(Value::from));
     set("overlap", args.overlap.clone().map(Value::from));
     set("missed", args.missed.clone().map(Value::from));
-    set("labels", (!args.labels.is_empty()).then(|| labels_of(&args.labels)));
+    set("labels", (!args.labels.is_empty()).then(|| labels_to_json(&args.labels)));
     if let Some(params) = &args.params {
         set("params", Some(read_json("--params", params)?));
     }

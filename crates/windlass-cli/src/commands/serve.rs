@@ -1,4 +1,4 @@
-//! Serving an engine over HTTP until the process is asked to stop, and stopping without losing work.
+//! Serves an engine over HTTP until a signal arrives, then shuts down gracefully.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use windlass_server::{Options, ServeOptions, serve_with};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::note;
 
-/// Serves until SIGTERM or SIGINT, then says for a moment that it is not ready, and lets requests and steps
-/// finish, both within the same `shutdown_timeout`. A second signal ends it at once.
+/// Serves until SIGTERM or SIGINT. Then `/readyz` fails for a moment, and requests and steps finish
+/// within `shutdown_timeout` in total. A second signal stops immediately.
 pub(super) async fn until_stopped(
     engine: &Engine,
     options: Options,
@@ -25,7 +25,7 @@ pub(super) async fn until_stopped(
     let (end, ended) = oneshot::channel::<()>();
     let (grace, drain) = (serving.ready_grace, serving.shutdown_timeout);
     let mut server = tokio::spawn(serve_with(listener, router, serving, async move {
-        // Whoever held the sender has gone: that is a stop too.
+        // An error means that the sender was dropped, which also requests the stop.
         let _ = ended.await;
     }));
     tokio::select! {
@@ -34,19 +34,19 @@ pub(super) async fn until_stopped(
         failed = &mut server => {
             let why = match failed {
                 Ok(Err(error)) => error.to_string(),
-                Ok(Ok(())) => "it ended by itself".to_owned(),
+                Ok(Ok(())) => "it ended unexpectedly".to_owned(),
                 Err(error) => error.to_string(),
             };
-            return Err(Failure::error(format!("the server stopped: {why}")));
+            return Err(Failure::error(format!("the server failed: {why}")));
         }
     }
-    note("stopping: what is under way may finish; a second signal ends it at once");
+    note("stopping: waiting for requests and steps to finish; a second signal stops immediately");
     drop(end);
     let until = Instant::now() + grace + drain;
     let draining = async {
-        // Requests that did not end in time are cut off; their runs are durable.
+        // Requests that exceed the limit are dropped; their runs are durable.
         let _ = server.await;
-        // What requests took of the time is gone: whoever set it counts from the signal.
+        // The engine gets the rest of the time: the limit counts from the signal.
         engine.stop(until.saturating_duration_since(Instant::now())).await
     };
     tokio::select! {

@@ -1,4 +1,4 @@
-//! `windlass server`: a store served to others, in production.
+//! `windlass server`: serves a store over HTTP in production.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use windlass::kernel::{Actor, BoxFuture};
 use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
 
-use super::store::not_opened;
+use super::store::open_failure;
 use super::{relays, serve};
 use crate::args::ServerArgs;
 use crate::exit::{Failure, Outcome};
 use crate::output::note;
+use crate::redact::without_password;
 use crate::samples;
 use crate::settings::{AuthSettings, Settings};
-use crate::shown::without_password;
 
 pub(super) async fn run(args: ServerArgs) -> Outcome {
     let settings = Settings::read(&args)?;
     let telemetry = windlass_server::telemetry::init(&settings.log, settings.log_json)?;
     let listener = TcpListener::bind(settings.bind).await.map_err(|error| {
-        Failure::error(format!("{} cannot be listened on: {error}", settings.bind))
+        Failure::error(format!("failed to listen on {}: {error}", settings.bind))
     })?;
     let engine = Engine::builder()
         .worker_name(worker_name())
         .version(env!("CARGO_PKG_VERSION"))
         .open(&settings.store)
         .await
-        .map_err(|error| not_opened(&settings.store, error))?;
+        .map_err(|error| open_failure(&settings.store, error))?;
     if settings.samples {
         samples::register(&engine)?;
     }
@@ -36,7 +36,7 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
     let options = options(&settings, &engine);
     let address = listener.local_addr()?;
     let shown = without_password(&settings.store);
-    note(&format!("windlass {} serves {shown}", env!("CARGO_PKG_VERSION")));
+    note(&format!("windlass {} serves the store {shown}", env!("CARGO_PKG_VERSION")));
     note(&format!("listening on http://{address}/api, {}", auth_text(&settings)));
     let serving = settings.http.serving(settings.drain);
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;
@@ -46,10 +46,10 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
 
 fn auth_text(settings: &Settings) -> &'static str {
     match &settings.auth {
-        AuthSettings::Off => "open to this machine",
+        AuthSettings::Off => "without authentication, loopback only",
         AuthSettings::Keys { admin_key: Some(_) } => "with API keys and the admin key",
         AuthSettings::Keys { admin_key: None } => {
-            "with API keys; the first one is made with WINDLASS_ADMIN_KEY set"
+            "with API keys; set WINDLASS_ADMIN_KEY to create the first one"
         }
         AuthSettings::Jwt(_) => "with JSON web tokens",
     }
@@ -63,13 +63,13 @@ fn options(settings: &Settings, engine: &Engine) -> Options {
     };
     let mut options = Options { auth, ..settings.http.options() };
     if let AuthSettings::Keys { admin_key: Some(key) } = &settings.auth {
-        let namespace = engine.options().namespace.clone();
+        let namespace = engine.admin().options().namespace.clone();
         options.authorize = Some(Arc::new(AdminKey::new(key, Caller::everything(namespace))));
     }
     options
 }
 
-/// The key with which the first keys are made.
+/// Authenticates the admin key, which can create the first API keys.
 struct AdminKey {
     digest: windlass::kernel::Sha256Digest,
     caller: Caller,
@@ -78,7 +78,7 @@ struct AdminKey {
 impl AdminKey {
     fn new(key: &str, caller: Caller) -> Self {
         let digest = windlass::kernel::Sha256Digest::of(key.as_bytes());
-        // Not nobody in particular: the ledger tells what was done with it, and with which.
+        // Gives the key an identity, so that the ledger records which admin key was used.
         let actor = Some(Actor::new("admin_key", &digest.to_string()));
         Self { digest, caller: Caller { actor, ..caller } }
     }
@@ -90,15 +90,14 @@ impl Authorize for AdminKey {
         request: &'a axum::http::request::Parts,
     ) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
         let token = request.headers.get("authorization").and_then(|value| value.to_str().ok());
-        let token = token.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| {
-            // As other keys are taken.
-            scheme.eq_ignore_ascii_case("bearer")
-        });
-        // Digests are compared, so that how far a guess agrees cannot be timed.
-        let is = token.is_some_and(|(_, token)| {
+        let token = token
+            .and_then(|text| text.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        // Comparing digests does not leak through timing how much of a guess is correct.
+        let matches = token.is_some_and(|(_, token)| {
             windlass::kernel::Sha256Digest::of(token.trim().as_bytes()) == self.digest
         });
-        Box::pin(std::future::ready(Ok(is.then(|| self.caller.clone()))))
+        Box::pin(std::future::ready(Ok(matches.then(|| self.caller.clone()))))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The commands that open a store themselves: info, doctor, verify, migrate, export and import.
+//! Commands that open a store directly: info, doctor, verify, migrate, export and import.
 
 mod doctor;
 mod info;
@@ -12,65 +12,69 @@ use windlass::{Address, Store};
 
 use crate::args::StoreArg;
 use crate::exit::{Exit, Failure};
+use crate::redact::without_password;
 use crate::settings::{Origin, Setting, read_store};
-use crate::shown::without_password;
 
 pub(super) use doctor::{doctor, migrate};
 pub(super) use info::info;
 pub(super) use transfer::{export, import};
 pub(super) use verify::verify;
 
-/// A store that was opened, and its address.
+/// An open store and its address.
 struct Opened {
     store: Arc<dyn Store>,
     address: String,
 }
 
 impl Opened {
-    /// The address as it may be shown.
-    fn shown(&self) -> String {
+    /// The address without passwords.
+    fn display(&self) -> String {
         without_password(&self.address)
     }
 }
 
-/// Opens a store to write to it. One that is missing is made, if somebody has named it: a command that
-/// was called in the wrong folder does not leave an empty store there.
+/// Opens a store for writing. Creates a missing store only if the user named it, so that a command
+/// in the wrong directory does not leave an empty store there.
 async fn open(arg: &StoreArg) -> Result<Opened, Failure> {
-    let Setting { value: address, origin, .. } = named(arg)?;
+    let Setting { value: address, origin, .. } = store_setting(arg)?;
     if origin == Origin::Default
         && let Ok(Address::Sqlite(path)) = address.parse()
         && !path.exists()
     {
-        let message = format!("no store is named, and there is none at {}", path.display());
+        let message = format!(
+            "no store is configured, and the default store {} does not exist",
+            path.display()
+        );
         return Err(Failure::usage(message)
-            .with_hint("name one with --store, WINDLASS_STORE or `store` in windlass.toml"));
+            .with_hint("set one with --store, WINDLASS_STORE or `store` in windlass.toml"));
     }
-    let opened = windlass::open_store(&address).await;
-    let store = opened.map_err(|error| not_opened(&address, error))?;
+    let opened = windlass::admin::open_store(&address).await;
+    let store = opened.map_err(|error| open_failure(&address, error))?;
     Ok(Opened { store, address })
 }
 
-/// Opens a store to look at it: nothing is made, migrated or changed.
-async fn look(arg: &StoreArg) -> Result<Opened, Failure> {
-    let address = named(arg)?.value;
-    let opened = windlass::inspect_store(&address).await;
-    let store = opened.map_err(|error| not_opened(&address, error))?;
+/// Opens a store for reading: does not create, migrate or change it.
+async fn open_read_only(arg: &StoreArg) -> Result<Opened, Failure> {
+    let address = store_setting(arg)?.value;
+    let opened = windlass::admin::inspect_store(&address).await;
+    let store = opened.map_err(|error| open_failure(&address, error))?;
     Ok(Opened { store, address })
 }
 
-fn named(arg: &StoreArg) -> Result<Setting, Failure> {
+fn store_setting(arg: &StoreArg) -> Result<Setting, Failure> {
     let setting = read_store(arg)?;
     match setting.value.as_str() {
         "memory:" => {
-            let message = "a store in memory is empty and gone at the end; name one that is kept";
+            let message =
+                "a memory store is always empty here; choose a SQLite or PostgreSQL store";
             Err(Failure::usage(message))
         }
         _ => Ok(setting),
     }
 }
 
-/// Why a store cannot be opened, with its address, unless its file is named anyway.
-pub(super) fn not_opened(address: &str, error: windlass::Error) -> Failure {
+/// Adds the address of the store to an error, unless the message already names the file.
+pub(super) fn open_failure(address: &str, error: windlass::Error) -> Failure {
     let failure = Failure::from(error);
     let file = match address.parse() {
         Ok(Address::Sqlite(path)) => path.display().to_string(),
@@ -80,12 +84,12 @@ pub(super) fn not_opened(address: &str, error: windlass::Error) -> Failure {
         return failure;
     }
     let shown = without_password(address);
-    let message = format!("the store {shown} cannot be opened: {}", failure.message);
+    let message = format!("failed to open the store {shown}: {}", failure.message);
     Failure { message, ..failure }
 }
 
-/// The keys of the runs that the command line names: WORKFLOW/ID is all generations of a run.
-async fn keys_of(
+/// Resolves runs to run keys. WORKFLOW/ID selects all generations of a run.
+async fn resolve_run_keys(
     store: &dyn Store,
     namespace: &str,
     names: &[String],
@@ -98,13 +102,13 @@ async fn keys_of(
             continue;
         }
         let Some((workflow, id)) = name.rsplit_once('/') else {
-            let message = format!("{name:?} does not name a run");
-            return Err(Failure::usage(message).with_hint("write WORKFLOW/ID, or a run key"));
+            let message = format!("{name:?} is not a run");
+            return Err(Failure::usage(message).with_hint("use WORKFLOW/ID or a run key"));
         };
         let (workflow, id) = (WorkflowName::new(workflow)?, RunId::composed(id)?);
         let found = generations(store, &namespace, &workflow, &id).await?;
         if found.is_empty() {
-            let message = format!("there is no run {name} in the namespace {namespace}");
+            let message = format!("run {name} does not exist in namespace {namespace}");
             return Err(Failure::new(Exit::NotFound, message));
         }
         keys.extend(found);

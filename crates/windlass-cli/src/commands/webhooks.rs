@@ -1,4 +1,4 @@
-//! `windlass webhooks`: endpoints that said that they are gone.
+//! `windlass webhooks`: disabled endpoints.
 
 use serde_json::json;
 
@@ -25,14 +25,14 @@ pub(super) async fn run(Api { client, out }: Api, command: WebhooksCommand) -> O
                 ]);
             }
             match table.is_empty() {
-                true => note("no endpoint is disabled"),
+                true => note("no disabled endpoints"),
                 false => table.print()?,
             }
         }
         WebhooksCommand::Enable { endpoint } => {
             let found = client.post(&["webhooks", "enable"], &json!({ "url": endpoint })).await?;
             match out.is_text() {
-                true => out.line(&format!("{endpoint} is sent to again"))?,
+                true => out.line(&format!("{endpoint} is enabled"))?,
                 false => out.value(&found)?,
             }
         }

@@ -1,4 +1,4 @@
-//! `windlass why`: the chain of what a run waits for, in plain words.
+//! `windlass why`: explains what a run waits for.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use super::Api;
 use super::runs::resolve;
 use crate::args::RunRef;
 use crate::exit::{Exit, Outcome};
-use crate::output::{cell, hanging, left, text};
+use crate::output::{cell, indent_continuation, text, time_until};
 
-/// What lies deeper is not moved further to the right: a terminal has an edge.
+/// The maximum indentation, so that deep chains fit the terminal.
 const DEPTH_SHOWN_MAX: u64 = 20;
 
 pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
@@ -21,20 +21,20 @@ pub(super) async fn run(Api { client, out }: Api, run: RunRef) -> Outcome {
     }
     let status = cell(&found, "status");
     let reasons: &[Value] = found["reasons"].as_array().map_or(&[], Vec::as_slice);
-    let moving = moving(&found, &status, reasons);
-    out.line(&format!("{} is {}: {moving}", out.bold(&run.to_string()), out.status(&status)))?;
-    // That it has ended is said by then.
+    let summary = progress_summary(&found, &status, reasons);
+    out.line(&format!("{} is {}: {summary}", out.bold(&run.to_string()), out.status(&status)))?;
+    // The first line already says that the run has ended.
     for reason in reasons.iter().filter(|reason| !is_end(reason)) {
-        // A run may wait for many things at once; only what a child waits for lies deeper.
+        // Reasons of the same depth are concurrent; those of a child are one level deeper.
         let depth = reason["depth"].as_u64().unwrap_or(0).min(DEPTH_SHOWN_MAX);
         let indent = "  ".repeat(usize::try_from(depth).unwrap_or(0));
-        let said = hanging(&reason_text(reason), indent.len() + 2);
-        out.line(&format!("{indent}- {said}"))?;
+        let text = indent_continuation(&reason_text(reason), indent.len() + 2);
+        out.line(&format!("{indent}- {text}"))?;
     }
     Ok(Exit::Ok)
 }
 
-/// What a run waits for first, in words.
+/// The text of the first reason.
 pub(super) fn first_reason(found: &Value) -> Option<String> {
     found["reasons"].as_array()?.first().map(reason_text)
 }
@@ -43,42 +43,42 @@ fn is_end(reason: &Value) -> bool {
     reason["code"] == "ended" && reason["depth"].as_u64().unwrap_or(0) == 0
 }
 
-fn moving(found: &Value, status: &str, reasons: &[Value]) -> &'static str {
+fn progress_summary(found: &Value, status: &str, reasons: &[Value]) -> &'static str {
     let any = |code: &str| reasons.iter().any(|reason| reason["code"] == code);
     if reasons.iter().any(is_end) {
         return match status {
-            "errored" => "it has ended; `windlass runs retry` carries it on",
+            "errored" => "it has ended; `windlass runs retry` retries it from the failed step",
             _ => "it has ended",
         };
     }
     if found["moving"] != true {
-        return "it does not go on by itself";
+        return "it needs an action to continue";
     }
-    // It would go on when the time for the event is over: that is not what anybody hopes for.
+    // The timeout of the wait would also wake the run, but the user wants to know about the event.
     if any("awaiting_event") {
-        return "it waits to be sent an event";
+        return "it waits for an event";
     }
     match status {
-        "active" if !any("starts_later") => "it is moving",
-        _ => "it goes on by itself",
+        "active" if !any("starts_later") => "it is running",
+        _ => "it continues by itself",
     }
 }
 
 fn reason_text(reason: &Value) -> String {
-    let mut said = match text(reason, "text") {
-        said if said.is_empty() => cell(reason, "code"),
-        said => said,
+    let mut text = match text(reason, "text") {
+        text if text.is_empty() => cell(reason, "code"),
+        text => text,
     };
-    // What is due already is about to be done.
-    let left = reason["until"].as_str().map(|until| left(until).unwrap_or("now".to_owned()));
+    // A due time that has passed means that the engine is about to act.
+    let left = reason["until"].as_str().map(|until| time_until(until).unwrap_or("now".to_owned()));
     match (left, reason["code"].as_str()) {
-        (Some(left), Some("blocked")) => said += &format!("; it is tried again {left}"),
-        (Some(left), _) => said += &format!(" ({left})"),
+        (Some(left), Some("blocked")) => text += &format!("; the next attempt is {left}"),
+        (Some(left), _) => text += &format!(" ({left})"),
         (None, _) => {}
     }
     let child = &reason["child"];
     if child.is_object() {
-        said += &format!(" [{}/{}]", cell(child, "workflow"), cell(child, "id"));
+        text += &format!(" [{}/{}]", cell(child, "workflow"), cell(child, "id"));
     }
-    said
+    text
 }

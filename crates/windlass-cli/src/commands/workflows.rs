@@ -1,4 +1,4 @@
-//! `windlass workflows`: which workflows there are.
+//! `windlass workflows`: lists workflows.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ async fn list(Api { client, out }: Api) -> Outcome {
     }
     let rows = found["workflows"].as_array().cloned().unwrap_or_default();
     let mut columns = vec!["WORKFLOW", "MODEL", "SERVED"];
-    columns.extend(COUNTED.iter().map(|(_, column)| column));
+    columns.extend(COUNTED_STATUSES.iter().map(|(_, column)| column));
     let mut table = out.table(&columns);
     for row in &rows {
         let served = match row["served"].as_bool() {
@@ -30,18 +30,18 @@ async fn list(Api { client, out }: Api) -> Outcome {
             None => String::new(),
         };
         let mut cells = vec![out.bold(&cell(row, "name")), cell(row, "model"), served];
-        cells.extend(COUNTED.iter().map(|(status, _)| count(&row["counts"][*status])));
+        cells.extend(COUNTED_STATUSES.iter().map(|(status, _)| count(&row["counts"][*status])));
         table.row(cells);
     }
     if table.is_empty() {
-        note("no workflows yet: a program registers them, or `windlass dev` brings samples");
+        note("no workflows; register one in a program, or run the samples of `windlass dev`");
         return Ok(Exit::Ok);
     }
     table.print()?;
     Ok(Exit::Ok)
 }
 
-const COUNTED: [(&str, &str); 6] = [
+const COUNTED_STATUSES: [(&str, &str); 6] = [
     ("active", "ACTIVE"),
     ("waiting", "WAITING"),
     ("paused", "PAUSED"),

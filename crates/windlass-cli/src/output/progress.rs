@@ -1,13 +1,13 @@
-//! A line on standard error that says what is being waited for, on a terminal only.
+//! A progress line on standard error, if that is a terminal.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::plain;
+use super::sanitize;
 
-/// A spinner; nothing at all where no terminal would show it.
+/// A spinner, or nothing if standard error is not a terminal.
 pub(crate) struct Progress(Option<ProgressBar>);
 
 impl Progress {
@@ -24,14 +24,14 @@ impl Progress {
         Self(Some(bar))
     }
 
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn set_message(&self, text: &str) {
         if let Some(bar) = &self.0 {
             bar.set_message(one_line(text));
         }
     }
 
-    /// Does what writes lines of its own, which the line of progress would be in the middle of.
-    pub(crate) fn apart(&self, write: impl FnOnce()) {
+    /// Hides the progress line while `write` prints.
+    pub(crate) fn suspend(&self, write: impl FnOnce()) {
         match &self.0 {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -48,5 +48,5 @@ impl Drop for Progress {
 }
 
 fn one_line(text: &str) -> String {
-    plain(text).replace(['\n', '\t'], " ")
+    sanitize(text).replace(['\n', '\t'], " ")
 }

@@ -1,4 +1,4 @@
-//! Tables without lines: one line a row, as wide as the terminal on one, as wide as they are in a pipe.
+//! Tables without borders: fitted to the width of a terminal, unlimited in a pipe.
 
 use std::io::IsTerminal as _;
 
@@ -7,16 +7,16 @@ use console::{Term, measure_text_width, pad_str, truncate_str};
 use super::Out;
 use crate::exit::Failure;
 
-/// What stands between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// Columns that a terminal without room for them goes without, in this order.
-const LEFT_OUT: [&str; 2] = ["UPDATED", "CREATED"];
-/// Columns that are never cut: what stands in them is copied into the next command.
-const WHOLE: [&str; 2] = ["RUN", "STATUS"];
-/// A cell is not cut to less than this.
-const CUT_MIN: usize = 8;
+/// Columns that a narrow terminal omits, in this order.
+const OMITTED: [&str; 2] = ["UPDATED", "CREATED"];
+/// Columns that are never truncated: users copy their values into other commands.
+const NEVER_TRUNCATED: [&str; 2] = ["RUN", "STATUS"];
+/// The minimum width of a truncated cell.
+const TRUNCATED_WIDTH_MIN: usize = 8;
 
-/// A table in the making. Columns in which every cell is empty are left out.
+/// A table builder. Columns with only empty cells are omitted.
 pub(crate) struct Table {
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -29,7 +29,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        // A row is a line: what has several is told in full by other commands.
+        // One row is one line; other commands show the full text.
         let one_line = |cell: String| cell.trim_end().replace(['\n', '\t'], " ");
         let mut cells: Vec<String> = cells.into_iter().map(one_line).collect();
         cells.resize(self.columns.len(), String::new());
@@ -52,17 +52,18 @@ impl Table {
         let used = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
         let all = (0..self.columns.len()).filter(used);
         let mut shown: Vec<(usize, usize)> = all.map(|at| (at, self.width_of(at))).collect();
-        for name in LEFT_OUT {
+        for name in OMITTED {
             if total(&shown) > width_max {
                 shown.retain(|(at, _)| self.columns[*at] != name);
             }
         }
         while total(&shown) > width_max {
-            let can_be_cut = |(at, width): &&mut (usize, usize)| {
-                *width > CUT_MIN && !WHOLE.contains(&self.columns[*at])
+            let can_shrink = |(at, width): &&mut (usize, usize)| {
+                *width > TRUNCATED_WIDTH_MIN && !NEVER_TRUNCATED.contains(&self.columns[*at])
             };
-            // The widest first. Where nothing is left to cut, the terminal breaks the lines.
-            let widest = shown.iter_mut().filter(can_be_cut).max_by_key(|(_, width)| *width);
+            // Shrinks the widest column first. If no column can shrink, the terminal wraps the
+            // lines.
+            let widest = shown.iter_mut().filter(can_shrink).max_by_key(|(_, width)| *width);
             match widest {
                 Some((_, width)) => *width -= 1,
                 None => break,
@@ -97,7 +98,7 @@ mod tests {
     use crate::args::Format;
 
     #[test]
-    fn what_has_no_room_is_left_out_or_cut_and_never_broken() {
+    fn narrow_tables_omit_or_truncate_columns() {
         let mut table = Table::new(
             &["RUN", "STATUS", "CREATED", "UPDATED", "LABELS", "ERROR"],
             Out::new(Format::Text),

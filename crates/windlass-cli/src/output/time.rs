@@ -1,40 +1,37 @@
-//! Times as people say them: "3 minutes ago", "in 2 hours".
+//! Formats times relative to now ("3 min ago", "in 2 h") or as a clock time.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::plain_line;
+use super::sanitize_line;
 
-/// This machine's clock.
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// Reads an RFC 3339 time.
 pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// A time of the API relative to now; as it came if it is none.
+/// Formats an API time relative to now. Returns other text unchanged.
 pub(crate) fn ago(text: &str) -> String {
     match parse(text) {
         Some(time) => relative(time, now()),
-        None => plain_line(text),
+        None => sanitize_line(text),
     }
 }
 
-/// How long until a time of the API; none if it is over, or no time.
-pub(crate) fn left(text: &str) -> Option<String> {
+/// The remaining time until an API time; `None` if it has passed or is not a time.
+pub(crate) fn time_until(text: &str) -> Option<String> {
     let (time, now) = (parse(text)?, now());
     (time > now).then(|| relative(time, now))
 }
 
-/// The time of day, with the date if it is another than today's, for lines that come one after the
-/// other. In UTC, as the API has every time, in whole sentences too.
+/// Formats an API time in UTC as a time of day, with the date if it is not today.
 pub(crate) fn clock(text: &str) -> String {
     match parse(text) {
         Some(time) => stamp(time, now()),
-        None => plain_line(text),
+        None => sanitize_line(text),
     }
 }
 
@@ -47,7 +44,7 @@ fn stamp(time: Timestamp, now: Timestamp) -> String {
 fn relative(time: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - time.as_second();
     let (amount, past) = (seconds.unsigned_abs(), seconds >= 0);
-    // To the nearest: a day less a second is not 23 hours.
+    // Rounds to the nearest unit: 24 hours minus one second is "24 h", not "23 h".
     let of = |unit: u64| (amount + unit / 2) / unit;
     let text = match amount {
         0..=1 => return "now".to_owned(),
@@ -64,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_relative_to_now() {
+    fn times_are_relative_to_now() {
         let now = Timestamp::from_second(10_000_000).unwrap();
         for (seconds, expect) in [
             (0, "now"),
@@ -82,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_its_date_unless_that_is_today() {
+    fn the_date_is_omitted_if_it_is_today() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let now = at("2026-03-02T00:30:00Z");
         assert_eq!(stamp(at("2026-03-02T00:29:59.5Z"), now), "00:29:59.500Z");

@@ -1,30 +1,30 @@
-//! Who may call: the mode, what tokens must look like, and the key with which the first keys are made.
+//! Authentication settings: the mode, JWT requirements, and the admin key.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use windlass_server::auth::{Algorithm, Jwt, JwtKey};
 
-use super::{Setting, wrong};
+use super::{Setting, invalid};
 use crate::exit::Failure;
 
-/// An admin key that could be guessed is refused.
+/// Shorter admin keys are rejected because they can be guessed.
 const ADMIN_KEY_CHARS_MIN: usize = 32;
 
-/// How callers prove who they are.
+/// How callers authenticate.
 #[derive(Clone)]
 pub(crate) enum AuthSettings {
-    /// Not at all: only this machine may call.
+    /// No authentication; only for loopback addresses.
     Off,
-    /// By API keys, and by this one that is not in the store.
+    /// API keys in the store, and an optional admin key.
     Keys { admin_key: Option<String> },
-    /// By tokens.
+    /// JSON web tokens.
     Jwt(Jwt),
 }
 
 impl AuthSettings {
-    /// The mode as it is written.
-    pub(crate) fn word(&self) -> &'static str {
+    /// The name of the mode in the settings.
+    pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Keys { .. } => "keys",
@@ -33,25 +33,25 @@ impl AuthSettings {
     }
 
     pub(super) fn read<'a>(
-        of: impl Fn(&str) -> &'a Setting,
+        get: impl Fn(&str) -> &'a Setting,
         bind: SocketAddr,
     ) -> Result<Self, Failure> {
-        let (mode, admin_key) = (of("auth"), of("admin_key"));
+        let (mode, admin_key) = (get("auth"), get("admin_key"));
         let loopback = bind.ip().is_loopback();
         let auth = match mode.value.as_str() {
             "" | "off" if loopback => Self::Off,
             "" | "keys" => Self::Keys { admin_key: admin(admin_key)? },
-            "jwt" => Self::Jwt(jwt(&of)?),
-            // Without credentials only this machine may call.
+            "jwt" => Self::Jwt(jwt(&get)?),
             "off" => {
-                let why = format!("everybody who reaches {bind} could do everything");
-                return Err(wrong(mode, &why)
+                let why =
+                    format!("without authentication, anyone who can reach {bind} has full access");
+                return Err(invalid(mode, &why)
                     .with_hint("listen on 127.0.0.1, or use --auth keys or --auth jwt"));
             }
-            _ => return Err(wrong(mode, "use off, keys or jwt")),
+            _ => return Err(invalid(mode, "expected off, keys or jwt")),
         };
         if !admin_key.value.is_empty() && !matches!(auth, Self::Keys { .. }) {
-            return Err(wrong(admin_key, "auth is not keys, so it would be ignored"));
+            return Err(invalid(admin_key, "admin_key needs auth = keys"));
         }
         Ok(auth)
     }
@@ -62,30 +62,30 @@ fn admin(setting: &Setting) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     if setting.value.chars().count() < ADMIN_KEY_CHARS_MIN {
-        let why = format!("it has less than {ADMIN_KEY_CHARS_MIN} characters");
-        return Err(wrong(setting, &why).with_hint("make one with: openssl rand -hex 32"));
+        let why = format!("the key is shorter than {ADMIN_KEY_CHARS_MIN} characters");
+        return Err(invalid(setting, &why).with_hint("generate one with: openssl rand -hex 32"));
     }
     Ok(Some(setting.value.clone()))
 }
 
-fn jwt<'a>(of: &impl Fn(&str) -> &'a Setting) -> Result<Jwt, Failure> {
-    let needed = |name: &str| match of(name) {
+fn jwt<'a>(get: &impl Fn(&str) -> &'a Setting) -> Result<Jwt, Failure> {
+    let needed = |name: &str| match get(name) {
         setting if setting.value.is_empty() => {
-            let message = format!("auth is jwt and {name} is not set: any token would do");
+            let message = format!("auth = jwt needs the setting {name}");
             Err(Failure::usage(message))
         }
         setting => Ok(setting),
     };
     let (issuer, audience) = (needed("jwt_issuer")?, needed("jwt_audience")?);
-    let (file, name) = (needed("jwt_key")?, of("jwt_algorithm"));
-    let claim = of("jwt_namespace_claim");
+    let (file, name) = (needed("jwt_key")?, get("jwt_algorithm"));
+    let claim = get("jwt_namespace_claim");
     if claim.value.is_empty() {
-        return Err(wrong(claim, "name a claim"));
+        return Err(invalid(claim, "the name of the claim is empty"));
     }
     let bytes = std::fs::read(Path::new(&file.value))
-        .map_err(|error| wrong(file, &format!("the key cannot be read: {error}")))?;
+        .map_err(|error| invalid(file, &format!("failed to read the key: {error}")))?;
     let algorithm: Algorithm =
-        name.value.parse().map_err(|_| wrong(name, "there is no such algorithm of tokens"))?;
+        name.value.parse().map_err(|_| invalid(name, "unknown JWT algorithm"))?;
     let key = match algorithm {
         Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => {
             JwtKey::from_secret(algorithm, bytes.trim_ascii())
@@ -93,7 +93,7 @@ fn jwt<'a>(of: &impl Fn(&str) -> &'a Setting) -> Result<Jwt, Failure> {
         _ => JwtKey::from_pem(algorithm, &bytes),
     };
     let key = key.map_err(|error| {
-        wrong(file, &format!("it is not a key for {}: {}", name.value, error.message()))
+        invalid(file, &format!("not a valid key for {}: {}", name.value, error.message()))
     })?;
     let jwt = Jwt::new(&issuer.value, &audience.value).key(None, key);
     Ok(jwt.namespace_claim(&claim.value))

@@ -1,14 +1,15 @@
-//! The settings of the HTTP server: what it answers, and its limits.
+//! Settings of the HTTP server.
 
 use std::time::Duration;
 
 use windlass_server::{Options, ServeOptions};
 
-use super::{Setting, word, wrong};
+use super::{Setting, invalid, parse_choice};
 use crate::args::duration;
 use crate::exit::Failure;
 
-/// Every setting of the HTTP server with its default. All but the grace are those of the library.
+/// Every setting of the HTTP server with its default. All except `ready_grace` equal the defaults
+/// of the library.
 pub(super) const KNOWN: [(&str, &str); 16] = [
     ("tick", "false"),
     ("metrics_open", "false"),
@@ -28,7 +29,7 @@ pub(super) const KNOWN: [(&str, &str); 16] = [
     ("ready_grace", "2 seconds"),
 ];
 
-/// What the HTTP server answers, and its limits.
+/// Options and limits of the HTTP server.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpSettings {
     tick: bool,
@@ -50,24 +51,26 @@ pub(crate) struct HttpSettings {
 }
 
 impl HttpSettings {
-    pub(super) fn read<'a>(of: impl Fn(&str) -> &'a Setting) -> Result<Self, Failure> {
-        let is = |name: &str| word(of(name), &[("false", false), ("true", true)]);
+    pub(super) fn read<'a>(get: impl Fn(&str) -> &'a Setting) -> Result<Self, Failure> {
+        let flag = |name: &str| parse_choice(get(name), &[("false", false), ("true", true)]);
         let count = |name: &str| {
-            let setting = of(name);
+            let setting = get(name);
             let count = setting.value.replace('_', "").parse::<usize>().ok();
-            count.filter(|count| *count > 0).ok_or_else(|| wrong(setting, "write a number above 0"))
+            count
+                .filter(|count| *count > 0)
+                .ok_or_else(|| invalid(setting, "write a number above 0"))
         };
-        let time = |name: &str| {
-            let setting = of(name);
-            duration(&setting.value).map_err(|why| wrong(setting, &why))
+        let duration_of = |name: &str| {
+            let setting = get(name);
+            duration(&setting.value).map_err(|why| invalid(setting, &why))
         };
-        let some_time = |name: &str| match time(name)? {
-            Duration::ZERO => Err(wrong(of(name), "nothing could be done in no time")),
-            time => Ok(time),
+        let positive_duration = |name: &str| match duration_of(name)? {
+            Duration::ZERO => Err(invalid(get(name), "expected a duration above 0")),
+            duration => Ok(duration),
         };
         Ok(Self {
-            tick: is("tick")?,
-            metrics_open: is("metrics_open")?,
+            tick: flag("tick")?,
+            metrics_open: flag("metrics_open")?,
             body_bytes_max: count("body_bytes_max")?,
             batch_bytes_max: count("batch_bytes_max")?,
             batch_runs_max: count("batch_runs_max")?,
@@ -76,16 +79,16 @@ impl HttpSettings {
             requests_max: count("requests_max")?,
             waits_max: count("waits_max")?,
             streams_max: count("streams_max")?,
-            request_timeout: some_time("request_timeout")?,
-            wait_max: some_time("wait_max")?,
-            idle_timeout: some_time("idle_timeout")?,
-            write_timeout: some_time("write_timeout")?,
-            recheck_every: some_time("recheck_every")?,
-            ready_grace: time("ready_grace")?,
+            request_timeout: positive_duration("request_timeout")?,
+            wait_max: positive_duration("wait_max")?,
+            idle_timeout: positive_duration("idle_timeout")?,
+            write_timeout: positive_duration("write_timeout")?,
+            recheck_every: positive_duration("recheck_every")?,
+            ready_grace: duration_of("ready_grace")?,
         })
     }
 
-    /// How the API behaves. Who may call is not said here.
+    /// Converts to API options, except authentication.
     pub(crate) fn options(&self) -> Options {
         Options {
             tick: self.tick,
@@ -103,7 +106,7 @@ impl HttpSettings {
         }
     }
 
-    /// How connections are treated, and how long requests may take to end.
+    /// Converts to connection options.
     pub(crate) fn serving(&self, drain: Duration) -> ServeOptions {
         ServeOptions {
             connections_max: self.connections_max,
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_library() {
+    fn defaults_equal_those_of_the_library() {
         let settings = read(&[]).unwrap();
         let (options, library) = (settings.options(), Options::default());
         assert_eq!((options.tick, options.metrics_open), (library.tick, library.metrics_open));

@@ -1,4 +1,4 @@
-//! The tables of the config file: relays whose steps run elsewhere, and webhooks.
+//! The tables of the config file: relays and webhooks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
 
 use crate::exit::Failure;
 
-/// A relay whose steps are run by a URL.
+/// A relay whose steps are executed over HTTP.
 #[derive(Clone, Debug)]
 pub(crate) struct RelaySettings {
     pub(crate) name: String,
@@ -19,14 +19,14 @@ pub(crate) struct RelaySettings {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) timeout: Duration,
     pub(crate) max_attempts: Option<u32>,
-    /// The delay before a second attempt, and the most to which doubling it may lead.
+    /// The delay before the second attempt, and the maximum delay.
     pub(crate) backoff: (Duration, Duration),
     pub(crate) concurrency: Option<usize>,
     pub(crate) policy: Policy,
 }
 
 impl RelaySettings {
-    /// Who asks the URL for each step.
+    /// Creates the runner that sends each step to the URL.
     pub(crate) fn runner(&self) -> Result<HttpRunner, windlass::Error> {
         HttpRunner::new(HttpRunnerOptions {
             timeout: self.timeout,
@@ -36,7 +36,7 @@ impl RelaySettings {
     }
 }
 
-/// What the tables say.
+/// The parsed tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) relays: Vec<RelaySettings>,
@@ -75,42 +75,42 @@ struct WebhooksTable {
     allow: Vec<String>,
 }
 
-/// One text or several; the first is the newest.
+/// One or several secrets; the first is the newest.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts")]
+#[serde(untagged, expecting = "a string or a list of strings")]
 enum Texts {
     One(String),
     Many(Vec<String>),
 }
 
 impl Tables {
-    /// Reads one table of a config file. `env` tells the variables that secrets name.
+    /// Parses one table. `env` looks up variables that secrets refer to.
     pub(super) fn read(
         &mut self,
         name: &str,
         value: toml::Value,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(), Failure> {
-        let wrong = |error: toml::de::Error| Failure::usage(format!("[{name}]: {error}"));
+        let invalid = |error: toml::de::Error| Failure::usage(format!("[{name}]: {error}"));
         if name == "relays" {
-            let tables: Vec<RelayTable> = value.try_into().map_err(wrong)?;
+            let tables: Vec<RelayTable> = value.try_into().map_err(invalid)?;
             for table in tables {
                 self.add(relay(table, env)?)?;
             }
         } else {
-            self.webhooks = webhooks(value.try_into().map_err(wrong)?, env)?;
+            self.webhooks = webhooks(value.try_into().map_err(invalid)?, env)?;
         }
         Ok(())
     }
 
-    /// Adds a relay of another name than those that are there.
+    /// Adds a relay. Its name must be unique.
     pub(crate) fn add(&mut self, relay: RelaySettings) -> Result<(), Failure> {
         if self.relays.iter().any(|known| known.name == relay.name) {
-            return Err(Failure::usage(format!("there are two relays named {:?}", relay.name)));
+            return Err(Failure::usage(format!("duplicate relay {:?}", relay.name)));
         }
         let named = WorkflowName::new(&*relay.name).map(drop);
         named.and_then(|()| relay.runner().map(drop)).map_err(|error| {
-            Failure::usage(format!("the relay {:?} cannot be served: {error}", relay.name))
+            Failure::usage(format!("failed to configure relay {:?}: {error}", relay.name))
         })?;
         self.relays.push(relay);
         Ok(())
@@ -122,18 +122,18 @@ fn relay(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<RelaySettings, Failure> {
     let name = table.name;
-    let wrong = |why: &str| Failure::usage(format!("the relay {name:?}: {why}"));
+    let invalid = |why: &str| Failure::usage(format!("relay {name:?}: {why}"));
     if table.max_attempts == Some(0) || table.concurrency == Some(0) {
-        return Err(wrong("max_attempts and concurrency are at least 1"));
+        return Err(invalid("max_attempts and concurrency must be at least 1"));
     }
-    // Whoever writes the file decides that this one URL may be plain.
+    // A URL in the config file is trusted: it may use plain HTTP.
     let plain_http = table.url.starts_with("http://");
-    let policy = Policy { plain_http, allow: ranges(&table.allow, &wrong)?, ..Policy::default() };
+    let policy = Policy { plain_http, allow: ranges(&table.allow, &invalid)?, ..Policy::default() };
     Ok(RelaySettings {
-        secrets: secrets(table.secret, env, &wrong)?,
-        timeout: duration("timeout", table.timeout, RELAY_TIMEOUT, &wrong)?,
+        secrets: secrets(table.secret, env, &invalid)?,
+        timeout: duration("timeout", table.timeout, RELAY_TIMEOUT, &invalid)?,
         max_attempts: table.max_attempts,
-        backoff: backoff(table.backoff, table.backoff_max, &wrong)?,
+        backoff: backoff(table.backoff, table.backoff_max, &invalid)?,
         concurrency: table.concurrency,
         policy,
         url: table.url,
@@ -141,28 +141,28 @@ fn relay(
     })
 }
 
-// The most is at least the first delay, also where the file says only one of them.
+// The default maximum is raised to the delay if only the delay is configured.
 fn backoff(
     delay: Option<String>,
     max: Option<String>,
-    wrong: Wrong<'_>,
+    invalid: InvalidFn<'_>,
 ) -> Result<(Duration, Duration), Failure> {
     let (given, (first, most)) = (max.is_some(), BACKOFF);
-    let delay = duration("backoff", delay, first, wrong)?;
-    let max = duration("backoff_max", max, most.max(delay), wrong)?;
+    let delay = duration("backoff", delay, first, invalid)?;
+    let max = duration("backoff_max", max, most.max(delay), invalid)?;
     match given && max < delay {
-        true => Err(wrong("backoff_max is less than backoff")),
+        true => Err(invalid("backoff_max is less than backoff")),
         false => Ok((delay, max)),
     }
 }
 
-/// A relay of the command line, beside this process on the same machine.
+/// Parses `--relay NAME=URL`. The URL must be on this machine.
 pub(crate) fn local_relay(text: &str, secret: Option<&str>) -> Result<RelaySettings, Failure> {
     let (name, url) = text
         .split_once('=')
         .ok_or_else(|| Failure::usage(format!("--relay {text:?} is not NAME=URL")))?;
     let secret = secret.ok_or_else(|| {
-        Failure::usage("--relay needs the secret that signs its requests")
+        Failure::usage("--relay needs a secret to sign its requests")
             .with_hint("export WINDLASS_RELAY_SECRET=whsec_$(openssl rand -base64 32)")
     })?;
     let loopback = ["127.0.0.0/8", "::1"].iter().map(|range| range.parse());
@@ -183,58 +183,58 @@ fn webhooks(
     table: WebhooksTable,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<WebhookOptions, Failure> {
-    let wrong = |why: &str| Failure::usage(format!("[webhooks]: {why}"));
+    let invalid = |why: &str| Failure::usage(format!("[webhooks]: {why}"));
     let mut sets = table.secrets;
     if let Some(secret) = table.secret
         && sets.insert(DEFAULT_SECRETS.to_owned(), secret).is_some()
     {
-        return Err(wrong("secret and secrets.default are the same; write one of them"));
+        return Err(invalid("secret and secrets.default are the same setting; remove one"));
     }
     let mut known = BTreeMap::new();
     for (name, texts) in sets {
-        known.insert(name, secrets(texts, env, &wrong)?);
+        known.insert(name, secrets(texts, env, &invalid)?);
     }
     let defaults = WebhookOptions::default();
     Ok(WebhookOptions {
         policy: Policy {
             plain_http: table.plain_http,
             ports: table.ports,
-            allow: ranges(&table.allow, &wrong)?,
+            allow: ranges(&table.allow, &invalid)?,
             ..defaults.policy
         },
         secrets: known,
-        timeout: duration("timeout", table.timeout, defaults.timeout, &wrong)?,
+        timeout: duration("timeout", table.timeout, defaults.timeout, &invalid)?,
     })
 }
 
-type Wrong<'a> = &'a dyn Fn(&str) -> Failure;
+type InvalidFn<'a> = &'a dyn Fn(&str) -> Failure;
 
-// A secret is a text, or the variable that holds it: `env:NAME`.
+// A secret is given literally, or as `env:NAME`.
 fn secrets(
     texts: Texts,
     env: &dyn Fn(&str) -> Option<String>,
-    wrong: Wrong<'_>,
+    invalid: InvalidFn<'_>,
 ) -> Result<Vec<Secret>, Failure> {
     let texts = match texts {
         Texts::One(text) => vec![text],
         Texts::Many(texts) => texts,
     };
     if texts.is_empty() {
-        return Err(wrong("secret is an empty list"));
+        return Err(invalid("secret is an empty list"));
     }
     let read = |text: String| {
         let text = match text.strip_prefix("env:") {
             None => text,
-            Some(name) => env(name).ok_or_else(|| wrong(&format!("{name} is not set")))?,
+            Some(name) => env(name).ok_or_else(|| invalid(&format!("{name} is not set")))?,
         };
-        text.parse().map_err(|error: windlass::Error| wrong(&error.to_string()))
+        text.parse().map_err(|error: windlass::Error| invalid(&error.to_string()))
     };
     texts.into_iter().map(read).collect()
 }
 
-fn ranges(texts: &[String], wrong: Wrong<'_>) -> Result<Vec<Cidr>, Failure> {
+fn ranges(texts: &[String], invalid: InvalidFn<'_>) -> Result<Vec<Cidr>, Failure> {
     let read = |text: &String| {
-        text.parse().map_err(|error: windlass::Error| wrong(&format!("allow: {error}")))
+        text.parse().map_err(|error: windlass::Error| invalid(&format!("allow: {error}")))
     };
     texts.iter().map(read).collect()
 }
@@ -243,10 +243,10 @@ fn duration(
     what: &str,
     text: Option<String>,
     default: Duration,
-    wrong: Wrong<'_>,
+    invalid: InvalidFn<'_>,
 ) -> Result<Duration, Failure> {
     let Some(text) = text else { return Ok(default) };
-    crate::args::duration(&text).map_err(|why| wrong(&format!("{what}: {why}")))
+    crate::args::duration(&text).map_err(|why| invalid(&format!("{what}: {why}")))
 }
 
 #[cfg(test)]
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_setting() {
         let relay =
             |rest: &str| format!("[[relays]]\nname = \"r\"\nurl = \"https://e.example/\"\n{rest}");
         for (text, expect) in [
@@ -315,12 +315,12 @@ mod tests {
             (relay("secret = []"), "empty list"),
             (relay("secret = \"env:RELAY\"\nallow = [\"10.1.1.1/8\"]"), "10.1.1.1/8"),
             (relay("secret = \"env:RELAY\"\nretries = 3"), "retries"),
-            (relay("secret = \"env:RELAY\"\nmax_attempts = 0"), "at least 1"),
+            (relay("secret = \"env:RELAY\"\nmax_attempts = 0"), "must be at least 1"),
             (relay("secret = \"env:RELAY\"\ntimeout = \"soon\""), "timeout"),
             (relay("secret = \"env:RELAY\"\nbackoff = \"soon\""), "backoff: "),
             (relay("secret = \"env:RELAY\"\nbackoff = \"5\""), "write 5s or 5ms"),
             (relay("secret = \"env:RELAY\"\nbackoff_max = \"1 ms\""), "less than backoff"),
-            (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "two relays"),
+            (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "duplicate relay"),
             ("[webhooks]\nport = [1]".to_owned(), "port"),
         ] {
             let failure = read(&text).unwrap_err();

@@ -9,11 +9,11 @@ use windlass::machines::{
 };
 use windlass::outbound::Policy;
 use windlass::webhooks::{WEBHOOK_EFFECT, Webhook, WebhookOptions, Webhooks};
-use windlass::{BoxError, Engine, RetryPolicy, TaskContext};
+use windlass::{AnyError, Engine, RetryPolicy, TaskContext};
 
-use crate::support::{Server, postgres, sqlite_in, until};
+use crate::support::{Server, postgres, sqlite_in, wait_until};
 
-/// Calls an activity that nobody serves, or one that fails behind a breaker.
+/// Calls an activity that has no worker, or one that fails behind a circuit breaker.
 struct Caller(String);
 
 impl Workflow for Caller {
@@ -47,7 +47,7 @@ impl Workflow for Caller {
     }
 }
 
-/// Says to whoever asks that it is gone.
+/// Starts an HTTP server that answers 410 Gone. Returns its URL.
 async fn gone() -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -63,7 +63,7 @@ async fn gone() -> String {
     url
 }
 
-/// Has a webhook sent to an endpoint that is gone. Gives the endpoint.
+/// Sends a webhook to an endpoint that answers 410 Gone, which disables it. Returns its URL.
 async fn disable(engine: &Engine) -> String {
     let url = gone().await;
     let secret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".parse().unwrap();
@@ -80,34 +80,35 @@ async fn disable(engine: &Engine) -> String {
     webhooks.serve(engine).unwrap();
     let webhook = Webhook::new(url.as_str(), "a", &1).unwrap();
     let input = serde_json::value::to_raw_value(&webhook).unwrap();
-    let task = engine.effect(WEBHOOK_EFFECT, None, input, RetryPolicy::none()).unwrap();
+    let task = engine.core().effect(WEBHOOK_EFFECT, None, input, RetryPolicy::none()).unwrap();
     let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
-    assert!(engine.store().commit(vec![commit]).await[0].is_ok());
+    assert!(engine.admin().store().commit(vec![commit]).await[0].is_ok());
     while webhooks.disabled(engine.namespace()).await.unwrap().is_empty()
-        || engine.dead_letters(None, None, 1).await.unwrap().is_empty()
+        || engine.admin().dead_letters(None, None, 1).await.unwrap().is_empty()
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    for letter in engine.dead_letters(None, None, 10).await.unwrap() {
-        engine.delete_dead_letters(vec![letter.task_id]).await.unwrap();
+    for letter in engine.admin().dead_letters(None, None, 10).await.unwrap() {
+        engine.admin().delete_dead_letters(vec![letter.task_id]).await.unwrap();
     }
     url
 }
 
-/// Leaves a dead letter, an open breaker, a task that waits and a disabled endpoint in a store. Gives the
-/// endpoint.
+/// Adds a dead letter, an open breaker, a pending task and a disabled endpoint to a store. Returns
+/// the endpoint.
 fn fill(store: &str) -> String {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let engine = Engine::open(store).await.unwrap();
         let url = disable(&engine).await;
         let callers = engine.machine::<Caller>().unwrap();
-        let fail = async |_: TaskContext, _: Value| Err::<Value, BoxError>("out of order".into());
+        let fail =
+            async |_: TaskContext, _: Value| Err::<Value, AnyError>(AnyError::msg("out of order"));
         engine.activity("dial", fail).unwrap();
         let run = callers.start("dial".into()).id("c-1").await.unwrap();
         run.result().await.unwrap_err();
         let waits = callers.start("nobody".into()).id("c-2").await.unwrap();
-        while engine.store().health().await.unwrap().tasks.ready.count == 0 {
+        while engine.admin().store().health().await.unwrap().tasks.ready.count == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         drop(waits);
@@ -116,88 +117,91 @@ fn fill(store: &str) -> String {
     })
 }
 
-fn looked_after(store: &str) {
+fn check_admin_commands(store: &str) {
     let endpoint = fill(store);
     let server = Server::start(store);
-    let json = |args: &[&str]| server.say(&[args, &["-o", "json"]].concat()).expect(0).json();
+    let json = |args: &[&str]| server.run(&[args, &["-o", "json"]].concat()).expect(0).json();
 
     let health = json(&["health"]);
     assert_eq!((&health["status"], &health["dlq_size"]), (&json!("degraded"), &json!(1)));
-    let said = server.say(&["health"]).expect(0);
-    assert!(said.out.contains("degraded") && said.out.contains("activity:dial"), "{said:?}");
+    let output = server.run(&["health"]).expect(0);
+    assert!(
+        output.stdout.contains("degraded") && output.stdout.contains("activity:dial"),
+        "{output:?}"
+    );
 
     let tasks = json(&["tasks", "list", "--state", "pending"]);
     assert_eq!(
         (&tasks["total"], &tasks["tasks"][0]["activity_type"]),
         (&json!(1), &json!("nobody"))
     );
-    assert!(server.say(&["tasks", "list"]).expect(0).out.contains("nobody"));
-    let said = server.say(&["tasks", "list", "--type", "other"]).expect(0);
-    assert!(said.out.is_empty() && said.err.contains("no tasks"), "{said:?}");
-    server.say(&["tasks", "list", "--state", "dead"]).expect(2);
+    assert!(server.run(&["tasks", "list"]).expect(0).stdout.contains("nobody"));
+    let output = server.run(&["tasks", "list", "--type", "other"]).expect(0);
+    assert!(output.stdout.is_empty() && output.stderr.contains("no tasks"), "{output:?}");
+    server.run(&["tasks", "list", "--state", "dead"]).expect(2);
     let stats = json(&["tasks", "stats"]);
     assert_eq!(stats["by_activity_type"]["dial"]["failed_last_hour"], 1, "{stats}");
-    let said = server.say(&["tasks", "stats"]).expect(0);
-    assert!(said.out.contains("dial") && said.out.contains("P99 MS"), "{said:?}");
+    let output = server.run(&["tasks", "stats"]).expect(0);
+    assert!(output.stdout.contains("dial") && output.stdout.contains("P99 MS"), "{output:?}");
 
     let breakers = json(&["breakers", "list"]);
     assert_eq!(breakers["circuit_breakers"][0]["state"], "open");
-    assert!(server.say(&["breakers", "list"]).expect(0).out.contains("activity:dial"));
-    let said = server.say(&["breakers", "reset", "activity:dial"]).expect(0);
-    assert_eq!(said.out.trim(), "activity:dial is closed");
-    server.say(&["breakers", "reset", "none"]).expect(3);
+    assert!(server.run(&["breakers", "list"]).expect(0).stdout.contains("activity:dial"));
+    let output = server.run(&["breakers", "reset", "activity:dial"]).expect(0);
+    assert_eq!(output.stdout.trim(), "activity:dial is closed");
+    server.run(&["breakers", "reset", "none"]).expect(3);
 
     let letters = json(&["dlq", "list"]);
     let id = letters["entries"][0]["id"].as_str().unwrap().to_owned();
-    let said = server.say(&["dlq", "list", "--type", "dial"]).expect(0);
-    assert!(said.out.contains(&id) && said.out.contains("out of order"), "{said:?}");
-    let lines = server.say(&["dlq", "list", "-o", "jsonl"]).expect(0).out;
+    let output = server.run(&["dlq", "list", "--type", "dial"]).expect(0);
+    assert!(output.stdout.contains(&id) && output.stdout.contains("out of order"), "{output:?}");
+    let lines = server.run(&["dlq", "list", "-o", "jsonl"]).expect(0).stdout;
     assert_eq!(lines.lines().count(), 1, "{lines}");
-    let said = server.say(&["dlq", "requeue", &id]).expect(0);
-    assert!(said.out.contains("its run goes on as"), "{said:?}");
-    server.say(&["dlq", "requeue", &id]).expect(1);
-    let said = server.say(&["dlq", "purge", "--older-than", "1 hour"]).expect(0);
-    assert_eq!(said.out.trim(), "0 dead letters are deleted");
-    let said = server.say(&["dlq", "purge", "--older-than", "soon"]).expect(1);
-    assert!(said.err.contains("RFC 3339"), "{said:?}");
-    server.say(&["dlq", "delete", &id]).expect(0);
-    server.say(&["dlq", "delete", &id]).expect(3);
+    let output = server.run(&["dlq", "requeue", &id]).expect(0);
+    assert!(output.stdout.contains("its run continues as"), "{output:?}");
+    server.run(&["dlq", "requeue", &id]).expect(1);
+    let output = server.run(&["dlq", "purge", "--older-than", "1 hour"]).expect(0);
+    assert_eq!(output.stdout.trim(), "deleted 0 dead letters");
+    let output = server.run(&["dlq", "purge", "--older-than", "soon"]).expect(1);
+    assert!(output.stderr.contains("RFC 3339"), "{output:?}");
+    server.run(&["dlq", "delete", &id]).expect(0);
+    server.run(&["dlq", "delete", &id]).expect(3);
 
     assert_eq!(json(&["webhooks", "list"])["endpoints"][0]["url"], endpoint.as_str());
-    assert!(server.say(&["webhooks", "list"]).expect(0).out.contains(&endpoint));
-    server.say(&["webhooks", "enable", &endpoint]).expect(0);
-    let said = server.say(&["webhooks", "enable", &endpoint]).expect(3);
-    assert!(said.err.contains("ENDPOINT_NOT_FOUND"), "{said:?}");
+    assert!(server.run(&["webhooks", "list"]).expect(0).stdout.contains(&endpoint));
+    server.run(&["webhooks", "enable", &endpoint]).expect(0);
+    let output = server.run(&["webhooks", "enable", &endpoint]).expect(3);
+    assert!(output.stderr.contains("ENDPOINT_NOT_FOUND"), "{output:?}");
 
-    server.say(&["runs", "create", "order/o-1"]).expect(0);
-    let said = server.say(&["runs", "cancel", "order/o-1", "--reason", "no more"]).expect(0);
-    assert!(said.out.contains("is asked to end"), "{said:?}");
-    let run = server.say(&["runs", "watch", "order/o-1"]).expect(4);
-    assert!(run.err.contains("no more") || run.out.contains("terminated"), "{run:?}");
-    let said = server.say(&["runs", "cancel", "order/o-1"]).expect(1);
-    assert!(said.err.contains("INSTANCE_TERMINAL"), "{said:?}");
+    server.run(&["runs", "create", "order/o-1"]).expect(0);
+    let output = server.run(&["runs", "cancel", "order/o-1", "--reason", "no more"]).expect(0);
+    assert!(output.stdout.contains("cancellation of order/o-1 requested"), "{output:?}");
+    let run = server.run(&["runs", "watch", "order/o-1"]).expect(4);
+    assert!(run.stderr.contains("no more") || run.stdout.contains("terminated"), "{run:?}");
+    let output = server.run(&["runs", "cancel", "order/o-1"]).expect(1);
+    assert!(output.stderr.contains("INSTANCE_TERMINAL"), "{output:?}");
 
     let workers = json(&["workers", "list", "--status", "active"]);
     let id = workers["workers"][0]["id"].as_str().unwrap().to_owned();
-    assert!(server.say(&["workers", "list"]).expect(0).out.contains(&id));
-    assert!(server.say(&["workers", "get", &id]).expect(0).out.contains("max_concurrency"));
-    server.say(&["workers", "get", "nobody"]).expect(3);
-    server.say(&["workers", "drain", &id]).expect(0);
-    until("it has stopped", || json(&["workers", "get", &id])["status"] == "stopped");
-    let said = server.say(&["health"]).expect(1);
-    assert!(said.out.contains("unhealthy"), "{said:?}");
-    let said = server.say(&["workers", "drain", &id]).expect(1);
-    assert!(said.err.contains("WORKER_STOPPED"), "{said:?}");
+    assert!(server.run(&["workers", "list"]).expect(0).stdout.contains(&id));
+    assert!(server.run(&["workers", "get", &id]).expect(0).stdout.contains("max_concurrency"));
+    server.run(&["workers", "get", "nobody"]).expect(3);
+    server.run(&["workers", "drain", &id]).expect(0);
+    wait_until("the worker has stopped", || json(&["workers", "get", &id])["status"] == "stopped");
+    let output = server.run(&["health"]).expect(1);
+    assert!(output.stdout.contains("unhealthy"), "{output:?}");
+    let output = server.run(&["workers", "drain", &id]).expect(1);
+    assert!(output.stderr.contains("WORKER_STOPPED"), "{output:?}");
 }
 
 #[test]
-fn a_system_on_sqlite_is_looked_after() {
+fn admin_commands_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    looked_after(&sqlite_in(folder.path(), "app.db"));
+    check_admin_commands(&sqlite_in(folder.path(), "app.db"));
 }
 
 #[test]
-fn a_system_on_postgres_is_looked_after() {
+fn admin_commands_postgres() {
     let database = postgres();
-    looked_after(&database.url);
+    check_admin_commands(&database.url);
 }

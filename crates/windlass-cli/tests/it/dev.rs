@@ -1,14 +1,15 @@
-//! From an empty folder to a finished sample run, following only what `windlass dev` prints.
+//! From an empty directory to a completed sample run, with only the commands that `windlass dev`
+//! prints.
 
 use std::process::Command;
 
-use crate::support::{Server, run, until, windlass};
+use crate::support::{Server, run, wait_until, windlass};
 
 #[test]
-fn an_empty_folder_and_the_three_commands_that_are_printed() {
+fn the_printed_commands_work_in_an_empty_directory() {
     let folder = tempfile::tempdir().unwrap();
     let mut dev = windlass();
-    // A port that is free: the usual one may be somebody's.
+    // Another process may use the default port.
     dev.current_dir(folder.path()).args(["dev", "--port", "0"]);
     let server = Server::spawn(dev);
     let commands: Vec<&str> = server
@@ -18,22 +19,22 @@ fn an_empty_folder_and_the_three_commands_that_are_printed() {
         .filter(|line| line.contains(" runs "))
         .collect();
     assert_eq!(commands.len(), 3, "{:#?}", server.banner);
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for command in commands {
-        // As a person pastes it: into a shell, somewhere else.
+        // Like a user who pastes the command into a shell in another directory.
         let mut shell = Command::new("sh");
         shell.args(["-c", command]).env_remove("WINDLASS_URL").env_remove("WINDLASS_KEY");
-        said.push(run(shell).expect(0));
+        output.push(run(shell).expect(0));
     }
-    assert_eq!(said[0].out.trim(), "\"HELLO, WORLD!\"");
-    assert_eq!(said[1].out.trim(), "order/order-1");
-    until("the order is shipped", || {
-        let got = server.say(&["runs", "get", "order/order-1", "-o", "json"]).expect(0).json();
-        got["details"]["output"] == "shipped 1 lamp"
+    assert_eq!(output[0].stdout.trim(), "\"HELLO, WORLD!\"");
+    assert_eq!(output[1].stdout.trim(), "order/order-1");
+    wait_until("the order is shipped", || {
+        let received = server.run(&["runs", "get", "order/order-1", "-o", "json"]).expect(0).json();
+        received["details"]["output"] == "shipped 1 lamp"
     });
     assert!(folder.path().join(".windlass/windlass.db").exists());
     assert_eq!(server.terminate(), Some(0));
-    // What is printed at the second start can be pasted too.
+    // The second start prints an unused order id.
     let mut dev = windlass();
     dev.current_dir(folder.path()).args(["dev", "--port", "0"]);
     let server = Server::spawn(dev);
@@ -45,12 +46,12 @@ fn an_empty_folder_and_the_three_commands_that_are_printed() {
 }
 
 #[test]
-fn without_a_command_it_is_dev_and_takes_its_options() {
+fn dev_is_the_default_command_and_accepts_its_options() {
     let folder = tempfile::tempdir().unwrap();
     let mut plain = windlass();
     plain.current_dir(folder.path()).args(["--ephemeral", "--port", "0"]);
     let server = Server::spawn(plain);
-    let listed = server.say(&["workflows", "list", "-o", "json"]).expect(0).json();
+    let listed = server.run(&["workflows", "list", "-o", "json"]).expect(0).json();
     let names: Vec<&str> = listed["workflows"]
         .as_array()
         .unwrap()
@@ -61,11 +62,11 @@ fn without_a_command_it_is_dev_and_takes_its_options() {
         assert!(names.contains(&name), "{names:?}");
     }
     drop(server);
-    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "something was kept");
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "files were written");
 }
 
 #[test]
-fn the_next_free_port_is_taken() {
+fn dev_uses_the_next_free_port() {
     let taken: Vec<_> =
         (7878..7881).map(|port| std::net::TcpListener::bind(("127.0.0.1", port))).collect();
     let mut plain = windlass();
@@ -79,7 +80,7 @@ fn the_next_free_port_is_taken() {
 }
 
 #[test]
-fn the_state_is_kept_where_it_is_asked_for() {
+fn dev_uses_the_given_store() {
     let folder = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", folder.path().join("try.db").display());
     let dev = || {
@@ -89,11 +90,11 @@ fn the_state_is_kept_where_it_is_asked_for() {
     };
     let server = dev();
     assert!(server.banner.iter().any(|line| line.contains("try.db")), "{:#?}", server.banner);
-    server.say(&["runs", "create", "fan-out/f-1", "--wait"]).expect(0);
+    server.run(&["runs", "create", "fan-out/f-1", "--wait"]).expect(0);
     assert_eq!(server.terminate(), Some(0));
     let server = dev();
-    let said = server.say(&["runs", "get", "fan-out/f-1"]).expect(0);
-    assert!(said.out.contains("complete"), "{said:?}");
+    let output = server.run(&["runs", "get", "fan-out/f-1"]).expect(0);
+    assert!(output.stdout.contains("complete"), "{output:?}");
     assert!(!folder.path().join(".windlass").exists());
     let mut both = windlass();
     both.args(["dev", "--ephemeral", "--store", &store]);

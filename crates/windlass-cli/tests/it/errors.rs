@@ -1,38 +1,42 @@
-//! What the command line says when something is wrong, and with which exit code.
+//! Error messages and exit codes.
 
 use serde_json::json;
 
-use crate::scripted::Scripted;
-use crate::support::say;
+use crate::fake_server::FakeServer;
+use crate::support::run_cli;
 
 #[track_caller]
 fn check(args: &[&str], code: i32, expect: &[&str]) {
-    let said = say(args).expect(code);
+    let output = run_cli(args).expect(code);
     for text in expect {
-        assert!(said.err.contains(text), "{text:?} is not in {:?}", said.err);
+        assert!(output.stderr.contains(text), "{text:?} is missing in {:?}", output.stderr);
     }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_with_what_to_start() {
-    // Port 9 is for discarding; nobody listens there.
+fn an_unreachable_server_is_reported_with_a_hint() {
+    // Port 9 is the discard port; nothing listens there.
     let url = "http://127.0.0.1:9/api";
-    let expect = ["no server answers at http://127.0.0.1:9/api", "windlass dev", "WINDLASS_URL"];
+    let expect = ["failed to connect to http://127.0.0.1:9/api", "windlass dev", "WINDLASS_URL"];
     check(&["runs", "list", "--url", url], 1, &expect);
     check(&["workflows", "list", "--url", url], 1, &expect);
 }
 
 #[test]
-fn a_command_line_that_is_wrong_ends_with_2() {
+fn an_invalid_command_line_exits_with_2() {
     check(&["runs", "lst"], 2, &["unrecognized subcommand", "list"]);
-    check(&["runs", "get"], 2, &["no run is named", "WORKFLOW/ID"]);
+    check(&["runs", "get"], 2, &["the run is missing", "WORKFLOW/ID"]);
     check(&["runs", "get", "--id", "x"], 2, &["--id needs --workflow"]);
-    check(&["runs", "create"], 2, &["no workflow is named"]);
-    check(&["runs", "create", "hello", "--params", "world"], 2, &["not JSON", "quotes"]);
+    check(&["runs", "create"], 2, &["the workflow is missing"]);
+    check(
+        &["runs", "create", "hello", "--params", "world"],
+        2,
+        &["not JSON", "quote JSON strings"],
+    );
     check(&["runs", "pause", "order/1", "--status", "active"], 2, &["need --all"]);
-    check(&["runs", "pause", "order/1", "--all"], 2, &["one run is named"]);
-    check(&["runs", "list", "--url", "nonsense"], 2, &["is not the URL of a server"]);
-    check(&["runs", "list", "--url", "ftp://x"], 2, &["is not the URL of a server"]);
+    check(&["runs", "pause", "order/1", "--all"], 2, &["--all cannot be combined with a run"]);
+    check(&["runs", "list", "--url", "nonsense"], 2, &["is not an HTTP URL"]);
+    check(&["runs", "list", "--url", "ftp://x"], 2, &["is not an HTTP URL"]);
     let payload = ["runs", "send-event", "order/1", "--type", "x", "--payload", "y"];
     let url = ["--url", "http://127.0.0.1:9/api"];
     check(&[&payload[..], &url].concat(), 2, &["--payload is not JSON", "--payload '\"world\"'"]);
@@ -47,13 +51,13 @@ fn a_command_line_that_is_wrong_ends_with_2() {
     let put = ["schedules", "put", "s", "--workflow", "w", "--every", "1h", "--overlap", "perhaps"];
     check(&put, 2, &["allow", "skip"]);
     check(&["keys", "create", "ci", "--scope", "manag"], 2, &["a similar value exists: 'manage'"]);
-    check(&["verify", "--store", "memory:"], 2, &["in memory is empty"]);
+    check(&["verify", "--store", "memory:"], 2, &["a memory store is always empty"]);
 }
 
 #[test]
-fn what_the_server_refuses_is_told_with_its_code() {
+fn server_errors_are_printed_with_their_code() {
     let error = |code: &str, message: &str| json!({ "code": code, "message": message });
-    let server = Scripted::new(vec![
+    let server = FakeServer::new(vec![
         (
             "GET /api/workflows/helo/instances",
             404,
@@ -80,83 +84,86 @@ fn what_the_server_refuses_is_told_with_its_code() {
             json!({ "workflows": [{ "name": "hello" }, { "name": "order" }] }),
         ),
     ]);
-    let said = server.say(&["runs", "list", "--workflow", "helo"]).expect(3);
-    assert!(said.err.contains("WORKFLOW_NOT_FOUND"), "{said:?}");
-    assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
-    let said = server.say(&["runs", "get", "order/x"]).expect(3);
-    assert!(said.err.contains("no such run [INSTANCE_NOT_FOUND]"), "{said:?}");
-    let said = server.say(&["runs", "pause", "order/x"]).expect(1);
-    assert!(said.err.contains("INSTANCE_TERMINAL"), "{said:?}");
-    let said = server.say(&["schedules", "list"]).expect(6);
-    assert!(said.err.contains("WINDLASS_KEY"), "{said:?}");
-    server.say(&["keys", "list"]).expect(6);
-    let said =
-        server.say(&["schedules", "put", "s", "--workflow", "helo", "--every", "1h"]).expect(3);
-    assert!(said.err.contains("did you mean \"hello\"?"), "{said:?}");
-    let said = server.say(&["runs", "get", "order/x"]).expect(3);
-    assert!(said.err.contains("windlass runs list --workflow order"), "{said:?}");
-    let said = server.say(&["runs", "create", "order/x"]).expect(1);
-    assert!(said.err.contains("windlass runs restart order/x"), "{said:?}");
-    let said = server.say(&["breakers", "list"]).expect(3);
-    assert!(said.err.contains("is --url right?"), "{said:?}");
-    // A base URL that is not one.
-    let said = server.say(&["runs", "list"]).expect(3);
-    assert!(said.err.contains("is --url right?"), "{said:?}");
+    let output = server.run(&["runs", "list", "--workflow", "helo"]).expect(3);
+    assert!(output.stderr.contains("WORKFLOW_NOT_FOUND"), "{output:?}");
+    assert!(output.stderr.contains("did you mean \"hello\"?"), "{output:?}");
+    let output = server.run(&["runs", "get", "order/x"]).expect(3);
+    assert!(output.stderr.contains("no such run [INSTANCE_NOT_FOUND]"), "{output:?}");
+    let output = server.run(&["runs", "pause", "order/x"]).expect(1);
+    assert!(output.stderr.contains("INSTANCE_TERMINAL"), "{output:?}");
+    let output = server.run(&["schedules", "list"]).expect(6);
+    assert!(output.stderr.contains("WINDLASS_KEY"), "{output:?}");
+    server.run(&["keys", "list"]).expect(6);
+    let output =
+        server.run(&["schedules", "put", "s", "--workflow", "helo", "--every", "1h"]).expect(3);
+    assert!(output.stderr.contains("did you mean \"hello\"?"), "{output:?}");
+    let output = server.run(&["runs", "get", "order/x"]).expect(3);
+    assert!(output.stderr.contains("windlass runs list --workflow order"), "{output:?}");
+    let output = server.run(&["runs", "create", "order/x"]).expect(1);
+    assert!(output.stderr.contains("windlass runs restart order/x"), "{output:?}");
+    let output = server.run(&["breakers", "list"]).expect(3);
+    assert!(output.stderr.contains("check --url"), "{output:?}");
+    // The base URL is wrong: the response has no error code.
+    let output = server.run(&["runs", "list"]).expect(3);
+    assert!(output.stderr.contains("check --url"), "{output:?}");
 }
 
 #[test]
-fn a_run_that_does_not_end_in_time_ends_with_5() {
+fn a_wait_timeout_exits_with_5() {
     let not_yet = json!({ "id": "x", "done": false, "details": { "status": "waiting" } });
-    let server = Scripted::new(vec![
+    let server = FakeServer::new(vec![
         ("POST /api/workflows/order/instances", 200, json!({ "id": "x" })),
         ("GET /api/workflows/order/instances/x/result", 200, not_yet),
     ]);
     let args = ["runs", "create", "order", "--wait", "--timeout", "200ms"];
-    let said = server.say(&args).expect(5);
-    assert!(said.err.contains("windlass why order/x"), "{said:?}");
+    let output = server.run(&args).expect(5);
+    assert!(output.stderr.contains("windlass why order/x"), "{output:?}");
 }
 
 #[test]
-fn headers_and_keys_are_sent_along() {
-    let server = Scripted::new(vec![("GET /api/workflows", 200, json!({ "workflows": [] }))]);
+fn headers_and_keys_are_sent() {
+    let server = FakeServer::new(vec![("GET /api/workflows", 200, json!({ "workflows": [] }))]);
     let args = ["workflows", "list", "-H", "X-One: 1", "-H", "x-two: 2", "--key", "wl_secret"];
-    server.say(&args).expect(0);
-    let asked = server.asked().remove(0);
+    server.run(&args).expect(0);
+    let asked = server.requests().remove(0);
     assert_eq!(asked.headers["x-one"], "1");
     assert_eq!(asked.headers["x-two"], "2");
     assert_eq!(asked.headers["authorization"], "Bearer wl_secret");
 }
 
 #[test]
-fn lists_are_read_page_by_page_until_the_limit() {
+fn listings_read_pages_until_the_limit() {
     let row = |id: &str| json!({ "workflowName": "w", "id": id, "runKey": id, "details": { "status": "complete" } });
     let page = |rows: Vec<_>, cursor: &str, more: bool| json!({ "runs": rows, "cursor": cursor, "nextCursor": cursor, "hasNextPage": more });
-    let server = Scripted::new(vec![
+    let server = FakeServer::new(vec![
         ("GET /api/runs?pageSize=1&order=desc&cursor=c1", 200, page(vec![row("b")], "c2", true)),
         ("GET /api/runs?pageSize=2&order=desc", 200, page(vec![row("a")], "c1", true)),
     ]);
-    let said = server.say(&["runs", "list", "--limit", "2", "-o", "jsonl"]).expect(0);
-    let ids: Vec<String> = said
-        .out
+    let output = server.run(&["runs", "list", "--limit", "2", "-o", "jsonl"]).expect(0);
+    let ids: Vec<String> = output
+        .stdout
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].to_string())
         .collect();
     assert_eq!(ids, ["\"a\"", "\"b\""]);
-    let said = server.say(&["runs", "list", "--limit", "2"]).expect(0);
-    assert!(said.out.contains("w/a") && said.err.contains("there are more"), "{said:?}");
-    // A program goes on where the list ended.
-    let page = server.say(&["runs", "list", "--limit", "2", "-o", "json"]).expect(0).json();
+    let output = server.run(&["runs", "list", "--limit", "2"]).expect(0);
+    assert!(
+        output.stdout.contains("w/a") && output.stderr.contains("more runs exist"),
+        "{output:?}"
+    );
+    // A program continues with the printed cursor.
+    let page = server.run(&["runs", "list", "--limit", "2", "-o", "json"]).expect(0).json();
     assert_eq!((&page["cursor"], &page["hasNextPage"]), (&"c2".into(), &true.into()), "{page}");
     let next = ["runs", "list", "--limit", "1", "--cursor", "c1", "-o", "jsonl"];
-    assert!(server.say(&next).expect(0).out.contains("\"id\":\"b\""));
+    assert!(server.run(&next).expect(0).stdout.contains("\"id\":\"b\""));
 }
 
 #[test]
-fn an_empty_page_is_not_the_end_of_a_list() {
+fn an_empty_page_does_not_end_a_listing() {
     let row = json!({ "workflowName": "w", "id": "a", "details": { "status": "errored" } });
     let none = |cursor: &str| json!({ "runs": [], "cursor": cursor, "hasNextPage": true });
     let at = "GET /api/runs?status=errored&pageSize=50&order=desc";
-    let server = Scripted::new(vec![
+    let server = FakeServer::new(vec![
         (
             "GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c2",
             200,
@@ -165,43 +172,46 @@ fn an_empty_page_is_not_the_end_of_a_list() {
         ("GET /api/runs?status=errored&pageSize=50&order=desc&cursor=c1", 200, none("c2")),
         (at, 200, none("c1")),
     ]);
-    let said = server.say(&["runs", "list", "--status", "errored"]).expect(0);
-    assert!(said.out.contains("w/a") && !said.err.contains("no runs"), "{said:?}");
-    // A server that goes round in circles is not followed for ever.
-    let server = Scripted::new(vec![("GET /api/runs", 200, none("c1"))]);
-    server.say(&["runs", "list"]).expect(1);
+    let output = server.run(&["runs", "list", "--status", "errored"]).expect(0);
+    assert!(output.stdout.contains("w/a") && !output.stderr.contains("no runs"), "{output:?}");
+    // A server that repeats a page must not cause an endless loop.
+    let server = FakeServer::new(vec![("GET /api/runs", 200, none("c1"))]);
+    server.run(&["runs", "list"]).expect(1);
 }
 
 #[test]
-fn a_bulk_action_that_leaves_runs_over_says_how_to_go_on() {
+fn a_bulk_action_reports_remaining_runs() {
     let answer = |dry: bool| {
         json!({
             "action": "terminate", "dryRun": dry, "matched": 1_000, "done": 1_000, "failed": [],
             "more": true,
         })
     };
-    let server = Scripted::first_then(
+    let server = FakeServer::first_then(
         vec![("POST ", 200, answer(false))],
         vec![("POST ", 200, answer(true))],
     );
     let all = ["runs", "terminate", "--all", "--label", "batch=7", "--reason", "it was wrong"];
-    let said = server.say(&all).expect(0);
-    assert!(said.err.contains("say it again") && !said.err.contains("--limit"), "{said:?}");
-    assert_eq!(server.asked()[0].body["reason"], "it was wrong");
-    let said = server.say(&[&all[..], &["--dry-run"]].concat()).expect(0);
-    assert!(said.out.contains("at least 1000 runs match"), "{said:?}");
-    let said = server.say(&[&all[..], &["--limit", "10", "--dry-run"]].concat()).expect(0);
-    assert!(said.err.contains("raise --limit"), "{said:?}");
+    let output = server.run(&all).expect(0);
+    assert!(
+        output.stderr.contains("run the command again") && !output.stderr.contains("--limit"),
+        "{output:?}"
+    );
+    assert_eq!(server.requests()[0].body["reason"], "it was wrong");
+    let output = server.run(&[&all[..], &["--dry-run"]].concat()).expect(0);
+    assert!(output.stdout.contains("at least 1000 runs match"), "{output:?}");
+    let output = server.run(&[&all[..], &["--limit", "10", "--dry-run"]].concat()).expect(0);
+    assert!(output.stderr.contains("raise --limit"), "{output:?}");
     check(&[&all[..], &["--limit", "1001"]].concat(), 2, &["1..=1000"]);
 }
 
 #[test]
-fn a_bulk_action_says_what_it_takes() {
+fn a_bulk_action_sends_its_filter_and_reports_failures() {
     let answer = json!({
         "action": "pause", "dryRun": false, "matched": 3, "done": 2, "more": false,
         "failed": [{ "workflowName": "order", "id": "x", "code": "RUN_BUSY", "message": "later" }],
     });
-    let server = Scripted::new(vec![("POST /api/runs/bulk", 200, answer)]);
+    let server = FakeServer::new(vec![("POST /api/runs/bulk", 200, answer)]);
     let args = [
         "runs",
         "pause",
@@ -215,10 +225,10 @@ fn a_bulk_action_says_what_it_takes() {
         "--limit",
         "10",
     ];
-    let said = server.say(&args).expect(1);
-    assert!(said.out.contains("2 of 3"), "{said:?}");
-    assert!(said.err.contains("order/x: later [RUN_BUSY]"), "{said:?}");
-    let asked = server.asked().remove(0);
+    let output = server.run(&args).expect(1);
+    assert!(output.stdout.contains("2 of 3"), "{output:?}");
+    assert!(output.stderr.contains("order/x: later [RUN_BUSY]"), "{output:?}");
+    let asked = server.requests().remove(0);
     assert_eq!(asked.line, "POST /api/runs/bulk");
     let body = asked.body;
     let expect = json!({

@@ -1,5 +1,5 @@
-//! The server killed with SIGKILL under load and started again: every create that was acknowledged
-//! finishes, and every event that was acknowledged is consumed.
+//! Kills the server with SIGKILL under load and restarts it. Every acknowledged create must finish,
+//! and every acknowledged event must be consumed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, postgres, say, sqlite_in};
+use crate::support::{Server, http_client, postgres, run_cli, sqlite_in};
 
-/// How often the server is killed.
+/// The number of kills.
 const KILLS: usize = 3;
 const CLIENTS: usize = 4;
 
 #[test]
-fn what_was_acknowledged_survives_sqlite() {
+fn acknowledged_requests_survive_a_kill_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    survives(&sqlite_in(folder.path(), "app.db"));
+    check_kills(&sqlite_in(folder.path(), "app.db"));
 }
 
 #[test]
-fn what_was_acknowledged_survives_postgres() {
+fn acknowledged_requests_survive_a_kill_postgres() {
     let database = postgres();
-    survives(&database.url);
+    check_kills(&database.url);
 }
 
-fn survives(store: &str) {
+fn check_kills(store: &str) {
     let acknowledged = Arc::new(Acknowledged::default());
     let mut server = Server::start(store);
     for round in 0..KILLS {
@@ -39,8 +39,8 @@ fn survives(store: &str) {
                 })
             })
             .collect();
-        // Killed while all clients are at it: not at a moment that anybody chose.
-        crate::support::until("there is load", || {
+        // Kills the server at an arbitrary moment, while all clients send requests.
+        crate::support::wait_until("the clients have sent enough requests", || {
             acknowledged.events.lock().unwrap().len() > (round + 1) * 20
         });
         server.kill();
@@ -51,10 +51,10 @@ fn survives(store: &str) {
     let created = acknowledged.created.lock().unwrap().clone();
     let events = acknowledged.events.lock().unwrap().clone();
     assert!(created.len() > 60 && events.len() > 60, "{} {}", created.len(), events.len());
-    // Whoever was created and got no event gets one now; a second one for the others is ignored.
+    // Sends the missing events. The event id makes a duplicate harmless.
     let runtime = runtime();
     runtime.block_on(async {
-        let client = reqwest::Client::new();
+        let client = http_client();
         for id in &created {
             if !events.contains(id) {
                 send_event(&client, &server.url, id).await.expect("the server answers");
@@ -71,11 +71,11 @@ fn survives(store: &str) {
         }
     });
     assert_eq!(server.terminate(), Some(0));
-    let said = say(&["verify", "--store", store]).expect(0);
-    assert!(said.out.contains(": 0 flaws"), "{said:?}");
+    let output = run_cli(&["verify", "--store", store]).expect(0);
+    assert!(output.stdout.contains(": 0 flaws"), "{output:?}");
 }
 
-/// What clients were told.
+/// The requests that the server acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     created: Mutex<Vec<String>>,
@@ -86,10 +86,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-// Orders and their approvals, until the server is gone.
+// Creates orders and sends their approvals until the server is gone.
 fn load(url: &str, name: &str, acknowledged: &Acknowledged, stop: &AtomicBool) {
     runtime().block_on(async {
-        let client = reqwest::Client::new();
+        let client = http_client();
         for n in 0.. {
             if stop.load(Ordering::Acquire) {
                 return;
@@ -125,7 +125,7 @@ async fn end(client: &reqwest::Client, url: &str, id: &str) -> Value {
             return answer;
         }
     }
-    json!("it did not end")
+    json!("the run did not end")
 }
 
 async fn history(client: &reqwest::Client, url: &str, id: &str) -> Value {

@@ -1,21 +1,22 @@
-//! The binary as people run it: exit codes, what it prints, and a server that dies under load.
+//! Tests of the binary: exit codes, output, and servers that are killed under load.
 
-#![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
+#![allow(clippy::disallowed_methods, reason = "the tests run real processes")]
 
 mod admin;
 mod dev;
 mod errors;
+mod fake_server;
 mod generations;
 mod help;
 mod jwt;
 mod kill;
 mod manage;
 mod relays;
-mod scripted;
 mod settings;
-mod steady;
 mod stores;
 mod support;
 mod telemetry;
 mod terminal;
+mod toy_model;
+mod waiting;
 mod why;

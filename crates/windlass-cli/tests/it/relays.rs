@@ -1,5 +1,5 @@
-//! A relay whose steps run in Python, served by the binary: from a config file, through a kill between
-//! two steps, and from one flag of the development server.
+//! The binary serves a relay whose steps run in Python: from a config file, across a kill between
+//! two steps, and from a flag of the development server.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
-use crate::support::{PATIENCE, Server, postgres, run, sqlite_in, until, windlass};
+use crate::support::{
+    Server, TEST_TIMEOUT, http_client, postgres, run, sqlite_in, wait_until, windlass,
+};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const RUNNER: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../windlass/examples/python/relay_runner.py");
 
-/// The example's process, and what it printed of each request.
+/// The process of the example, with the line that it prints for each request.
 struct Runner {
     child: Child,
     url: String,
@@ -35,9 +37,9 @@ impl Runner {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("python3 is there; cargo xtask test installs it");
+            .expect("python3 is installed (`cargo xtask test` installs it)");
         let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = printed.next().expect("it says where it is").unwrap();
+        let url = printed.next().expect("the runner prints its URL").unwrap();
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let seen = Arc::clone(&lines);
         std::thread::spawn(move || {
@@ -48,7 +50,7 @@ impl Runner {
         Self { child, url, lines }
     }
 
-    /// How often each step was asked for.
+    /// The number of requests for each step.
     fn steps(&self) -> Vec<usize> {
         let lines = self.lines.lock().unwrap();
         let of = |step: &str| lines.iter().filter(|line| step_of(line) == Some(step)).count();
@@ -56,7 +58,7 @@ impl Runner {
     }
 }
 
-// A line begins with the request's id, whose last part is the step.
+// A line starts with the request id, whose last part is the step.
 fn step_of(line: &str) -> Option<&str> {
     line.split(' ').next()?.rsplit('-').next()
 }
@@ -80,7 +82,7 @@ fn serve(folder: &Path, store: &str, url: &str, secret: &str) -> Server {
     let mut command = windlass();
     command.args(["server", "--bind", "127.0.0.1:0", "--store", store, "--log", "error"]);
     command.arg("--config").arg(path).env("RELAY_SECRET", secret);
-    // Where no call must go: there is no proxy.
+    // An unreachable proxy proves that relays ignore proxy variables.
     for variable in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
         command.env(variable, "http://127.0.0.1:9/");
     }
@@ -89,16 +91,16 @@ fn serve(folder: &Path, store: &str, url: &str, secret: &str) -> Server {
 
 fn create(server: &Server, id: &str) {
     let params = "{\"name\": \" ann \"}";
-    server.say(&["runs", "create", "greet", "--id", id, "--params", params]).expect(0);
+    server.run(&["runs", "create", "greet", "--id", id, "--params", params]).expect(0);
 }
 
 fn details(server: &Server, id: &str) -> serde_json::Value {
     let run = format!("greet/{id}");
-    server.say(&["runs", "get", &run, "-o", "json"]).expect(0).json()["details"].clone()
+    server.run(&["runs", "get", &run, "-o", "json"]).expect(0).json()["details"].clone()
 }
 
 fn until_status(server: &Server, id: &str, status: &str) -> serde_json::Value {
-    until(status, || details(server, id)["status"] == status);
+    wait_until(status, || details(server, id)["status"] == status);
     details(server, id)
 }
 
@@ -120,7 +122,7 @@ fn a_kill_between_two_steps_repeats_none_of_them(folder: &Path, store: &str) {
     let runner = Runner::start();
     let server = serve(folder, store, &runner.url, SECRET);
     create(&server, "r-1");
-    // The last step is put off: what came before is durable.
+    // The last step is delayed; the earlier steps are durable by then.
     until_status(&server, "r-1", "waiting");
     server.kill();
     let server = serve(folder, store, &runner.url, SECRET);
@@ -128,13 +130,13 @@ fn a_kill_between_two_steps_repeats_none_of_them(folder: &Path, store: &str) {
     assert_eq!(ended["output"], "Hello, Ann!");
     let steps = runner.steps();
     assert_eq!(steps[..2], [1, 1]);
-    // On a slow machine the kill may have come while it ran.
+    // On a slow machine the kill may interrupt the last step, which then runs twice.
     assert!(steps[2] >= 1, "{steps:?}");
     assert_eq!(server.terminate(), Some(0));
 }
 
 #[test]
-fn a_runner_that_dies_in_a_step_is_asked_again() {
+fn a_step_is_retried_after_the_runner_dies() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("runner.py");
     let head = "def run_step(step):\n";
@@ -152,28 +154,28 @@ fn a_runner_that_dies_in_a_step_is_asked_again() {
     let again = Runner::of(&script, &port);
     assert_eq!(until_status(&server, "r-1", "complete")["output"], "Hello, Ann!");
     assert_eq!(again.steps(), [0, 1, 1]);
-    // What it does not expect it says, and is asked again as often as the relay allows.
+    // An unexpected exception is reported, and the step is retried up to the limit of the relay.
     let params = "{\"name\": 5}";
-    server.say(&["runs", "create", "greet", "--id", "odd", "--params", params]).expect(0);
-    let found = || server.say(&["runs", "get", "greet/odd", "-o", "json"]).expect(0).json();
+    server.run(&["runs", "create", "greet", "--id", "odd", "--params", params]).expect(0);
+    let found = || server.run(&["runs", "get", "greet/odd", "-o", "json"]).expect(0).json();
     let step = || found()["meta"]["currentStep"].clone();
-    until("it is tried again", || step()["attempts"].as_u64() >= Some(2));
+    wait_until("the step is retried", || step()["attempts"].as_u64() >= Some(2));
     assert!(step()["error"].to_string().contains("AttributeError"), "{}", step());
 }
 
 #[test]
-fn the_end_is_told_to_the_callback_url() {
+fn the_result_is_sent_to_the_callback_url() {
     let folder = tempfile::tempdir().unwrap();
     let runner = Runner::start();
     let server = serve(folder.path(), "memory:", &runner.url, SECRET);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let callback = format!("http://{}/told", listener.local_addr().unwrap());
-    let told = std::thread::spawn(move || receive(&listener));
+    let report = std::thread::spawn(move || receive(&listener));
     let create = |headers: serde_json::Value| {
         let path = format!("{}/workflows/greet/instances", server.url);
         let body = json!({ "id": "r-1", "params": { "name": "cy" }, "headers": headers });
         runtime().block_on(async {
-            let client = reqwest::Client::new();
+            let client = http_client();
             let answer = client.post(path).json(&body).send().await.unwrap();
             (answer.status().as_u16(), answer.json::<serde_json::Value>().await.unwrap())
         })
@@ -183,8 +185,8 @@ fn the_end_is_told_to_the_callback_url() {
     let header = format!("callback_url={callback}");
     let args =
         ["runs", "create", "greet/r-1", "--params", "{\"name\":\"cy\"}", "--run-header", &header];
-    server.say(&args).expect(0);
-    let (head, body) = told.join().unwrap();
+    server.run(&args).expect(0);
+    let (head, body) = report.join().unwrap();
     assert!(head.starts_with("POST /told HTTP/1.1\r\n"), "{head}");
     assert_eq!(head.matches(" v1,").count(), 2, "{head}");
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -193,7 +195,7 @@ fn the_end_is_told_to_the_callback_url() {
     assert_eq!((&data["run_id"], &data["result"]), (&json!("r-1"), &json!("Hello, Cy!")));
 }
 
-/// Takes one request and is content with it.
+/// Accepts one request and answers 204.
 fn receive(listener: &std::net::TcpListener) -> (String, String) {
     let (mut stream, _) = listener.accept().unwrap();
     let mut bytes = Vec::new();
@@ -216,7 +218,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_runner_that_knows_another_secret_refuses() {
+fn a_runner_with_another_secret_rejects_the_step() {
     let folder = tempfile::tempdir().unwrap();
     let runner = Runner::start();
     let server = serve(folder.path(), "memory:", &runner.url, OTHER);
@@ -225,18 +227,18 @@ fn a_runner_that_knows_another_secret_refuses() {
     let message = ended["error"]["message"].as_str().unwrap();
     assert!(message.contains("401") && message.contains("signature is wrong"), "{message}");
     assert_eq!(runner.steps(), [1, 0, 0]);
-    // The step is where operators look, and carries its run on when it is requeued.
-    let letters = server.say(&["dlq", "list", "-o", "json"]).expect(0).json();
+    // The failed step becomes a dead letter; a requeue retries its run.
+    let letters = server.run(&["dlq", "list", "-o", "json"]).expect(0).json();
     let letter = &letters["entries"][0];
     assert!(letter.to_string().contains("greet"), "{letters}");
-    let said = server.say(&["dlq", "requeue", letter["id"].as_str().unwrap()]).expect(0);
-    assert!(said.out.contains("its run goes on as"), "{said:?}");
-    until("it has failed again", || runner.steps() == [2, 0, 0]);
+    let output = server.run(&["dlq", "requeue", letter["id"].as_str().unwrap()]).expect(0);
+    assert!(output.stdout.contains("its run continues as"), "{output:?}");
+    wait_until("the step has failed again", || runner.steps() == [2, 0, 0]);
     until_status(&server, "r-1", "errored");
 }
 
 #[test]
-fn the_development_server_takes_a_relay_as_a_flag() {
+fn dev_accepts_a_relay_flag() {
     let runner = Runner::start();
     let dev = || {
         let mut dev = windlass();
@@ -245,18 +247,18 @@ fn the_development_server_takes_a_relay_as_a_flag() {
         dev
     };
     let without = run(dev()).expect(2);
-    assert!(without.err.contains("WINDLASS_RELAY_SECRET"), "{without:?}");
+    assert!(without.stderr.contains("WINDLASS_RELAY_SECRET"), "{without:?}");
     let mut dev = dev();
     dev.env("WINDLASS_RELAY_SECRET", SECRET);
     let server = Server::spawn(dev);
-    let patience = format!("{} seconds", PATIENCE.as_secs());
+    let patience = format!("{} seconds", TEST_TIMEOUT.as_secs());
     let args = ["runs", "create", "greet", "--params", "{\"name\": \"bo\"}", "--wait"];
-    let said = server.say(&[&args[..], &["--timeout", &patience]].concat()).expect(0);
-    assert_eq!(said.out.trim(), "\"Hello, Bo!\"");
+    let output = server.run(&[&args[..], &["--timeout", &patience]].concat()).expect(0);
+    assert_eq!(output.stdout.trim(), "\"Hello, Bo!\"");
 }
 
 #[test]
-fn a_relay_that_could_never_be_reached_stops_the_server_at_its_start() {
+fn an_unreachable_relay_address_is_rejected_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let with = |url: &str, args: &[&str]| {
         let text = format!(
@@ -275,11 +277,14 @@ fn a_relay_that_could_never_be_reached_stops_the_server_at_its_start() {
         ("http://169.254.169.254/", "not public"),
         ("ftp://runner.example/", "scheme"),
     ] {
-        let said = run(with(url, &server)).expect(2);
-        assert!(said.err.contains(expect) && said.err.contains("\"r\""), "{said:?}");
-        assert!(!said.err.contains(&SECRET[6..]), "{said:?}");
+        let output = run(with(url, &server)).expect(2);
+        assert!(output.stderr.contains(expect) && output.stderr.contains("\"r\""), "{output:?}");
+        assert!(!output.stderr.contains(&SECRET[6..]), "{output:?}");
     }
-    let said = run(with("http://10.0.0.1/?token=s3cret", &["config", "show"])).expect(0);
-    assert!(said.out.contains("r=http://10.0.0.1/"), "{said:?}");
-    assert!(!said.out.contains("s3cret") && !said.out.contains(&SECRET[6..]), "{said:?}");
+    let output = run(with("http://10.0.0.1/?token=s3cret", &["config", "show"])).expect(0);
+    assert!(output.stdout.contains("r=http://10.0.0.1/"), "{output:?}");
+    assert!(
+        !output.stdout.contains("s3cret") && !output.stdout.contains(&SECRET[6..]),
+        "{output:?}"
+    );
 }

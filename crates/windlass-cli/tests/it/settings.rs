@@ -1,60 +1,64 @@
-//! `windlass config show`, and what a server refuses to start with.
+//! `windlass config show`, and settings that the server rejects.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::support::{Server, run, windlass};
+use crate::support::{Server, TEST_TIMEOUT, http_client, run, windlass};
 
 #[test]
-fn settings_are_shown_with_where_they_come_from() {
+fn settings_are_shown_with_their_origin() {
     let folder = tempfile::tempdir().unwrap();
     let file = "store = \"postgres://app:secret@db/app\"\ndrain = \"1 minute\"\nlog = \"warn\"\n";
     std::fs::write(folder.path().join("windlass.toml"), file).unwrap();
     let mut command = windlass();
     command.current_dir(folder.path()).env("WINDLASS_DRAIN", "5 seconds");
     command.args(["config", "show", "--log", "debug", "--tick"]);
-    let said = run(command).expect(0);
+    let output = run(command).expect(0);
     let line = |name: &str| {
-        let found = said.out.lines().find(|line| line.starts_with(name));
-        found.unwrap_or_else(|| panic!("{name}: {}", said.out)).to_owned()
+        let found = output.stdout.lines().find(|line| line.starts_with(name));
+        found.unwrap_or_else(|| panic!("{name}: {}", output.stdout)).to_owned()
     };
-    assert!(line("store").contains("postgres://app:…@db/app"), "{}", said.out);
-    assert!(line("store").contains("file windlass.toml"), "{}", said.out);
-    assert!(line("drain").contains("5 seconds"), "{}", said.out);
-    assert!(line("drain").contains("environment WINDLASS_DRAIN"), "{}", said.out);
-    assert!(line("log ").contains("flag --log"), "{}", said.out);
-    assert!(line("bind").contains("default"), "{}", said.out);
-    assert!(line("tick").contains("flag --tick"), "{}", said.out);
-    assert!(line("requests_max").contains("1024"), "{}", said.out);
-    assert!(!said.out.contains("secret"), "{}", said.out);
+    assert!(line("store").contains("postgres://app:…@db/app"), "{}", output.stdout);
+    assert!(line("store").contains("file windlass.toml"), "{}", output.stdout);
+    assert!(line("drain").contains("5 seconds"), "{}", output.stdout);
+    assert!(line("drain").contains("environment WINDLASS_DRAIN"), "{}", output.stdout);
+    assert!(line("log ").contains("flag --log"), "{}", output.stdout);
+    assert!(line("bind").contains("default"), "{}", output.stdout);
+    assert!(line("tick").contains("flag --tick"), "{}", output.stdout);
+    assert!(line("requests_max").contains("1024"), "{}", output.stdout);
+    assert!(!output.stdout.contains("secret"), "{}", output.stdout);
     let mut command = windlass();
     command.current_dir(folder.path()).env("WINDLASS_ADMIN_KEY", "0123456789abcdef".repeat(2));
     command.args(["config", "show", "--auth", "keys", "-o", "json"]);
-    let said = run(command).expect(0);
-    let told = said.json();
+    let output = run(command).expect(0);
+    let report = output.json();
     let of = |name: &str| {
-        let rows = told["settings"].as_array().unwrap();
+        let rows = report["settings"].as_array().unwrap();
         rows.iter().find(|row| row["name"] == name).cloned().unwrap()
     };
     assert_eq!(of("store")["value"], "postgres://app:…@db/app");
     assert_eq!(of("store")["from"], "file windlass.toml");
     assert_eq!(of("admin_key")["value"], "(set)");
-    assert!(!said.out.contains("secret") && !said.out.contains("0123456789"), "{}", said.out);
+    assert!(
+        !output.stdout.contains("secret") && !output.stdout.contains("0123456789"),
+        "{}",
+        output.stdout
+    );
 }
 
 #[test]
-fn a_server_open_to_others_needs_credentials() {
+fn a_server_on_a_public_address_needs_authentication() {
     let mut command = windlass();
     command.args(["server", "--bind", "0.0.0.0:0", "--auth", "off", "--store", "memory:"]);
-    let said = run(command).expect(2);
-    assert!(said.err.contains("everybody who reaches"), "{said:?}");
+    let output = run(command).expect(2);
+    assert!(output.stderr.contains("without authentication"), "{output:?}");
     let mut command = windlass();
     command.args(["server", "--bind", "0.0.0.0:0", "--admin-key", "short", "--store", "memory:"]);
-    let said = run(command).expect(2);
-    assert!(said.err.contains("less than 32 characters"), "{said:?}");
+    let output = run(command).expect(2);
+    assert!(output.stderr.contains("shorter than 32 characters"), "{output:?}");
 }
 
 #[test]
-fn what_a_server_refuses_is_not_shown_as_good() {
+fn config_show_rejects_the_same_settings_as_the_server() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("empty.pem"), "").unwrap();
     let relay = "[[relays]]\nname = \"r\"\nurl = \"ftp://x/\"\n\
@@ -64,35 +68,41 @@ fn what_a_server_refuses_is_not_shown_as_good() {
     for (args, expect) in [
         (&["--admin-key", "0123456789abcdef0123456789abcdef"][..], "(flag --admin-key)"),
         (&["--auth", "keys", "--admin-key", "short"], "(flag --admin-key)"),
-        (&["--auth", "jwt", "--jwt-key", "empty.pem"], "jwt_issuer is not set"),
+        (&["--auth", "jwt", "--jwt-key", "empty.pem"], "needs the setting jwt_issuer"),
         (&[&jwt[..], &["--jwt-key", "none.pem"]].concat(), "(flag --jwt-key)"),
-        (&[&jwt[..], &["--jwt-key", "empty.pem"]].concat(), "is not a key for RS256"),
+        (&[&jwt[..], &["--jwt-key", "empty.pem"]].concat(), "not a valid key for RS256"),
         (&["--log", "windlass=loud"], "(flag --log)"),
         (&["--store", "mysql://me:secret@db/app"], "(flag --store)"),
-        (&["--config", "relay.toml"], "the relay \"r\" cannot be served"),
+        (&["--config", "relay.toml"], "failed to configure relay \"r\""),
     ] {
         for command in [&["config", "show"][..], &["server"]] {
             let mut windlass = windlass();
             windlass.current_dir(folder.path()).args(command).args(args);
-            let said = run(windlass).expect(2);
-            assert!(said.err.contains(expect), "{command:?} {args:?}: {said:?}");
-            assert!(!said.err.contains("secret@") && !said.err.contains("012345"), "{said:?}");
+            let output = run(windlass).expect(2);
+            assert!(output.stderr.contains(expect), "{command:?} {args:?}: {output:?}");
+            assert!(
+                !output.stderr.contains("secret@") && !output.stderr.contains("012345"),
+                "{output:?}"
+            );
         }
     }
     assert!(!folder.path().join(".windlass").exists(), "a store was opened");
 }
 
 #[test]
-fn a_variable_that_nobody_reads_is_named() {
+fn unknown_variables_cause_a_warning() {
     let mut command = windlass();
     command.args(["config", "show"]).env("WINDLASS_STROE", "sqlite:x.db");
     command.env("WINDLASS_URL", "http://127.0.0.1:1/api");
-    let said = run(command).expect(0);
-    assert_eq!(said.err.trim(), "warning: WINDLASS_STROE is no setting and is not read");
+    let output = run(command).expect(0);
+    assert_eq!(
+        output.stderr.trim(),
+        "warning: ignoring the unknown environment variable WINDLASS_STROE"
+    );
 }
 
 #[test]
-fn a_log_that_is_no_terminal_is_plain_and_tells_what_happens() {
+fn a_piped_log_has_no_colours_and_no_noise() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let mut command = windlass();
@@ -104,21 +114,21 @@ fn a_log_that_is_no_terminal_is_plain_and_tells_what_happens() {
             assert!(!log.contains(noise), "{noise:?}: {log}");
         }
         assert!(log.contains("listening on"), "{log}");
-        // Once it has answered it knows what a signal means.
-        server.say(&["workflows", "list"]).expect(0);
+        // After the first response the signal handlers are installed.
+        server.run(&["workflows", "list"]).expect(0);
         assert_eq!(server.terminate(), Some(0));
     }
 }
 
-/// The status of a request, and whether it was answered at all.
+/// The status of a response, or `None` without a response.
 fn status(request: reqwest::RequestBuilder) -> Option<u16> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async { Some(request.send().await.ok()?.status().as_u16()) })
 }
 
 #[test]
-fn what_the_server_answers_is_a_setting() {
-    let client = reqwest::Client::new();
+fn http_settings_take_effect() {
+    let client = http_client();
     for on in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = windlass();
@@ -149,10 +159,10 @@ fn what_the_server_answers_is_a_setting() {
         let began = Instant::now();
         let ready = || status(client.get(format!("{base}/readyz")));
         let mut seen = Vec::new();
-        while began.elapsed() < Duration::from_secs(20) && seen.last() != Some(&None) {
+        while began.elapsed() < TEST_TIMEOUT && seen.last() != Some(&None) {
             seen.push(ready());
         }
-        assert!(seen.contains(&Some(503)), "it says that it is not ready first: {seen:?}");
+        assert!(seen.contains(&Some(503)), "/readyz must fail before the server stops: {seen:?}");
         assert_eq!(stopping.join().unwrap(), Some(0));
     }
 }

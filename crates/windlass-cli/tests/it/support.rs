@@ -1,4 +1,4 @@
-//! What the tests share: running the binary, and servers that it runs against.
+//! Shared test helpers: running the binary, and servers to run it against.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longer than anything takes on a slow machine; a test that waits so long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The time limit of any wait in a test.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The binary, with nothing of this process's environment that it would read.
+/// The binary, without the WINDLASS_ variables of this process.
 pub(crate) fn windlass() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     for (name, _) in std::env::vars_os() {
@@ -21,60 +21,66 @@ pub(crate) fn windlass() -> Command {
     command
 }
 
-/// What a command said and how it ended.
-#[derive(Debug)]
-pub(crate) struct Said {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+/// A client for requests of the tests. reqwest leaves the choice of a TLS provider to the program.
+pub(crate) fn http_client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
 }
 
-impl Said {
+/// The exit code and output of a command.
+#[derive(Debug)]
+pub(crate) struct CommandOutput {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl CommandOutput {
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{}\n{}", self.out, self.err);
+        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
         self
     }
 
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// Runs a command to its end.
-pub(crate) fn run(mut command: Command) -> Said {
+/// Runs a command to completion.
+pub(crate) fn run(mut command: Command) -> CommandOutput {
     let output = command.stdin(Stdio::null()).output().expect("the binary starts");
-    Said {
+    CommandOutput {
         code: output.status.code().unwrap_or(-1),
-        out: String::from_utf8(output.stdout).expect("it prints UTF-8"),
-        err: String::from_utf8(output.stderr).expect("it prints UTF-8"),
+        stdout: String::from_utf8(output.stdout).expect("it prints UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("it prints UTF-8"),
     }
 }
 
 /// Runs the binary with arguments.
-pub(crate) fn say(args: &[&str]) -> Said {
+pub(crate) fn run_cli(args: &[&str]) -> CommandOutput {
     let mut command = windlass();
     command.args(args);
     run(command)
 }
 
-/// A server process. It is killed when the test ends, however it ends.
+/// A server process. It is killed on drop.
 pub(crate) struct Server {
     child: Child,
     /// The base URL of its API.
     pub(crate) url: String,
-    /// What it printed until it was ready.
+    /// The lines that it printed until it was ready.
     pub(crate) banner: Vec<String>,
 }
 
 impl Server {
-    /// Starts `windlass server` on a store with the samples, on a port of its own.
+    /// Starts `windlass server` with the samples on a free port.
     pub(crate) fn start(store: &str) -> Self {
         Self::start_at(store, "127.0.0.1:0")
     }
 
-    /// As [`Self::start`], where one was before.
+    /// Like [`Self::start`], on a given address.
     pub(crate) fn start_at(store: &str, bind: &str) -> Self {
         let mut command = windlass();
         command.args(["server", "--samples", "--bind", bind, "--store", store]);
@@ -82,7 +88,7 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Starts a command that serves, and reads where.
+    /// Starts a server command, and reads its address from the output.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
@@ -90,7 +96,7 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        // The one prints its addresses for people, the other notes them beside its log.
+        // `dev` prints the address to standard output, `server` to standard error.
         let (to, lines) = std::sync::mpsc::channel();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let also = to.clone();
@@ -98,7 +104,7 @@ impl Server {
         std::thread::spawn(move || forward(BufReader::new(stderr), &also));
         let mut banner = Vec::new();
         let url = loop {
-            let line = lines.recv_timeout(PATIENCE).expect("the server says where it is");
+            let line = lines.recv_timeout(TEST_TIMEOUT).expect("the server prints its address");
             let url = line.split_whitespace().find(|word| word.starts_with("http://"));
             let url = url.map(|url| url.trim_end_matches(',').to_owned());
             banner.push(line);
@@ -106,36 +112,35 @@ impl Server {
                 break url;
             }
         };
-        // The rest of the banner comes at once.
+        // The rest of the banner follows immediately.
         while let Ok(line) = lines.recv_timeout(Duration::from_millis(300)) {
             banner.push(line);
         }
         Self { child, url, banner }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn bind(&self) -> String {
         self.url.trim_start_matches("http://").trim_end_matches("/api").to_owned()
     }
 
-    /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
         assert!(sent.expect("kill starts").success());
     }
 
-    /// Waits until it has ended by itself.
-    pub(crate) fn ended(mut self) -> Option<i32> {
+    /// Waits until the process has exited.
+    pub(crate) fn wait(mut self) -> Option<i32> {
         self.child.wait().expect("it ends").code()
     }
 
-    /// Starts a management command against this server, and leaves it running.
-    pub(crate) fn begin(&self, args: &[&str]) -> Running {
-        Running::start(self.command(args))
+    /// Starts a management command in the background.
+    pub(crate) fn spawn_command(&self, args: &[&str]) -> BackgroundCommand {
+        BackgroundCommand::start(self.command(args))
     }
 
-    /// A management command against this server.
+    /// Creates a management command for this server.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = windlass();
         command.args(args).env("WINDLASS_URL", &self.url);
@@ -143,39 +148,38 @@ impl Server {
     }
 
     /// Runs a management command against this server.
-    pub(crate) fn say(&self, args: &[&str]) -> Said {
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         run(self.command(args))
     }
 
-    /// Ends it as the kernel would: without a word.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM, and waits until the process has exited.
     pub(crate) fn terminate(self) -> Option<i32> {
         self.signal("TERM");
-        self.ended()
+        self.wait()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command that runs beside the test. It is killed when the test ends, however it ends.
-pub(crate) struct Running {
+/// A command in the background. It is killed on drop.
+pub(crate) struct BackgroundCommand {
     child: Child,
     lines: std::sync::mpsc::Receiver<String>,
     seen: Vec<String>,
 }
 
-impl Running {
+impl BackgroundCommand {
     fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
@@ -187,12 +191,13 @@ impl Running {
         Self { child, lines, seen: Vec::new() }
     }
 
-    /// Waits until it prints a line with this text.
+    /// Waits for a line that contains this text.
     #[track_caller]
-    pub(crate) fn until(&mut self, text: &str) {
+    pub(crate) fn wait_for_line(&mut self, text: &str) {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|_| panic!("{text:?} never came: {:#?}", self.seen));
+            let line = self.lines.recv_timeout(TEST_TIMEOUT);
+            let line =
+                line.unwrap_or_else(|_| panic!("no line contains {text:?}: {:#?}", self.seen));
             let found = line.contains(text);
             self.seen.push(line);
             if found {
@@ -201,9 +206,9 @@ impl Running {
         }
     }
 
-    /// Waits until it ends: its exit code, and every line that it printed.
-    pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>) {
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+    /// Waits for the exit. Returns the exit code and all lines.
+    pub(crate) fn wait(mut self) -> (Option<i32>, Vec<String>) {
+        while let Ok(line) = self.lines.recv_timeout(TEST_TIMEOUT) {
             self.seen.push(line);
         }
         let code = self.child.wait().expect("it ends").code();
@@ -211,9 +216,8 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for BackgroundCommand {
     fn drop(&mut self) {
-        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -227,12 +231,12 @@ fn forward(lines: impl std::io::BufRead, to: &std::sync::mpsc::Sender<String>) {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
-pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is() {
-        assert!(started.elapsed() < PATIENCE, "still not: {what}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "timeout while waiting until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -242,14 +246,14 @@ pub(crate) fn sqlite_in(folder: &Path, name: &str) -> String {
     format!("sqlite:{}", folder.join(name).display())
 }
 
-/// The address of an empty database on the throw-away PostgreSQL of the tests.
+/// Creates an empty database on the test PostgreSQL.
 pub(crate) fn postgres() -> Database {
     let admin = std::env::var("WINDLASS_TEST_PG")
         .expect("WINDLASS_TEST_PG is not set; run the tests with: cargo xtask pg -- cargo test …");
-    Database::make(admin)
+    Database::create(admin)
 }
 
-/// A database of one test; it goes when the test does.
+/// A database for one test. It is dropped with the value.
 pub(crate) struct Database {
     admin: String,
     name: String,
@@ -257,7 +261,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    fn make(admin: String) -> Self {
+    fn create(admin: String) -> Self {
         let name = format!("cli_{}_{}", std::process::id(), counter());
         execute(&admin, &format!("CREATE DATABASE {name}"));
         Self { url: with_database(&admin, &name), admin, name }

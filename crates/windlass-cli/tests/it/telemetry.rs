@@ -1,4 +1,4 @@
-//! What the binary sends to a collector when the standard variables name one.
+//! Export of traces and metrics to an OTLP collector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 
-use crate::support::{Server, postgres, sqlite_in, until, windlass};
+use crate::support::{Server, http_client, postgres, sqlite_in, wait_until, windlass};
 
-/// A span as it came.
+/// A received span.
 #[derive(Clone, Debug)]
 struct Span {
     service: String,
@@ -29,7 +29,7 @@ struct Span {
 }
 
 #[derive(Default)]
-struct Got {
+struct Received {
     spans: Vec<Span>,
     metrics: BTreeSet<String>,
     services: BTreeSet<String>,
@@ -37,60 +37,60 @@ struct Got {
     headers: BTreeSet<String>,
 }
 
-impl Got {
-    fn named(&self, name: &str) -> impl Iterator<Item = &Span> {
+impl Received {
+    fn spans_named(&self, name: &str) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(move |span| span.name == name)
     }
 }
 
-/// A collector: it takes what the protocol says and nothing else.
+/// A collector that accepts only valid OTLP requests.
 struct Collector {
     address: SocketAddr,
-    got: Arc<Mutex<Got>>,
+    received: Arc<Mutex<Received>>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Collector {
     fn start() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let got = Arc::new(Mutex::new(Got::default()));
+        let received = Arc::new(Mutex::new(Received::default()));
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().fallback(take).with_state(Arc::clone(&got));
+        let router = Router::new().fallback(take).with_state(Arc::clone(&received));
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { address, got, runtime }
+        Self { address, received, runtime }
     }
 }
 
 async fn take(
-    State(got): State<Arc<Mutex<Got>>>,
+    State(received): State<Arc<Mutex<Received>>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> StatusCode {
-    let mut got = got.lock().unwrap();
-    got.headers.extend(
+    let mut received = received.lock().unwrap();
+    received.headers.extend(
         headers
             .iter()
             .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))),
     );
     match uri.path() {
         "/v1/traces" => match ExportTraceServiceRequest::decode(body) {
-            Ok(sent) => traces(&mut got, sent),
-            Err(error) => got.refused.push(error.to_string()),
+            Ok(sent) => traces(&mut received, sent),
+            Err(error) => received.refused.push(error.to_string()),
         },
         "/v1/metrics" => match ExportMetricsServiceRequest::decode(body) {
-            Ok(sent) => metrics(&mut got, sent),
-            Err(error) => got.refused.push(error.to_string()),
+            Ok(sent) => metrics(&mut received, sent),
+            Err(error) => received.refused.push(error.to_string()),
         },
-        other => got.refused.push(format!("nothing is taken at {other}")),
+        other => received.refused.push(format!("unexpected path {other}")),
     }
     StatusCode::OK
 }
 
-fn traces(got: &mut Got, sent: ExportTraceServiceRequest) {
+fn traces(received: &mut Received, sent: ExportTraceServiceRequest) {
     for of_service in sent.resource_spans {
-        got.services.extend(of_service.resource.iter().filter_map(service));
+        received.services.extend(of_service.resource.iter().filter_map(service));
         for span in of_service.scope_spans.into_iter().flat_map(|scope| scope.spans) {
             let attributes = span.attributes.into_iter();
             let shown = |value: Option<AnyValue>| match value.and_then(|value| value.value) {
@@ -98,7 +98,7 @@ fn traces(got: &mut Got, sent: ExportTraceServiceRequest) {
                 Some(Value::IntValue(number)) => number.to_string(),
                 other => format!("{other:?}"),
             };
-            got.spans.push(Span {
+            received.spans.push(Span {
                 service: of_service.resource.as_ref().and_then(service).unwrap_or_default(),
                 name: span.name,
                 trace: hex(&span.trace_id),
@@ -110,11 +110,11 @@ fn traces(got: &mut Got, sent: ExportTraceServiceRequest) {
     }
 }
 
-fn metrics(got: &mut Got, sent: ExportMetricsServiceRequest) {
+fn metrics(received: &mut Received, sent: ExportMetricsServiceRequest) {
     for of_service in sent.resource_metrics {
-        got.services.extend(of_service.resource.iter().filter_map(service));
+        received.services.extend(of_service.resource.iter().filter_map(service));
         let scopes = of_service.scope_metrics.into_iter();
-        got.metrics.extend(scopes.flat_map(|scope| scope.metrics).map(|metric| metric.name));
+        received.metrics.extend(scopes.flat_map(|scope| scope.metrics).map(|metric| metric.name));
     }
 }
 
@@ -127,7 +127,7 @@ fn service(resource: &Resource) -> Option<String> {
 }
 
 #[test]
-fn traces_and_metrics_reach_the_collector_that_the_variables_name() {
+fn traces_and_metrics_are_exported() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut command = windlass();
@@ -139,39 +139,42 @@ fn traces_and_metrics_reach_the_collector_that_the_variables_name() {
     command.env("OTEL_METRIC_EXPORT_INTERVAL", "200");
     command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
     let server = Server::spawn(command);
-    server.say(&["runs", "create", "hello", "--params", "\"you\"", "--wait"]).expect(0);
-    let has = |test: &dyn Fn(&Got) -> bool| test(&collector.got.lock().unwrap());
-    until("a run's turn and the request are traced", || {
-        has(&|got| got.named(RUN).next().is_some() && got.named("http").next().is_some())
+    server.run(&["runs", "create", "hello", "--params", "\"you\"", "--wait"]).expect(0);
+    let has = |test: &dyn Fn(&Received) -> bool| test(&collector.received.lock().unwrap());
+    wait_until("a run's turn and the request are traced", || {
+        has(&|received| {
+            received.spans_named(RUN).next().is_some()
+                && received.spans_named("http").next().is_some()
+        })
     });
-    until("runs and requests are counted", || {
-        has(&|got| {
-            got.metrics.contains("durable.workflows.completed")
-                && got.metrics.contains("windlass.http.requests")
+    wait_until("runs and requests are counted", || {
+        has(&|received| {
+            received.metrics.contains("durable.workflows.completed")
+                && received.metrics.contains("windlass.http.requests")
         })
     });
     assert_eq!(server.terminate(), Some(0));
-    let got = collector.got.lock().unwrap();
-    assert_eq!(got.refused, Vec::<String>::new());
-    assert_eq!(got.services, BTreeSet::from(["capstan".to_owned()]));
-    assert!(got.headers.contains("x-tenant: harbour"), "{:?}", got.headers);
+    let received = collector.received.lock().unwrap();
+    assert_eq!(received.refused, Vec::<String>::new());
+    assert_eq!(received.services, BTreeSet::from(["capstan".to_owned()]));
+    assert!(received.headers.contains("x-tenant: harbour"), "{:?}", received.headers);
     for (span, attribute) in
         [("http", "route"), ("http", "request_id"), (RUN, "durable.workflow.type")]
     {
-        assert!(got.named(span).all(|span| span.attributes.contains_key(attribute)));
+        assert!(received.spans_named(span).all(|span| span.attributes.contains_key(attribute)));
     }
     for metric in ["durable.workflow.duration", "durable.worker.load", "durable.workers.active"] {
-        assert!(got.metrics.contains(metric), "{metric} is not among {:?}", got.metrics);
+        assert!(received.metrics.contains(metric), "{metric} is not among {:?}", received.metrics);
     }
 }
 
 const RUN: &str = "durable.workflow.run";
 
-// As an outside caller's tracer would write it.
+// The trace id and span id of an external caller.
 const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
 
 #[test]
-fn one_trace_goes_through_two_processes() {
+fn one_trace_spans_two_processes() {
     let database = postgres();
     let collector = Collector::start();
     let serve = |service: &str, more: &[&str]| {
@@ -184,14 +187,14 @@ fn one_trace_goes_through_two_processes() {
         Server::spawn(command)
     };
     let worker = serve("worker", &["--samples"]);
-    // It serves no workflow: what it takes in is another's to do.
+    // The front server serves no workflow, so the worker executes its runs.
     let front = serve("front", &[]);
-    until("the worker has said what it serves", || {
-        front.say(&["workflows", "list", "-o", "json"]).out.contains("parcel")
+    wait_until("the worker has registered its workflows", || {
+        front.run(&["workflows", "list", "-o", "json"]).stdout.contains("parcel")
     });
     let url = format!("{}/workflows/parcel/instances?waitMs=30000", front.url);
     let answer = collector.runtime.block_on(async {
-        let request = reqwest::Client::new().post(url).header("content-type", "application/json");
+        let request = http_client().post(url).header("content-type", "application/json");
         let request = request.header("traceparent", format!("00-{}-{}-01", CALLER.0, CALLER.1));
         let answer = request.body(r#"{"id":"p-1","params":"you"}"#).send().await.unwrap();
         answer.text().await.unwrap()
@@ -199,9 +202,9 @@ fn one_trace_goes_through_two_processes() {
     assert!(answer.contains("HELLO, YOU!"), "{answer}");
     assert_eq!((front.terminate(), worker.terminate()), (Some(0), Some(0)));
 
-    let got = collector.got.lock().unwrap();
-    assert_eq!(got.refused, Vec::<String>::new());
-    let ours: Vec<&Span> = got.spans.iter().filter(|span| span.trace == CALLER.0).collect();
+    let received = collector.received.lock().unwrap();
+    assert_eq!(received.refused, Vec::<String>::new());
+    let ours: Vec<&Span> = received.spans.iter().filter(|span| span.trace == CALLER.0).collect();
     let one = |service: &str, name: &str, with: &[(&str, &str)]| -> &Span {
         let mut found = ours.iter().filter(|span| {
             let has = |(key, value): &(&str, &str)| {
@@ -212,7 +215,7 @@ fn one_trace_goes_through_two_processes() {
         found.next().unwrap_or_else(|| panic!("no {name} {with:?} of {service} in {ours:#?}"))
     };
     let below = |child: &Span, parent: &Span| {
-        assert_eq!(child.parent, parent.id, "{child:?} is not below {parent:?}");
+        assert_eq!(child.parent, parent.id, "{child:?} is not a child of {parent:?}");
     };
     const TYPE: &str = "durable.workflow.type";
     let asked = one("front", "http", &[]);
@@ -234,13 +237,13 @@ fn one_trace_goes_through_two_processes() {
     below(one("worker", "durable.task.complete", &[]), weighed);
     let greeted = one("worker", RUN, &[(TYPE, "hello")]);
     let asked_for = turn_of(&greeted.parent);
-    assert_ne!(asked_for.id, weighed.parent, "one turn asked for both");
+    assert_ne!(asked_for.id, weighed.parent, "one turn started both");
     let ended =
         turns.iter().filter(|turn| turn.attributes["durable.workflow.status"] == "complete");
     assert_eq!(ended.count(), 1);
     let replayed = one("worker", "durable.workflow.replay", &[(TYPE, "parcel")]);
     turn_of(&replayed.parent);
-    assert!(got.named("durable.task.claim").any(|claim| claim.service == "worker"));
+    assert!(received.spans_named("durable.task.claim").any(|claim| claim.service == "worker"));
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -248,7 +251,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn nothing_is_sent_where_the_variables_say_so() {
+fn otel_sdk_disabled_stops_the_export() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut command = windlass();
@@ -258,8 +261,8 @@ fn nothing_is_sent_where_the_variables_say_so() {
     command.env("OTEL_SDK_DISABLED", "true");
     command.env("OTEL_METRIC_EXPORT_INTERVAL", "100");
     let server = Server::spawn(command);
-    server.say(&["runs", "create", "hello", "--params", "\"you\"", "--wait"]).expect(0);
+    server.run(&["runs", "create", "hello", "--params", "\"you\"", "--wait"]).expect(0);
     assert_eq!(server.terminate(), Some(0));
-    let got = collector.got.lock().unwrap();
-    assert!(got.headers.is_empty() && got.refused.is_empty(), "{:?}", got.headers);
+    let received = collector.received.lock().unwrap();
+    assert!(received.headers.is_empty() && received.refused.is_empty(), "{:?}", received.headers);
 }

@@ -1,4 +1,4 @@
-//! What a terminal is shown that a pipe is not: colours, tables of its width, progress.
+//! Output on a terminal: colours, tables that fit its width, progress.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -8,10 +8,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::json;
 
-use crate::scripted::Scripted;
+use crate::fake_server::FakeServer;
 use crate::support::Server;
 
-/// Runs a command on a terminal of so many columns: its exit code, and all that was drawn.
+/// Runs a command on a terminal with this width. Returns the exit code and the output.
 fn on_terminal(command: &Command, columns: u16) -> (Option<i32>, String) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -20,7 +20,7 @@ fn on_terminal(command: &Command, columns: u16) -> (Option<i32>, String) {
     tcsetwinsize(&master, size).unwrap();
     let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
     let terminal = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    // In a session of its own, so that the terminal of whoever runs the tests is not asked instead.
+    // A new session, so that the command cannot use the terminal of the test runner.
     let mut apart = Command::new("setsid");
     apart.arg("--wait").arg(command.get_program()).args(command.get_args());
     apart.env("TERM", "xterm").env_remove("NO_COLOR");
@@ -32,15 +32,15 @@ fn on_terminal(command: &Command, columns: u16) -> (Option<i32>, String) {
     }
     apart.stdin(Stdio::null());
     apart.stdout(terminal.try_clone().unwrap()).stderr(terminal);
-    let mut child = apart.spawn().expect("setsid is there");
+    let mut child = apart.spawn().expect("setsid is installed");
     drop(apart);
     let mut drawn = Vec::new();
-    // The read fails when the last who had the terminal open is gone.
+    // The read fails when the last process with the terminal open exits.
     let _ = File::from(master).read_to_end(&mut drawn);
     (child.wait().unwrap().code(), String::from_utf8(drawn).unwrap())
 }
 
-fn runs() -> Scripted {
+fn runs() -> FakeServer {
     let row = |n: u32| {
         json!({
             "workflowName": "a-workflow-with-a-rather-long-name", "id": format!("run-{n}"),
@@ -50,11 +50,11 @@ fn runs() -> Scripted {
         })
     };
     let page = json!({ "runs": [row(1), row(2)], "hasNextPage": false });
-    Scripted::new(vec![("GET /api/runs", 200, page)])
+    FakeServer::new(vec![("GET /api/runs", 200, page)])
 }
 
 #[test]
-fn colours_are_for_terminals_that_want_them() {
+fn colours_are_only_for_terminals_that_support_them() {
     let server = runs();
     let (code, drawn) = on_terminal(&server.command(&["runs", "list"]), 200);
     assert_eq!(code, Some(0), "{drawn}");
@@ -65,12 +65,12 @@ fn colours_are_for_terminals_that_want_them() {
         let (_, drawn) = on_terminal(&command, 200);
         assert!(drawn.contains("errored") && !drawn.contains('\u{1b}'), "{name}: {drawn:?}");
     }
-    let piped = server.say(&["runs", "list"]).expect(0);
-    assert!(!piped.out.contains('\u{1b}'), "{piped:?}");
+    let piped = server.run(&["runs", "list"]).expect(0);
+    assert!(!piped.stdout.contains('\u{1b}'), "{piped:?}");
 }
 
 #[test]
-fn tables_fit_the_terminal_and_are_whole_in_a_pipe() {
+fn tables_fit_the_terminal_and_are_complete_in_a_pipe() {
     let server = runs();
     let mut command = server.command(&["runs", "list"]);
     command.env("NO_COLOR", "1");
@@ -78,7 +78,7 @@ fn tables_fit_the_terminal_and_are_whole_in_a_pipe() {
         let (_, drawn) = on_terminal(&command, columns);
         let widest = drawn.lines().map(|line| line.trim_end().chars().count()).max();
         assert!(widest.unwrap() <= usize::from(columns), "{columns}: {drawn}");
-        // One line a run: its name and status whole, the error cut to what is left.
+        // One line per run: its name and status are complete, the error is truncated.
         let lines: Vec<&str> = drawn.lines().map(str::trim_end).collect();
         assert_eq!(lines.len(), 3, "{columns}: {drawn}");
         assert!(
@@ -91,27 +91,27 @@ fn tables_fit_the_terminal_and_are_whole_in_a_pipe() {
     let (_, drawn) = on_terminal(&command, 200);
     assert!(drawn.contains("UPDATED") && drawn.contains("CREATED"), "{drawn}");
     assert!(!drawn.contains('…'), "{drawn}");
-    // One line a run, whatever its length: for grep.
-    let piped = server.say(&["runs", "list"]).expect(0).out;
+    // In a pipe, each run is one line of any length, for tools such as grep.
+    let piped = server.run(&["runs", "list"]).expect(0).stdout;
     assert_eq!(piped.lines().count(), 3, "{piped}");
     assert!(piped.lines().nth(1).unwrap().ends_with("it was given"), "{piped}");
 }
 
 #[test]
-fn a_long_wait_says_where_the_run_is() {
+fn a_long_wait_shows_progress() {
     let server = Server::start("memory:");
     let args = ["runs", "create", "order/o-1", "--wait", "--timeout", "8s"];
     let (code, drawn) = on_terminal(&server.command(&args), 100);
     assert_eq!(code, Some(5), "{drawn}");
     assert!(drawn.contains("order/o-1: waiting, step \"approval\""), "{drawn:?}");
-    // In a pipe there is nothing to draw over.
+    // A pipe gets no progress line.
     let args = ["runs", "create", "order/o-2", "--wait", "--timeout", "4s"];
-    let said = server.say(&args).expect(5);
-    assert!(said.out.is_empty() && !said.err.contains("step"), "{said:?}");
+    let output = server.run(&args).expect(5);
+    assert!(output.stdout.is_empty() && !output.stderr.contains("step"), "{output:?}");
 }
 
 #[test]
-fn what_workflows_write_does_not_steer_the_terminal() {
+fn control_characters_from_workflows_are_escaped() {
     let evil = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31mred\rgone\nerror: forged";
     let error = json!({ "name": "Error", "message": evil });
     let step = json!({
@@ -129,7 +129,7 @@ fn what_workflows_write_does_not_steer_the_terminal() {
     let why =
         json!({ "status": "waiting", "reasons": [{ "code": "x", "text": evil, "depth": 0 }] });
     let refused = json!({ "code": evil, "message": evil });
-    let server = Scripted::new(vec![
+    let server = FakeServer::new(vec![
         ("GET /api/workflows/order/instances/x/history", 200, history),
         ("GET /api/workflows/order/instances/x/why", 200, why),
         (
@@ -170,8 +170,8 @@ fn what_workflows_write_does_not_steer_the_terminal() {
         (&["schedules", "get", "s"], 0),
         (&["health"], 0),
     ] {
-        let said = server.say(args).expect(code);
-        let both = format!("{}{}", said.out, said.err);
+        let output = server.run(args).expect(code);
+        let both = format!("{}{}", output.stdout, output.stderr);
         let steers = |c: char| c.is_control() && c != '\n';
         assert!(!both.contains(steers), "{args:?}: {both:?}");
         assert!(!both.lines().any(|line| line.starts_with("error: forged")), "{args:?}: {both}");

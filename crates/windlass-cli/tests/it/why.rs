@@ -1,13 +1,13 @@
-//! `windlass why`: what it says of runs that cannot move, and how the reasons are laid out.
+//! `windlass why`: its summary line and the layout of the reasons.
 
 use serde_json::json;
-use windlass::{BoxError, Ctx, Engine, Result};
+use windlass::{Ctx, Engine, Result};
 
-use crate::scripted::Scripted;
-use crate::support::{Server, sqlite_in, until};
+use crate::fake_server::FakeServer;
+use crate::support::{Server, sqlite_in, wait_until};
 
 #[test]
-fn reasons_are_indented_by_how_deep_they_lie() {
+fn reasons_are_indented_by_depth() {
     let reason = |text: &str, depth: u32| json!({ "code": "x", "text": text, "depth": depth });
     let answer = json!({
         "id": "x", "status": "waiting", "moving": true,
@@ -18,9 +18,9 @@ fn reasons_are_indented_by_how_deep_they_lie() {
             reason("step c sleeps", 0),
         ],
     });
-    let server = Scripted::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
-    let said = server.say(&["why", "order/x"]).expect(0);
-    let lines: Vec<&str> = said.out.lines().skip(1).collect();
+    let server = FakeServer::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
+    let output = server.run(&["why", "order/x"]).expect(0);
+    let lines: Vec<&str> = output.stdout.lines().skip(1).collect();
     let expect = [
         "- step a sleeps",
         "- step b waits for a child",
@@ -31,40 +31,46 @@ fn reasons_are_indented_by_how_deep_they_lie() {
 }
 
 #[test]
-fn it_is_said_whether_the_run_goes_on_by_itself() {
+fn the_summary_says_whether_the_run_continues_by_itself() {
     for (status, moving, code, expect) in [
-        ("active", true, "held", "it is moving"),
-        ("active", true, "starts_later", "it goes on by itself"),
-        ("waiting", true, "sleeping", "it goes on by itself"),
-        ("waiting", true, "awaiting_event", "it waits to be sent an event"),
-        ("waiting", false, "blocked", "it does not go on by itself"),
+        ("active", true, "held", "it is running"),
+        ("active", true, "starts_later", "it continues by itself"),
+        ("waiting", true, "sleeping", "it continues by itself"),
+        ("waiting", true, "awaiting_event", "it waits for an event"),
+        ("waiting", false, "blocked", "it needs an action to continue"),
         ("complete", false, "ended", "it has ended"),
-        ("errored", false, "ended", "it has ended; `windlass runs retry` carries it on"),
+        (
+            "errored",
+            false,
+            "ended",
+            "it has ended; `windlass runs retry` retries it from the failed step",
+        ),
     ] {
         let reasons = [json!({ "code": code, "text": "the reason", "depth": 0 })];
         let answer = json!({ "status": status, "moving": moving, "reasons": reasons });
-        let server = Scripted::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
-        let said = server.say(&["why", "order/x"]).expect(0);
-        let first = said.out.lines().next().unwrap();
+        let server =
+            FakeServer::new(vec![("GET /api/workflows/order/instances/x/why", 200, answer)]);
+        let output = server.run(&["why", "order/x"]).expect(0);
+        let first = output.stdout.lines().next().unwrap();
         assert_eq!(first, format!("order/x is {status}: {expect}"));
-        assert_eq!(said.out.contains("the reason"), code != "ended", "{said:?}");
+        assert_eq!(output.stdout.contains("the reason"), code != "ended", "{output:?}");
     }
 }
 
 #[test]
-fn the_first_screen_shows_what_is_printed() {
+fn the_readme_shows_the_real_output() {
     let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
     let (_, shown) = readme.split_once("$ windlass why order/order-1\n").unwrap();
     let shown: Vec<&str> = shown.lines().take(2).collect();
     let server = Server::start("memory:");
-    server.say(&["runs", "create", "order/order-1"]).expect(0);
-    until("it waits for its event", || {
-        server.say(&["why", "order/order-1"]).expect(0).out.contains("approval")
+    server.run(&["runs", "create", "order/order-1"]).expect(0);
+    wait_until("it waits for its event", || {
+        server.run(&["why", "order/order-1"]).expect(0).stdout.contains("approval")
     });
-    let said = server.say(&["why", "order/order-1"]).expect(0);
-    let printed: Vec<&str> = said.out.lines().collect();
-    // All but the times.
+    let output = server.run(&["why", "order/order-1"]).expect(0);
+    let printed: Vec<&str> = output.stdout.lines().collect();
+    // Ignores the times.
     let without_time =
         |line: &str| line.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect::<String>();
     let both =
@@ -72,15 +78,15 @@ fn the_first_screen_shows_what_is_printed() {
     assert_eq!(both[0], both[1]);
 }
 
-// What a build before wrote under the name of a sample, whose first step is called otherwise.
+// An older version of the sample workflow: its first step has another name.
 async fn order_before(ctx: Ctx, _: Option<serde_json::Value>) -> Result<String> {
-    ctx.step("reserve", async || Ok::<_, BoxError>(1)).await?;
+    ctx.step("reserve", async || Ok(1)).await?;
     let approval: serde_json::Value = ctx.event("approval", "approval").await?;
     Ok(approval.to_string())
 }
 
 #[test]
-fn code_that_does_not_fit_the_record_is_told_with_both_names() {
+fn non_determinism_is_reported_with_both_step_names() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_in(folder.path(), "app.db");
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -95,36 +101,39 @@ fn code_that_does_not_fit_the_record_is_told_with_both_names() {
     });
     let server = Server::start(&store);
     let event = ["runs", "send-event", "order/o-1", "--type", "approval", "--payload", "1"];
-    server.say(&event).expect(0);
-    until("it is blocked", || {
-        let said = server.say(&["why", "order/o-1"]).expect(0).out;
-        said.contains("cannot carry it on")
+    server.run(&event).expect(0);
+    wait_until("it is blocked", || {
+        let output = server.run(&["why", "order/o-1"]).expect(0).stdout;
+        output.contains("cannot carry it on")
     });
-    let said = server.say(&["why", "order/o-1"]).expect(0);
-    assert!(said.out.contains("does not go on by itself"), "{said:?}");
+    let output = server.run(&["why", "order/o-1"]).expect(0);
+    assert!(output.stdout.contains("it needs an action to continue"), "{output:?}");
     for name in ["charge", "reserve"] {
-        assert!(said.out.contains(name), "{name}: {said:?}");
+        assert!(output.stdout.contains(name), "{name}: {output:?}");
     }
-    assert!(said.out.contains("; it is tried again "), "{said:?}");
-    let why = server.say(&["why", "order/o-1", "-o", "json"]).expect(0).json();
+    assert!(output.stdout.contains("; the next attempt is "), "{output:?}");
+    let why = server.run(&["why", "order/o-1", "-o", "json"]).expect(0).json();
     assert_eq!(why["reasons"][0]["code"], "blocked", "{why}");
-    // It is waiting, and nothing that it waits for will come: everybody who looks is told.
-    let got = server.say(&["runs", "get", "order/o-1", "-o", "json"]).expect(0).json();
-    assert_eq!(got["meta"]["blocked"]["code"], "NON_DETERMINISM", "{got}");
-    let said = server.say(&["runs", "get", "order/o-1"]).expect(0);
-    assert!(said.out.contains("blocked") && said.out.contains("NON_DETERMINISM"), "{said:?}");
-    let watch = server.say(&["runs", "watch", "order/o-1", "--timeout", "3s"]).expect(5);
-    let told = watch.out.lines().find(|line| line.contains(" blocked "));
-    assert!(told.is_some_and(|line| line.contains("NON_DETERMINISM")), "{watch:?}");
+    // All commands report the block, although the status of the run is `waiting`.
+    let received = server.run(&["runs", "get", "order/o-1", "-o", "json"]).expect(0).json();
+    assert_eq!(received["meta"]["blocked"]["code"], "NON_DETERMINISM", "{received}");
+    let output = server.run(&["runs", "get", "order/o-1"]).expect(0);
+    assert!(
+        output.stdout.contains("blocked") && output.stdout.contains("NON_DETERMINISM"),
+        "{output:?}"
+    );
+    let watch = server.run(&["runs", "watch", "order/o-1", "--timeout", "3s"]).expect(5);
+    let report = watch.stdout.lines().find(|line| line.contains(" blocked "));
+    assert!(report.is_some_and(|line| line.contains("NON_DETERMINISM")), "{watch:?}");
     let wait = ["runs", "resume", "order/o-1", "--wait", "--timeout", "7s"];
-    let said = server.say(&wait).expect(5);
-    assert_eq!(said.err.matches("order/o-1 is blocked: ").count(), 1, "{said:?}");
-    assert!(said.err.contains("hint: this code cannot carry it on"), "{said:?}");
-    // One that waits as it should is not.
-    server.say(&["runs", "create", "order/o-2"]).expect(0);
-    until("it waits", || {
-        let got = server.say(&["runs", "get", "order/o-2", "-o", "json"]).expect(0).json();
-        assert!(got["meta"]["blocked"].is_null(), "{got}");
-        got["meta"]["currentStep"]["waitEventType"] == "approval"
+    let output = server.run(&wait).expect(5);
+    assert_eq!(output.stderr.matches("order/o-1 is blocked: ").count(), 1, "{output:?}");
+    assert!(output.stderr.contains("hint: this code cannot carry it on"), "{output:?}");
+    // A run that waits normally is not blocked.
+    server.run(&["runs", "create", "order/o-2"]).expect(0);
+    wait_until("it waits", || {
+        let received = server.run(&["runs", "get", "order/o-2", "-o", "json"]).expect(0).json();
+        assert!(received["meta"]["blocked"].is_null(), "{received}");
+        received["meta"]["currentStep"]["waitEventType"] == "approval"
     });
 }

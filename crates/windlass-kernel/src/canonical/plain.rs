@@ -1,30 +1,33 @@
-//! Most JSON is canonical as `serde_json` writes it; one pass over the text tells, without a copy.
+//! A fast check, without a copy, whether the text that `serde_json` wrote is canonical already. It
+//! usually is.
 
 use super::DEPTH_READABLE_MAX;
 
-/// The member that a scan looks for a place for.
+/// The member whose position the scan looks for.
 const SEALS: &[u8] = b"seals";
 
-// Integers of so many digits are always exact.
+// Integers with at most this many digits are always exact.
 const DIGITS_MAX: usize = 15;
 
-/// What a scan of canonical JSON has found.
+/// The result of a scan that found canonical JSON.
 pub(crate) struct Plain {
-    /// Where a member named `seals` would stand; nowhere if the text is no object or has one.
+    /// Where to insert a member named `seals`. `None` if the text is not an object or has that
+    /// member.
     seals_at: Option<usize>,
 }
 
 impl Plain {
-    /// Looks whether compact JSON is canonical beyond doubt: keys are ASCII without escapes and in
-    /// order, each once; numbers are short integers; escapes are those of one letter. `None` says
-    /// only that somebody else has to look.
+    /// Scans compact JSON. The text is certainly canonical if its keys are ASCII without escapes,
+    /// sorted and unique, its numbers are short integers and its escapes have one letter. `None`
+    /// means that the scan cannot decide; the caller must run the full canonicalizer.
     pub(crate) fn of(text: &[u8]) -> Option<Self> {
         let mut scan = Scan { text, at: 0, seals_at: None };
         scan.value(0)?;
         (scan.at == text.len()).then_some(Self { seals_at: scan.seals_at })
     }
 
-    /// Puts a member named `seals` into the object that was scanned; nothing if it has no place there.
+    /// Inserts a member named `seals` into the scanned object. Returns `None` if there is no
+    /// position for it.
     pub(crate) fn put_seals(
         &self,
         text: &mut Vec<u8>,
@@ -85,11 +88,11 @@ impl<'t> Scan<'t> {
 
     fn object(&mut self, depth: usize) -> Option<()> {
         let mut before: Option<&[u8]> = None;
-        // At the top, the first place where `seals` does not break the order.
-        let mut place = (depth == 1).then_some(self.at);
+        // At the top level: the first position at which `seals` keeps the keys sorted.
+        let mut insert_at = (depth == 1).then_some(self.at);
         if self.peek()? == b'}' {
             self.at += 1;
-            self.seals_at = place.or(self.seals_at);
+            self.seals_at = insert_at.or(self.seals_at);
             return Some(());
         }
         loop {
@@ -103,7 +106,7 @@ impl<'t> Scan<'t> {
                 return None;
             }
             if depth == 1 && key >= SEALS && before.is_none_or(|before| before < SEALS) {
-                place = (key != SEALS).then_some(key_at);
+                insert_at = (key != SEALS).then_some(key_at);
             }
             before = Some(key);
             if self.next()? != b':' {
@@ -118,7 +121,7 @@ impl<'t> Scan<'t> {
         }
         if depth == 1 {
             let ends_before = before.is_some_and(|before| before < SEALS);
-            self.seals_at = if ends_before { Some(self.at - 1) } else { place };
+            self.seals_at = if ends_before { Some(self.at - 1) } else { insert_at };
         }
         Some(())
     }
@@ -138,7 +141,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    // What stands between the quotes.
+    // Returns the text between the quotes.
     fn string(&mut self) -> Option<&'t [u8]> {
         let from = self.at;
         loop {
@@ -154,7 +157,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    // No fraction, no exponent, no zero in front of other digits, no negative zero.
+    // Accepts no fraction, no exponent, no leading zero and no negative zero.
     fn number(&mut self, first_min: u8) -> Option<()> {
         let from = self.at;
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn seals_stand_where_they_belong() {
+    fn seals_are_inserted_in_key_order() {
         check("{}", Some(r#"{"seals":[]}"#));
         check(r#"{"a":1}"#, Some(r#"{"a":1,"seals":[]}"#));
         check(r#"{"z":1}"#, Some(r#"{"seals":[],"z":1}"#));
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_doubt_is_left_to_others() {
+    fn unclear_text_is_not_plain() {
         let doubtful = [
             "1.0",
             "1e3",

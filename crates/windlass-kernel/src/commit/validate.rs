@@ -1,4 +1,4 @@
-//! Whether a commit is well-formed: checked before any store sees it, so all refuse the same.
+//! Validates commits before a store sees them, so that all stores refuse the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use crate::body::Body;
 use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard, SqlValue, Statement};
 use crate::draft::NewRun;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::RunKey;
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max, check_text};
 use crate::rows::{LogLine, Run, Step, Task};
 
 impl Commit {
-    /// Refuses a commit that no store could apply as meant.
+    /// Refuses a commit that is malformed or exceeds a limit.
     pub fn validate(&self, limits: &Limits) -> Result<(), CommitError> {
         self.check(limits).map_err(|error| CommitError::Invalid(Arc::new(error)))
     }
@@ -42,7 +42,7 @@ impl Commit {
                 }
                 Op::SetRun(change) => {
                     set += 1;
-                    self.own(change.run_key, "SetRun")?;
+                    self.check_guarded(change.run_key, "SetRun")?;
                     check_change(change, limits)?;
                 }
                 Op::AppendEvent { event, .. } => {
@@ -51,13 +51,15 @@ impl Commit {
                     ledgers.append(event.run_key, event.ordinal, event.event_id, event.hash)?;
                 }
                 Op::PutStep(step) => {
-                    self.own(step.run_key, "PutStep")?;
+                    self.check_guarded(step.run_key, "PutStep")?;
                     check_step(step, limits)?;
                 }
                 Op::PutMessage(message) => {
                     check_body("a message", &message.body, limits.message_bytes_max)?;
                 }
-                Op::ConsumeMessage { run_key, .. } => self.own(*run_key, "ConsumeMessage")?,
+                Op::ConsumeMessage { run_key, .. } => {
+                    self.check_guarded(*run_key, "ConsumeMessage")?
+                }
                 Op::Enqueue(task) => {
                     enqueued.insert(task.task_id);
                     check_task(task, limits)?;
@@ -86,16 +88,16 @@ impl Commit {
                     }
                 }
                 Op::PutLog(line) => {
-                    // A task's worker logs for the run that the task works for.
+                    // The worker of a task writes log lines of the task's run.
                     if self.task.is_none() {
-                        self.own(line.run_key, "PutLog")?;
+                        self.check_guarded(line.run_key, "PutLog")?;
                     }
                     check_log(line, limits)?;
                 }
                 Op::UserSql(_) => {}
             }
         }
-        // Which of the two comes first would be the store's choice.
+        // The order of the two would be undefined.
         if let Some(task_id) = enqueued.intersection(&settled).next() {
             return Err(malformed(&format!("it enqueues and settles task {task_id}")));
         }
@@ -123,8 +125,8 @@ impl Commit {
         matches!(self.run, Some(RunGuard::Held { .. } | RunGuard::Free { .. }))
     }
 
-    // What happened to a run is written by whoever holds its turn, in one commit with the guard.
-    fn own(&self, run_key: RunKey, op: &str) -> Result<(), Error> {
+    // Only the holder of a turn may write to its run, in a commit that has the guard.
+    fn check_guarded(&self, run_key: RunKey, op: &str) -> Result<(), Error> {
         let created = |op: &Op| matches!(op, Op::CreateRun(run) if run.run_key == run_key);
         let may_set = op != "SetRun";
         if self.run_key() == Some(run_key) && (self.advances_run() || may_set)
@@ -140,15 +142,15 @@ impl Commit {
             Some(RunGuard::Absent { run_key, .. }) => {
                 let own = |op: &Op| matches!(op, Op::CreateRun(run) if run.run_key == *run_key);
                 if !self.ops.iter().any(own) {
-                    return Err(malformed("the guard says Absent and no op creates the run"));
+                    return Err(malformed("the guard is Absent but no op creates the run"));
                 }
             }
             Some(_) if set != 1 => {
-                return Err(malformed("a commit of a turn has exactly one SetRun"));
+                return Err(malformed("a commit of a turn needs exactly one SetRun"));
             }
             Some(_) => {}
             None if created > 0 => {
-                return Err(malformed("a run is created under a guard"));
+                return Err(malformed("a commit that creates a run needs a run guard"));
             }
             None => {}
         }
@@ -158,7 +160,7 @@ impl Commit {
                 Op::Reschedule(change) => change.task_id == guard.task_id,
                 _ => false,
             };
-            // A guarded task that stays held keeps its hold: then nothing is to be done to it.
+            // Zero is allowed: the sender then keeps its hold on the task.
             if self.ops.iter().filter(|op| ends(op)).count() > 1 {
                 return Err(malformed("the guarded task is settled or rescheduled twice"));
             }
@@ -167,7 +169,8 @@ impl Commit {
     }
 }
 
-// The ledgers that a commit appends to: each must go on where it ended, and end where the row says.
+// The ledgers that a commit appends to. Each must continue at its head, and its row must have the
+// new head.
 struct Ledgers {
     guarded: Option<Appended>,
     created: Vec<Appended>,
@@ -222,7 +225,7 @@ impl Ledgers {
             };
             if *end != head || last.is_some_and(|last| last != cursor) {
                 let message =
-                    format!("the row of run {run_key} does not end where its ledger does");
+                    format!("the row and the ledger of run {run_key} have different ends");
                 return Err(malformed(&message));
             }
             if matches!(op, Op::CreateRun(_)) && last.is_none() {
@@ -234,7 +237,11 @@ impl Ledgers {
 }
 
 fn malformed(message: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_COMMIT", format!("the commit is malformed: {message}"))
+    Error::new(
+        ErrorKind::Invalid,
+        ErrorCode::InvalidCommit,
+        format!("the commit is malformed: {message}"),
+    )
 }
 
 fn check_body(what: impl fmt::Display, body: &Option<Body>, max: usize) -> Result<(), Error> {
@@ -242,21 +249,21 @@ fn check_body(what: impl fmt::Display, body: &Option<Body>, max: usize) -> Resul
 }
 
 impl NewRun {
-    /// Refuses what no run can be started with. Whoever starts many asks of each before the first is
-    /// written: what a store refuses, it refuses one by one.
+    /// Checks the data of a new run against the limits. A caller that starts many runs checks all
+    /// of them before it writes the first, because a store refuses runs one by one.
     pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
         check_max("the input", "bytes", self.input.len(), limits.input_bytes_max)?;
-        let beside = [&self.fork, &self.trace, &self.headers, &self.on_end];
-        check_beside(beside.map(|text| text.as_deref().unwrap_or_default()), limits)?;
+        let texts = [&self.fork, &self.trace, &self.headers, &self.on_end];
+        check_texts(texts.map(|text| text.as_deref().unwrap_or_default()), limits)?;
         check_labels(&self.labels, limits)
     }
 }
 
-fn check_beside([fork, trace, headers, on_end]: [&str; 4], limits: &Limits) -> Result<(), Error> {
+fn check_texts([fork, trace, headers, on_end]: [&str; 4], limits: &Limits) -> Result<(), Error> {
     check_text("a fork's name", fork, 256)?;
     check_text("a trace context", trace, 1_024)?;
     check_max("the run's headers", "bytes", headers.len(), limits.headers_bytes_max)?;
-    check_max("what the run's end enqueues", "bytes", on_end.len(), limits.task_bytes_max)
+    check_max("the task at the run's end", "bytes", on_end.len(), limits.task_bytes_max)
 }
 
 fn check_labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), Error> {
@@ -265,7 +272,11 @@ fn check_labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<()
         check_text("a label's key", key, limits.label_key_chars_max)?;
         check_text(&format!("the value of label {key:?}"), value, limits.label_value_chars_max)?;
         if key.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_NAME", "a label's key is empty"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                ErrorCode::InvalidName,
+                "a label's key is empty",
+            ));
         }
     }
     Ok(())
@@ -276,8 +287,8 @@ fn check_run(run: &Run, limits: &Limits) -> Result<(), Error> {
     check_body("the output", &run.output, limits.output_bytes_max)?;
     check_body("the error", &run.error, limits.output_bytes_max)?;
     check_body("the state", &run.state, limits.state_bytes_max)?;
-    let beside = [&run.fork, &run.trace, &run.headers, &run.on_end];
-    check_beside(beside.map(|text| text.as_deref().unwrap_or_default()), limits)?;
+    let texts = [&run.fork, &run.trace, &run.headers, &run.on_end];
+    check_texts(texts.map(|text| text.as_deref().unwrap_or_default()), limits)?;
     check_labels(&run.labels, limits)?;
     if run.input_hash != run.input.digest() {
         return Err(malformed("the input hash is not the hash of the input"));
@@ -297,8 +308,8 @@ fn check_change(change: &RunChange, limits: &Limits) -> Result<(), Error> {
 fn check_step(step: &Step, limits: &Limits) -> Result<(), Error> {
     let max = limits.step_bytes_max;
     check_text("a step's name", &step.name, limits.step_key_chars_max)?;
-    check_text("a step's kind", &step.kind, 64)?;
-    check_text("what a step waits for", step.wait_for.as_deref().unwrap_or_default(), 256)?;
+    check_text("a step's kind", step.kind.as_str(), 64)?;
+    check_text("a step's awaited name", step.wait_for.as_deref().unwrap_or_default(), 256)?;
     let key = &step.step_key;
     check_body(format_args!("the input of step {key:?}"), &step.input, max)?;
     check_body(format_args!("the result of step {key:?}"), &step.result, max)?;

@@ -1,4 +1,5 @@
-//! Folded, shuffled within each batch and merged: it must come to what one after the other comes to.
+//! Folded, shuffled within each batch and merged commits must give the same result as applying them
+//! one by one.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,8 +12,9 @@ use super::*;
 use crate::body::Body;
 use crate::commit::{CommitError, NewMessage, OnExisting, TaskGuard};
 use crate::draft::{Draft, End, NewRun};
-use crate::ids::{MessageName, ModelName, QueueName, RouteName, StepKey, WorkerKey};
-use crate::ledger::Stamp;
+use crate::ids::{MessageName, ModelName, QueueName, RouteName, StepKey, StepKind, WorkerKey};
+use crate::ledger::run_events::WORKFLOW_COMPLETED;
+use crate::ledger::{EventType, Stamp};
 use crate::limits::Limits;
 use crate::query::{Query, RunsQuery, TasksQuery};
 use crate::rows::{MessageKind, Route, Run, Step, StepStatus, Task, Turn, Wake};
@@ -27,11 +29,11 @@ fn key(n: u64) -> Uuid {
     Uuid::from_u128((1_770_000_000_000 << 80) | (7 << 76) | (2 << 62) | u128::from(n))
 }
 
-// The memory store never waits.
+// Polls once: the memory store never waits.
 fn now<T>(mut future: BoxFuture<'_, T>) -> T {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => panic!("the memory store waits"),
+        Poll::Pending => panic!("the memory store returned a pending future"),
     }
 }
 
@@ -39,22 +41,22 @@ fn store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| NOW), Limits::DEFAULT)
 }
 
-/// Makes commits of a few runs that get in each other's way.
-struct Maker {
+/// Generates conflicting commits of a few runs.
+struct CommitGenerator {
     keys: u64,
     runs: Vec<Run>,
-    // What a holder that lost its memory would still believe.
+    // The state before the first commit, as a worker with an outdated cache sees it.
     stale: Vec<Run>,
     events: Vec<EventId>,
 }
 
-impl Maker {
+impl CommitGenerator {
     fn new() -> (Self, Vec<Commit>) {
-        let mut maker =
+        let mut generator =
             Self { keys: 1_000, runs: Vec::new(), stale: Vec::new(), events: Vec::new() };
-        let setup = (0..3).map(|n| maker.create(n, Turn::held_by(WORKER), true)).collect();
-        maker.stale = maker.runs.clone();
-        (maker, setup)
+        let setup = (0..3).map(|n| generator.create(n, Turn::held_by(WORKER), true)).collect();
+        generator.stale = generator.runs.clone();
+        (generator, setup)
     }
 
     fn key(&mut self) -> Uuid {
@@ -101,7 +103,7 @@ impl Maker {
             run_key: run.run_key,
             step_key: StepKey::new(format!("step-{n}")).unwrap(),
             name: "a step".into(),
-            kind: "do".into(),
+            kind: StepKind::from_static("do"),
             status: if settled { StepStatus::Completed } else { StepStatus::Pending },
             position: run.head.next_ordinal,
             attempt: 1,
@@ -163,7 +165,7 @@ impl Maker {
             }
             9 if x % 3 == 0 => {
                 let end = End::Complete(Body::json("1"));
-                draft.end("workflow.completed", &json!({}), end, stamp).unwrap();
+                draft.end(WORKFLOW_COMPLETED, &json!({}), end, stamp).unwrap();
             }
             10 => {
                 let cause = CausalRef::event(self.events[usize::from(y) % self.events.len()]);
@@ -178,7 +180,11 @@ impl Maker {
                 draft.op(Op::ConsumeMessage { run_key, seq, by, at: NOW });
             }
             12 => drop(draft.status(crate::rows::RunStatus::Paused)),
-            _ => drop(draft.step("step.completed", &json!({}), step, stamp).unwrap()),
+            _ => drop(
+                draft
+                    .step(EventType::from_static("step.completed"), &json!({}), step, stamp)
+                    .unwrap(),
+            ),
         }
         let commit = draft.finish();
         if what != 2
@@ -194,9 +200,9 @@ fn put(message: NewMessage) -> Op {
     Op::PutMessage(Box::new(message))
 }
 
-// A create that finds another run of its name learns how many messages that run has accepted by
-// then. Which run that is nobody knows before, so it is as of some moment during the call.
-fn shown(commits: &[Commit], results: &[Result<Committed, CommitError>]) -> Vec<String> {
+// A create that finds another run of its name returns that run's `accepted` counter. The counter
+// may be from any moment during the call, so the comparison ignores it.
+fn display_answers(commits: &[Commit], results: &[Result<Committed, CommitError>]) -> Vec<String> {
     let one = |(commit, result): (&Commit, &Result<Committed, CommitError>)| match result {
         Ok(found) if found.repeated && found.run_key != commit.run_key() => {
             format!("{:?}", Committed { accepted: 0, ..found.clone() })
@@ -206,7 +212,7 @@ fn shown(commits: &[Commit], results: &[Result<Committed, CommitError>]) -> Vec<
     commits.iter().zip(results).map(one).collect()
 }
 
-// Everything that the store holds, as text.
+// All rows of the store as text.
 fn contents(store: &MemoryStore, keys: &[RunKey]) -> Vec<String> {
     let mut all = Vec::new();
     let runs = RunsQuery::all(Namespace::default_namespace(), 1_000);
@@ -223,8 +229,8 @@ fn contents(store: &MemoryStore, keys: &[RunKey]) -> Vec<String> {
     all
 }
 
-// What a store does with batches: inside one it may write in any order, except that messages keep
-// theirs; a merged commit that fails is tried in parts.
+// Writes batches as a store may: in any order within a batch, except that messages to one run keep
+// theirs. The members of a merged commit that fails are tried one by one.
 fn folded(
     store: &MemoryStore,
     commits: &[Commit],
@@ -259,9 +265,9 @@ fn folded(
 }
 
 fn check(actions: Vec<(u8, u8, u8, u8)>) {
-    let (mut maker, setup) = Maker::new();
-    let keys: Vec<RunKey> = maker.runs.iter().map(|run| run.run_key).collect();
-    let commits: Vec<Commit> = actions.into_iter().map(|action| maker.commit(action)).collect();
+    let (mut generator, setup) = CommitGenerator::new();
+    let keys: Vec<RunKey> = generator.runs.iter().map(|run| run.run_key).collect();
+    let commits: Vec<Commit> = actions.into_iter().map(|action| generator.commit(action)).collect();
     let expect = store();
     assert!(now(expect.commit(setup.clone())).iter().all(Result::is_ok));
     let results = now(expect.commit(commits.clone()));
@@ -269,7 +275,7 @@ fn check(actions: Vec<(u8, u8, u8, u8)>) {
         let found = store();
         now(found.commit(setup.clone()));
         let answers = folded(&found, &commits, messages_first);
-        assert_eq!(shown(&commits, &answers), shown(&commits, &results));
+        assert_eq!(display_answers(&commits, &answers), display_answers(&commits, &results));
         assert_eq!(contents(&found, &keys), contents(&expect, &keys));
     }
 }
@@ -277,7 +283,7 @@ fn check(actions: Vec<(u8, u8, u8, u8)>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
     #[test]
-    fn folding_changes_nothing(
+    fn folding_does_not_change_the_result(
         actions in prop::collection::vec((0_u8..16, 0_u8..4, any::<u8>(), any::<u8>()), 1..24)
     ) {
         check(actions);
@@ -290,36 +296,38 @@ fn sizes(commits: &[Commit]) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn a_chain_becomes_one_commit_and_strangers_share_a_batch() {
-    let (mut maker, _) = Maker::new();
+fn a_chain_becomes_one_commit_and_unrelated_commits_share_a_batch() {
+    let (mut generator, _) = CommitGenerator::new();
     let chain = [(13, 0, 0, 0), (13, 0, 1, 0), (13, 1, 0, 0), (13, 0, 2, 0)];
-    let commits: Vec<Commit> = chain.map(|action| maker.commit(action)).to_vec();
+    let commits: Vec<Commit> = chain.map(|action| generator.commit(action)).to_vec();
     assert_eq!(sizes(&commits), [[3, 1]]);
     let merged = fold(&commits);
     let merged = merged[0][0].commit(&commits);
     assert_eq!(merged.ops.iter().filter(|op| matches!(op, Op::SetRun(_))).count(), 1);
-    assert_eq!(merged.run_change().unwrap().head, maker.runs[0].head);
+    assert_eq!(merged.run_change().unwrap().head, generator.runs[0].head);
     merged.validate(&Limits::DEFAULT).unwrap();
 }
 
 #[test]
-fn what_depends_on_an_earlier_commit_goes_to_a_later_batch() {
-    let (mut maker, _) = Maker::new();
-    // A release ends a chain, a message waits for it, and messages share a batch.
+fn dependent_commits_go_to_later_batches() {
+    let (mut generator, _) = CommitGenerator::new();
+    // A release ends the chain, a message to the run comes after it, and two messages share a
+    // batch.
     let actions = [(13, 0, 0, 0), (5, 0, 0, 0), (0, 0, 1, 0), (0, 0, 2, 0), (13, 1, 0, 0)];
-    let commits: Vec<Commit> = actions.map(|action| maker.commit(action)).to_vec();
+    let commits: Vec<Commit> = actions.map(|action| generator.commit(action)).to_vec();
     assert_eq!(sizes(&commits), [vec![2, 1], vec![1, 1]]);
-    // The same message twice, the same name twice.
+    // The same message twice and the same run id twice.
     let twice = [(0, 0, 1, 0), (0, 0, 1, 0), (1, 9, 0, 0), (1, 9, 0, 0)];
-    let commits: Vec<Commit> = twice.map(|action| maker.commit(action)).to_vec();
+    let commits: Vec<Commit> = twice.map(|action| generator.commit(action)).to_vec();
     assert_eq!(sizes(&commits), [[1, 1], [1, 1]]);
 }
 
 #[test]
-fn user_sql_is_alone() {
-    let (mut maker, _) = Maker::new();
-    let mut commits: Vec<Commit> =
-        [(13, 0, 0, 0), (13, 1, 0, 0), (13, 2, 0, 0)].map(|action| maker.commit(action)).to_vec();
+fn user_sql_has_its_own_batch() {
+    let (mut generator, _) = CommitGenerator::new();
+    let mut commits: Vec<Commit> = [(13, 0, 0, 0), (13, 1, 0, 0), (13, 2, 0, 0)]
+        .map(|action| generator.commit(action))
+        .to_vec();
     commits[1].ops_mut().push(Op::UserSql(vec![crate::commit::Statement {
         sql: "SELECT 1".into(),
         params: Vec::new(),

@@ -1,4 +1,4 @@
-//! Who did it, and what went wrong, in words that are safe to show.
+//! Actors and errors in a form that is safe to show.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,27 +6,28 @@ use serde_json::{Map, Value};
 use crate::body::Body;
 use crate::digest::{SetsumDigest, Sha256Digest};
 
-/// Who did something, as the `actor` member of a payload: a kind and a digest, never a name.
+/// The `actor` member of a payload: the kind of the actor and a digest of its id, never a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
-    /// What kind of actor: `user`, `api_key`, `system`, …
+    /// The kind of actor: `user`, `api_key`, `system`, …
     pub kind: String,
-    /// A digest of the actor's id: the same actor gives the same digest, and no more than that.
+    /// A digest of the actor's id. The same actor gives the same digest; the id cannot be read from
+    /// it.
     pub id_hash: SetsumDigest,
-    /// What the application chose to add.
+    /// Data that the application adds.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
 impl Actor {
-    /// An actor by kind and id; the id itself is not kept.
+    /// Creates an actor by kind and id. The id itself is not stored.
     pub fn new(kind: impl Into<String>, id: &str) -> Self {
         let id_hash = SetsumDigest::value_digest(&Value::from(id));
         Self { kind: kind.into(), id_hash, metadata: Map::new() }
     }
 }
 
-/// Where the body that an event speaks of is kept.
+/// The location of a body that an event refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum StorageRef {
@@ -58,23 +59,23 @@ pub enum StorageRef {
     },
 }
 
-/// An error as an event tells it: its name and where its text is, not the text.
+/// An error in an event: its name and the location of its text, not the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorSummary {
-    /// The error's name.
+    /// The name of the error.
     pub name: String,
     /// Whether a retry could have helped.
     pub retryable: bool,
-    /// How many bytes the whole error has.
+    /// The size of the whole error in bytes.
     pub bytes: u64,
     /// The digest of the whole error.
     pub digest: Sha256Digest,
-    /// Where the whole error is kept.
+    /// The location of the whole error.
     pub at: StorageRef,
 }
 
 impl ErrorSummary {
-    /// Summarises an error whose body is kept at `at`.
+    /// Summarises an error whose body is stored at `at`.
     pub fn new(name: impl Into<String>, retryable: bool, body: &Body, at: StorageRef) -> Self {
         let (bytes, digest) = (body.len() as u64, body.digest());
         Self { name: name.into(), retryable, bytes, digest, at }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_actor_is_told_apart_and_not_named() {
+    fn an_actor_has_a_digest_and_no_name() {
         let text = serde_json::to_string(&Actor::new("user", "ann@example.com")).unwrap();
         assert!(text.contains("\"id_hash\":\"setsum:v1:"), "{text}");
         assert!(!text.contains("ann"), "{text}");
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_by_name_and_place() {
+    fn an_error_summary_has_a_name_and_no_text() {
         let at = StorageRef::StepError { step_key: "charge".into() };
         let summary = ErrorSummary::new("Declined", false, &Body::json("\"card 4711\""), at);
         let text = serde_json::to_string(&summary).unwrap();

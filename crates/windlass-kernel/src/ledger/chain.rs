@@ -1,4 +1,5 @@
-//! The hash chain: each event's hash covers its predecessor's, the first one's the run's identity.
+//! The hash chain: the hash of each event covers the hash before it. The first one covers the run's
+//! identity.
 
 use sha2::{Digest as _, Sha256};
 
@@ -6,7 +7,7 @@ use crate::digest::Sha256Digest;
 use crate::ledger::Event;
 use crate::rows::Run;
 
-/// The end of a ledger: what the next event is chained to.
+/// The end of a ledger, to which the next event is chained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Head {
     /// The ordinal of the next event.
@@ -15,8 +16,8 @@ pub struct Head {
     pub hash: Sha256Digest,
 }
 
-/// The head of an empty ledger. It covers what must never change about a run, so a run's row
-/// cannot be renamed, moved to another tenant or given another input without breaking its chain.
+/// The head of an empty ledger. Its hash covers the immutable fields of the run, so a run's row
+/// cannot be renamed, moved to another namespace or given another input without breaking the chain.
 pub fn genesis(run: &Run) -> Head {
     let mut generation = itoa::Buffer::new();
     let hash = Sha256Digest::of_parts(&[
@@ -36,7 +37,7 @@ pub fn genesis(run: &Run) -> Head {
     Head { next_ordinal: 0, hash }
 }
 
-/// The hash of an event after `previous`.
+/// Hashes an event whose predecessor has the hash `previous`.
 pub(crate) fn hash_event(previous: &Sha256Digest, event: &Event) -> Sha256Digest {
     let mut hasher = Sha256::new();
     hasher.update(previous.as_bytes());
@@ -44,8 +45,8 @@ pub(crate) fn hash_event(previous: &Sha256Digest, event: &Event) -> Sha256Digest
     Sha256Digest::from_bytes(hasher.finalize().into())
 }
 
-// The RFC 8785 form of the event, part by part. It is written by hand because the payload is canonical
-// already and no other member can need an escape.
+// Writes the RFC 8785 form of the event, part by part. No serializer is needed: the payload is
+// canonical already and no other member needs an escape.
 fn write_event(event: &Event, mut to: impl FnMut(&[u8])) {
     let mut digits = itoa::Buffer::new();
     let mut uuid = [0; uuid::fmt::Hyphenated::LENGTH];
@@ -82,7 +83,7 @@ mod tests {
             run_key: RunKey(uuid::Uuid::from_u128(1)),
             ordinal: 3,
             event_id: EventId(uuid::Uuid::from_u128(2)),
-            event_type: EventType::first_party("step.completed").unwrap(),
+            event_type: EventType::from_static("step.completed"),
             version: 1,
             caused_by: CausalRef::event(EventId(uuid::Uuid::from_u128(4))),
             payload: to_canonical(&serde_json::json!({"b": 1, "a": "é\n"})).unwrap().into(),

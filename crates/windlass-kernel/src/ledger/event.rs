@@ -1,24 +1,24 @@
-//! Events and what caused them.
+//! Events and their causes.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Sha256Digest;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{EventId, RunKey};
 use crate::ledger::EventType;
 use crate::time::Timestamp;
 
-/// What caused an event: another event, or a run as such.
+/// The cause of an event: another event, or a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CausalRef {
-    /// An event, of this run or another.
+    /// An event of this run or another.
     EventId {
         /// The event.
         event_id: EventId,
     },
-    /// A run: the anchor of a first event that nothing in a ledger caused.
+    /// A run: the cause of a first event that no other event caused.
     RunId {
         /// The run.
         run_id: RunKey,
@@ -36,11 +36,11 @@ impl CausalRef {
         Self::RunId { run_id }
     }
 
-    /// The canonical JSON, as it is stored and hashed.
+    /// The canonical JSON, which is stored and hashed.
     pub fn canonical(&self) -> String {
         let mut text = Vec::with_capacity(80);
         self.write(|part| text.extend_from_slice(part));
-        String::from_utf8(text).expect("keys and names are ASCII")
+        String::from_utf8(text).expect("UUIDs and member names are ASCII")
     }
 
     pub(crate) fn write(&self, mut to: impl FnMut(&[u8])) {
@@ -55,10 +55,10 @@ impl CausalRef {
         }
     }
 
-    /// Reads what is stored. Anything but the canonical form is damage.
+    /// Parses a stored cause. Any form but the canonical one is damage.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let cause: Self = serde_json::from_slice(text)
-            .map_err(|source| Error::corrupt("a stored cause does not read").with_source(source))?;
+            .map_err(|source| Error::corrupt("cannot parse a stored cause").with_source(source))?;
         if cause.canonical().as_bytes() != text {
             return Err(Error::corrupt("a stored cause is not in canonical form"));
         }
@@ -69,32 +69,32 @@ impl CausalRef {
 /// An immutable fact in a run's ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The run whose ledger it is in.
+    /// The run.
     pub run_key: RunKey,
-    /// Its place, from 0, without gaps.
+    /// The position in the ledger, from 0, without gaps.
     pub ordinal: u64,
-    /// Names it.
+    /// The unique id.
     pub event_id: EventId,
-    /// What happened.
+    /// The type.
     pub event_type: EventType,
     /// The version of the payload's shape, from 1.
     pub version: u16,
-    /// What caused it.
+    /// The cause.
     pub caused_by: CausalRef,
-    /// A summary in canonical JSON: never a body.
+    /// A summary in canonical JSON. It never contains a body.
     pub payload: Bytes,
-    /// When it happened, by the estimate of the store's clock.
+    /// The time, from the sender's estimate of the store's clock.
     pub created_at: Timestamp,
-    /// Covers everything above and the predecessor's hash.
+    /// The hash over all fields above and the predecessor's hash.
     pub hash: Sha256Digest,
 }
 
 impl Event {
-    /// The payload as JSON.
+    /// Parses the payload.
     pub fn payload_json(&self) -> Result<serde_json::Value, Error> {
         serde_json::from_slice(&self.payload).map_err(|source| {
-            let message = format!("the payload of event {} does not read", self.event_id);
-            Error::new(ErrorKind::Corrupt, "STORE_CORRUPT", message).with_source(source)
+            let message = format!("cannot parse the payload of event {}", self.event_id);
+            Error::new(ErrorKind::Corrupt, ErrorCode::StoreCorrupt, message).with_source(source)
         })
     }
 }

@@ -1,14 +1,13 @@
 //! Event types: dotted names in the past tense, with prefixes that only Windlass may use.
 
-use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::limits::{Limits, check_max};
+use crate::text::{Text, is_composed, starts_with};
 
-/// Prefixes of first-party events. A custom event must not start with any of them.
+/// Prefixes of first-party events. A custom event must not start with one of them.
 pub const RESERVED_PREFIXES: &[&str] = &[
     "workflow.",
     "message.",
@@ -36,61 +35,55 @@ pub const RESERVED_PREFIXES: &[&str] = &[
     "local_call.",
 ];
 
-/// The type of an event, such as `step.completed`.
-#[derive(Clone)]
+/// The type of an event, such as `step.completed`. The component that writes a first-party event
+/// defines its type as a constant.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventType(Text);
 
-// Our own types are part of the program.
-#[derive(Clone)]
-enum Text {
-    Own(&'static str),
-    Other(Arc<str>),
-}
-
 impl EventType {
-    /// A first-party type: its prefix must be a reserved one.
-    pub fn first_party(text: &'static str) -> Result<Self, Error> {
-        check_name(text, &Limits::DEFAULT)?;
-        let name = Self(Text::Own(text));
-        if !name.is_first_party() {
-            let message = format!("event type {text:?} has no first-party prefix");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
+    /// A first-party type, as a constant. A text that is not a dotted name with a reserved prefix
+    /// fails to compile.
+    pub const fn from_static(text: &'static str) -> Self {
+        assert!(is_composed(text) && text.len() <= 100, "an event type is a dotted name");
+        let mut at = 0;
+        while at < RESERVED_PREFIXES.len() {
+            if starts_with(text, RESERVED_PREFIXES[at]) {
+                return Self(Text::Static(text));
+            }
+            at += 1;
         }
-        Ok(name)
+        panic!("the prefix of a first-party event type must be a reserved one");
     }
 
-    /// A custom type: its prefix must not be a reserved one.
+    /// A custom type. Its prefix must not be reserved.
     pub fn custom(text: &str, limits: &Limits) -> Result<Self, Error> {
         check_name(text, limits)?;
         if let Some(prefix) = RESERVED_PREFIXES.iter().find(|prefix| text.starts_with(**prefix)) {
             let message = format!(
                 "event type {text:?} starts with {prefix:?}, which is reserved; use a prefix of your own"
             );
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventType, message));
         }
-        Ok(Self(Text::Other(text.into())))
+        Ok(Self(Text::Shared(text.into())))
     }
 
-    /// Takes back a type that a store holds.
+    /// Wraps a stored type.
     pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
-        Self(Text::Other(text.into()))
+        Self(Text::Shared(text.into()))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            Text::Own(text) => text,
-            Text::Other(text) => text,
-        }
+        &self.0
     }
 
-    /// Whether only Windlass can have written it.
+    /// Whether only Windlass can have written the event.
     pub fn is_first_party(&self) -> bool {
         RESERVED_PREFIXES.iter().any(|prefix| self.as_str().starts_with(prefix))
     }
 }
 
-// The charset has no character that JSON escapes: the hash relies on it.
+// The hash relies on this charset: JSON escapes none of its characters.
 fn check_name(text: &str, limits: &Limits) -> Result<(), Error> {
     check_max("event type", "characters", text.chars().count(), limits.event_type_chars_max)?;
     let word = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
@@ -99,50 +92,24 @@ fn check_name(text: &str, limits: &Limits) -> Result<(), Error> {
         part.first().is_some_and(|c| word(*c)) && part.iter().all(|c| word(*c) || *c == b'-')
     });
     if !good {
-        let shown: String = text.chars().take(40).collect();
+        let excerpt: String = text.chars().take(40).collect();
         let message = format!(
-            "event type {shown:?} is not a dotted name; use words of letters, digits, '_' and '-' with '.' between them, such as \"ticket.classified\""
+            "event type {excerpt:?} is not a dotted name; use words of letters, digits, '_' and '-' with '.' between them, such as \"ticket.classified\""
         );
-        return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_TYPE", message));
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventType, message));
     }
     Ok(())
 }
 
-impl PartialEq for EventType {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for EventType {}
-
-impl PartialOrd for EventType {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for EventType {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.as_str().cmp(other.as_str())
-    }
-}
-
-impl Hash for EventType {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
 impl fmt::Display for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(&self.0)
     }
 }
 
 impl fmt::Debug for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.as_str())
+        self.0.fmt(f)
     }
 }
 
@@ -150,29 +117,34 @@ impl fmt::Debug for EventType {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(text: &'static str, first_party: &str, custom: &str) {
-        let shown = |result: Result<EventType, Error>| match result {
-            Ok(_) => "ok".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let found = shown(EventType::first_party(text));
-        assert!(found.contains(first_party), "{text}: {found}");
-        let found = shown(EventType::custom(text, &Limits::DEFAULT));
-        assert!(found.contains(custom), "{text}: {found}");
+    #[test]
+    fn custom_types_are_dotted_names_without_a_reserved_prefix() {
+        let long = "x".repeat(101);
+        for (text, expect) in [
+            ("step.completed", "reserved"),
+            ("anthropic.submitted", "reserved"),
+            ("ticket.classified", "ok"),
+            ("stepping.stone", "ok"),
+            ("workflow", "ok"),
+            ("", "not a dotted name"),
+            ("a..b", "not a dotted name"),
+            ("a b", "not a dotted name"),
+            ("a.\"b", "not a dotted name"),
+            (long.as_str(), "has 101 characters; at most 100"),
+        ] {
+            let found = match EventType::custom(text, &Limits::DEFAULT) {
+                Ok(_) => "ok".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            assert!(found.contains(expect), "{text}: {found}");
+        }
     }
 
     #[test]
-    fn types_are_dotted_names_and_prefixes_are_reserved() {
-        check("step.completed", "ok", "reserved");
-        check("anthropic.submitted", "ok", "reserved");
-        check("ticket.classified", "no first-party prefix", "ok");
-        check("stepping.stone", "no first-party prefix", "ok");
-        check("workflow", "no first-party prefix", "ok");
-        check("", "not a dotted name", "not a dotted name");
-        check("a..b", "not a dotted name", "not a dotted name");
-        check("a b", "not a dotted name", "not a dotted name");
-        check("a.\"b", "not a dotted name", "not a dotted name");
-        check("x".repeat(101).leak(), "has 101 characters; at most 100", "at most 100");
+    fn constants_have_a_reserved_prefix() {
+        assert_eq!(EventType::from_static("step.completed").as_str(), "step.completed");
+        for text in ["ticket.classified", "workflow", "step completed", "", "stepping.stone"] {
+            std::panic::catch_unwind(|| EventType::from_static(text)).unwrap_err();
+        }
     }
 }

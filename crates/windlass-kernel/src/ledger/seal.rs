@@ -1,4 +1,5 @@
-//! Seals: digests inside events of the bodies beside the ledger, so that the chain covers them too.
+//! Seals: digests inside events, so that the hash chain also covers bodies that are stored outside
+//! the ledger.
 
 use std::sync::Arc;
 
@@ -11,23 +12,23 @@ use crate::error::Error;
 use crate::ledger::Event;
 use crate::rows::{RunStatus, Step};
 
-/// What a seal covers.
+/// The data that a seal covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "of")]
 pub enum SealOf {
-    /// How the run ended: status, output and error.
+    /// The end of the run: status, output and error.
     #[serde(rename = "run.end")]
     RunEnd {
         /// The status it ended with.
         status: String,
     },
-    /// A step as it stands after this commit.
+    /// A step after this commit.
     #[serde(rename = "step")]
     Step {
         /// The step's key.
         key: Arc<str>,
     },
-    /// A message's body, when it is consumed.
+    /// The body of a message, when it is consumed.
     #[serde(rename = "message")]
     Message {
         /// The message's sequence number.
@@ -35,20 +36,20 @@ pub enum SealOf {
     },
 }
 
-/// A digest of something that is stored beside the ledger.
+/// A digest of data that is stored outside the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seal {
-    /// What it covers.
+    /// The data that it covers.
     #[serde(flatten)]
     pub of: SealOf,
     /// The digest.
     pub digest: Sha256Digest,
-    /// How many bytes of bodies it covers.
+    /// The size of the covered bodies in bytes.
     pub bytes: u64,
 }
 
 impl Seal {
-    /// Seals a step as it stands.
+    /// Seals the current state of a step.
     pub fn step(step: &Step) -> Self {
         let bodies = [&step.input, &step.result, &step.error];
         Self {
@@ -58,7 +59,7 @@ impl Seal {
         }
     }
 
-    /// Seals how a run ended.
+    /// Seals the end of a run.
     pub fn run_end(status: RunStatus, output: Option<&Body>, error: Option<&Body>) -> Self {
         Self {
             of: SealOf::RunEnd { status: status.as_str().to_owned() },
@@ -67,7 +68,8 @@ impl Seal {
         }
     }
 
-    /// Writes seals as canonical JSON, by hand: every commit of a step has some.
+    /// Appends seals as canonical JSON. This is written by hand because nearly every commit of a
+    /// step has seals.
     pub(crate) fn write(seals: &[Self], to: &mut Vec<u8>) {
         to.push(b'[');
         for (index, seal) in seals.iter().enumerate() {
@@ -80,7 +82,7 @@ impl Seal {
     }
 
     fn write_one(&self, to: &mut Vec<u8>) {
-        // A vector takes all that is written to it.
+        // Writing to a `Vec` cannot fail.
         let quoted = |to: &mut Vec<u8>, text: &str| drop(serde_json::to_writer(to, text));
         to.extend_from_slice(b"{\"bytes\":");
         to.extend_from_slice(itoa::Buffer::new().format(self.bytes).as_bytes());
@@ -104,7 +106,7 @@ impl Seal {
         to.push(b'}');
     }
 
-    /// Seals a message's body.
+    /// Seals the body of a message.
     pub fn message(seq: u64, body: Option<&Body>) -> Self {
         Self {
             of: SealOf::Message { seq },
@@ -114,7 +116,7 @@ impl Seal {
     }
 }
 
-/// The digest of a step: what it is and all that it recorded.
+/// The digest of a step: its identity, status and bodies.
 pub fn step_digest(step: &Step) -> Sha256Digest {
     let [input_encoding, input] = parts(step.input.as_ref());
     let [result_encoding, result] = parts(step.result.as_ref());
@@ -123,7 +125,7 @@ pub fn step_digest(step: &Step) -> Sha256Digest {
         b"windlass:step:v1",
         step.step_key.as_str().as_bytes(),
         step.name.as_bytes(),
-        step.kind.as_bytes(),
+        step.kind.as_str().as_bytes(),
         step.status.as_str().as_bytes(),
         input_encoding,
         input,
@@ -134,7 +136,7 @@ pub fn step_digest(step: &Step) -> Sha256Digest {
     ])
 }
 
-/// The digest of how a run ended.
+/// The digest of a run's end.
 pub fn run_end_digest(
     status: RunStatus,
     output: Option<&Body>,
@@ -152,13 +154,13 @@ pub fn run_end_digest(
     ])
 }
 
-/// The digest of a message's body.
+/// The digest of the body of a message.
 pub(crate) fn message_digest(body: Option<&Body>) -> Sha256Digest {
     let [encoding, bytes] = parts(body);
     Sha256Digest::of_parts(&[b"windlass:message:v1", encoding, bytes])
 }
 
-/// The seals that an event holds. Custom events hold none: their payload is the user's own.
+/// The seals in an event. Custom events have none: their payload belongs to the user.
 pub fn seals_of(event: &Event) -> Result<Vec<Seal>, Error> {
     if !event.event_type.is_first_party() {
         return Ok(Vec::new());
@@ -168,18 +170,18 @@ pub fn seals_of(event: &Event) -> Result<Vec<Seal>, Error> {
         #[serde(default)]
         seals: Vec<Seal>,
     }
-    // The word is absent from most payloads, and searching is cheaper than parsing.
+    // Most payloads have no seals, and searching is cheaper than parsing.
     if !contains(&event.payload, b"\"seals\"") {
         return Ok(Vec::new());
     }
     let sealed: Sealed = serde_json::from_slice(&event.payload).map_err(|source| {
-        let message = format!("the seals of event {} do not read", event.event_id);
+        let message = format!("cannot parse the seals of event {}", event.event_id);
         Error::corrupt(message).with_source(source)
     })?;
     Ok(sealed.seals)
 }
 
-// An absent body and an empty one differ in their encoding's word.
+// The encoding tells a missing body from an empty one.
 fn parts(body: Option<&Body>) -> [&[u8]; 2] {
     match body {
         Some(body) => [body.encoding.as_str().as_bytes(), &body.bytes],
@@ -197,7 +199,7 @@ mod tests {
     use crate::canonical::to_canonical;
 
     #[test]
-    fn seals_are_written_as_their_canonical_form() {
+    fn seals_are_written_in_canonical_form() {
         let body = Body::json("[1]");
         let step = |key: &str| Seal {
             of: SealOf::Step { key: key.into() },

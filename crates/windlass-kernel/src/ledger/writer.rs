@@ -1,4 +1,4 @@
-//! Writing a ledger: events get their place, cause and hash before anything is sent to a store.
+//! Appends to a ledger: events get their ordinal, cause and hash before they are sent to a store.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::canonical::{Plain, to_canonical};
 use crate::commit::{CauseCheck, Op};
 use crate::digest::Sha256Digest;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{EventId, RunKey};
 use crate::ledger::chain::{genesis, hash_event};
 use crate::ledger::{CausalRef, Event, EventType, Head, Seal};
@@ -16,7 +16,7 @@ use crate::limits::{Limits, check_max};
 use crate::rows::Run;
 use crate::time::Timestamp;
 
-/// The id and the time of an event, both from outside: the kernel has no clock.
+/// The id and the time of an event. Both are arguments because the kernel has no clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The event's id (UUIDv7).
@@ -25,32 +25,33 @@ pub struct Stamp {
     pub at: Timestamp,
 }
 
-/// A run's ledger as its writer sees it: committed up to a head, after it what was made into ops.
+/// The ledger of a run as its writer sees it: the committed events up to a head, and the events
+/// that were appended since.
 ///
-/// Those vanish with the process; nothing outside may learn their ids before the commit that
-/// carries them holds.
+/// Appended events exist only in this process until their commit succeeds. Do not give their ids to
+/// anybody else before that.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     run_key: RunKey,
     head: Head,
     cursor: CausalRef,
-    // Whether the store has to look for what the cursor names.
+    // Whether the store must check that the cursor's target exists.
     cause: CauseCheck,
     payload_bytes_max: usize,
 }
 
 impl Ledger {
-    /// The ledger of a run as it was loaded.
+    /// The ledger of a loaded run.
     pub fn of(run: &Run) -> Self {
         let cursor = CausalRef::event(run.cursor);
         Self::new(run.run_key, run.head, cursor, CauseCheck::Known)
     }
 
-    /// The empty ledger of a new run, whose first event is caused by `caused_by`: the run itself
-    /// if nothing else caused it.
+    /// The empty ledger of a new run, whose first event is caused by `caused_by`. Pass the run
+    /// itself if nothing else caused it.
     pub fn starting(run: &Run, caused_by: CausalRef) -> Self {
         let own = caused_by == CausalRef::run(run.run_key);
-        let cause = if own { CauseCheck::Known } else { CauseCheck::Look };
+        let cause = if own { CauseCheck::Known } else { CauseCheck::LookUp };
         Self::new(run.run_key, genesis(run), caused_by, cause)
     }
 
@@ -64,7 +65,7 @@ impl Ledger {
         self.payload_bytes_max = limits.event_payload_bytes_max;
     }
 
-    /// The head after all events that were appended.
+    /// The head after all appended events.
     pub fn head(&self) -> Head {
         self.head
     }
@@ -77,12 +78,11 @@ impl Ledger {
     /// Appends a first-party event, caused by the cursor.
     pub fn append<T: Serialize>(
         &mut self,
-        event_type: &'static str,
+        event_type: EventType,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
     ) -> Result<Op, Error> {
-        let event_type = EventType::first_party(event_type)?;
         let payload = sealed_payload(payload, seals)?;
         check_payload(&event_type, &payload, self.payload_bytes_max)?;
         Ok(self.push(event_type, 1, payload, (self.cursor, self.cause), stamp))
@@ -102,7 +102,7 @@ impl Ledger {
     }
 
     /// Appends a user's event with a cause that the user names, and moves the cursor to it. The
-    /// store refuses the commit if there is no such run or event in the run's namespace.
+    /// store refuses the commit if the run's namespace has no such run or event.
     pub fn record_event_caused_by<T: Serialize>(
         &mut self,
         event_type: &str,
@@ -112,8 +112,8 @@ impl Ledger {
         stamp: Stamp,
         limits: &Limits,
     ) -> Result<Op, Error> {
-        // An earlier event of the same commit is found there.
-        let check = if caused_by == self.cursor { self.cause } else { CauseCheck::Look };
+        // The store also finds a cause that is an earlier event of the same commit.
+        let check = if caused_by == self.cursor { self.cause } else { CauseCheck::LookUp };
         self.record(event_type, version, payload, (caused_by, check), stamp, limits)
     }
 
@@ -130,8 +130,8 @@ impl Ledger {
         Ok(self.push(event_type, version, payload.into(), cause, stamp))
     }
 
-    /// Refuses a custom event that no ledger takes, before there is one to write it to; else its
-    /// type and its payload in canonical form.
+    /// Validates a custom event before a ledger exists. Returns its type and its payload in
+    /// canonical form.
     pub fn check_custom<T: Serialize>(
         event_type: &str,
         version: u16,
@@ -141,7 +141,7 @@ impl Ledger {
         let event_type = EventType::custom(event_type, limits)?;
         if version == 0 || version > i16::MAX as u16 {
             let message = format!("event version {version} is not within 1 to {}", i16::MAX);
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_EVENT_VERSION", message));
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventVersion, message));
         }
         let payload = canonical(payload)?;
         check_payload(&event_type, &payload, limits.event_payload_bytes_max)?;
@@ -184,17 +184,18 @@ fn canonical<T: Serialize>(payload: &T) -> Result<Vec<u8>, Error> {
 }
 
 fn uncanonical(source: crate::canonical::Error) -> Error {
-    let message = "the payload of an event cannot be written as canonical JSON";
-    Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
+    let message = "cannot write the payload of an event as canonical JSON";
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventPayload, message).with_source(source)
 }
 
-// Where payloads are put together; what is kept of one has no room to spare.
+// A buffer that is reused to build payloads. The result is copied, so that it has no spare
+// capacity.
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 const SCRATCH_BYTES_MAX: usize = 16 * 1_024;
 
-// Seals are a member of the payload, so a first-party payload has to be an object.
+// Adds seals as a member of the payload, so a first-party payload must be an object.
 fn sealed_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Bytes, Error> {
     let mut text = SCRATCH.take();
     text.clear();
@@ -219,14 +220,14 @@ fn plain_payload<T: Serialize>(payload: &T, seals: &[Seal], to: &mut Vec<u8>) ->
 
 fn sorted_payload<T: Serialize>(payload: &T, seals: &[Seal]) -> Result<Vec<u8>, Error> {
     let invalid = |source: serde_json::Error| {
-        let message = "the payload of an event cannot be written as JSON";
-        Error::new(ErrorKind::Invalid, "INVALID_EVENT_PAYLOAD", message).with_source(source)
+        let message = "cannot serialize the payload of an event as JSON";
+        Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventPayload, message).with_source(source)
     };
     let mut value = serde_json::to_value(payload).map_err(invalid)?;
     if !seals.is_empty() {
         let Some(object) = value.as_object_mut() else {
             let message = "the payload of a first-party event must be a JSON object";
-            return Err(Error::new(ErrorKind::Internal, "INVALID_EVENT_PAYLOAD", message));
+            return Err(Error::new(ErrorKind::Internal, ErrorCode::InvalidEventPayload, message));
         };
         object.insert("seals".to_owned(), serde_json::to_value(seals).map_err(invalid)?);
     }
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn events_recorded_before_a_run_exists_follow_its_first() {
+    fn events_recorded_before_a_run_exists_follow_its_first_event() {
         let limits = Limits::DEFAULT;
         let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
         draft.record_event("a.b", 1, &json!(1), stamp(11), &limits).unwrap();
@@ -291,8 +292,8 @@ mod tests {
         let own = CausalRef::run(RunKey(uuid::Uuid::from_u128(1)));
         assert_eq!(causes, [own, event(10), outside, event(12)]);
         let checks: Vec<_> = events.iter().map(|(_, check)| *check).collect();
-        use CauseCheck::{Known, Look};
-        assert_eq!(checks, [Known, Known, Look, Known]);
+        use CauseCheck::{Known, LookUp};
+        assert_eq!(checks, [Known, Known, LookUp, Known]);
         let ordinals: Vec<_> = events.iter().map(|(event, _)| event.ordinal).collect();
         assert_eq!(ordinals, [0, 1, 2, 3]);
     }
@@ -324,9 +325,9 @@ mod tests {
     }
 
     proptest! {
-        // Both ways of writing a payload give the same bytes, or neither does.
+        // Both ways of writing a payload give the same bytes, or both fail.
         #[test]
-        fn a_payload_is_written_as_if_it_were_sorted(payload in any_payload(), sealed: bool) {
+        fn the_fast_path_writes_the_same_payload_as_the_slow_path(payload in any_payload(), sealed: bool) {
             let seal = Seal::message(3, Some(&Body::json("[]")));
             let seals = if sealed { vec![seal.clone(), seal] } else { Vec::new() };
             let (fast, slow) = (sealed_payload(&payload, &seals), sorted_payload(&payload, &seals));
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_events_are_checked_at_once_and_leave_nothing() {
+    fn a_rejected_custom_event_leaves_the_ledger_unchanged() {
         let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
         let head = draft.head();
         let small = Limits { event_payload_bytes_max: 10, ..Limits::DEFAULT };
@@ -353,10 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn first_party_payloads_obey_the_limits_that_were_set() {
+    fn first_party_payloads_are_checked_against_the_set_limits() {
         let mut draft = Draft::create(new_run(), OnExisting::Refuse, stamp(10)).unwrap();
         draft.set_limits(&Limits { event_payload_bytes_max: 4, ..Limits::DEFAULT });
-        let error = draft.event("timer.started", &json!({"a": 1}), stamp(11)).unwrap_err();
+        let error = draft
+            .event(EventType::from_static("timer.started"), &json!({"a": 1}), stamp(11))
+            .unwrap_err();
         assert!(error.to_string().contains("7 bytes; at most 4"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the retry arithmetic: examples of each rule, then properties over valid policies.
+//! Tests of retry policies: examples of each rule, then properties of valid policies.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -15,6 +15,10 @@ fn check_delays(policy: &RetryPolicy, seconds: &[f64]) {
     assert_eq!(delays, expect);
 }
 
+fn doubling() -> RetryPolicy {
+    RetryPolicy::exponential(RetryLimit::Times(4), SECOND).with_max_delay(SECOND * 60)
+}
+
 #[test]
 fn delays_follow_the_backoff() {
     let times = RetryLimit::Times;
@@ -23,12 +27,10 @@ fn delays_follow_the_backoff() {
     check_delays(&RetryPolicy::constant(times(2), Duration::ZERO), &[0.0, 0.0]);
     check_delays(&RetryPolicy::linear(times(3), SECOND), &[1.0, 2.0, 3.0]);
     check_delays(&RetryPolicy::exponential(times(4), SECOND), &[1.0, 2.0, 4.0, 8.0]);
-    check_delays(&RetryPolicy::steps(), &[10.0, 20.0, 40.0, 80.0, 160.0]);
-    check_delays(&RetryPolicy::machines().with_jitter(0.0), &[1.0, 2.0, 4.0, 8.0]);
-    check_delays(&RetryPolicy::relays().with_jitter(0.0), &[1.0, 2.0]);
+    check_delays(&doubling(), &[1.0, 2.0, 4.0, 8.0]);
     let capped = RetryPolicy::linear(times(4), SECOND).with_max_delay(SECOND * 5 / 2);
     check_delays(&capped, &[1.0, 2.0, 2.5, 2.5]);
-    // At the cap, the cap holds against jitter too.
+    // The cap includes jitter.
     check_delays(
         &RetryPolicy::constant(times(2), SECOND).with_max_delay(SECOND).with_jitter(1.0),
         &[1.0, 1.0],
@@ -42,7 +44,7 @@ fn delays_follow_the_backoff() {
     let webhooks = RetryPolicy::webhooks().with_jitter(0.0);
     let hours = [2.0, 5.0, 10.0, 14.0, 20.0, 24.0].map(|hours| hours * hour);
     check_delays(&webhooks, &[&[5.0, 300.0, 1_800.0][..], &hours].concat());
-    // The last delay goes on, and the policy's own is the least.
+    // The last delay repeats, and no delay is shorter than the policy's own.
     let listed = RetryPolicy::listed([Duration::ZERO, SECOND * 3]);
     check_delays(&RetryPolicy { limit: times(4), delay: SECOND, ..listed }, &[1.0, 3.0, 3.0, 3.0]);
 }
@@ -61,8 +63,8 @@ fn huge_attempts_saturate() {
     check(RetryPolicy::constant(forever, SECOND), Some(SECOND));
     check(RetryPolicy::constant(RetryLimit::Times(u32::MAX), SECOND), Some(SECOND));
     check(RetryPolicy::constant(RetryLimit::Times(u32::MAX - 1), SECOND), None);
-    // Attempts count from 1; a 0 is taken for the first.
-    assert_eq!(RetryPolicy::steps().next_delay(0, 1), Some(SECOND * 10));
+    // Attempts count from 1; 0 is treated as 1.
+    assert_eq!(doubling().next_delay(0, 1), Some(SECOND));
 }
 
 #[test]
@@ -72,15 +74,13 @@ fn attempts_count_the_first_one() {
         assert_eq!(policy.attempts_max(), expect);
     }
     check(RetryPolicy::none(), Some(1));
-    check(RetryPolicy::steps(), Some(6));
-    check(RetryPolicy::machines(), Some(5));
-    check(RetryPolicy::relays(), Some(3));
+    check(doubling(), Some(5));
     check(RetryPolicy::constant(RetryLimit::Times(u32::MAX), SECOND), Some(u32::MAX));
     check(RetryPolicy::constant(RetryLimit::Forever, SECOND), None);
 }
 
 #[test]
-fn the_mixer_is_splitmix64() {
+fn unit_is_splitmix64() {
     // The first three outputs of the reference generator for seed 1234567.
     let reference = [6457827717110365317_u64, 3203168211198807973, 9817491932198370423];
     for (attempt, output) in (1..).zip(reference) {
@@ -127,7 +127,7 @@ fn decides() {
 fn invalid_policies_say_why_and_do_not_panic() {
     #[track_caller]
     fn check(change: impl FnOnce(&mut RetryPolicy), expect: &str) {
-        let mut policy = RetryPolicy::machines();
+        let mut policy = doubling().with_jitter(0.1);
         change(&mut policy);
         let error = policy.validate().unwrap_err().to_string();
         assert!(error.contains(expect), "{error}");
@@ -136,7 +136,7 @@ fn invalid_policies_say_why_and_do_not_panic() {
             policy.limit = RetryLimit::Forever;
         }
         if let Ok(written) = serde_json::to_value(&policy) {
-            // A NaN is written as null, and sub-millisecond delays as none.
+            // A NaN is written as null, and sub-millisecond delays as 0.
             let _ = serde_json::from_value::<RetryPolicy>(written);
         }
     }
@@ -160,7 +160,7 @@ fn invalid_policies_say_why_and_do_not_panic() {
 }
 
 #[test]
-fn json_reads_and_writes() {
+fn json_round_trips_and_is_validated() {
     #[track_caller]
     fn check(json: Value, expect: Result<RetryPolicy, &str>) {
         match (serde_json::from_value::<RetryPolicy>(json), expect) {
@@ -170,11 +170,14 @@ fn json_reads_and_writes() {
         }
     }
     assert_eq!(
-        json!(RetryPolicy::machines()),
+        json!(doubling().with_jitter(0.1)),
         json!({"limit": 4, "delay_ms": 1000, "backoff": "exponential", "factor": 2.0,
                "max_delay_ms": 60000, "jitter": 0.1, "non_retryable": []})
     );
-    check(json!({"limit": 5, "delay_ms": 10_000}), Ok(RetryPolicy::steps()));
+    check(
+        json!({"limit": 5, "delay_ms": 10_000}),
+        Ok(RetryPolicy::exponential(RetryLimit::Times(5), SECOND * 10)),
+    );
     check(
         json!({"limit": "forever", "delay_ms": 1000, "backoff": "linear"}),
         Ok(RetryPolicy::linear(RetryLimit::Forever, SECOND)),
@@ -192,7 +195,7 @@ fn json_reads_and_writes() {
     check(json!({"limit": 1, "delay_ms": 5, "max_delay_ms": 4}), Err("is below delay"));
     check(
         json!({"limit": 1, "delay_ms": 5, "backoff": "linear", "factor": 2}),
-        Err("only belongs to exponential"),
+        Err("only valid with exponential"),
     );
     check(json!({"limit": 1, "delay_ms": u64::MAX}), Err("365 days"));
 }

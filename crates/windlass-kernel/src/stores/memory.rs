@@ -1,12 +1,12 @@
-//! The reference store: every rule of docs/store-contract.md, in memory, one call at a time.
+//! The reference store: all rules of docs/store-contract.md, in memory, one call at a time.
 //!
-//! The other stores are tested against it, and the simulator breaks it. It keeps nothing when
-//! the process ends.
+//! The other stores are tested against it, and the simulator injects faults into it. It loses
+//! everything when the process ends.
 
 mod apply;
-mod census;
 mod holds;
 mod list;
+mod namespace_stats;
 mod retention;
 mod state;
 
@@ -14,26 +14,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::body::Body;
 use crate::breaker::BreakerRow;
-use crate::census::{Census, Tally};
 use crate::commit::Commit;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
 use crate::limits::Limits;
+use crate::namespace_stats::{NamespaceStats, TaskStat};
 use crate::query::{Query, Rows};
 use crate::rate::RateRow;
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
-    Beat, BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted,
-    Health, HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
+    Heartbeat, HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
 use state::State;
 
-/// What tells a store the time; the kernel has no clock of its own.
+/// The source of time of a store; the kernel has no clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// A store in memory.
+/// An in-memory store.
 pub struct MemoryStore {
     clock: Clock,
     limits: Limits,
@@ -47,24 +47,24 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// An empty store whose time is what `clock` says, or the last time it said if that is later.
+    /// An empty store. Its time is that of `clock`, but it never goes backwards.
     pub fn new(clock: Clock, limits: Limits) -> Self {
         let inner = Inner { state: State::default(), sinks: Vec::new(), closed: false };
         Self { clock, limits, inner: Mutex::new(inner) }
     }
 
-    // A panic under the lock can only be a bug of this store; the state is whole between commits.
+    // The state is consistent after every commit, so a poisoned lock can be used.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // Runs one call on the state, then tells the listeners what it made ready, outside the lock.
+    // Runs one call on the state, then calls the listeners outside the lock.
     fn call<T>(&self, run: impl FnOnce(&mut State) -> Result<T, Error>) -> Result<T, Error> {
         let (result, wakeups, sinks) = {
             let mut inner = self.lock();
             if inner.closed {
-                let message = "the store is closed and takes no more calls";
-                return Err(Error::new(ErrorKind::Closed, "STORE_CLOSED", message));
+                let message = "the store is closed and accepts no more calls";
+                return Err(Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, message));
             }
             inner.state.advance_to((self.clock)());
             let result = run(&mut inner.state);
@@ -72,12 +72,12 @@ impl MemoryStore {
             let sinks = if wakeups.is_empty() { Vec::new() } else { inner.sinks.clone() };
             (result, wakeups, sinks)
         };
-        tell(&sinks, &wakeups);
+        notify(&sinks, &wakeups);
         result
     }
 }
 
-fn tell(sinks: &[WakeSink], wakeups: &[Wakeup]) {
+fn notify(sinks: &[WakeSink], wakeups: &[Wakeup]) {
     for wakeup in wakeups {
         for sink in sinks {
             sink(wakeup.clone());
@@ -115,10 +115,10 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.release(&holds))))
     }
 
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+    fn heartbeat(&self, heartbeats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
         ready(self.call(|state| {
-            Beat::validate(&beats, &self.limits)?;
-            Ok(state.beat(beats))
+            Heartbeat::validate(&heartbeats, &self.limits)?;
+            Ok(state.heartbeat(heartbeats))
         }))
     }
 
@@ -174,20 +174,23 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.health())))
     }
 
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
-        ready(self.call(|state| Ok(state.census(&namespace))))
+    fn namespace_stats(
+        &self,
+        namespace: Namespace,
+    ) -> BoxFuture<'_, Result<NamespaceStats, Error>> {
+        ready(self.call(|state| Ok(state.namespace_stats(&namespace))))
     }
 
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
+    fn add_task_stats(&self, stats: Vec<TaskStat>) -> BoxFuture<'_, Result<(), Error>> {
         ready(self.call(|state| {
-            Tally::validate(&tallies, &self.limits)?;
-            state.tally(tallies);
+            TaskStat::validate(&stats, &self.limits)?;
+            state.add_task_stats(stats);
             Ok(())
         }))
     }
 
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
-        ready(self.call(|state| Ok(state.tallied(&namespace))))
+    fn task_stats(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<TaskStat>, Error>> {
+        ready(self.call(|state| Ok(state.task_stats(&namespace))))
     }
 
     fn set_limit(
@@ -222,8 +225,8 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok((state.rates.get(&(namespace, key)).cloned(), state.now))))
     }
 
-    fn swap_rate(&self, row: RateRow, tell: bool) -> BoxFuture<'_, Result<bool, Error>> {
-        ready(self.call(|state| Ok(state.swap_rate(row, tell))))
+    fn swap_rate(&self, row: RateRow, notify: bool) -> BoxFuture<'_, Result<bool, Error>> {
+        ready(self.call(|state| Ok(state.swap_rate(row, notify))))
     }
 
     fn put_setting(
@@ -274,7 +277,7 @@ impl Store for MemoryStore {
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         let mut inner = self.lock();
         inner.closed = true;
-        // A listener may own the store; keeping it would keep both alive for ever.
+        // A listener may own the store; keeping the listener would leak both.
         inner.sinks.clear();
         ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! What a machine can ask for, and the signals it is sent.
+//! Actions that a machine returns, and signals that it receives.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use windlass_engine::TaskBreaker;
 use windlass_kernel::{BreakerPolicy, Error, LimitKey, Limits, RetryPolicy, Timestamp};
 
 use super::workflow::WorkflowError;
+use crate::kit::ACTIVITY_RETRY;
 
-/// What a callback asks for. All that one callback answers is one commit.
+/// An action that a callback returns. All actions of one callback are one commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(
     clippy::large_enum_variant,
@@ -21,9 +22,9 @@ pub enum WorkflowAction {
     ScheduleActivity {
         /// The machine's name for it.
         activity_id: String,
-        /// What is to be run.
+        /// The type of the activity.
         activity_type: String,
-        /// What it is given.
+        /// Its input.
         input: Value,
         /// How it is run.
         options: ActivityOptions,
@@ -57,7 +58,7 @@ pub enum WorkflowAction {
         workflow_id: String,
         /// The child's workflow.
         workflow_type: String,
-        /// What it is started with.
+        /// Its input.
         input: Value,
     },
     /// Call an activity off: no callback follows, and a result that still comes is refused. One that is
@@ -72,9 +73,9 @@ pub enum WorkflowAction {
     EnqueueEffect {
         /// The handler's name.
         name: String,
-        /// What it is given.
+        /// Its input.
         input: Value,
-        /// What to do about failed attempts.
+        /// The retry policy.
         retry_policy: RetryPolicy,
     },
     /// Nothing.
@@ -83,11 +84,28 @@ pub enum WorkflowAction {
 
 impl WorkflowAction {
     /// An activity with default options.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let charge = WorkflowAction::activity("charge", "charge_card", json!(4_200));
+    /// # drop(charge);
+    /// ```
     pub fn activity(id: impl Into<String>, activity_type: impl Into<String>, input: Value) -> Self {
         Self::activity_with(id, activity_type, input, ActivityOptions::default())
     }
 
     /// An activity.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let options = ActivityOptions { queue: "mail".into(), ..ActivityOptions::default() };
+    /// let send = WorkflowAction::activity_with("send", "send_mail", json!("ann"), options);
+    /// # drop(send);
+    /// ```
     pub fn activity_with(
         id: impl Into<String>,
         activity_type: impl Into<String>,
@@ -99,27 +117,67 @@ impl WorkflowAction {
     }
 
     /// A timer.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let remind = WorkflowAction::timer("remind", std::time::Duration::from_secs(3_600));
+    /// # drop(remind);
+    /// ```
     pub fn timer(id: impl Into<String>, duration: Duration) -> Self {
         Self::StartTimer { timer_id: id.into(), duration }
     }
 
     /// A child run.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let ship = WorkflowAction::child("ship", "shipment", json!("A-42"));
+    /// # drop(ship);
+    /// ```
     pub fn child(id: impl Into<String>, workflow_type: impl Into<String>, input: Value) -> Self {
         let (workflow_id, workflow_type) = (id.into(), workflow_type.into());
         Self::ScheduleChildWorkflow { workflow_id, workflow_type, input }
     }
 
     /// An effect.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let mail = WorkflowAction::effect("mail", json!("paid"), RetryPolicy::none());
+    /// # drop(mail);
+    /// ```
     pub fn effect(name: impl Into<String>, input: Value, retry_policy: RetryPolicy) -> Self {
         Self::EnqueueEffect { name: name.into(), input, retry_policy }
     }
 
     /// The end, with a result.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let end = WorkflowAction::complete(json!("shipped"));
+    /// # drop(end);
+    /// ```
     pub fn complete(result: Value) -> Self {
         Self::CompleteWorkflow { result }
     }
 
     /// The end, with an error.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
+    /// # use windlass::RetryPolicy;
+    /// # use serde_json::json;
+    /// let end = WorkflowAction::fail(windlass::machines::WorkflowError::new("out of stock"));
+    /// # drop(end);
+    /// ```
     pub fn fail(error: impl Into<WorkflowError>) -> Self {
         Self::FailWorkflow { error: error.into() }
     }
@@ -129,7 +187,7 @@ impl WorkflowAction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ActivityOptions {
-    /// What to do about failed attempts. Default: five attempts, 1 s doubling up to a minute.
+    /// The retry policy. Default: five attempts, 1 s doubling up to a minute.
     pub retry_policy: RetryPolicy,
     /// How long it may wait for a worker before its first attempt; then it has failed for good.
     /// Default: as long as it takes.
@@ -159,7 +217,7 @@ pub struct ActivityOptions {
 impl Default for ActivityOptions {
     fn default() -> Self {
         Self {
-            retry_policy: RetryPolicy::machines(),
+            retry_policy: ACTIVITY_RETRY,
             schedule_to_start_timeout: None,
             start_to_close_timeout: Some(Duration::from_secs(5 * 60)),
             heartbeat_timeout: None,
@@ -174,6 +232,13 @@ impl Default for ActivityOptions {
 
 impl ActivityOptions {
     /// Defaults with another retry policy.
+    ///
+    /// ```
+    /// # use windlass::RetryPolicy;
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::retrying(RetryPolicy::none());
+    /// # drop(options);
+    /// ```
     pub fn retrying(retry_policy: RetryPolicy) -> Self {
         Self { retry_policy, ..Self::default() }
     }
@@ -215,7 +280,7 @@ pub struct CircuitBreakerConfig {
     /// How long a failure counts. Default one minute.
     #[serde(with = "millis", rename = "window_size_ms")]
     pub window_size: Duration,
-    /// What is called; activities with the same key share a breaker. Default `activity:` and the type.
+    /// The key of the breaker; activities with the same key share a breaker. Default `activity:` and the type.
     pub key: Option<String>,
 }
 
@@ -234,9 +299,9 @@ impl Default for CircuitBreakerConfig {
 /// Something sent to a run from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowSignal {
-    /// What it is.
+    /// Its type.
     pub signal_type: String,
-    /// What it carries.
+    /// Its payload.
     pub payload: Value,
     /// When it was sent, by the store's clock as its sender knew it.
     pub sent_at: Timestamp,

@@ -12,16 +12,33 @@ use uuid::Uuid;
 use windlass_engine::{Engine, TaskContext, TaskFailure, TaskHandler, TaskResult};
 use windlass_kernel::{Body, BoxFuture, Error, Limits, QueueName, Route, RouteName, RunKey};
 
+use crate::any_error::AnyError;
 use crate::run::check_body;
 
 /// A unit of work with an effect. An attempt that fails is tried again as the schedule's policy says,
 /// so it must bear being done twice: [`ActivityContext::idempotency_key`] is the same for all attempts.
+///
+/// ```
+/// use windlass::machines::{Activity, ActivityContext, ActivityError};
+///
+/// struct Parse;
+///
+/// impl Activity for Parse {
+///     const TYPE: &'static str = "parse";
+///     type Input = String;
+///     type Output = u32;
+///
+///     async fn execute(&self, _: &ActivityContext, text: String) -> Result<u32, ActivityError> {
+///         Ok(text.parse()?)
+///     }
+/// }
+/// ```
 pub trait Activity: Send + Sync + 'static {
-    /// What machines ask for.
+    /// The type under which machines schedule it.
     const TYPE: &'static str;
-    /// What it is given.
+    /// Its input.
     type Input: Serialize + DeserializeOwned + Send;
-    /// What it gives.
+    /// Its output.
     type Output: Serialize + DeserializeOwned + Send;
 
     /// Does the work of one attempt.
@@ -32,7 +49,7 @@ pub trait Activity: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Output, ActivityError>> + Send;
 }
 
-/// What an attempt knows of itself.
+/// The context of an attempt.
 #[derive(Clone)]
 pub struct ActivityContext {
     /// Names this attempt.
@@ -43,7 +60,7 @@ pub struct ActivityContext {
     pub max_attempts: u32,
     /// The run that it works for.
     pub workflow_id: Option<RunKey>,
-    /// What the run calls it.
+    /// The id that the machine gave it.
     pub activity_id: String,
     /// The W3C trace context of the run.
     pub span_context: Option<Arc<str>>,
@@ -58,19 +75,33 @@ impl ActivityContext {
             attempt: task.attempt,
             max_attempts: task.attempts_max.unwrap_or(u32::MAX),
             workflow_id: task.run_key,
-            activity_id: super::book::id_of(step_key).to_owned(),
+            activity_id: super::pending::id_of(step_key).to_owned(),
             span_context: task.trace.clone(),
             task,
         }
     }
 
     /// A key that is the same for every attempt: hand it to services that deduplicate.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityContext, ActivityError};
+    /// # async fn example(ctx: &ActivityContext) -> Result<(), ActivityError> {
+    /// println!("{}", ctx.idempotency_key());
+    /// # Ok(()) }
+    /// ```
     pub fn idempotency_key(&self) -> String {
         self.task.idempotency_key()
     }
 
     /// Says that the attempt is alive, and perhaps how far it is. It is written in batches; what was
     /// said last is there for the next attempt.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityContext, ActivityError};
+    /// # async fn example(ctx: &ActivityContext) -> Result<(), ActivityError> {
+    /// ctx.heartbeat(Some(serde_json::json!({ "line": 10 }))).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn heartbeat(&self, details: Option<Value>) -> Result<(), HeartbeatError> {
         if self.is_cancelled() {
             return Err(HeartbeatError::Cancelled);
@@ -84,17 +115,41 @@ impl ActivityContext {
         }
     }
 
-    /// What an earlier attempt said last.
+    /// The details of the last heartbeat of an earlier attempt.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityContext, ActivityError};
+    /// # async fn example(ctx: &ActivityContext) -> Result<(), ActivityError> {
+    /// let from = ctx.last_heartbeat();
+    /// # drop(from);
+    /// # Ok(()) }
+    /// ```
     pub fn last_heartbeat(&self) -> Option<Value> {
         self.task.last_heartbeat()
     }
 
     /// Whether nobody wants the result any more.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityContext, ActivityError};
+    /// # async fn example(ctx: &ActivityContext) -> Result<(), ActivityError> {
+    /// if ctx.is_cancelled() {
+    ///     return Err(ActivityError::new("cancelled"));
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn is_cancelled(&self) -> bool {
         self.task.is_cancelled()
     }
 
     /// Ends when nobody wants the result any more.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityContext, ActivityError};
+    /// # async fn example(ctx: &ActivityContext) -> Result<(), ActivityError> {
+    /// ctx.cancelled().await;
+    /// # Ok(()) }
+    /// ```
     pub async fn cancelled(&self) {
         self.task.cancelled().await;
     }
@@ -152,7 +207,7 @@ impl TimeoutType {
 pub struct ActivityError {
     /// The error's name, which a policy can list as not retryable.
     pub name: String,
-    /// What to tell people.
+    /// The message.
     pub message: String,
     /// Whether another attempt could help.
     #[serde(default)]
@@ -167,6 +222,12 @@ pub struct ActivityError {
 
 impl ActivityError {
     /// A failure that another attempt may not meet.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityError;
+    /// let error = ActivityError::new("no connection");
+    /// assert!(error.retryable);
+    /// ```
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             name: "ActivityError".into(),
@@ -178,23 +239,47 @@ impl ActivityError {
     }
 
     /// A failure that no further attempt can help.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityError;
+    /// let error = ActivityError::non_retryable("no such card");
+    /// assert!(!error.retryable);
+    /// ```
     pub fn non_retryable(message: impl Into<String>) -> Self {
         Self { retryable: false, ..Self::new(message) }
     }
 
     /// The callee wants to be left alone for a while. It does not count as an attempt.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityError;
+    /// let error = ActivityError::rate_limited(std::time::Duration::from_secs(5));
+    /// # drop(error);
+    /// ```
     pub fn rate_limited(retry_after: Duration) -> Self {
         let message = format!("the callee asks to come back after {retry_after:?}");
         Self::new(message).named(windlass_engine::RATE_LIMITED).retry_after(retry_after)
     }
 
     /// The same failure under a name of its own.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityError;
+    /// let error = ActivityError::new("no money").named("Declined");
+    /// assert_eq!(error.name, "Declined");
+    /// ```
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// The same failure, not to be tried again before this time has passed.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityError;
+    /// let error = ActivityError::new("busy").retry_after(std::time::Duration::from_secs(5));
+    /// # drop(error);
+    /// ```
     pub fn retry_after(mut self, span: Duration) -> Self {
         self.retry_after = Some(span);
         self
@@ -210,10 +295,8 @@ impl fmt::Display for ActivityError {
 // No `Error` of its own, so that every error can become one.
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for ActivityError {
     fn from(error: E) -> Self {
-        let full = std::any::type_name::<E>();
-        let outer = full.split('<').next().unwrap_or(full);
-        let name = outer.rsplit("::").next().unwrap_or(outer);
-        Self::new(error.to_string()).named(name)
+        let error = AnyError::new(error);
+        Self::new(error.to_string()).named(error.name())
     }
 }
 
@@ -266,7 +349,7 @@ pub fn serve<A: Activity>(
 /// An activity's error as a run records it.
 pub(crate) fn recorded(body: Option<&Body>) -> ActivityError {
     let read = body.and_then(|body| body.read().ok());
-    read.unwrap_or_else(|| ActivityError::non_retryable("no reason was kept"))
+    read.unwrap_or_else(|| ActivityError::non_retryable("no reason was snapshot"))
 }
 
 /// An activity's result as a run records it.

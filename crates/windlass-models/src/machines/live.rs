@@ -1,72 +1,50 @@
-//! What happens to a live run: messages, timers, and what the machine answers, put into the commit.
+//! Inputs of a live run (messages, timers) and the actions that follow, in one commit.
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use windlass_engine::{AtHand, TaskBody, Turn};
+use windlass_engine::{ActivityResult, ChildResult, LocalCompletion, TaskBody, Turn, events};
 use windlass_kernel::{
-    Actor, Body, Error, LogLevel, LogLine, Message, MessageKind, NewRun, Op, QueueName, Route,
-    RouteName, RunKey, Stamp, Step, StepKey, StepStatus, Task, Timestamp, Turn as TurnRow,
-    WorkerKey, WorkflowName,
+    Actor, Body, Error, EventType, LimitKey, LogLevel, LogLine, Message, MessageKind, Op,
+    QueueName, Route, RouteName, Stamp, Step, StepKey, StepStatus, TaskId, Timestamp, WorkflowName,
 };
 
 use super::action::{ActivityOptions, WorkflowSignal, signal_types};
 use super::activity::{ActivityError, TimeoutType};
-use super::book::{Entry, Kind, Planned, Spec};
+use super::description::{NAME, SIGNAL_RECEIVED, TIMER_CANCELLED, TIMER_FIRED, TIMER_STARTED};
 use super::machine::Input;
+use super::pending::{Entry, Kind, Planned, Spec};
 use super::program::{Ending, MachineProgram, Work};
 use super::replay::input_of;
 use super::workflow::WorkflowError;
-use crate::run::child_id;
+use crate::kit::{NewActivity, NewChild, blank_step, name_child, schedule_activity, start_child};
 
-/// What the machine is told of, as it goes into the ledger.
+/// An input of the machine, as it goes into the ledger.
 pub(crate) enum Fact {
     /// A step is over because of a message.
     Message {
         message: Message,
         row: Step,
-        event: &'static str,
+        event: EventType,
         payload: Value,
         started: Option<Value>,
     },
     /// A step is over because of a result that came without a message.
-    AtHand {
-        at_hand: AtHand,
+    LocalCompletion {
+        completion: LocalCompletion,
         row: Step,
-        event: &'static str,
+        event: EventType,
         payload: Value,
         started: Value,
     },
     /// A step is over because of a time.
     Time {
         row: Step,
-        event: &'static str,
+        event: EventType,
         payload: Value,
         ops: Vec<Op>,
     },
     Signal(Message),
-}
-
-#[derive(Deserialize)]
-struct ActivityDone {
-    step_key: Option<String>,
-    attempt: u32,
-    error: Option<ActivityError>,
-    result: Option<Box<RawValue>>,
-    worker: Option<WorkerKey>,
-    started_at: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ChildDone {
-    run_key: RunKey,
-    status: String,
-    fork: Option<String>,
-    #[serde(default)]
-    large: bool,
-    result: Option<Box<RawValue>>,
 }
 
 impl MachineProgram {
@@ -80,7 +58,7 @@ impl MachineProgram {
     ) -> Result<(), Error> {
         let mut answer = self.machine.tell(input)?;
         let snapshot = answer.snapshot.take();
-        let planned = self.book.plan(answer)?;
+        let planned = self.pending.plan(answer)?;
         work.torn = true;
         if let Some(fact) = fact {
             record(turn, work, fact)?;
@@ -90,8 +68,8 @@ impl MachineProgram {
         }
         work.torn = false;
         work.callbacks += 1;
-        self.kept_changed |= snapshot != self.kept.snapshot;
-        self.kept.snapshot = snapshot;
+        self.snapshot_changed |= snapshot != self.snapshot.snapshot;
+        self.snapshot.snapshot = snapshot;
         Ok(())
     }
 
@@ -114,18 +92,21 @@ impl MachineProgram {
         work: &mut Work,
         message: Message,
     ) -> Result<(), Error> {
-        let Ok(done) = read::<ActivityDone>(&message) else {
+        let Ok(done) = ActivityResult::from_message(&message) else {
             return pass_over(turn, work, &message, "it does not read");
         };
         let key = done.step_key.as_deref().unwrap_or_default();
         let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
             return pass_over(turn, work, &message, "its activity is over");
         };
-        let (worker, started_at) = (done.worker, done.started_at);
         let started = json!({
-            "key": key, "attempt": done.attempt, "worker": worker, "started_at": started_at,
+            "key": key, "attempt": done.attempt, "worker": done.worker,
+            "started_at": done.started_at,
         });
-        let result = done.error.map_or_else(|| Ok(raw_body(done.result)), Err);
+        let result = match &done.error {
+            Some(error) => Err(activity_error(&error.name, &error.message)),
+            None => Ok(done.result()),
+        };
         let (event, payload) = settle(&mut row, done.attempt, result)?;
         let input = input_of(&entry, &row);
         let started = Some(started);
@@ -133,28 +114,33 @@ impl MachineProgram {
     }
 
     /// An activity is over, and the turn was taken with its result.
-    pub(crate) fn result_at_hand(
+    pub(crate) fn result_locally(
         &mut self,
         turn: &mut Turn,
         work: &mut Work,
-        at_hand: AtHand,
+        completion: LocalCompletion,
     ) -> Result<(), Error> {
-        let key = at_hand.step_key.clone();
+        let key = completion.step_key.clone();
         let Some((entry, mut row)) = self.take_open(key.as_str(), Kind::Activity) else {
             // It was open when the turn was taken. The commit does not settle it, so a message will.
             return Ok(());
         };
         let started = json!({
-            "key": key, "attempt": at_hand.attempt, "worker": at_hand.worker,
-            "started_at": at_hand.began_at.to_string(),
+            "key": key, "attempt": completion.attempt, "worker": completion.worker,
+            "started_at": completion.began_at.to_string(),
         });
-        let result = at_hand
+        let result = completion
             .result
             .clone()
-            .map_err(|failure| ActivityError::non_retryable(failure.message).named(failure.name));
-        let (event, payload) = settle(&mut row, at_hand.attempt, result)?;
+            .map_err(|failure| activity_error(&failure.name, &failure.message));
+        let (event, payload) = settle(&mut row, completion.attempt, result)?;
         let input = input_of(&entry, &row);
-        self.tell(turn, work, Some(Fact::AtHand { at_hand, row, event, payload, started }), input)
+        self.tell(
+            turn,
+            work,
+            Some(Fact::LocalCompletion { completion, row, event, payload, started }),
+            input,
+        )
     }
 
     fn child_over(
@@ -163,35 +149,30 @@ impl MachineProgram {
         work: &mut Work,
         message: Message,
     ) -> Result<(), Error> {
-        let Ok(done) = read::<ChildDone>(&message) else {
+        let Ok(done) = ChildResult::from_message(&message) else {
             return pass_over(turn, work, &message, "it does not read");
         };
         let key = done.fork.as_deref().unwrap_or_default();
         let Some((entry, mut row)) = self.take_open(key, Kind::Child) else {
             return pass_over(turn, work, &message, "nobody waits for the child");
         };
-        let payload = json!({ "key": key, "run_key": done.run_key, "status": done.status });
-        let result = match self.large.remove(&message.seq) {
-            Some(large) => Some(large),
-            None => done.result.map(|raw| raw_body(Some(raw))),
-        };
-        let event = match done.status.as_str() {
-            "complete" => {
-                row.status = StepStatus::Completed;
-                row.result = Some(result.unwrap_or_else(|| Body::json("null")));
-                "child.completed"
-            }
-            status => {
-                row.status = StepStatus::Errored;
-                row.error = Some(match result {
-                    Some(error) => error,
-                    None => {
-                        let error = WorkflowError::new(format!("the child is {status}"));
-                        Body::of(&error.named("ChildEnded"))?
-                    }
-                });
-                "child.failed"
-            }
+        let status = done.status();
+        let payload = json!({ "key": key, "run_key": done.run_key, "status": status });
+        let result = self.large.take(&message, &done);
+        let event = if done.is_complete() {
+            row.status = StepStatus::Completed;
+            row.result = Some(result.unwrap_or_else(|| Body::json("null")));
+            events::CHILD_COMPLETED
+        } else {
+            row.status = StepStatus::Errored;
+            row.error = Some(match result {
+                Some(error) => error,
+                None => {
+                    let error = WorkflowError::new(format!("the child is {status}"));
+                    Body::of(&error.named("ChildEnded"))?
+                }
+            });
+            events::CHILD_FAILED
         };
         let input = input_of(&entry, &row);
         let fact = Fact::Message { message, row, event, payload, started: None };
@@ -207,22 +188,23 @@ impl MachineProgram {
         let signal = signal_of(&message);
         let cancel = signal.signal_type == signal_types::CANCEL;
         let shutdown = signal.signal_type == signal_types::SHUTDOWN;
-        if cancel && self.kept.cancel_by_us.is_some() {
+        if cancel && self.snapshot.cancel_by_us.is_some() {
             return pass_over(turn, work, &message, "the run was told to end before");
         }
         let reason = signal.payload.get("reason").and_then(Value::as_str);
         let reason = reason.map(|text| text.chars().take(1_000).collect());
-        self.book.shutdown |= shutdown;
+        self.pending.shutdown |= shutdown;
         // One that was carried over is as old as the generation that gets it.
         let sent_at = message.sent_at.max(turn.run.created_at);
         self.tell(turn, work, Some(Fact::Signal(message)), Input::Signal(signal))?;
         if cancel {
             // As the task that ends a run which cannot see to it itself counts.
             let by = sent_at.plus(turn.cancel_grace());
-            (self.kept.cancel_by_us, self.kept.cancel_reason) = (Some(by.as_micros()), reason);
+            (self.snapshot.cancel_by_us, self.snapshot.cancel_reason) =
+                (Some(by.as_micros()), reason);
         }
-        self.kept.shutdown |= shutdown;
-        self.kept_changed |= cancel || shutdown;
+        self.snapshot.shutdown |= shutdown;
+        self.snapshot_changed |= cancel || shutdown;
         Ok(())
     }
 
@@ -236,15 +218,15 @@ impl MachineProgram {
         row.status = StepStatus::Completed;
         let input = input_of(&entry, &row);
         let payload = json!({ "key": key });
-        let fact = Fact::Time { row, event: "timer.fired", payload, ops: Vec::new() };
+        let fact = Fact::Time { row, event: TIMER_FIRED, payload, ops: Vec::new() };
         self.tell(turn, work, Some(fact), input)
     }
 
     /// Something that is over now, with its row.
     pub(crate) fn take_open(&mut self, key: &str, kind: Kind) -> Option<(Entry, Step)> {
-        let entry = self.book.open.get(key).filter(|entry| entry.kind == kind)?;
+        let entry = self.pending.open.get(key).filter(|entry| entry.kind == kind)?;
         let row = entry.row.clone()?;
-        let entry = self.book.open.remove(key)?;
+        let entry = self.pending.open.remove(key)?;
         Some((entry, row))
     }
 
@@ -262,28 +244,11 @@ impl MachineProgram {
                 (row.status, row.due_at) = (StepStatus::Waiting, Some(due));
                 row.timeout = Some(duration);
                 let payload = json!({ "key": &*key, "due_at": due.to_string() });
-                work.draft.step("timer.started", &payload, row.clone(), stamp)?;
+                work.draft.step(TIMER_STARTED, &payload, row.clone(), stamp)?;
                 self.begun(&key, row);
             }
-            Planned::Activity { key, mut spec } => {
-                let options = spec.options.clone().unwrap_or_default();
-                let task_id = self.revived.task_id(&key).unwrap_or_else(|| turn.new_task_id());
-                spec.task_id = Some(task_id);
-                let mut row = new_row(turn, work, &key, Kind::Activity, stamp.at);
-                row.name = spec.type_name.as_str().into();
-                row.attempts_max = options.retry_policy.attempts_max();
-                row.timeout = options.start_to_close_timeout;
-                row.wait_for = Some("activity".into());
-                row.input = Some(Body::of(&spec)?);
-                let payload = json!({
-                    "key": &*key, "activity": spec.type_name, "queue": options.queue,
-                });
-                work.draft.step("activity.scheduled", &payload, row.clone(), stamp)?;
-                let mut task = activity_task(turn, &row, &spec, &options, stamp.at)?;
-                self.revived.revive(&mut task);
-                work.draft.enqueue(turn.may_hold(task));
-                self.begun(&key, row);
-                self.look_at(&key, turn.now());
+            Planned::Activity { key, spec } => {
+                self.begin_activity(turn, work, &key, spec, stamp)?;
             }
             Planned::Child { key, workflow, spec } => {
                 self.begin_child(turn, work, &key, workflow, spec, stamp)?;
@@ -296,14 +261,38 @@ impl MachineProgram {
                 (row.status, row.input) = (StepStatus::Completed, Some(Body::of(&spec)?));
                 let mut payload = effect.summary(task_id);
                 payload["key"] = (*key).into();
-                work.draft.step("effect.enqueued", &payload, row, stamp)?;
+                work.draft.step(events::EFFECT_ENQUEUED, &payload, row, stamp)?;
                 work.draft.enqueue(effect.task(turn, task_id));
             }
             Planned::EffectCarried { key } => {
-                self.kept.told_of_carried.push((*key).to_owned());
-                self.kept_changed = true;
+                self.snapshot.told_of_carried.push((*key).to_owned());
+                self.snapshot_changed = true;
             }
         }
+        Ok(())
+    }
+
+    fn begin_activity(
+        &mut self,
+        turn: &mut Turn,
+        work: &mut Work,
+        key: &Arc<str>,
+        mut spec: Spec,
+        stamp: Stamp,
+    ) -> Result<(), Error> {
+        let options = spec.options.clone().unwrap_or_default();
+        let task_id = self.revived.task_id(key).unwrap_or_else(|| turn.new_task_id());
+        spec.task_id = Some(task_id);
+        let mut row = new_row(turn, work, key, Kind::Activity, stamp.at);
+        row.name = spec.type_name.as_str().into();
+        row.attempts_max = options.retry_policy.attempts_max();
+        row.timeout = options.start_to_close_timeout;
+        row.input = Some(Body::of(&spec)?);
+        let activity = new_activity(turn, task_id, &spec, &options, stamp.at)?;
+        let revived = Some(&self.revived);
+        let row = schedule_activity(turn, &mut work.draft, row, activity, revived, stamp)?;
+        self.begun(key, row);
+        self.schedule_check(key, turn.now());
         Ok(())
     }
 
@@ -316,47 +305,21 @@ impl MachineProgram {
         mut spec: Spec,
         stamp: Stamp,
     ) -> Result<(), Error> {
-        let id = child_id(&turn.run, key)?;
-        let run_key = turn.new_run_key();
+        let child = name_child(turn, key, &workflow)?;
         let input = Body::json(spec.input.get().to_owned());
-        spec.workflow = Some(workflow.clone());
-        (spec.id, spec.run_key) = (Some(id.to_string()), Some(run_key));
+        (spec.id, spec.run_key) = (Some(child.id.clone()), Some(child.run_key));
+        let model = turn.model_of(&workflow).unwrap_or(NAME);
+        spec.workflow = Some(workflow);
         let mut row = new_row(turn, work, key, Kind::Child, stamp.at);
-        row.status = StepStatus::Waiting;
-        row.wait_for = Some("child".into());
         row.input = Some(Body::of(&spec)?);
-        let payload = json!({
-            "key": &**key, "workflow": workflow, "id": id, "run_key": run_key,
-        });
-        work.draft.step("child.started", &payload, row.clone(), stamp)?;
-        let model = turn.model_of(&workflow).unwrap_or_else(super::run::model_name);
-        let new = NewRun {
-            run_key,
-            namespace: turn.run.namespace.clone(),
-            workflow,
-            model,
-            id,
-            generation: 0,
-            input,
-            parent: Some((turn.run.root, turn.run.run_key)),
-            fork: Some(Arc::clone(key)),
-            labels: Default::default(),
-            trace: turn.run.trace.clone(),
-            headers: None,
-            on_end: None,
-            deadline_at: None,
-            turn: TurnRow::ready(),
-            caused_by: Some(work.draft.cursor()),
-        };
-        let new = turn.child(new, true);
-        let created = turn.stamp();
-        work.draft.also_create(new, created)?;
+        let new = NewChild { child, model, input, labels: Default::default() };
+        let row = start_child(turn, &mut work.draft, row, new, stamp)?;
         self.begun(key, row);
         Ok(())
     }
 
     fn begun(&mut self, key: &str, row: Step) {
-        if let Some(entry) = self.book.open.get_mut(key) {
+        if let Some(entry) = self.pending.open.get_mut(key) {
             entry.row = Some(row);
         }
     }
@@ -367,19 +330,19 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
         Fact::Message { message, mut row, event, payload, started } => {
             if let Some(started) = started {
                 let stamp = turn.stamp();
-                work.draft.event("activity.started", &started, stamp)?;
+                work.draft.event(events::ACTIVITY_STARTED, &started, stamp)?;
             }
             let stamp = turn.stamp();
             row.updated_at = stamp.at;
             work.draft.consume_into_step(event, &payload, &message, row, stamp)?;
         }
-        Fact::AtHand { at_hand, mut row, event, payload, started } => {
+        Fact::LocalCompletion { completion, mut row, event, payload, started } => {
             let stamp = turn.stamp();
-            work.draft.event("activity.started", &started, stamp)?;
+            work.draft.event(events::ACTIVITY_STARTED, &started, stamp)?;
             let stamp = turn.stamp();
             row.updated_at = stamp.at;
             work.draft.step(event, &payload, row, stamp)?;
-            at_hand.settle(&mut work.draft);
+            completion.settle(&mut work.draft);
         }
         Fact::Time { mut row, event, payload, ops } => {
             let stamp = turn.stamp();
@@ -395,7 +358,7 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
             if let Some(actor) = actor_of(&message) {
                 payload["actor"] = json!(actor);
             }
-            work.draft.consume("signal.received", &payload, &message, by_machine(), stamp)?;
+            work.draft.consume(SIGNAL_RECEIVED, &payload, &message, by_machine(), stamp)?;
         }
     }
     Ok(())
@@ -406,14 +369,14 @@ fn settle(
     row: &mut Step,
     attempt: u32,
     result: Result<Body, ActivityError>,
-) -> Result<(&'static str, Value), Error> {
+) -> Result<(EventType, Value), Error> {
     row.attempt = attempt;
     let mut payload = json!({ "key": row.step_key, "attempt": attempt });
     let event = match result {
         Ok(result) => {
             payload["result_bytes"] = result.len().into();
             (row.status, row.result) = (StepStatus::Completed, Some(result));
-            "activity.completed"
+            events::ACTIVITY_COMPLETED
         }
         Err(error) => {
             let timeout = TimeoutType::named(&error.name);
@@ -424,9 +387,9 @@ fn settle(
             match timeout {
                 Some(timeout) => {
                     payload["timeout_type"] = json!(timeout);
-                    "activity.timed_out"
+                    events::ACTIVITY_TIMED_OUT
                 }
-                None => "activity.failed",
+                None => events::ACTIVITY_FAILED,
             }
         }
     };
@@ -439,17 +402,17 @@ fn pass_over(turn: &mut Turn, work: &mut Work, message: &Message, why: &str) -> 
     let payload =
         json!({ "message": message.seq, "kind": message.kind.as_str(), "passed_over": why });
     let by = StepKey::from_stored("passed over");
-    work.draft.consume("message.received", &payload, message, by, stamp)?;
+    work.draft.consume(events::MESSAGE_RECEIVED, &payload, message, by, stamp)?;
     work.callbacks += 1;
     Ok(())
 }
 
 fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<(), Error> {
     let event = match entry.kind {
-        Kind::Timer => "timer.cancelled",
-        _ => "activity.cancelled",
+        Kind::Timer => TIMER_CANCELLED,
+        _ => events::ACTIVITY_CANCELLED,
     };
-    // What was asked for in the same answer has its row in this commit.
+    // An action of the same answer has its row in this commit.
     let begun = || work.draft.written_step(key).cloned();
     let Some(mut row) = entry.row.or_else(begun) else { return Ok(()) };
     let task_id = Spec::of(&row).and_then(|spec| spec.task_id);
@@ -464,33 +427,18 @@ fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<()
 }
 
 fn new_row(turn: &Turn, work: &Work, key: &str, kind: Kind, at: Timestamp) -> Step {
-    Step {
-        run_key: turn.run.run_key,
-        step_key: StepKey::from_stored(key),
-        name: super::book::id_of(key).into(),
-        kind: kind.as_str().into(),
-        status: StepStatus::Pending,
-        position: work.draft.head().next_ordinal,
-        attempt: 0,
-        attempts_max: None,
-        input: None,
-        result: None,
-        error: None,
-        timeout: None,
-        due_at: None,
-        wait_for: None,
-        created_at: at,
-        updated_at: at,
-    }
+    let position = work.draft.head().next_ordinal;
+    let row = blank_step(&turn.run, position, StepKey::from_stored(key), kind.step_kind(), at);
+    Step { name: super::pending::id_of(key).into(), ..row }
 }
 
-fn activity_task(
+fn new_activity(
     turn: &Turn,
-    row: &Step,
+    task_id: TaskId,
     spec: &Spec,
     options: &ActivityOptions,
     at: Timestamp,
-) -> Result<Task, Error> {
+) -> Result<NewActivity, Error> {
     let limits = turn.limits();
     let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let body = TaskBody {
@@ -505,15 +453,19 @@ fn activity_task(
         queue: QueueName::with_limits(&options.queue, limits)?,
         name: RouteName::with_limits(&spec.type_name, limits)?,
     };
-    let key = |key: &String| windlass_kernel::LimitKey::with_limits(key, limits);
-    let task_id = spec.task_id.unwrap_or_else(|| turn.new_task_id());
-    Ok(Task {
-        step_key: Some(row.step_key.clone()),
+    let key = |key: &String| LimitKey::with_limits(key, limits);
+    Ok(NewActivity {
+        task_id,
+        route,
+        body: Body::of(&body)?,
         priority: options.priority,
         limit_key: options.limit_key.as_ref().map(key).transpose()?,
-        body: Some(Body::of(&body)?),
-        ..Task::new(task_id, turn.run.namespace.clone(), "activity", route, at).of_run(&turn.run)
+        eager: true,
     })
+}
+
+fn activity_error(name: &str, message: &str) -> ActivityError {
+    ActivityError::non_retryable(message).named(name)
 }
 
 fn system_line(turn: &Turn, stamp: Stamp, message: String) -> LogLine {
@@ -531,7 +483,7 @@ fn system_line(turn: &Turn, stamp: Stamp, message: String) -> LogLine {
     }
 }
 
-// Who asked a run to end, if the request says so.
+// The actor of a request to end the run, if it names one.
 fn actor_of(message: &Message) -> Option<Actor> {
     let said: Value = message.body.as_ref()?.read().ok()?;
     let cancel = message.name.as_str() == signal_types::CANCEL;
@@ -555,25 +507,5 @@ pub(crate) fn signal_of(message: &Message) -> WorkflowSignal {
 /// A child's error as the machine is told it.
 pub(crate) fn child_error(error: Option<&Body>) -> WorkflowError {
     let read = error.and_then(|error| error.read().ok());
-    read.unwrap_or_else(|| WorkflowError::new("no reason was kept").named("ChildEnded"))
-}
-
-/// The child whose result is too large for this message.
-pub(crate) fn large_result(message: &Message) -> Option<RunKey> {
-    let done = match message.kind {
-        MessageKind::ChildResult => read::<ChildDone>(message).ok()?,
-        _ => return None,
-    };
-    done.large.then_some(done.run_key)
-}
-
-fn read<T: for<'de> Deserialize<'de>>(message: &Message) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(message.body.as_ref().map_or(&b""[..], |body| &body.bytes))
-}
-
-fn raw_body(raw: Option<Box<RawValue>>) -> Body {
-    match raw {
-        Some(raw) => Body::json(raw.get().to_owned()),
-        None => Body::json("null"),
-    }
+    read.unwrap_or_else(|| WorkflowError::new("no reason was recorded").named("ChildEnded"))
 }

@@ -3,13 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
-use windlass_kernel::{Body, Error, ErrorKind};
+use windlass_kernel::{Body, Error, ErrorCode, ErrorKind};
 
 use super::action::{WorkflowAction, WorkflowSignal};
 use super::activity::ActivityError;
 use super::workflow::{Workflow, WorkflowError};
 
-/// What a machine is told.
+/// An input of a machine.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
     Start,
@@ -21,7 +21,7 @@ pub(crate) enum Input {
     ChildFailed { id: String, error: WorkflowError },
 }
 
-/// What a machine answers.
+/// The answer of a machine.
 pub(crate) struct Answer {
     pub(crate) actions: Vec<WorkflowAction>,
     /// How it has ended by itself.
@@ -35,7 +35,7 @@ pub(crate) trait Machine: Send {
 }
 
 /// Makes machines of one workflow.
-pub(crate) trait Maker: Send + Sync {
+pub(crate) trait Factory: Send + Sync {
     fn make(&self, input: &Body) -> Result<Box<dyn Machine>, Error>;
     fn restore(&self, input: &Body, snapshot: Value) -> Result<Option<Box<dyn Machine>>, Error>;
 }
@@ -50,7 +50,7 @@ impl<W> Default for Typed<W> {
 
 struct Of<W>(W);
 
-impl<W: Workflow> Maker for Typed<W> {
+impl<W: Workflow> Factory for Typed<W> {
     fn make(&self, input: &Body) -> Result<Box<dyn Machine>, Error> {
         let input = read_input::<W>(input)?;
         Ok(Box::new(Of(guarded("new", || W::new(input))?)))
@@ -67,7 +67,7 @@ fn read_input<W: Workflow>(input: &Body) -> Result<W::Input, Error> {
     input.read().map_err(|source| {
         let wanted = std::any::type_name::<W::Input>();
         let message = format!("the run's input does not read as {wanted}");
-        Error::new(ErrorKind::Invalid, "INPUT_UNREADABLE", message).with_source(source)
+        Error::new(ErrorKind::Invalid, ErrorCode::InputUnreadable, message).with_source(source)
     })
 }
 
@@ -123,12 +123,12 @@ fn guarded<T>(callback: &str, call: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = windlass_engine::panic_text(&*panic);
         let message = format!("the workflow panicked in {callback}: {text}");
-        Error::new(ErrorKind::Invalid, "WORKFLOW_PANICKED", message)
+        Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message)
     })
 }
 
 fn no_result() -> Error {
     let message = "is_completed says that the machine is at its end, and result has none; answer one, \
                    or end the run with CompleteWorkflow or FailWorkflow";
-    Error::new(ErrorKind::Invalid, "INVALID_ACTION", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidAction, message)
 }

@@ -1,27 +1,27 @@
 //! A run of a machine in memory: told what came, one commit for all that came together.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use windlass_engine::{EnqueuedReason, Program, Revived, Turn, TurnError};
+use windlass_engine::{EnqueuedReason, Program, Revived, Turn, TurnError, events};
 use windlass_kernel::{
     Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, RunStatus, Step, StepKey,
     Timestamp, Wake,
 };
 
-use super::book::{Book, Kind};
-use super::machine::{Input, Machine, Maker};
+use super::machine::{Factory, Input, Machine};
+use super::pending::{Kind, Pending};
 use super::workflow::WorkflowError;
+use crate::kit::{self, LargeResults};
 use crate::run::check_body;
 
 /// A commit takes at most so many callbacks; the next ones are in the next.
 const CALLBACKS_MAX: usize = 500;
 
-/// What the run's row keeps beside its steps.
+/// The data in the run's row beside its steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct Snapshot {
     /// The machine was told that the run begins.
     pub(crate) started: bool,
     /// When a run that was told to end is terminated.
@@ -38,7 +38,7 @@ pub(crate) struct Kept {
     pub(crate) snapshot: Option<Value>,
 }
 
-impl Kept {
+impl Snapshot {
     pub(crate) fn of(run: &Run) -> Result<Self, Error> {
         run.state.as_ref().map_or_else(|| Ok(Self::default()), Body::read)
     }
@@ -59,20 +59,19 @@ pub(crate) struct Work {
     pub(crate) draft: Draft,
     pub(crate) callbacks: usize,
     pub(crate) ending: Option<Ending>,
-    /// What a callback led to is only partly in the draft.
+    /// Only a part of a callback's actions is in the draft.
     pub(crate) torn: bool,
 }
 
 pub(crate) struct MachineProgram {
-    pub(crate) maker: Arc<dyn Maker>,
+    pub(crate) factory: Arc<dyn Factory>,
     pub(crate) machine: Box<dyn Machine>,
-    pub(crate) book: Book,
-    pub(crate) kept: Kept,
-    pub(crate) kept_changed: bool,
+    pub(crate) pending: Pending,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot_changed: bool,
     /// Rows that the machine has not been told of again.
     pub(crate) loaded: Option<Vec<Step>>,
-    /// Results of children that were too large for their messages, by the message's number.
-    pub(crate) large: BTreeMap<u64, Body>,
+    pub(crate) large: LargeResults,
     /// Activities that died in the generation before and are tried again in this one.
     pub(crate) revived: Revived,
     pub(crate) limits: Limits,
@@ -80,20 +79,20 @@ pub(crate) struct MachineProgram {
 
 impl MachineProgram {
     pub(crate) fn new(
-        maker: Arc<dyn Maker>,
+        factory: Arc<dyn Factory>,
         run: &Run,
         loaded: Option<Vec<Step>>,
         limits: Limits,
     ) -> Result<Self, Error> {
-        let machine = maker.make(&run.input)?;
+        let machine = factory.make(&run.input)?;
         Ok(Self {
-            maker,
+            factory,
             machine,
-            book: Book::new(limits.clone()),
-            kept: Kept::of(run)?,
-            kept_changed: false,
+            pending: Pending::new(limits.clone()),
+            snapshot: Snapshot::of(run)?,
+            snapshot_changed: false,
             loaded,
-            large: BTreeMap::new(),
+            large: LargeResults::default(),
             revived: Revived::default(),
             limits,
         })
@@ -106,19 +105,11 @@ impl MachineProgram {
             turn.replayed();
         }
         loop {
-            if turn.is_lost() {
-                return Err(TurnError::Lost);
+            if kit::apply_control(turn).await? {
+                return Ok(());
             }
-            if turn.has_unread() {
-                turn.read_messages().await?;
-            }
-            if turn.control().is_some() {
-                if turn.obey().await? {
-                    return Ok(());
-                }
-                continue;
-            }
-            self.fetch_large(turn).await?;
+            // Before the machine is told about them.
+            self.large.fetch(turn).await?;
             let mut work = Work { draft: turn.draft(), callbacks: 0, ending: None, torn: false };
             // Looking may take a commit of its own, and the first one is that of the result. What is
             // due stays so, and the turn comes back for it at once.
@@ -130,7 +121,7 @@ impl MachineProgram {
                 self.keep(&mut work).map_err(TurnError::Blocked)?;
             }
             if let Err(error) = advanced {
-                // What came before the callback that cannot be carried out stays done.
+                // Callbacks before the failed one stay done.
                 if work.callbacks > 0 && !work.torn {
                     turn.commit(work.draft).await?;
                 }
@@ -148,9 +139,9 @@ impl MachineProgram {
 
     // Puts what the run's row keeps into the commit.
     fn keep(&mut self, work: &mut Work) -> Result<(), Error> {
-        if self.kept_changed {
-            work.draft.state(Body::of(&self.kept)?);
-            self.kept_changed = false;
+        if self.snapshot_changed {
+            work.draft.state(Body::of(&self.snapshot)?);
+            self.snapshot_changed = false;
         }
         Ok(())
     }
@@ -173,19 +164,19 @@ impl MachineProgram {
 
     // Tells the machine what there is, as far as one commit goes.
     fn advance(&mut self, turn: &mut Turn, work: &mut Work) -> Result<(), Error> {
-        if !self.kept.started {
+        if !self.snapshot.started {
             self.tell(turn, work, None, Input::Start)?;
-            self.kept.started = true;
-            self.kept_changed = true;
+            self.snapshot.started = true;
+            self.snapshot_changed = true;
         }
-        if let Some(at_hand) = turn.take_result() {
-            self.result_at_hand(turn, work, at_hand)?;
+        if let Some(completion) = turn.take_result() {
+            self.result_locally(turn, work, completion)?;
         }
         while work.ending.is_none() && work.callbacks < CALLBACKS_MAX {
-            if let Some((entry, step)) = self.book.next_carried() {
+            if let Some((entry, step)) = self.pending.next_carried() {
                 self.tell(turn, work, None, super::replay::input_of(&entry, &step))?;
-                self.kept.told_of_carried.push(step.step_key.as_str().to_owned());
-                self.kept_changed = true;
+                self.snapshot.told_of_carried.push(step.step_key.as_str().to_owned());
+                self.snapshot_changed = true;
                 continue;
             }
             if let Some(message) = next_message(turn) {
@@ -197,11 +188,11 @@ impl MachineProgram {
                 self.timer_fired(turn, work, &key)?;
                 continue;
             }
-            if self.kept.cancel_by().is_some_and(|by| by <= now) {
-                let reason = self.kept.cancel_reason.clone();
+            if self.snapshot.cancel_by().is_some_and(|by| by <= now) {
+                let reason = self.snapshot.cancel_reason.clone();
                 let reason = reason.unwrap_or_else(|| "it was cancelled".into());
                 work.ending = Some(Ending::Terminated { request: "cancel", reason });
-            } else if self.book.shutdown && !self.book.is_working() {
+            } else if self.pending.shutdown && !self.pending.is_working() {
                 let reason = "it was shut down".to_owned();
                 work.ending = Some(Ending::Terminated { request: "shutdown", reason });
             }
@@ -211,39 +202,24 @@ impl MachineProgram {
     }
 
     fn due_timer(&self, now: Timestamp) -> Option<Arc<str>> {
-        let timers = self.book.open.iter().filter(|(_, entry)| entry.kind == Kind::Timer);
+        let timers = self.pending.open.iter().filter(|(_, entry)| entry.kind == Kind::Timer);
         let due = timers.filter_map(|(key, entry)| Some((entry.row.as_ref()?.due_at?, key)));
         due.filter(|(at, _)| *at <= now).min().map(|(_, key)| Arc::clone(key))
     }
 
     fn next_due(&self) -> Option<Timestamp> {
-        let of = |entry: &super::book::Entry| match entry.kind {
+        let of = |entry: &super::pending::Entry| match entry.kind {
             Kind::Timer => entry.row.as_ref().and_then(|row| row.due_at),
-            _ => entry.look_at,
+            _ => entry.check_at,
         };
-        let dues = self.book.open.values().filter_map(of);
-        dues.chain(self.kept.cancel_by()).min()
-    }
-
-    // Large results of children are read before the machine is told of them.
-    async fn fetch_large(&mut self, turn: &Turn) -> Result<(), TurnError> {
-        let large = |(seq, message)| Some((seq, super::live::large_result(message)?));
-        let wanted: Vec<_> = turn.mailbox.iter().filter_map(large).collect();
-        for (seq, child) in wanted {
-            if self.large.contains_key(seq) {
-                continue;
-            }
-            if let Some(result) = turn.result_of(child).await? {
-                self.large.insert(*seq, result);
-            }
-        }
-        Ok(())
+        let dues = self.pending.open.values().filter_map(of);
+        dues.chain(self.snapshot.cancel_by()).min()
     }
 
     // Results of several activities may come together. Each would race the message of the other for the
     // turn, and whoever loses such a race is read back; as messages they are read in one turn.
     fn waits_for_one(&self) -> bool {
-        self.book.open.values().filter(|entry| entry.kind == Kind::Activity).count() == 1
+        self.pending.open.values().filter(|entry| entry.kind == Kind::Activity).count() == 1
     }
 
     async fn park(&mut self, turn: &mut Turn, mut draft: Draft) -> Result<(), TurnError> {
@@ -266,41 +242,31 @@ impl MachineProgram {
         mut draft: Draft,
         ending: Ending,
     ) -> Result<(), TurnError> {
-        if self.book.is_working() {
-            for op in turn.reach().await? {
-                draft.op(op);
-            }
+        if self.pending.is_working() {
+            kit::stop_descendants(turn, &mut draft).await?;
         }
-        let (bytes, depth) = (self.limits.output_bytes_max, self.limits.json_depth_max);
         let ending =
             match ending {
                 Ending::Returned(Ok(output)) => {
-                    let checked = check_body("the output", output, bytes, depth);
+                    let checked = kit::check_output(output, &self.limits);
                     Ending::Returned(checked.map_err(|error| {
                         WorkflowError::new(error.to_string()).named("ResultTooLarge")
                     }))
                 }
                 other => other,
             };
+        let (bytes, depth) = (self.limits.output_bytes_max, self.limits.json_depth_max);
         let ended = match ending {
-            Ending::Returned(Ok(output)) => {
-                let payload = json!({ "output_bytes": output.len() });
-                turn.end(&mut draft, "workflow.completed", &payload, End::Complete(output))
-            }
-            Ending::Returned(Err(error)) => {
-                let payload = json!({ "error": { "name": error.name } });
-                Body::of(&error)
-                    .and_then(|body| check_body("the error", body, bytes, depth))
-                    .and_then(|body| {
-                        turn.end(&mut draft, "workflow.failed", &payload, End::Errored(body))
-                    })
-            }
+            Ending::Returned(Ok(output)) => kit::complete(turn, &mut draft, output),
+            Ending::Returned(Err(error)) => Body::of(&error)
+                .and_then(|body| check_body("the error", body, bytes, depth))
+                .and_then(|body| kit::fail(turn, &mut draft, &error.name, body)),
             Ending::Terminated { request, reason } => {
                 let payload = json!({ "request": request, "reason": reason });
                 let error = WorkflowError::new(reason).named("Cancelled");
                 Body::of(&error).and_then(|body| {
                     let end = End::Terminated(Some(body));
-                    turn.end(&mut draft, "workflow.terminated", &payload, end)
+                    turn.end(&mut draft, events::WORKFLOW_TERMINATED, &payload, end)
                 })
             }
         };
@@ -329,7 +295,7 @@ impl Program for MachineProgram {
     }
 
     fn takes_result(&self, step_key: &StepKey) -> bool {
-        let entry = self.book.open.get(step_key.as_str());
+        let entry = self.pending.open.get(step_key.as_str());
         self.loaded.is_none()
             && entry.is_some_and(|entry| entry.kind == Kind::Activity && entry.row.is_some())
             && self.waits_for_one()
@@ -338,11 +304,11 @@ impl Program for MachineProgram {
     fn bytes(&self) -> usize {
         // Rows, maps and keys of what is open, as a rough guess a piece.
         const ENTRY: usize = 1_200;
-        let inputs = |entry: &super::book::Entry| {
+        let inputs = |entry: &super::pending::Entry| {
             entry.row.as_ref().and_then(|row| row.input.as_ref()).map_or(0, |input| input.len())
         };
-        let open: usize = self.book.open.values().map(|entry| ENTRY + inputs(entry)).sum();
-        let snapshot = self.kept.snapshot.as_ref().map_or(0, |_| 500);
+        let open: usize = self.pending.open.values().map(|entry| ENTRY + inputs(entry)).sum();
+        let snapshot = self.snapshot.snapshot.as_ref().map_or(0, |_| 500);
         size_of::<Self>() + self.machine.bytes() + open + snapshot
     }
 }

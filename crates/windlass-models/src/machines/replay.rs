@@ -6,12 +6,12 @@ use windlass_kernel::{Error, MessageKind, Step, StepStatus, Timestamp};
 
 use super::action::{WorkflowSignal, signal_types};
 use super::activity::{recorded, result};
-use super::book::{Entry, Kind, nondeterminism};
 use super::live::{child_error, signal_of};
 use super::machine::Input;
+use super::pending::{Entry, Kind, nondeterminism};
 use super::program::MachineProgram;
 
-// What the record has the machine told.
+// The recorded inputs of the machine.
 enum Told {
     Settled(Box<Step>),
     Signal(WorkflowSignal),
@@ -23,20 +23,20 @@ impl MachineProgram {
         turn: &mut Turn,
         steps: Vec<Step>,
     ) -> Result<(), TurnError> {
-        // What an earlier generation left is older than this one.
+        // Rows of an earlier generation are older than this one.
         let created_at = turn.run.created_at;
         let (carried, own): (Vec<Step>, Vec<Step>) =
             steps.into_iter().partition(|step| step.created_at < created_at);
-        if !self.kept.started {
-            self.book.restore(carried, own, &[]);
+        if !self.snapshot.started {
+            self.pending.restore(carried, own, &[]);
             return Ok(());
         }
-        self.book.shutdown = self.kept.shutdown;
-        if let Some(snapshot) = self.kept.snapshot.clone() {
-            let restored = self.maker.restore(&turn.run.input, snapshot);
+        self.pending.shutdown = self.snapshot.shutdown;
+        if let Some(snapshot) = self.snapshot.snapshot.clone() {
+            let restored = self.factory.restore(&turn.run.input, snapshot);
             if let Some(machine) = restored.map_err(TurnError::Blocked)? {
                 self.machine = machine;
-                self.book.restore(carried, own, &self.kept.told_of_carried);
+                self.pending.restore(carried, own, &self.snapshot.told_of_carried);
                 self.look_at_all(turn);
                 return Ok(());
             }
@@ -51,8 +51,8 @@ impl MachineProgram {
             told.push((step.updated_at, Told::Settled(Box::new(step.clone()))));
         }
         told.sort_by_key(|(at, _)| *at);
-        self.book.shutdown = false;
-        self.book.begin_replay(carried, own);
+        self.pending.shutdown = false;
+        self.pending.begin_replay(carried, own);
         self.tell_again(told).map_err(TurnError::Blocked)?;
         self.look_at_all(turn);
         Ok(())
@@ -69,12 +69,12 @@ impl MachineProgram {
                     if cancel && std::mem::replace(&mut heard_cancel, true) {
                         continue;
                     }
-                    self.book.shutdown |= signal.signal_type == signal_types::SHUTDOWN;
+                    self.pending.shutdown |= signal.signal_type == signal_types::SHUTDOWN;
                     Input::Signal(signal)
                 }
                 Told::Settled(step) => {
                     let key = step.step_key.as_str();
-                    let Some(entry) = self.book.open.remove(key) else {
+                    let Some(entry) = self.pending.open.remove(key) else {
                         return Err(nondeterminism(format!(
                             "the record has {} {key:?} over next, and the code has not asked for it",
                             step.kind
@@ -86,29 +86,29 @@ impl MachineProgram {
             self.hear(input)?;
             self.hear_carried()?;
         }
-        self.book.end_replay()
+        self.pending.end_replay()
     }
 
     fn hear_carried(&mut self) -> Result<(), Error> {
-        while let Some((entry, step)) = self.book.next_carried() {
+        while let Some((entry, step)) = self.pending.next_carried() {
             self.hear(input_of(&entry, &step))?;
         }
         Ok(())
     }
 
     fn hear(&mut self, input: Input) -> Result<(), Error> {
-        debug_assert!(self.book.is_replaying(), "what is told live is recorded");
+        debug_assert!(self.pending.is_replaying(), "what is told live is recorded");
         let answer = self.machine.tell(input)?;
-        self.book.plan(answer).map(|_| ())
+        self.pending.plan(answer).map(|_| ())
     }
 }
 
 fn is_told(step: &Step) -> bool {
     let over = matches!(step.status, StepStatus::Completed | StepStatus::Errored);
-    over && &*step.kind != Kind::Effect.as_str()
+    over && step.kind != Kind::Effect.step_kind()
 }
 
-/// What a machine is told of something that is over.
+/// The input that a settled step gives to the machine.
 pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
     let id = entry.id.clone();
     match (entry.kind, step.status) {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass_engine::{Overdue, Turn, TurnError};
+use windlass_engine::{Overdue, Turn, TurnError, events};
 use windlass_kernel::{Body, Op, StepStatus, Task, TaskGuard, Timestamp, format_duration};
 
 use super::action::ActivityOptions;
 use super::activity::{ActivityError, TimeoutType};
-use super::book::{Kind, Spec};
 use super::live::Fact;
+use super::pending::{Kind, Spec};
 use super::program::{MachineProgram, Work};
 use super::replay::input_of;
 
@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often a task that nobody has is looked at: its attempt may have begun since.
 const UNHELD_EVERY: Duration = Duration::from_secs(15);
 
-/// What a look at an activity shows.
+/// The result of checking an activity.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     InTime { next: Option<Timestamp> },
@@ -32,24 +32,24 @@ enum Seen {
 
 impl MachineProgram {
     /// Notes when an activity that was just begun is to be looked at.
-    pub(crate) fn look_at(&mut self, key: &str, now: Timestamp) {
-        let Some(entry) = self.book.open.get_mut(key) else { return };
+    pub(crate) fn schedule_check(&mut self, key: &str, now: Timestamp) {
+        let Some(entry) = self.pending.open.get_mut(key) else { return };
         let (Some(options), Some(row)) = (&entry.options, &entry.row) else { return };
         if let Seen::InTime { next } = see(options, row.created_at, None, now) {
-            entry.look_at = next;
+            entry.check_at = next;
         }
     }
 
     /// After a run was read back, everything is looked at when it would have been.
     pub(crate) fn look_at_all(&mut self, turn: &Turn) {
         let activities = |kind: Kind| kind == Kind::Activity;
-        let open = self.book.open.iter().filter(|(_, entry)| activities(entry.kind));
+        let open = self.pending.open.iter().filter(|(_, entry)| activities(entry.kind));
         let keys: Vec<Arc<str>> = open.map(|(key, _)| Arc::clone(key)).collect();
         let now = turn.now();
         for key in keys {
-            let entry = &self.book.open[&key];
+            let entry = &self.pending.open[&key];
             let created_at = entry.row.as_ref().map_or(now, |row| row.created_at);
-            self.look_at(&key, created_at);
+            self.schedule_check(&key, created_at);
         }
     }
 
@@ -57,8 +57,11 @@ impl MachineProgram {
     /// machine is told that they failed.
     pub(crate) async fn look(&mut self, turn: &mut Turn, work: &mut Work) -> Result<(), TurnError> {
         let now = turn.now();
-        let due =
-            self.book.open.iter().filter(|(_, entry)| entry.look_at.is_some_and(|at| at <= now));
+        let due = self
+            .pending
+            .open
+            .iter()
+            .filter(|(_, entry)| entry.check_at.is_some_and(|at| at <= now));
         let keys: Vec<Arc<str>> = due.map(|(key, _)| Arc::clone(key)).collect();
         if keys.is_empty() {
             return Ok(());
@@ -68,7 +71,7 @@ impl MachineProgram {
             if work.ending.is_some() {
                 break;
             }
-            let Some(entry) = self.book.open.get(&key) else { continue };
+            let Some(entry) = self.pending.open.get(&key) else { continue };
             let (Some(options), Some(row)) = (&entry.options, &entry.row) else { continue };
             let task_id = Spec::of(row).and_then(|spec| spec.task_id);
             let task = tasks.iter().find(|task| Some(task.task_id) == task_id);
@@ -82,8 +85,8 @@ impl MachineProgram {
                     self.out_of_time(turn, work, &key, task, timeout, message).await?;
                 }
                 (Seen::InTime { next }, _) => {
-                    if let Some(entry) = self.book.open.get_mut(&key) {
-                        entry.look_at = next;
+                    if let Some(entry) = self.pending.open.get_mut(&key) {
+                        entry.check_at = next;
                     }
                 }
                 (Seen::Over { .. }, None) => {}
@@ -107,7 +110,7 @@ impl MachineProgram {
                 // It appends nothing, so the commit that is being made still fits behind it. If the
                 // worker has settled the task meanwhile, the turn is taken anew.
                 self.take_back(turn, TaskGuard { task_id: task.task_id, hold }, op).await?;
-                self.look_at(key, turn.now());
+                self.schedule_check(key, turn.now());
                 Ok(())
             }
             (Overdue::Again(_), None) => Ok(()),
@@ -130,7 +133,7 @@ impl MachineProgram {
                 row.error = Some(Body::of(&error).map_err(TurnError::Blocked)?);
                 let payload = json!({ "key": &**key, "attempt": attempt, "timeout_type": timeout });
                 let input = input_of(&entry, &row);
-                let fact = Fact::Time { row, event: "activity.timed_out", payload, ops };
+                let fact = Fact::Time { row, event: events::ACTIVITY_TIMED_OUT, payload, ops };
                 self.tell(turn, work, Some(fact), input).map_err(TurnError::Blocked)
             }
         }
@@ -159,7 +162,7 @@ impl TimeoutType {
     }
 }
 
-// What the times say, with a task's row or, if it was just enqueued, without.
+// Checks the deadlines, with a task's row or, if it was just enqueued, without.
 fn see(
     options: &ActivityOptions,
     scheduled_at: Timestamp,
@@ -179,7 +182,10 @@ fn see(
     }
     // One that was taken away from its worker, or was told to wait, has spent no attempt.
     let begun = task.is_some_and(|task| {
-        task.worker.is_some() || task.attempt > 0 || task.reclaims > 0 || task.beat_at.is_some()
+        task.worker.is_some()
+            || task.attempt > 0
+            || task.reclaims > 0
+            || task.heartbeat_at.is_some()
     });
     if let Some(span) = options.schedule_to_start_timeout.filter(|_| !begun) {
         let by = scheduled_at.plus(span);
@@ -203,7 +209,8 @@ fn see(
                 next.push(by);
             }
             if let Some(span) = options.heartbeat_timeout {
-                let beat = task.and_then(|task| task.beat_at).map_or(began, |beat| beat.max(began));
+                let beat =
+                    task.and_then(|task| task.heartbeat_at).map_or(began, |beat| beat.max(began));
                 let by = beat.plus(span).plus(GRACE);
                 if by <= now {
                     let message = format!("there was no heartbeat for {}", format_duration(span));
@@ -239,7 +246,7 @@ mod tests {
         let mut task = Task::new(id, namespace, "activity", route, at(0));
         task.worker = held.map(|_| WorkerKey(uuid::Uuid::nil()));
         task.claimed_at = held.map(at);
-        task.beat_at = beat.map(at);
+        task.heartbeat_at = beat.map(at);
         task.attempt = attempt;
         task
     }

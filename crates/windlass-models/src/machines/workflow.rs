@@ -14,12 +14,41 @@ use super::activity::ActivityError;
 /// What its callbacks answer must follow from the input and from what they were told before: no clock,
 /// no randomness, no I/O. A run whose code answers otherwise than the record says is blocked until a
 /// build comes that agrees with it.
+///
+/// ```
+/// use serde_json::{Value, json};
+/// use windlass::machines::{ActivityError, Workflow, WorkflowAction};
+///
+/// struct Order(String);
+///
+/// impl Workflow for Order {
+///     const TYPE: &'static str = "order";
+///     type Input = String;
+///     type Output = Value;
+///
+///     fn new(item: String) -> Self {
+///         Self(item)
+///     }
+///
+///     fn on_start(&mut self) -> Vec<WorkflowAction> {
+///         vec![WorkflowAction::activity("charge", "charge_card", json!(self.0))]
+///     }
+///
+///     fn on_activity_completed(&mut self, _: &str, result: Value) -> Vec<WorkflowAction> {
+///         vec![WorkflowAction::complete(result)]
+///     }
+///
+///     fn on_activity_failed(&mut self, _: &str, error: &ActivityError) -> Vec<WorkflowAction> {
+///         vec![WorkflowAction::fail(error)]
+///     }
+/// }
+/// ```
 pub trait Workflow: Send + Sized + 'static {
-    /// What the workflow is called.
+    /// The name of the workflow.
     const TYPE: &'static str;
-    /// What a run is started with.
+    /// The input of a run.
     type Input: Serialize + DeserializeOwned + Send;
-    /// What a run ends with.
+    /// The output of a run.
     type Output: Serialize + DeserializeOwned + Send;
 
     /// A machine at its beginning.
@@ -67,7 +96,7 @@ pub trait Workflow: Send + Sized + 'static {
         false
     }
 
-    /// What it ended with, once [`Workflow::is_completed`] says so.
+    /// The output, once [`Workflow::is_completed`] says so.
     fn result(&self) -> Option<Result<Self::Output, WorkflowError>> {
         None
     }
@@ -86,12 +115,12 @@ pub trait Workflow: Send + Sized + 'static {
     }
 }
 
-/// What a run fails with.
+/// The error of a failed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowError {
     /// The error's name.
     pub name: String,
-    /// What to tell people.
+    /// The message.
     pub message: String,
     /// Data beside the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]

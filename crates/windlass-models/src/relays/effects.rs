@@ -1,4 +1,4 @@
-//! What a step stores beside its outcome: written in the same commit, or not at all.
+//! Data that a step stores beside its outcome: written in the same commit, or not at all.
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use windlass_kernel::{Error, Limits, RetryPolicy, SqlValue, Statement};
 
 use crate::effects::{EFFECTS_MAX, Effect, too_much};
 
-/// What a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
+/// Data that a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
 /// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
 #[derive(Debug)]
 pub struct Effects {
@@ -14,7 +14,7 @@ pub struct Effects {
     limits: EffectLimits,
 }
 
-/// What a store takes of effects.
+/// The limits of a store for effects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EffectLimits {
     task_bytes: usize,
@@ -32,7 +32,7 @@ impl From<&Limits> for EffectLimits {
     }
 }
 
-/// What was stored.
+/// The stored data.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
     pub(crate) enqueued: Vec<Effect>,

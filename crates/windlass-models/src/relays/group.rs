@@ -1,11 +1,16 @@
 //! Runs that belong together: submitted, waited for, cancelled and counted as one.
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use windlass_kernel::{Error, ErrorKind, Order, Query, Run, RunKey, RunStatus, RunsQuery};
+use windlass_kernel::{
+    Error, ErrorCode, ErrorKind, Order, Query, Run, RunKey, RunStatus, RunsQuery,
+};
 
-use super::runtime::{Finished, Submitted, WorkflowRuntime};
+use super::runtime::{Finished, finished};
 use super::spec::RunSpec;
+use crate::run::RunHandle;
+use crate::workflow_ref::WorkflowRef;
 
 /// The label that runs of a group carry.
 pub const GROUP_LABEL: &str = "workflow.group";
@@ -16,7 +21,7 @@ const CHUNK: usize = 100;
 /// Runs of one relay that belong together. Any process can name the group and has all of it.
 #[derive(Clone)]
 pub struct RunGroup {
-    pub(crate) runtime: WorkflowRuntime,
+    pub(crate) relay: WorkflowRef<Bytes, Bytes>,
     pub(crate) name: String,
 }
 
@@ -42,59 +47,82 @@ impl GroupCounts {
 
 impl RunGroup {
     /// Its name.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// println!("{}", night.name());
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Submits runs to the group. Each is idempotent by its name; the answers are in order. One that
-    /// was submitted before and is not in the group is refused (`RUN_NOT_IN_GROUP`). A hundred at a
-    /// time are submitted at once: if one of them is refused, the others of its hundred and those before
-    /// are submitted all the same, and those after it are not. Submit all again to have the rest.
-    pub async fn submit(&self, specs: Vec<RunSpec>) -> Result<Vec<Submitted>, Error> {
+    /// Starts runs of the group. Each start is idempotent by its id; the handles are in order. A run that exists
+    /// and is not in the group is refused ([`ErrorCode::RunNotInGroup`]). A hundred runs are started at once:
+    /// if one of them is refused, the others of its hundred and those before it are started, and those after it
+    /// are not. Call this again with all runs to start the rest.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// use windlass::relays::RunSpec;
+    ///
+    /// night.start(vec![RunSpec::new("a.csv").id("night-1-a")]).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A run is not valid or is not in the group, or the store cannot be written.
+    pub async fn start(&self, specs: Vec<RunSpec>) -> Result<Vec<RunHandle<Bytes>>, Error> {
         for spec in &specs {
             spec.validate()?;
         }
-        let mut submitted = Vec::with_capacity(specs.len());
+        let mut started = Vec::with_capacity(specs.len());
         let mut specs = specs.into_iter().peekable();
         while specs.peek().is_some() {
-            let chunk = specs.by_ref().take(CHUNK).map(|mut spec| {
-                spec.labels.insert(GROUP_LABEL.to_owned(), self.name.clone());
-                self.submit_one(spec)
-            });
+            let chunk = specs.by_ref().take(CHUNK).map(|spec| self.start_one(spec));
             for answer in futures::future::join_all(chunk).await {
-                submitted.push(answer?);
+                started.push(answer?);
             }
         }
-        Ok(submitted)
+        Ok(started)
     }
 
-    async fn submit_one(&self, spec: RunSpec) -> Result<Submitted, Error> {
-        let submitted = self.runtime.submit_as(spec).await?;
-        if submitted.existed {
-            let run = self.runtime.engine.current(submitted.run_key).await?;
+    async fn start_one(&self, spec: RunSpec) -> Result<RunHandle<Bytes>, Error> {
+        let mut start = self.relay.start_from(spec);
+        start.own_labels.insert(GROUP_LABEL.to_owned(), self.name.clone());
+        let handle = start.await?;
+        if handle.existed() {
+            let run = self.relay.engine.current(handle.run_key()).await?;
             let found = run.labels.get(GROUP_LABEL);
             if found != Some(&self.name) {
                 let message = format!(
-                    "run {:?} was submitted before and belongs to {}; give this one another name",
-                    submitted.run_id,
+                    "run {:?} exists and belongs to {}; give this run another id",
+                    handle.id(),
                     found.map_or("no group".to_owned(), |group| format!("group {group:?}")),
                 );
-                return Err(Error::new(ErrorKind::Conflict, "RUN_NOT_IN_GROUP", message));
+                return Err(Error::new(ErrorKind::Conflict, ErrorCode::RunNotInGroup, message));
             }
         }
-        Ok(submitted)
+        Ok(handle)
     }
 
     /// How many of its runs are where, each in its newest generation.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// println!("{} live", night.counts().await?.live);
+    /// # Ok(()) }
+    /// ```
     pub async fn counts(&self) -> Result<GroupCounts, Error> {
         let query = Query::LabelCounts {
-            namespace: self.runtime.engine.namespace().clone(),
+            namespace: self.relay.engine.namespace().clone(),
             label: (GROUP_LABEL.to_owned(), self.name.clone()),
-            limit: self.runtime.engine.options().limits.page_rows_max,
+            limit: self.relay.engine.options().limits.page_rows_max,
         };
-        let rows = self.runtime.engine.store().list(query).await?.counts()?;
+        let rows = self.relay.engine.store().list(query).await?.counts()?;
         let mut counts = GroupCounts::default();
-        for row in rows.iter().filter(|row| row.workflow == self.runtime.name) {
+        for row in rows.iter().filter(|row| row.workflow == self.relay.name) {
             match row.status {
                 RunStatus::Complete => counts.succeeded += row.count,
                 RunStatus::Errored => counts.failed += row.count,
@@ -109,16 +137,22 @@ impl RunGroup {
 
     async fn page(&self, after: Option<RunKey>) -> Result<Vec<Run>, Error> {
         let query = RunsQuery {
-            workflow: Some(self.runtime.name.clone()),
+            workflow: Some(self.relay.name.clone()),
             label: Some((GROUP_LABEL.to_owned(), self.name.clone())),
             order: Order::Ascending,
             after,
-            ..RunsQuery::all(self.runtime.engine.namespace().clone(), CHUNK as u32)
+            ..RunsQuery::all(self.relay.engine.namespace().clone(), CHUNK as u32)
         };
-        self.runtime.engine.store().list(Query::Runs(query)).await?.runs()
+        self.relay.engine.store().list(Query::Runs(query)).await?.runs()
     }
 
     /// Waits until all of its runs have ended, those that are submitted meanwhile too.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// println!("{} failed", night.wait_all().await?.failed);
+    /// # Ok(()) }
+    /// ```
     pub async fn wait_all(&self) -> Result<GroupCounts, Error> {
         loop {
             let mut after = None;
@@ -127,7 +161,7 @@ impl RunGroup {
                 let Some(last) = page.last() else { break };
                 after = Some(last.run_key);
                 let live = page.iter().filter(|run| !run.status.is_ended());
-                let waits = live.map(|run| self.runtime.engine.wait(run.run_key));
+                let waits = live.map(|run| self.relay.engine.wait(run.run_key));
                 for ended in futures::future::join_all(waits).await {
                     ended?;
                 }
@@ -142,6 +176,14 @@ impl RunGroup {
 
     /// Waits until one of its runs has ended, and answers how; one that has ended already will do.
     /// Nothing if the group has no runs.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// if let Some(first) = night.wait_any().await? {
+    ///     println!("{} has ended", first.run_id);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn wait_any(&self) -> Result<Option<Finished>, Error> {
         let mut waits = FuturesUnordered::new();
         let mut after = None;
@@ -151,11 +193,11 @@ impl RunGroup {
             after = Some(last.run_key);
             for run in page {
                 let ended = run.status.is_ended();
-                if ended && !self.runtime.engine.is_newest(&run).await? {
+                if ended && !self.relay.engine.is_newest(&run).await? {
                     continue;
                 }
-                let runtime = &self.runtime;
-                let wait = async move { runtime.ended(run.run_key, run.id.as_str()).await };
+                let engine = &self.relay.engine;
+                let wait = async move { finished(engine, run.run_key, run.id.as_str()).await };
                 if ended {
                     return wait.await.map(Some);
                 }
@@ -166,13 +208,19 @@ impl RunGroup {
     }
 
     /// Cancels all of its runs, and returns when they have ended. Answers how many were cancelled.
+    ///
+    /// ```
+    /// # async fn example(night: windlass::relays::RunGroup) -> windlass::Result<()> {
+    /// println!("{} cancelled", night.cancel_all().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn cancel_all(&self) -> Result<u64, Error> {
         let reason = format!("group {:?} was cancelled", self.name);
         let mut cancelled = 0;
         loop {
             // All are asked before any is waited for: one with a long step holds up no other.
             let mut cancels: FuturesUnordered<_> = (self.live().await?.into_iter())
-                .map(|run_key| self.runtime.engine.cancel(run_key, Some(&reason), None))
+                .map(|run_key| self.relay.engine.cancel(run_key, Some(&reason), None))
                 .collect();
             let mut failed = None;
             while let Some(answer) = cancels.next().await {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use windlass_kernel::retry::RetryLimit;
 use windlass_kernel::{Error, RetryPolicy, RunKey, Timestamp};
 
-use super::outcome::StepError;
+use super::outcome::RelayError;
 
 /// Is told how each run ended: at least once, under a stable id, after the commit that ended it.
 ///
@@ -93,7 +93,7 @@ pub struct RunOutcome {
     pub namespace: String,
     /// How it ended.
     pub status: TerminalStatus,
-    /// What it ended with, if it succeeded.
+    /// The result, if it succeeded.
     pub result: Option<Bytes>,
     /// Why it failed or was cancelled.
     pub error: Option<String>,
@@ -134,4 +134,4 @@ impl fmt::Display for TerminalStatus {
 }
 
 /// Why a hook could not tell: as for a step, another call can help or not.
-pub type HookError = StepError;
+pub type HookError = RelayError;

@@ -1,4 +1,4 @@
-//! What runs a step, and what comes of it.
+//! The runner of steps, and its outcomes.
 
 use std::fmt;
 use std::future::Future;
@@ -7,38 +7,58 @@ use std::time::Duration;
 use bytes::Bytes;
 use windlass_kernel::retry::NON_RETRYABLE_NAME_BYTES_MAX;
 
-use super::step::Step;
+use super::step::RelayStep;
+use crate::any_error::AnyError;
 
 /// Runs the steps of a relay.
 ///
 /// A step runs at least once: it may run again if the process ends before its outcome is committed.
-/// So it must be idempotent for the same [`Step::run_key`] and [`Step::step_number`], which are what to
+/// So it must be idempotent for the same [`RelayStep::run_key`] and [`RelayStep::step_number`], which are what to
 /// give to services that deduplicate: a `run_id` is unique only within its tenant and its relay. What it
-/// must not do twice goes into [`Step::memo`].
+/// must not do twice goes into [`RelayStep::memo`].
+///
+/// ```
+/// use windlass::relays::{RelayError, RelayStep, StepOutcome, StepRunner};
+///
+/// struct Report;
+///
+/// impl StepRunner for Report {
+///     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+///         let text = std::str::from_utf8(&step.payload)?;
+///         match step.step_number {
+///             0 => Ok(StepOutcome::next(format!("{text}, gathered"))),
+///             _ => Ok(StepOutcome::done(format!("{text}, written"))),
+///         }
+///     }
+/// }
+/// ```
 pub trait StepRunner: Send + Sync + 'static {
     /// Runs one step.
-    fn run_step(&self, step: &Step) -> impl Future<Output = Result<StepOutcome, StepError>> + Send;
+    fn run_step(
+        &self,
+        step: &RelayStep,
+    ) -> impl Future<Output = Result<StepOutcome, RelayError>> + Send;
 }
 
-/// What a step decides about its run.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
     /// The next step runs at once.
     Continue {
-        /// What it gets.
+        /// Its payload.
         payload: Bytes,
     },
     /// The next step runs after a delay.
     ContinueAfter {
-        /// What it gets.
+        /// Its payload.
         payload: Bytes,
         /// How long it waits, at least.
         delay: Duration,
     },
     /// The next step runs when a signal comes, or when none came for too long: it finds in
-    /// [`Step::signal`] which of both. A signal that came before is not lost.
+    /// [`RelayStep::signal`] which of both. A signal that came before is not lost.
     ContinueOnSignal {
-        /// What it gets.
+        /// Its payload.
         payload: Bytes,
         /// The signal's name.
         signal: String,
@@ -64,39 +84,70 @@ pub enum StepOutcome {
 
 impl StepOutcome {
     /// The next step runs at once with this payload.
+    ///
+    /// ```
+    /// # use windlass::relays::StepOutcome;
+    /// let outcome = StepOutcome::next("gathered");
+    /// # drop(outcome);
+    /// ```
     pub fn next(payload: impl Into<Bytes>) -> Self {
         Self::Continue { payload: payload.into() }
     }
 
     /// The run ends with this result.
+    ///
+    /// ```
+    /// # use windlass::relays::StepOutcome;
+    /// let outcome = StepOutcome::done("written");
+    /// # drop(outcome);
+    /// ```
     pub fn done(result: impl Into<Bytes>) -> Self {
         Self::Succeed { result: result.into() }
     }
 }
 
-/// Why a step could not be run. Unlike [`StepOutcome::Fail`] it is no verdict of the runner: it is
+/// Why a step could not be run. `?` converts any error into one that is tried again and has the name of the
+/// error's type. Unlike [`StepOutcome::Fail`] it is no verdict of the runner: it is
 /// tried again, or left to operators as a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepError {
+pub struct RelayError {
     message: String,
     name: Option<String>,
     permanent: bool,
     retry_after: Option<Duration>,
 }
 
-impl StepError {
+impl RelayError {
     /// Another attempt can help: there is one, as the relay's policy says.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// let error = RelayError::transient("no connection");
+    /// assert!(!error.is_permanent());
+    /// ```
     pub fn transient(error: impl fmt::Display) -> Self {
         Self { message: error.to_string(), name: None, permanent: false, retry_after: None }
     }
 
     /// No further attempt can help: the run fails, and the step is a dead letter.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// let error = RelayError::permanent("no such file");
+    /// assert!(error.is_permanent());
+    /// ```
     pub fn permanent(error: impl fmt::Display) -> Self {
         Self { permanent: true, ..Self::transient(error) }
     }
 
-    /// What kind of error it is: what a policy's `non_retryable` lists, and operators read. Without
+    /// The name of the error, which a policy's `non_retryable` lists and operators read. Without
     /// one it is `Transient` or `Permanent`. At most 256 bytes are kept.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// let error = RelayError::transient("busy").named("Busy");
+    /// assert_eq!(error.name(), Some("Busy"));
+    /// ```
     pub fn named(mut self, name: impl Into<String>) -> Self {
         let mut name = name.into().replace(char::is_control, "\u{fffd}");
         name.truncate(name.floor_char_boundary(NON_RETRYABLE_NAME_BYTES_MAX));
@@ -105,17 +156,23 @@ impl StepError {
     }
 
     /// The least time before another attempt, if the callee said so.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// let error = RelayError::transient("busy").retry_after(std::time::Duration::from_secs(5));
+    /// # drop(error);
+    /// ```
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
     }
 
-    /// What to tell people.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What kind of error it is, if somebody said so.
+    /// The name of the error, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -131,10 +188,16 @@ impl StepError {
     }
 }
 
-impl fmt::Display for StepError {
+impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for StepError {}
+// Not an `Error` itself, so that `?` converts every error into it.
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for RelayError {
+    fn from(error: E) -> Self {
+        let error = AnyError::new(error);
+        Self::transient(&error).named(error.name())
+    }
+}

@@ -9,21 +9,19 @@ use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_engine::{Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError};
+use windlass_engine::{Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError, events};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Decision, Draft, Encoding, Error, Message, MessageKind, Run,
     RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
+use super::description::{MEMO, MEMO_RECORDED, RELAY, STEP_CANCELLED};
 use super::effects::Effects;
-use super::outcome::StepError;
+use super::outcome::RelayError;
 use super::record::{self, After, Verdict};
 use super::relay::{Ran, Relay, headers_of};
-use super::step::{Memos, Signal, Step, Wanted};
-
-/// What a row of `steps` is that stands for a step of a relay, and for a memo of one.
-pub(crate) const STEP_KIND: &str = "relay";
-pub(crate) const MEMO_KIND: &str = "memo";
+use super::step::{Memos, RelayStep, Signal, Wanted};
+use crate::kit;
 
 /// How many errors of failed attempts a step keeps, the latest ones.
 const ERRORS_MAX: usize = 20;
@@ -38,10 +36,10 @@ pub(crate) struct RelayProgram {
     pub(crate) open: Open,
     memos: Arc<Memos>,
     // The step before, for what the next one has in common with it.
-    before: Option<Step>,
+    before: Option<RelayStep>,
 }
 
-/// What is known of the step that comes next.
+/// The next step.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     // Its row's place and time, if it has a row.
@@ -85,7 +83,7 @@ impl Open {
 impl RelayProgram {
     pub(crate) fn open(relay: Arc<Relay>, run: &Run, rows: &[StepRow]) -> Result<Self, Error> {
         let number_of = |row: &StepRow| row.step_key.as_str().parse::<u32>().ok();
-        let steps = rows.iter().filter(|row| &*row.kind == STEP_KIND);
+        let steps = rows.iter().filter(|row| row.kind == RELAY);
         let done = steps.clone().filter(|row| row.status == StepStatus::Completed);
         let last = done.filter_map(|row| Some((number_of(row)?, row))).max_by_key(|(n, _)| *n);
         let (number, payload) = match last {
@@ -100,7 +98,7 @@ impl RelayProgram {
         let mut next = steps.filter(|row| !row.status.is_settled());
         let open = next.find(|row| number_of(row) == Some(number)).map(Open::read);
         let prefix = format!("{number}/");
-        let memos = rows.iter().filter(|row| &*row.kind == MEMO_KIND).filter_map(|row| {
+        let memos = rows.iter().filter(|row| row.kind == MEMO).filter_map(|row| {
             let name = row.step_key.as_str().strip_prefix(&prefix)?;
             Some((name.to_owned(), row.result.clone()?))
         });
@@ -119,17 +117,8 @@ impl RelayProgram {
 
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         loop {
-            if turn.is_lost() {
-                return Err(TurnError::Lost);
-            }
-            if turn.has_unread() {
-                turn.read_messages().await?;
-            }
-            if turn.control().is_some() {
-                if turn.obey().await? {
-                    return Ok(());
-                }
-                continue;
+            if kit::apply_control(turn).await? {
+                return Ok(());
             }
             if self.open.waits_for_signal().is_some() && !self.take_signal(turn).await? {
                 let due = self.open.due;
@@ -184,7 +173,7 @@ impl RelayProgram {
                 let payload =
                     json!({ "step": self.number, "name": &*name, "message": message.seq });
                 draft
-                    .consume_into_step("message.received", &payload, &message, row, stamp)
+                    .consume_into_step(events::MESSAGE_RECEIVED, &payload, &message, row, stamp)
                     .map_err(TurnError::Blocked)?;
                 turn.mailbox.remove(&message.seq);
                 Signal::Received(body.bytes)
@@ -223,12 +212,12 @@ impl RelayProgram {
         Ok(over)
     }
 
-    fn step(&mut self, run: &Run) -> Step {
+    fn step(&mut self, run: &Run) -> RelayStep {
         let limits = &self.relay.engine.limits;
         let effects = Effects::new(limits.into());
         let memos = Arc::clone(&self.memos);
         let mut step = match self.before.take() {
-            Some(before) => Step {
+            Some(before) => RelayStep {
                 step_number: self.number,
                 payload: self.payload.clone(),
                 cancel_token: CancellationToken::new(),
@@ -238,7 +227,7 @@ impl RelayProgram {
             None => {
                 let (run_id, workflow) = (run.id.as_str().into(), run.workflow.as_str().into());
                 let payload = self.payload.clone();
-                let mut step = Step::new(run_id, workflow, self.number, payload, memos);
+                let mut step = RelayStep::new(run_id, workflow, self.number, payload, memos);
                 step.run_key = Some(run.run_key);
                 step.generation = run.generation;
                 step.namespace = run.namespace.as_str().into();
@@ -262,7 +251,7 @@ impl RelayProgram {
     async fn drive(
         &self,
         turn: &mut Turn,
-        step: &Step,
+        step: &RelayStep,
         work: &mut BoxFuture<'static, Ran>,
     ) -> Result<Ran, TurnError> {
         let mut sent: Option<(Sent, Vec<Wanted>)> = None;
@@ -284,7 +273,7 @@ impl RelayProgram {
                     return Poll::Ready(());
                 }
                 let records = sent.is_none() && self.memos.has_wanted();
-                match records || turn.poll_poked(cx).is_ready() {
+                match records || turn.poll_notified(cx).is_ready() {
                     true => Poll::Ready(()),
                     false => Poll::Pending,
                 }
@@ -333,8 +322,8 @@ impl RelayProgram {
             let stamp = turn.stamp();
             let key = StepKey::with_limits(format!("{}/{name}", self.number), turn.limits())
                 .map_err(TurnError::Blocked)?;
-            let mut row = record::blank(turn, key, MEMO_KIND, stamp.at);
-            row.position = draft.head().next_ordinal;
+            let position = draft.head().next_ordinal;
+            let mut row = kit::blank_step(&turn.run, position, key, MEMO, stamp.at);
             row.attempt = self.open.attempt + 1;
             row.status = StepStatus::Completed;
             row.result = Some(body.clone());
@@ -342,13 +331,13 @@ impl RelayProgram {
                 "step": self.number, "memo": name, "attempt": row.attempt,
                 "result_bytes": body.len(),
             });
-            draft.step("relay.memo_recorded", &payload, row, stamp).map_err(TurnError::Blocked)?;
+            draft.step(MEMO_RECORDED, &payload, row, stamp).map_err(TurnError::Blocked)?;
         }
         Ok(Some((turn.send(draft), wanted)))
     }
 
-    // What is to be recorded of an attempt.
-    fn verdict(&self, turn: &Turn, step: &Step, ran: Ran) -> Verdict {
+    // The record of an attempt.
+    fn verdict(&self, turn: &Turn, step: &RelayStep, ran: Ran) -> Verdict {
         let limits = turn.limits();
         let checked =
             ran.and_then(|outcome| record::check(outcome, self.number, &turn.run, limits));
@@ -358,7 +347,7 @@ impl RelayProgram {
         }
     }
 
-    fn failed(&self, turn: &Turn, attempt: u32, error: StepError) -> Verdict {
+    fn failed(&self, turn: &Turn, attempt: u32, error: RelayError) -> Verdict {
         let name = if error.is_permanent() { "Permanent" } else { "Transient" };
         let name = error.name().unwrap_or(name).to_owned();
         let message: String = error.message().chars().take(2_000).collect();
@@ -376,7 +365,7 @@ impl RelayProgram {
         }
     }
 
-    // What went wrong so far, and now.
+    // The errors of earlier attempts and of this one.
     fn errors_with(&self, turn: &Turn, attempt: u32, name: &str, message: &str) -> Vec<Value> {
         let mut errors = self.open.errors.clone();
         let at = turn.now().to_string();
@@ -406,8 +395,8 @@ impl RelayProgram {
 
     // The row of the step as far as it does not depend on what became of it.
     pub(crate) fn row(&self, draft: &Draft, turn: &Turn, at: Timestamp) -> StepRow {
-        let mut row = record::blank(turn, record::key(self.number), STEP_KIND, at);
-        row.position = draft.head().next_ordinal;
+        let (key, position) = (record::key(self.number), draft.head().next_ordinal);
+        let mut row = kit::blank_step(&turn.run, position, key, RELAY, at);
         if let Some((position, created_at)) = self.open.stored {
             (row.position, row.created_at) = (position, created_at);
         }
@@ -424,7 +413,7 @@ impl RelayProgram {
     async fn record(
         &mut self,
         turn: &mut Turn,
-        step: &Step,
+        step: &RelayStep,
         verdict: Verdict,
     ) -> Result<bool, TurnError> {
         let mut verdict = verdict;
@@ -454,8 +443,8 @@ impl RelayProgram {
                 // The runner's own SQL failed: that is a failed attempt like any other.
                 Err(CommitError::UserSql { unique, message }) => {
                     let error = match unique {
-                        true => StepError::permanent(message),
-                        false => StepError::transient(message),
+                        true => RelayError::permanent(message),
+                        false => RelayError::transient(message),
                     };
                     verdict = self.failed(turn, step.attempt, error);
                     stored = Default::default();
@@ -495,7 +484,7 @@ impl RelayProgram {
 
     // Somebody cancelled the run while the step was running: what it returned is discarded, and what
     // it stored beside that is kept.
-    async fn cancelled(&mut self, turn: &mut Turn, step: &Step) -> Result<(), TurnError> {
+    async fn cancelled(&mut self, turn: &mut Turn, step: &RelayStep) -> Result<(), TurnError> {
         let controls: Vec<Message> = turn
             .mailbox
             .values()
@@ -515,7 +504,7 @@ impl RelayProgram {
                 let stamp = turn.stamp();
                 let payload = json!({ "message": message.seq });
                 draft
-                    .consume("message.received", &payload, message, by.clone(), stamp)
+                    .consume(events::MESSAGE_RECEIVED, &payload, message, by.clone(), stamp)
                     .map_err(TurnError::Blocked)?;
             }
             let stamp: Stamp = turn.stamp();
@@ -523,7 +512,7 @@ impl RelayProgram {
             row.status = StepStatus::Cancelled;
             row.attempt = step.attempt;
             let payload = json!({ "step": self.number, "attempt": step.attempt });
-            draft.step("relay.step_cancelled", &payload, row, stamp).map_err(TurnError::Blocked)?;
+            draft.step(STEP_CANCELLED, &payload, row, stamp).map_err(TurnError::Blocked)?;
             turn.end_cancelled(&mut draft, cancel).await?;
             let sent = turn.send(draft);
             match turn.answered(sent.await)? {
@@ -533,7 +522,7 @@ impl RelayProgram {
                 }
                 Err(CommitError::UserSql { message, .. }) => {
                     tracing::warn!(run_id = %turn.run.id, message, "SQL of a cancelled step failed");
-                    // What was enqueued belongs to it: all of it is done, or none.
+                    // Enqueued effects belong to it: all of them are written, or none.
                     stored = Default::default();
                 }
                 Err(refused) => {

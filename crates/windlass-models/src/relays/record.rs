@@ -1,23 +1,24 @@
-//! What is recorded of a step: rows, events, and what follows from its outcome.
+//! Records of a step: rows, events, and the consequences of its outcome.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use windlass_engine::{Metrics, Turn};
+use windlass_engine::{DeadStep, Metrics, Turn, events};
 use windlass_kernel::{
-    Body, DeadLetter, Draft, Encoding, End, Error, Limits, MessageName, QueueName, RouteName, Run,
-    RunStatus, Step as StepRow, StepKey, StepStatus, TaskId, Timestamp, Wake, derived,
+    Body, Draft, Encoding, End, Error, Limits, MessageName, Op, Run, RunStatus, StepKey,
+    StepStatus, Timestamp, Wake,
 };
 
+use super::description::{RELAY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
 use super::effects::Stored;
-use super::outcome::{StepError, StepOutcome};
+use super::outcome::{RelayError, StepOutcome};
 use super::program::{Open, RelayProgram, delay_max, signal_of};
+use crate::kit;
 
-/// What is to be recorded of an attempt.
+/// The record of an attempt.
 pub(crate) enum Verdict {
     Outcome(StepOutcome),
     Retry { name: String, message: String, errors: Vec<Value>, delay: Duration },
@@ -36,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// What comes after a step's commit.
+/// The action after a step's commit.
 pub(crate) enum After {
     /// Nothing.
     Ended,
@@ -64,7 +65,7 @@ pub(crate) fn check(
     number: u32,
     run: &Run,
     limits: &Limits,
-) -> Result<StepOutcome, StepError> {
+) -> Result<StepOutcome, RelayError> {
     let (what, bytes, max) = match &outcome {
         StepOutcome::Continue { payload }
         | StepOutcome::ContinueAfter { payload, .. }
@@ -75,7 +76,7 @@ pub(crate) fn check(
         StepOutcome::Fail { .. } | StepOutcome::Cancel { .. } => ("reason", 0, 0),
     };
     if bytes > max {
-        return Err(StepError::permanent(format!(
+        return Err(RelayError::permanent(format!(
             "the {what} of step {number} has {bytes} bytes; at most {max} are allowed"
         )));
     }
@@ -86,7 +87,7 @@ pub(crate) fn check(
         && bytes > parent_max
         && body(result, run.input.encoding == Encoding::Json).encoding == Encoding::Bytes
     {
-        return Err(StepError::permanent(format!(
+        return Err(RelayError::permanent(format!(
             "the result of step {number} has {bytes} bytes and is not JSON; of a child run at most \
              {parent_max} are allowed"
         )));
@@ -94,7 +95,7 @@ pub(crate) fn check(
     let goes_on = payload_len(&outcome).is_some();
     if goes_on && number as usize + 1 >= limits.steps_per_run_max {
         let max = limits.steps_per_run_max;
-        return Err(StepError::permanent(format!("a run may have at most {max} steps")));
+        return Err(RelayError::permanent(format!("a run may have at most {max} steps")));
     }
     let longest = delay_max(limits.sleep_days_max);
     let delay = match &outcome {
@@ -104,12 +105,12 @@ pub(crate) fn check(
     };
     if let Some(delay) = delay.filter(|delay| *delay > longest) {
         let days = limits.sleep_days_max;
-        return Err(StepError::permanent(format!(
+        return Err(RelayError::permanent(format!(
             "step {number} asks to wait for {delay:?}; at most {days} days are allowed"
         )));
     }
     if let StepOutcome::ContinueOnSignal { signal, .. } = &outcome {
-        MessageName::with_limits(signal, limits).map_err(StepError::permanent)?;
+        MessageName::with_limits(signal, limits).map_err(RelayError::permanent)?;
     }
     Ok(outcome)
 }
@@ -123,7 +124,7 @@ fn payload_len(outcome: &StepOutcome) -> Option<usize> {
     }
 }
 
-/// What an outcome hands on.
+/// The payload that an outcome passes on.
 pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
     match outcome {
         StepOutcome::Continue { payload }
@@ -136,28 +137,6 @@ pub(crate) fn payload_of(outcome: StepOutcome) -> Option<Bytes> {
 /// The key of a step's row.
 pub(crate) fn key(number: u32) -> StepKey {
     StepKey::from_stored(number.to_string())
-}
-
-/// A row of `steps` with nothing in it.
-pub(crate) fn blank(turn: &Turn, key: StepKey, kind: &str, at: Timestamp) -> StepRow {
-    StepRow {
-        run_key: turn.run.run_key,
-        name: key.shared(),
-        step_key: key,
-        kind: kind.into(),
-        status: StepStatus::Pending,
-        position: 0,
-        attempt: 0,
-        attempts_max: None,
-        input: None,
-        result: None,
-        error: None,
-        timeout: None,
-        due_at: None,
-        wait_for: None,
-        created_at: at,
-        updated_at: at,
-    }
 }
 
 /// Gives the turn back.
@@ -214,10 +193,9 @@ pub(crate) fn write(
             // The result is the run's output: nothing is stored twice.
             row.status = StepStatus::Completed;
             let payload = Completed { outcome: Some("succeed"), ..Completed::of(number, attempt) };
-            draft.step("relay.step_completed", &payload, row, stamp)?;
+            draft.step(STEP_COMPLETED, &payload, row, stamp)?;
             let output = body(result, json);
-            let payload = Output { output_bytes: output.len() };
-            turn.end(draft, "workflow.completed", &payload, End::Complete(output))?;
+            kit::complete(turn, draft, output)?;
             Ok(After::Ended)
         }
         Verdict::Outcome(StepOutcome::Fail { reason }) => {
@@ -225,9 +203,8 @@ pub(crate) fn write(
             row.status = StepStatus::Errored;
             row.error = Some(error.clone());
             let payload = json!({ "step": number, "attempt": attempt, "outcome": "fail" });
-            draft.step("relay.step_failed", &payload, row, stamp)?;
-            let payload = json!({ "error": { "name": "Fail" } });
-            turn.end(draft, "workflow.failed", &payload, End::Errored(error))?;
+            draft.step(STEP_FAILED, &payload, row, stamp)?;
+            kit::fail(turn, draft, "Fail", error)?;
             Ok(After::Ended)
         }
         Verdict::Outcome(StepOutcome::Cancel { reason }) => {
@@ -235,9 +212,9 @@ pub(crate) fn write(
             row.status = StepStatus::Cancelled;
             row.error = Some(error.clone());
             let payload = json!({ "step": number, "attempt": attempt, "outcome": "cancel" });
-            draft.step("relay.step_cancelled", &payload, row, stamp)?;
+            draft.step(STEP_CANCELLED, &payload, row, stamp)?;
             let payload = json!({ "request": "step" });
-            turn.end(draft, "workflow.terminated", &payload, End::Terminated(Some(error)))?;
+            turn.end(draft, events::WORKFLOW_TERMINATED, &payload, End::Terminated(Some(error)))?;
             Ok(After::Ended)
         }
         Verdict::Outcome(outcome) => {
@@ -246,7 +223,7 @@ pub(crate) fn write(
             let mut payload = Completed::of(number, attempt);
             payload.payload_bytes = payload_len(outcome);
             let open = next_open(outcome, turn.now(), &mut payload);
-            draft.step("relay.step_completed", &payload, row, stamp)?;
+            draft.step(STEP_COMPLETED, &payload, row, stamp)?;
             let (open, wake) = put_next(turn, draft, number + 1, open, program);
             Ok(After::Next(open, wake))
         }
@@ -267,7 +244,7 @@ pub(crate) fn write(
                 "step": number, "attempt": attempt, "error": { "name": name },
                 "retry_in_ms": delay.as_millis() as u64,
             });
-            draft.step("relay.step_retried", &payload, row, stamp)?;
+            draft.step(STEP_RETRIED, &payload, row, stamp)?;
             let wake = wake_for(&open, turn);
             if let Some(wake) = wake {
                 release(draft, wake, turn.read_to());
@@ -280,19 +257,24 @@ pub(crate) fn write(
             row.error = Some(error.clone());
             // A retry goes on waiting.
             row.due_at = program.open.due.filter(|_| attempt == 0);
-            draft.op(windlass_kernel::Op::DeadLetter(Box::new(letter(
-                turn, number, attempt, message, errors, stamp.at,
-            )?)));
+            let dead = DeadStep {
+                step_key: key(number),
+                letter_name: format!("step {number}"),
+                attempt,
+                reason: message,
+                errors,
+            };
+            let letter = turn.dead_letter(dead, stamp.at)?;
+            draft.op(Op::DeadLetter(Box::new(letter)));
             let payload = json!({ "step": number, "attempt": attempt, "error": { "name": name } });
-            draft.step("relay.step_failed", &payload, row, stamp)?;
-            let payload = json!({ "error": { "name": name } });
-            turn.end(draft, "workflow.failed", &payload, End::Errored(error))?;
+            draft.step(STEP_FAILED, &payload, row, stamp)?;
+            kit::fail(turn, draft, name, error)?;
             Ok(After::Ended)
         }
     }
 }
 
-// What the event of a completed step says. Members stand in the order of their names, as the canonical
+// The payload of the event of a completed step. Members are in the order of their names, as the canonical
 // form wants them: then it is written once and not sorted.
 #[derive(Serialize)]
 struct Completed<'a> {
@@ -314,12 +296,7 @@ impl Completed<'_> {
     }
 }
 
-#[derive(Serialize)]
-struct Output {
-    output_bytes: usize,
-}
-
-// What the next step waits for.
+// The wait of the next step.
 fn next_open<'a>(outcome: &'a StepOutcome, now: Timestamp, payload: &mut Completed<'a>) -> Open {
     match outcome {
         StepOutcome::ContinueAfter { delay, .. } if !delay.is_zero() => {
@@ -350,8 +327,8 @@ fn put_next(
         return (open, None);
     }
     let at = turn.stamp().at;
-    let mut row = blank(turn, key(number), super::program::STEP_KIND, at);
-    row.position = draft.head().next_ordinal;
+    let position = draft.head().next_ordinal;
+    let mut row = kit::blank_step(&turn.run, position, key(number), RELAY, at);
     row.status = StepStatus::Waiting;
     row.attempts_max = program.attempts_max();
     (row.due_at, row.wait_for) = (open.due, open.wait_for.clone());
@@ -373,35 +350,6 @@ fn error_body(name: &str, message: &str, number: u32, errors: &[Value]) -> Resul
     Body::of(&error)
 }
 
-// What operators find. Its body is the run's own: a requeued one is a retry of the run.
-fn letter(
-    turn: &Turn,
-    number: u32,
-    attempt: u32,
-    message: &str,
-    errors: &[Value],
-    at: Timestamp,
-) -> Result<DeadLetter, Error> {
-    let run = &turn.run;
-    let reason: String = message.chars().take(500).collect();
-    Ok(DeadLetter {
-        task_id: TaskId(derived(run.run_key.0, &format!("step {number}"))),
-        namespace: run.namespace.clone(),
-        run_key: Some(run.run_key),
-        step_key: Some(key(number)),
-        kind: Arc::from("step"),
-        queue: QueueName::from_stored("relays"),
-        name: RouteName::from(&run.workflow),
-        attempt,
-        body: None,
-        errors: Some(Body::of(&errors)?),
-        reason: reason.replace('\0', "\u{fffd}").into(),
-        dead_at: at,
-        requeues: 0,
-        requeued_at: None,
-    })
-}
-
 /// Counts what became of a step.
 pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
     match verdict {
@@ -415,3 +363,6 @@ pub(crate) fn count(metrics: &Metrics, verdict: &Verdict) {
         Verdict::Retry { .. } => metrics.steps_retried.add(1),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,44 +5,37 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use serde_json::json;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Manners, Model, NOT_HERE, Opened, Program, StartRun,
-    TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, ModelDescription, NOT_HERE, Opened, Program,
+    StartRun, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text,
     read_headers,
 };
 use windlass_kernel::{
-    Body, BoxFuture, Error, ErrorKind, Loaded, ModelName, OnEnd, QueueName, RetryPolicy, RouteName,
+    Body, BoxFuture, Error, ErrorCode, ErrorKind, Loaded, OnEnd, QueueName, RetryPolicy, RouteName,
     Run, RunStatus, Step as StepRow, Store, WorkflowName,
 };
 
+use super::description::{DESCRIPTION, NAME};
 use super::hook::{HookError, RunOutcome, TerminalHook, TerminalStatus};
-use super::outcome::{StepError, StepOutcome, StepRunner};
-use super::program::{RelayProgram, STEP_KIND};
+use super::outcome::{RelayError, StepOutcome, StepRunner};
+use super::program::RelayProgram;
 use super::spec::header_rules;
-use super::step::Step;
+use super::step::RelayStep;
 
-/// The name of this model, as runs carry it.
-pub(crate) const MODEL: &str = "relays";
+/// The result of one attempt of a step.
+pub(crate) type Ran = Result<StepOutcome, RelayError>;
 
-pub(crate) fn model_name() -> ModelName {
-    ModelName::from_stored(MODEL)
-}
-
-/// What one attempt of a step gave.
-pub(crate) type Ran = Result<StepOutcome, StepError>;
-
-/// What serves the runs of one relay.
+/// Serves the runs of one relay.
 pub(crate) struct Relay {
-    pub(crate) run: Box<dyn Fn(Arc<Step>) -> BoxFuture<'static, Ran> + Send + Sync>,
+    pub(crate) run: Box<dyn Fn(Arc<RelayStep>) -> BoxFuture<'static, Ran> + Send + Sync>,
     pub(crate) retry: RetryPolicy,
     pub(crate) engine: EngineParts,
     on_end: OnEndFor,
     template: Template,
 }
 
-// What the end of a run with these headers enqueues.
+// The effect at the end of a run with these headers.
 type OnEndFor =
     Box<dyn Fn(&BTreeMap<String, String>) -> Result<Option<Arc<str>>, Error> + Send + Sync>;
 
@@ -60,13 +53,16 @@ impl Relay {
         engine: EngineParts,
     ) -> Result<Self, Error> {
         let runner = Arc::new(runner);
-        let run = move |step: Arc<Step>| -> BoxFuture<'static, Ran> {
+        let run = move |step: Arc<RelayStep>| -> BoxFuture<'static, Ran> {
             let runner = Arc::clone(&runner);
             Box::pin(async move {
                 // The call inside as well: a runner may panic before it has made its future.
                 let work = AssertUnwindSafe(async { runner.run_step(&step).await });
                 work.catch_unwind().await.unwrap_or_else(|panic| {
-                    Err(StepError::transient(format!("the step panicked: {}", panic_text(&*panic))))
+                    Err(RelayError::transient(format!(
+                        "the step panicked: {}",
+                        panic_text(&*panic)
+                    )))
                 })
             })
         };
@@ -76,8 +72,7 @@ impl Relay {
             true => told_by(&*hook, &name, "{}").map(Some),
             false => Ok(None),
         };
-        let template =
-            Template { model: model_name(), on_end: unasked, headers: Some(header_rules()) };
+        let template = Template { model: NAME, on_end: unasked, headers: Some(header_rules()) };
         let (run, on_end) = (Box::new(run), Box::new(on_end));
         Ok(Self { run, retry: terms.retry, engine, on_end, template })
     }
@@ -86,7 +81,7 @@ impl Relay {
 // The input of a hook's task whose run was created where the hook could not be asked.
 const ASK: &str = r#"{"ask":true}"#;
 
-// What the end of a run enqueues for its hook.
+// The effect that calls the hook at the end of a run.
 fn told_by<H: TerminalHook>(hook: &H, name: &RouteName, input: &str) -> Result<Arc<str>, Error> {
     let timeout = u64::try_from(hook.timeout().as_millis()).unwrap_or(u64::MAX);
     let body = TaskBody {
@@ -99,22 +94,22 @@ fn told_by<H: TerminalHook>(hook: &H, name: &RouteName, input: &str) -> Result<A
     };
     let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
     let queue = QueueName::from_stored(EFFECTS_QUEUE);
-    OnEnd { queue, name: name.clone(), body }.written()
+    OnEnd { queue, name: name.clone(), body }.to_json()
 }
 
 fn internal(source: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Internal, "INTERNAL", "a hook's task cannot be written")
+    Error::new(ErrorKind::Internal, ErrorCode::Internal, "a hook's task cannot be written")
         .with_source(source)
 }
 
-/// What the tasks of a relay's hook are called.
+/// The name of the tasks of a relay's hook.
 pub(crate) fn hook_route(relay: &WorkflowName) -> Result<RouteName, Error> {
     RouteName::new(format!("hook:{relay}")).map_err(|_| {
         let message = format!(
             "the relay's name {relay:?} is too long: with \"hook:\" before it, it may have 64 \
              characters"
         );
-        Error::new(ErrorKind::Invalid, "INVALID_NAME", message)
+        Error::new(ErrorKind::Invalid, ErrorCode::InvalidName, message)
     })
 }
 
@@ -125,24 +120,9 @@ pub(crate) fn headers_of(run: &Run) -> Result<BTreeMap<String, String>, Error> {
 
 pub(crate) struct RelayModel(pub(crate) Arc<Relay>);
 
-/// The engine ends relays; what it calls off is told as a step tells it itself.
-pub(crate) const MANNERS: Manners = Manners {
-    cancel: None,
-    controls: &[],
-    called_off: Some(|step| {
-        let number: u32 = step.step_key.as_str().parse().ok()?;
-        let payload = json!({ "step": number, "attempt": step.attempt });
-        (&*step.kind == STEP_KIND).then_some(("relay.step_cancelled", payload))
-    }),
-};
-
 impl Model for RelayModel {
-    fn name(&self) -> ModelName {
-        model_name()
-    }
-
-    fn manners(&self) -> Manners {
-        MANNERS
+    fn description(&self) -> &'static ModelDescription {
+        &DESCRIPTION
     }
 
     fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
@@ -168,10 +148,6 @@ impl Model for RelayModel {
         let Loaded { run, steps, .. } = given_up.loaded;
         RelayProgram::open(Arc::clone(&self.0), run, steps)?.give_up(given_up)?;
         Ok(true)
-    }
-
-    fn has_reach(&self, _: &str) -> bool {
-        false
     }
 }
 
@@ -203,7 +179,7 @@ impl<H: TerminalHook> TaskHandler for HookHandler<H> {
 
 fn refused(error: Error) -> TaskFailure {
     TaskFailure {
-        name: error.code().to_owned(),
+        name: error.code().as_str().to_owned(),
         message: error.to_string(),
         retryable: error.is_retryable(),
         retry_after: None,
@@ -229,12 +205,18 @@ fn failure(error: &HookError) -> TaskFailure {
     }
 }
 
-// What became of the run stands in its row, which changes no more.
+// The run's row has its end and does not change any more.
 async fn read_outcome(store: &dyn Store, context: &TaskContext) -> Result<RunOutcome, Error> {
     let run_key = context.run_key.ok_or_else(|| Error::corrupt("a hook's task names no run"))?;
-    let run = store.look_at(run_key).await?.map(|looked| looked.run).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", format!("there is no run {run_key}"))
-    })?;
+    let run = store.run_overview_by_key(run_key).await?.map(|overview| overview.run).ok_or_else(
+        || {
+            Error::new(
+                ErrorKind::NotFound,
+                ErrorCode::RunNotFound,
+                format!("there is no run {run_key}"),
+            )
+        },
+    )?;
     let Some(status) = terminal(run.status) else {
         return Err(Error::corrupt(format!("run {run_key} has not ended")));
     };
@@ -264,7 +246,7 @@ pub(crate) fn terminal(status: RunStatus) -> Option<TerminalStatus> {
     }
 }
 
-/// What an error says, whoever wrote it.
+/// The message of an error.
 pub(crate) fn message_of(error: &Body) -> String {
     let value: Option<serde_json::Value> = error.read().ok();
     let message = value.as_ref().and_then(|value| value.get("message")?.as_str());

@@ -1,47 +1,59 @@
-//! Serving a relay, submitting its runs, and asking after them from any process.
+//! Registers relays; starts, finds and describes their runs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, StartRun};
+use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, events};
 use windlass_kernel::{
-    Actor, Body, Error, ErrorKind, Event, Looked, MessageId, MessageName, Query, QueueName,
-    RetryLimit, RetryPolicy, Route, Run, RunId, RunKey, RunStatus, StepStatus, WorkflowName,
+    Body, Error, ErrorCode, ErrorKind, Event, IntoDuration, Query, QueueName, RetryPolicy, Route,
+    Run, RunKey, RunOverview, RunStatus, StepStatus,
 };
 
+use super::description::{
+    MEMO_RECORDED, MODEL, NAME, RELAY, RETRY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED,
+    STEP_RETRIED,
+};
 use super::group::RunGroup;
 use super::hook::{TerminalHook, TerminalStatus};
 use super::outcome::StepRunner;
-use super::program::{STEP_KIND, delay_max};
+use super::program::delay_max;
 use super::relay::{
-    HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, model_name, terminal,
+    HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, terminal,
 };
-use super::spec::RunSpec;
+use super::spec::{RESERVED_PREFIX, RunSpec, header_rules};
+use crate::retries::Retries;
+use crate::run::RunHandle;
+use crate::workflow_ref::{Due, Format, Start, WorkflowRef};
 
 /// How much of a ledger is read at once.
 const EVENTS_AT_ONCE: u64 = 50;
 
-/// A relay: what submits runs of it, and asks after them. Cheap to clone.
-#[derive(Clone)]
-pub struct WorkflowRuntime {
-    pub(crate) engine: Engine,
-    pub(crate) name: WorkflowName,
-}
-
-/// A relay in the making.
-pub struct RuntimeBuilder<R, H> {
+/// A relay that is about to be registered. [`RelayBuilder::build`] registers it.
+pub struct RelayBuilder<R, H> {
     engine: Engine,
     runner: R,
     hook: H,
     name: String,
     retry: RetryPolicy,
     concurrency: Option<usize>,
-    untried: bool,
+    refused: Option<String>,
 }
 
-impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
-    /// What the relay is called: its runs are found by it, in every process. Default `relay`.
+impl<R: StepRunner, H: TerminalHook> RelayBuilder<R, H> {
+    /// The name of the relay, the same in every process. Default `relay`.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// engine.relay("draft", Report, NoopTerminalHook).name("report").build()?;
+    /// # Ok(()) }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -49,38 +61,119 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
 
     /// How many runs this process takes at once, each with one step at a time; the others are left
     /// to whoever else serves the relay. Default: as many as the engine takes turns.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// engine.relay("report", Report, NoopTerminalHook).concurrency(8).build()?;
+    /// # Ok(()) }
+    /// ```
     pub fn concurrency(mut self, runs: usize) -> Self {
         self.concurrency = Some(runs);
         self
     }
 
-    /// How often a step is tried, the first time included; at least once. Default 3.
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.untried = attempts == 0;
-        self.retry.limit = RetryLimit::Times(attempts.saturating_sub(1));
+    /// How often a step is tried again after its first attempt. Default 2.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// engine.relay("report", Report, NoopTerminalHook).retries(4).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
+        self.retry.limit = retries.into().limit();
         self
     }
 
-    /// The delay before a second attempt, and the most to which doubling it may lead. Default one
-    /// second and one minute.
-    pub fn backoff(mut self, delay: Duration, max_delay: Duration) -> Self {
-        self.retry.delay = delay;
-        self.retry.max_delay = Some(max_delay);
+    /// The delay before the second attempt, and the longest delay; it doubles each time. Default one
+    /// second and one minute. Text such as `"5 seconds"`, or a `Duration`.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// engine.relay("report", Report, NoopTerminalHook).backoff("1 second", "1 minute").build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn backoff(mut self, delay: impl IntoDuration, max_delay: impl IntoDuration) -> Self {
+        match (delay.into_duration(), max_delay.into_duration()) {
+            (Ok(delay), Ok(max_delay)) => {
+                self.retry.delay = delay;
+                self.retry.max_delay = Some(max_delay);
+            }
+            (Err(error), _) | (_, Err(error)) => self.refused = Some(error.to_string()),
+        }
         self
     }
 
-    /// What to do about failed attempts, all of it.
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.untried = false;
+    /// Replaces the whole retry policy.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::RetryPolicy;
+    ///
+    /// engine.relay("report", Report, NoopTerminalHook).retry_policy(RetryPolicy::none()).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self
     }
 
-    /// Registers the relay: this process serves its runs and its hook from now on.
-    pub fn build(self) -> Result<WorkflowRuntime, Error> {
-        let Self { engine, runner, hook, name, retry, concurrency, untried } = self;
-        let invalid = |message: String| Error::new(ErrorKind::Invalid, "INVALID_OPTION", message);
-        let name = WorkflowName::with_limits(name, &engine.options().limits)?;
+    /// Registers the relay: from now on this process serves its runs and its hook.
+    ///
+    /// ```
+    /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+    /// # struct Report;
+    /// # impl StepRunner for Report {
+    /// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// #         Ok(StepOutcome::done(step.payload.clone()))
+    /// #     }
+    /// # }
+    /// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+    /// let reports = engine.relay("report", Report, NoopTerminalHook).build()?;
+    /// # drop(reports);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`] if an option is not valid, [`ErrorCode::WorkflowExists`] if a workflow
+    /// with this name is registered.
+    pub fn build(self) -> Result<WorkflowRef<Bytes, Bytes>, Error> {
+        let Self { engine, runner, hook, name, retry, concurrency, refused } = self;
+        let invalid =
+            |message: String| Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message);
+        if let Some(refused) = refused {
+            return Err(invalid(format!("the relay's backoff: {refused}")));
+        }
+        let workflow_ref = remote(&engine, name)?;
+        let name = workflow_ref.name.clone();
         retry.validate().map_err(|source| invalid(format!("the relay's policy: {source}")))?;
         hook.retry()
             .validate()
@@ -93,9 +186,6 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
                 "concurrency is 0; a relay needs room for at least one step".into(),
             ));
         }
-        if untried {
-            return Err(invalid("max_attempts is 0; a step is tried at least once".into()));
-        }
         let hook = Arc::new(hook);
         let terms = Terms { name: name.clone(), retry };
         let relay = Relay::new(runner, Arc::clone(&hook), terms, engine.parts())?;
@@ -105,19 +195,98 @@ impl<R: StepRunner, H: TerminalHook> RuntimeBuilder<R, H> {
             Route { queue: QueueName::from_stored(EFFECTS_QUEUE), name: hook_route(&name)? };
         let handler = HookHandler { hook, store: Arc::clone(engine.store()) };
         engine.serve_tasks(route, Arc::new(handler))?;
-        Ok(WorkflowRuntime { engine, name })
+        Ok(workflow_ref)
     }
 }
 
-/// A run that was submitted, or found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submitted {
-    /// The run.
-    pub run_id: String,
-    /// Its generation's key.
-    pub run_key: RunKey,
-    /// Whether it had been submitted before.
-    pub existed: bool,
+/// A builder of a relay on an engine.
+///
+/// ```
+/// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
+/// # struct Report;
+/// # impl StepRunner for Report {
+/// #     async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+/// #         Ok(StepOutcome::done(step.payload.clone()))
+/// #     }
+/// # }
+/// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+/// let reports = windlass::relays::relay(engine.core(), "report", Report, NoopTerminalHook).build()?;
+/// # drop(reports);
+/// # Ok(()) }
+/// ```
+pub fn relay<R: StepRunner, H: TerminalHook>(
+    engine: &Engine,
+    name: impl Into<String>,
+    runner: R,
+    hook: H,
+) -> RelayBuilder<R, H> {
+    RelayBuilder {
+        engine: engine.clone(),
+        runner,
+        hook,
+        name: name.into(),
+        retry: RETRY,
+        concurrency: None,
+        refused: None,
+    }
+}
+
+/// A relay that another process serves: this process can start, find, signal and cancel its runs.
+///
+/// ```
+/// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+/// let reports = windlass::relays::remote(engine.core(), "report")?;
+/// # drop(reports);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// The name is not valid.
+pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<WorkflowRef<Bytes, Bytes>, Error> {
+    let format = Format {
+        model: MODEL,
+        encode: |input: &Bytes, _| Ok(Body::bytes(input.clone())),
+        decode: |output| Ok(output.bytes.clone()),
+    };
+    WorkflowRef::new(engine, name, format)
+}
+
+/// Refuses a start of a relay's run that no process could serve.
+pub(crate) async fn check_start<I, O>(start: &Start<I, O>) -> Result<(), Error> {
+    let WorkflowRef { engine, name, format } = &start.workflow;
+    if format.model != MODEL {
+        return Ok(());
+    }
+    header_rules().check(&start.headers)?;
+    if let Some(key) = start.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
+        return Err(header_rules().refused("label", key));
+    }
+    if engine.model_known(name).await? != Some(NAME) {
+        let message = format!(
+            "no process has served a relay {name:?} on this store, so the tasks that the end of a run \
+             enqueues are not known; serve the relay first, or check its name"
+        );
+        return Err(Error::new(ErrorKind::NotFound, ErrorCode::WorkflowNotFound, message));
+    }
+    let days = engine.options().limits.sleep_days_max;
+    match &start.due {
+        Some(Ok(Due::After(delay))) if *delay > delay_max(days) => {
+            let message = format!("the run's delay is {delay:?}; at most {days} days are allowed");
+            Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error of a start in the words of relays.
+pub(crate) fn start_error<I, O>(workflow: &WorkflowRef<I, O>, error: Error) -> Error {
+    match error.code() {
+        ErrorCode::RunExists if workflow.format.model == MODEL => {
+            Error::new(error.kind(), ErrorCode::DuplicateRun, error.message())
+        }
+        _ => error,
+    }
 }
 
 /// Where a run is.
@@ -137,9 +306,10 @@ pub enum RunState {
     Ended(TerminalStatus),
 }
 
-/// What is known of a run.
+/// Where a run of a relay is, in the words of relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunInfo {
+#[non_exhaustive]
+pub struct RelayStatus {
     /// The run.
     pub run_id: String,
     /// Its generation's key.
@@ -154,11 +324,11 @@ pub struct RunInfo {
     pub step: u32,
     /// How often that one has failed.
     pub failed_attempts: u32,
-    /// What it ended with.
+    /// Its final status.
     pub result: Option<Bytes>,
     /// Why it failed or was cancelled.
     pub error: Option<String>,
-    /// The submitter's headers.
+    /// The headers that the run was started with.
     pub headers: std::collections::BTreeMap<String, String>,
 }
 
@@ -169,110 +339,83 @@ pub struct Finished {
     pub run_id: String,
     /// How it ended.
     pub status: TerminalStatus,
-    /// What it ended with, if it succeeded.
+    /// The result, if it succeeded.
     pub result: Option<Bytes>,
     /// Why it failed or was cancelled.
     pub error: Option<String>,
 }
 
-impl WorkflowRuntime {
-    /// A relay in the making.
-    pub fn builder<R: StepRunner, H: TerminalHook>(
-        engine: &Engine,
-        runner: R,
-        hook: H,
-    ) -> RuntimeBuilder<R, H> {
-        RuntimeBuilder {
-            engine: engine.clone(),
-            runner,
-            hook,
-            name: "relay".into(),
-            retry: RetryPolicy::relays(),
-            concurrency: None,
-            untried: false,
-        }
-    }
-
-    /// A relay that another process serves: its runs can be submitted, asked after, signalled and
-    /// cancelled from here, also while nobody serves it.
-    pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<Self, Error> {
-        let name = WorkflowName::with_limits(name, &engine.options().limits)?;
-        Ok(Self { engine: engine.clone(), name })
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        self.name.as_str()
-    }
-
-    /// Submits a run. With a name it is idempotent: the same input finds the run, also when it has
-    /// ended; another input is `DUPLICATE_RUN`.
-    pub async fn submit(&self, spec: RunSpec) -> Result<Submitted, Error> {
-        spec.validate()?;
-        self.submit_as(spec).await
-    }
-
-    pub(crate) async fn submit_as(&self, spec: RunSpec) -> Result<Submitted, Error> {
-        if self.engine.model_known(&self.name).await? != Some(model_name()) {
-            let message = format!(
-                "no process has served a relay {:?} on this store, so what its runs' ends enqueue is \
-                 not known; serve it first, or look at its name",
-                self.name
-            );
-            return Err(Error::new(ErrorKind::NotFound, "WORKFLOW_NOT_FOUND", message));
-        }
+impl WorkflowRef<Bytes, Bytes> {
+    /// Starts a run of a relay from a [`RunSpec`]. Await the returned [`Start`].
+    ///
+    /// ```
+    /// # async fn example(relay: windlass::WorkflowRef<bytes::Bytes, bytes::Bytes>) -> windlass::Result<()> {
+    /// use windlass::relays::RunSpec;
+    ///
+    /// let run = relay.start_from(RunSpec::new("figures").id("report-1")).await?;
+    /// # drop(run);
+    /// # Ok(()) }
+    /// ```
+    pub fn start_from(&self, spec: RunSpec) -> Start<Bytes, Bytes> {
         let RunSpec { run_id, input, headers, labels, priority, delay, json } = spec;
-        let input = if json { Body::json(input) } else { Body::bytes(input) };
-        let mut start = StartRun::new(self.name.clone(), model_name(), input);
-        let limits = &self.engine.options().limits;
-        let days = limits.sleep_days_max;
-        if let Some(delay) = delay.filter(|delay| *delay > delay_max(days)) {
-            let message = format!("the run's delay is {delay:?}; at most {days} days are allowed");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_DURATION", message));
+        let mut start = self.start(input.into());
+        if json {
+            start = start.json();
         }
-        start.id = run_id.map(|id| RunId::with_limits(id, limits)).transpose()?;
-        start.labels = labels;
-        start.priority = priority;
-        start.due_at = delay.map(|delay| self.engine.clock().now().plus(delay));
-        if !headers.is_empty() {
-            start.headers = Some(written(&headers)?);
-        }
-        let started = self.engine.start_run(start).await.map_err(|error| match error.code() {
-            "RUN_EXISTS" => Error::new(error.kind(), "DUPLICATE_RUN", error.message()),
-            _ => error,
-        })?;
-        Ok(Submitted {
-            run_id: started.id.as_str().to_owned(),
-            run_key: started.run_key,
-            existed: started.existed,
-        })
+        start.id = run_id;
+        (start.headers, start.labels, start.priority) = (headers, labels, priority);
+        start.due = delay.map(|delay| Ok(Due::After(delay)));
+        start
     }
 
-    /// Many runs that belong together.
+    /// A group: runs of a relay that belong together.
+    ///
+    /// ```
+    /// # async fn example(relay: windlass::WorkflowRef<bytes::Bytes, bytes::Bytes>) -> windlass::Result<()> {
+    /// let night = relay.group("night-1");
+    /// println!("{}", night.counts().await?.total());
+    /// # Ok(()) }
+    /// ```
     pub fn group(&self, name: impl Into<String>) -> RunGroup {
-        RunGroup { runtime: self.clone(), name: name.into() }
+        RunGroup { relay: self.clone(), name: name.into() }
     }
+}
 
-    pub(crate) async fn find(&self, run_id: &str) -> Result<Option<Run>, Error> {
-        self.engine.find_run(&self.name, &RunId::from_stored(run_id)).await
+impl Start<Bytes, Bytes> {
+    /// Says that the input of a relay's run is JSON: tools then show it as JSON, and payloads and the result
+    /// too where they are JSON.
+    ///
+    /// ```
+    /// # async fn example(relay: windlass::WorkflowRef<bytes::Bytes, bytes::Bytes>) -> windlass::Result<()> {
+    /// let run = relay.start(r#"{"topic": "ropes"}"#.into()).json().await?;
+    /// # drop(run);
+    /// # Ok(()) }
+    /// ```
+    pub fn json(mut self) -> Self {
+        self.input = self.input.map(|body| Body::json(body.bytes));
+        self
     }
+}
 
-    async fn found(&self, run_id: &str) -> Result<Run, Error> {
-        self.find(run_id).await?.ok_or_else(|| {
-            let message = format!("there is no run {run_id:?} of relay {:?}", self.name);
-            Error::new(ErrorKind::NotFound, "RUN_NOT_FOUND", message)
-        })
-    }
-
-    /// What is known of a run; nothing if there is none.
-    pub async fn status(&self, run_id: &str) -> Result<Option<RunInfo>, Error> {
-        let (namespace, id) = (self.engine.namespace().clone(), RunId::from_stored(run_id));
-        let looked = self.engine.store().look(namespace, self.name.clone(), id).await?;
-        let Some(Looked { run, open_steps }) = looked else { return Ok(None) };
-        let open = open_steps.iter().find(|step| &*step.kind == STEP_KIND);
+impl RunHandle<Bytes> {
+    /// Where a run of a relay is: its step, its attempts, its headers.
+    ///
+    /// ```
+    /// # async fn example(run: windlass::RunHandle<bytes::Bytes>) -> windlass::Result<()> {
+    /// let status = run.relay_status().await?;
+    /// println!("step {}", status.step);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more.
+    pub async fn relay_status(&self) -> Result<RelayStatus, Error> {
+        let RunOverview { run, open_steps } = self.overview().await?;
+        let open = open_steps.iter().find(|step| step.kind == RELAY);
         let step = match open.and_then(|step| step.step_key.as_str().parse().ok()) {
             Some(number) => number,
-            None => self.step_of(&run).await?,
+            None => step_of(&self.engine, &run).await?,
         };
         let waits = open.is_some_and(|step| {
             step.wait_for.is_some() && step.attempt == 0 && step.status == StepStatus::Waiting
@@ -286,7 +429,7 @@ impl WorkflowRuntime {
             _ => RunState::Scheduled,
         };
         let cancelling = self.engine.is_cancelling(&run).await?;
-        Ok(Some(RunInfo {
+        Ok(RelayStatus {
             run_id: run.id.as_str().to_owned(),
             run_key: run.run_key,
             generation: run.generation,
@@ -297,139 +440,114 @@ impl WorkflowRuntime {
             headers: headers_of(&run)?,
             error: run.error.as_ref().map(message_of),
             result: run.output.map(|output| output.bytes),
-        }))
-    }
-
-    // The number of the step that comes next, or came last. The end of the ledger says it without what
-    // the steps handed on.
-    async fn step_of(&self, run: &Run) -> Result<u32, Error> {
-        let mut until = run.head.next_ordinal;
-        while until > 0 {
-            let from = until.saturating_sub(EVENTS_AT_ONCE);
-            let limit = (until - from) as u32;
-            let query = Query::Events { run_key: run.run_key, from, limit };
-            let page = self.engine.store().list(query).await?.events()?;
-            if let Some(number) = page.iter().rev().find_map(step_after) {
-                return Ok(number);
-            }
-            until = from;
-        }
-        Ok(0)
-    }
-
-    /// Waits until a run has ended.
-    pub async fn wait(&self, run_id: &str) -> Result<Finished, Error> {
-        let run = self.found(run_id).await?;
-        self.ended(run.run_key, run_id).await
-    }
-
-    /// As [`WorkflowRuntime::wait`], for the generation that was submitted: it need not be looked up.
-    pub async fn wait_for(&self, run: &Submitted) -> Result<Finished, Error> {
-        self.ended(run.run_key, &run.run_id).await
-    }
-
-    pub(crate) async fn ended(&self, run_key: RunKey, run_id: &str) -> Result<Finished, Error> {
-        let ended = self.engine.wait(run_key).await?;
-        let status = terminal(ended.status).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "INTERNAL", "a run was waited for and has not ended")
-        })?;
-        Ok(Finished {
-            run_id: run_id.to_owned(),
-            status,
-            result: ended.output.map(|output| output.bytes),
-            error: ended.error.as_ref().map(message_of),
         })
     }
 
-    /// Cancels a run, and returns when it has ended: `true` if it was cancelled, `false` if it is
-    /// unknown or ended otherwise.
+    /// Waits until a run of a relay has ended, and returns how: a run that failed is no error here.
     ///
-    /// A run that no process has at the moment ends in this very call. One whose step is running ends
-    /// when the step returns: its token fires, and its outcome is discarded. Whoever does not want to
-    /// wait for that may drop this call once `status` says `cancelling`: the request is durable.
-    pub async fn cancel(&self, run_id: &str) -> Result<bool, Error> {
-        self.cancel_because(run_id, "cancelled", None).await
+    /// ```
+    /// # async fn example(run: windlass::RunHandle<bytes::Bytes>) -> windlass::Result<()> {
+    /// let finished = run.finished().await?;
+    /// println!("{}", finished.status);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read.
+    pub async fn finished(&self) -> Result<Finished, Error> {
+        finished(&self.engine, self.run_key(), self.id()).await
     }
 
-    /// As [`WorkflowRuntime::cancel`], with a reason and whoever asks for it.
-    pub async fn cancel_because(
+    /// Sends a signal with a payload of bytes to a relay.
+    ///
+    /// ```
+    /// # async fn example(run: windlass::RunHandle<bytes::Bytes>) -> windlass::Result<()> {
+    /// run.signal_bytes("go", "yes").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The run has ended, or the payload is too large.
+    pub async fn signal_bytes(
         &self,
-        run_id: &str,
-        reason: &str,
-        actor: Option<Actor>,
-    ) -> Result<bool, Error> {
-        match self.find(run_id).await? {
-            Some(run) => self.engine.cancel(run.run_key, Some(reason), actor).await,
-            None => Ok(false),
+        name: impl AsRef<str>,
+        payload: impl Into<Bytes>,
+    ) -> Result<(), Error> {
+        self.send_signal(name.as_ref(), Body::bytes(payload), None).await
+    }
+
+    /// As [`RunHandle::signal_bytes`], with an id: a second signal with the id of the first is dropped.
+    ///
+    /// ```
+    /// # async fn example(run: windlass::RunHandle<bytes::Bytes>) -> windlass::Result<()> {
+    /// run.signal_bytes_once("go", "yes", "go-1").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RunHandle::signal_bytes`].
+    pub async fn signal_bytes_once(
+        &self,
+        name: impl AsRef<str>,
+        payload: impl Into<Bytes>,
+        id: impl AsRef<str>,
+    ) -> Result<(), Error> {
+        self.send_signal(name.as_ref(), Body::bytes(payload), Some(id.as_ref())).await
+    }
+}
+
+/// Waits until a run has ended, and says how.
+pub(crate) async fn finished(
+    engine: &Engine,
+    run_key: RunKey,
+    run_id: &str,
+) -> Result<Finished, Error> {
+    let ended = engine.wait(run_key).await?;
+    let status = terminal(ended.status).ok_or_else(|| {
+        let message = "the engine reported the end of a run that has not ended";
+        Error::new(ErrorKind::Internal, ErrorCode::Internal, message)
+    })?;
+    Ok(Finished {
+        run_id: run_id.to_owned(),
+        status,
+        result: ended.output.map(|output| output.bytes),
+        error: ended.error.as_ref().map(message_of),
+    })
+}
+
+// The number of the step that comes next, or came last. The end of the ledger has it without the payloads
+// of the steps.
+async fn step_of(engine: &Engine, run: &Run) -> Result<u32, Error> {
+    let mut until = run.head.next_ordinal;
+    while until > 0 {
+        let from = until.saturating_sub(EVENTS_AT_ONCE);
+        let limit = (until - from) as u32;
+        let query = Query::Events { run_key: run.run_key, from, limit };
+        let page = engine.store().list(query).await?.events()?;
+        if let Some(number) = page.iter().rev().find_map(step_after) {
+            return Ok(number);
         }
+        until = from;
     }
-
-    /// Sends a signal to a run. It waits until a step asks for it.
-    pub async fn signal(
-        &self,
-        run_id: &str,
-        signal: &str,
-        payload: impl Into<Bytes>,
-    ) -> Result<(), Error> {
-        self.signal_with(run_id, signal, payload.into(), None).await
-    }
-
-    /// As [`WorkflowRuntime::signal`], with an id: sent again it is the same signal.
-    pub async fn signal_once(
-        &self,
-        run_id: &str,
-        signal: &str,
-        payload: impl Into<Bytes>,
-        id: &str,
-    ) -> Result<(), Error> {
-        let id = MessageId::with_limits(id, &self.engine.options().limits)?;
-        self.signal_with(run_id, signal, payload.into(), Some(id)).await
-    }
-
-    async fn signal_with(
-        &self,
-        run_id: &str,
-        signal: &str,
-        payload: Bytes,
-        id: Option<MessageId>,
-    ) -> Result<(), Error> {
-        let run = self.found(run_id).await?;
-        let name = MessageName::with_limits(signal, &self.engine.options().limits)?;
-        let body = Some(Body::bytes(payload));
-        self.engine.send_event(run.run_key, name, body, id).await.map(|_| ())
-    }
-
-    /// Carries a failed run on as its next generation, at the step that failed.
-    pub async fn retry(&self, run_id: &str) -> Result<RunKey, Error> {
-        let run = self.found(run_id).await?;
-        Ok(self.engine.retry(run.run_key, None).await?.run_key)
-    }
+    Ok(0)
 }
 
 // The step that a run is at after an event of its ledger, if that tells.
 fn step_after(event: &Event) -> Option<u32> {
     let said = event.payload_json().ok()?;
     let number = || said["step"].as_u64().and_then(|number| u32::try_from(number).ok());
-    match event.event_type.as_str() {
-        "relay.step_completed" if said.get("outcome").is_none() => Some(number()? + 1),
-        "relay.step_completed"
-        | "relay.step_retried"
-        | "relay.step_failed"
-        | "relay.step_cancelled"
-        | "relay.memo_recorded" => number(),
+    let of_step = [STEP_COMPLETED, STEP_RETRIED, STEP_FAILED, STEP_CANCELLED, MEMO_RECORDED];
+    match &event.event_type {
+        kind if *kind == STEP_COMPLETED && said.get("outcome").is_none() => Some(number()? + 1),
+        kind if of_step.contains(kind) => number(),
         // A memo is of the step whose number stands before its name.
-        "step.carried" => match said["key"].as_str()?.split_once('/') {
+        kind if *kind == events::STEP_CARRIED => match said["key"].as_str()?.split_once('/') {
             Some((number, _)) => number.parse().ok(),
             None => Some(said["key"].as_str()?.parse::<u32>().ok()? + 1),
         },
         _ => None,
     }
-}
-
-fn written(headers: &std::collections::BTreeMap<String, String>) -> Result<Arc<str>, Error> {
-    let text = serde_json::to_string(headers).map_err(|source| {
-        let message = "the headers cannot be written as JSON";
-        Error::new(ErrorKind::Invalid, "INVALID_HEADERS", message).with_source(source)
-    })?;
-    Ok(text.into())
 }

@@ -19,7 +19,7 @@ pub struct RunSpec {
     /// The run's name; one is made if there is none. Submitted again with the same input it is the
     /// same run, also when it has ended; with another input it is an error.
     pub run_id: Option<String>,
-    /// What the first step gets.
+    /// The payload of the first step.
     pub input: Vec<u8>,
     /// Strings that every step and the terminal hook see. `workflow.*` is reserved.
     pub headers: BTreeMap<String, String>,
@@ -36,29 +36,58 @@ pub struct RunSpec {
 
 impl RunSpec {
     /// A run with an input and nothing else.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// let spec = RunSpec::new("figures");
+    /// assert_eq!(spec.input, b"figures");
+    /// ```
     pub fn new(input: impl Into<Vec<u8>>) -> Self {
         Self { input: input.into(), ..Self::default() }
     }
 
     /// The same with a name.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// let spec = RunSpec::new("figures").id("report-1");
+    /// # drop(spec);
+    /// ```
     pub fn id(mut self, run_id: impl Into<String>) -> Self {
         self.run_id = Some(run_id.into());
         self
     }
 
     /// The same with one more header.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// let spec = RunSpec::new("figures").header("for", "ann");
+    /// # drop(spec);
+    /// ```
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
     /// The same with one more label.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// let spec = RunSpec::new("figures").label("team", "ops");
+    /// # drop(spec);
+    /// ```
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
 
     /// Refuses what no run may have, by name.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// assert!(RunSpec::new("x").header("workflow.run_id", "1").validate().is_err());
+    /// ```
     pub fn validate(&self) -> Result<(), Error> {
         header_rules().check(&self.headers)?;
         match self.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {
@@ -95,7 +124,7 @@ mod tests {
         check(RunSpec::new("x").header("callback_url", "https://example.org"), "ok");
         check(RunSpec::new("x").header("workflow.run_id", "1"), "\"workflow.run_id\"");
         check(RunSpec::new("x").label("workflow.group", "1"), "label \"workflow.group\"");
-        check(RunSpec::new("x").header("", "1"), "is no name for a header");
+        check(RunSpec::new("x").header("", "1"), "is not a header name");
         check(RunSpec::new("x").header("a", "b".repeat(HEADERS_BYTES_MAX)), "at most 16384");
         let many = (0..=HEADERS_MAX).map(|n| (n.to_string(), String::new())).collect();
         check(RunSpec { headers: many, ..RunSpec::default() }, "has 65 headers; at most 64");

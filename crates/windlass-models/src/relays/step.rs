@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_kernel::{Body, Limits, RunKey};
 
 use super::effects::Effects;
-use super::outcome::StepError;
+use super::outcome::RelayError;
 
 /// How many memos one step may have: all of them are read with the run.
 const MEMOS_MAX: usize = 1_024;
@@ -23,7 +23,7 @@ const MEMOS_MAX: usize = 1_024;
 /// One step of a run, for one attempt.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Step {
+pub struct RelayStep {
     /// The tenant that the run belongs to; empty for a detached step.
     pub namespace: String,
     /// The run. Other tenants may have one of the same name.
@@ -37,13 +37,13 @@ pub struct Step {
     pub workflow: String,
     /// The step's number, from 0.
     pub step_number: u32,
-    /// What the step before handed on; the run's input for the first.
+    /// The payload from the previous step; the run's input for the first step.
     pub payload: Bytes,
     /// The submitter's headers, and `workflow.run_id` and `workflow.step`.
     pub headers: BTreeMap<String, String>,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// What came of the wait, if the step before said
+    /// The result of the wait, if the previous step returned
     /// [`ContinueOnSignal`](super::StepOutcome::ContinueOnSignal).
     pub signal: Option<Signal>,
     /// Fires when somebody cancels the run, or the step is given up because the engine stops or has lost
@@ -52,12 +52,12 @@ pub struct Step {
     pub cancel_token: CancellationToken,
     /// The most that it may hand on, or end the run with, in bytes.
     pub answer_bytes_max: usize,
-    /// What is stored beside the outcome.
+    /// Data that is stored beside the outcome.
     pub effects: Effects,
     pub(crate) memos: Arc<Memos>,
 }
 
-/// What came of a wait for a signal.
+/// The result of a wait for a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// It came, with what it carries.
@@ -66,7 +66,7 @@ pub enum Signal {
     TimedOut,
 }
 
-impl Step {
+impl RelayStep {
     /// A step of no run, for tests of runners: memos are kept in memory, effects are dropped.
     pub fn detached(
         run_id: impl Into<String>,
@@ -106,25 +106,41 @@ impl Step {
     /// the answer is durable when this returns, and a later attempt gets it without asking again. An
     /// error is not kept. Of two calls at once with one name the second waits for the first, so a memo
     /// must not ask for itself.
-    pub async fn memo<T, F, Fut>(&self, name: &str, work: F) -> Result<T, StepError>
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// let answer: u32 = step.memo("answer", async || Ok(42)).await?;
+    /// Ok(StepOutcome::done(answer.to_string()))
+    /// # }
+    /// ```
+    pub async fn memo<T, F, Fut>(&self, name: &str, work: F) -> Result<T, RelayError>
     where
         T: Serialize + DeserializeOwned,
         F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, StepError>>,
+        Fut: Future<Output = Result<T, RelayError>>,
     {
         let mut asked = match self.memos.ask(name).await? {
             Asked::Known(known) => return read(name, &known),
             Asked::First(asked) => asked,
         };
-        let body = Body::of(&work().await?).map_err(StepError::permanent)?;
+        let body = Body::of(&work().await?).map_err(RelayError::permanent)?;
         read(name, &asked.record(body).await?)
     }
 
-    /// As [`Step::memo`], for bytes.
-    pub async fn memo_bytes<F, Fut>(&self, name: &str, work: F) -> Result<Bytes, StepError>
+    /// As [`RelayStep::memo`], for bytes.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// let answer = step.memo_bytes("answer", async || Ok("42".into())).await?;
+    /// Ok(StepOutcome::done(answer))
+    /// # }
+    /// ```
+    pub async fn memo_bytes<F, Fut>(&self, name: &str, work: F) -> Result<Bytes, RelayError>
     where
         F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<Bytes, StepError>>,
+        Fut: Future<Output = Result<Bytes, RelayError>>,
     {
         let mut asked = match self.memos.ask(name).await? {
             Asked::Known(known) => return Ok(known.bytes),
@@ -135,9 +151,9 @@ impl Step {
     }
 }
 
-fn read<T: DeserializeOwned>(name: &str, body: &Body) -> Result<T, StepError> {
+fn read<T: DeserializeOwned>(name: &str, body: &Body) -> Result<T, RelayError> {
     body.read().map_err(|error| {
-        StepError::permanent(format!("memo {name:?} does not read as what is asked for: {error}"))
+        RelayError::permanent(format!("memo {name:?} does not read as what is asked for: {error}"))
     })
 }
 
@@ -174,11 +190,11 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    async fn record(&mut self, body: Body) -> Result<Body, StepError> {
+    async fn record(&mut self, body: Body) -> Result<Body, RelayError> {
         let (memos, name) = (self.memos, &self.name);
         if body.len() > memos.bytes_max {
             let (bytes, max) = (body.len(), memos.bytes_max);
-            return Err(StepError::permanent(format!(
+            return Err(RelayError::permanent(format!(
                 "memo {name:?} has {bytes} bytes; at most {max} are allowed"
             )));
         }
@@ -191,7 +207,7 @@ impl Asking<'_> {
         self.queued = true;
         memos.waker.wake();
         // The whole step is dropped when the turn is lost, and this with it.
-        answered.await.unwrap_or_else(|_| Err(StepError::transient("the step is no longer run")))
+        answered.await.unwrap_or_else(|_| Err(RelayError::transient("the step is no longer run")))
     }
 }
 
@@ -211,7 +227,7 @@ impl Drop for Asking<'_> {
 pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) body: Body,
-    pub(crate) answer: oneshot::Sender<Result<Body, StepError>>,
+    pub(crate) answer: oneshot::Sender<Result<Body, RelayError>>,
 }
 
 impl fmt::Debug for Memos {
@@ -237,11 +253,11 @@ impl Memos {
         Self { state, waker, recorded_here: false, name_chars_max, bytes_max }
     }
 
-    async fn ask(&self, name: &str) -> Result<Asked<'_>, StepError> {
+    async fn ask(&self, name: &str) -> Result<Asked<'_>, RelayError> {
         let chars = name.chars().count();
         if chars == 0 || chars > self.name_chars_max || name.chars().any(char::is_control) {
             let max = self.name_chars_max;
-            return Err(StepError::permanent(format!(
+            return Err(RelayError::permanent(format!(
                 "{name:?} is no name for a memo: use 1 to {max} characters, no control characters"
             )));
         }
@@ -255,7 +271,7 @@ impl Memos {
                 if state.known.len() + state.asked.len() >= MEMOS_MAX
                     && !state.asked.contains_key(name)
                 {
-                    return Err(StepError::permanent(format!(
+                    return Err(RelayError::permanent(format!(
                         "memo {name:?} would be one too many: a step may have {MEMOS_MAX}"
                     )));
                 }

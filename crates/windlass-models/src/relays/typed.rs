@@ -7,22 +7,22 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::outcome::{StepError, StepOutcome, StepRunner};
-use super::step::Step;
+use super::outcome::{RelayError, StepOutcome, StepRunner};
+use super::step::RelayStep;
 
 /// As [`StepRunner`], with payloads of a type, written as JSON. [`Typed`] makes a runner of it.
 pub trait TypedRunner: Send + Sync + 'static {
-    /// What goes from step to step, and into the first one.
+    /// The payload of all steps, also of the first.
     type Payload: Serialize + DeserializeOwned + Send + Sync;
-    /// What a run ends with.
+    /// The result of a run.
     type Output: Serialize + Send;
 
     /// Runs one step.
     fn run_step(
         &self,
-        step: &Step,
+        step: &RelayStep,
         payload: Self::Payload,
-    ) -> impl Future<Output = Result<TypedOutcome<Self::Payload, Self::Output>, StepError>> + Send;
+    ) -> impl Future<Output = Result<TypedOutcome<Self::Payload, Self::Output>, RelayError>> + Send;
 }
 
 /// As [`StepOutcome`], with payloads of a type.
@@ -34,7 +34,7 @@ pub enum TypedOutcome<P, O> {
     ContinueAfter(P, Duration),
     /// The next step runs when a signal comes, or when none came for too long.
     ContinueOnSignal {
-        /// What it gets.
+        /// Its payload.
         payload: P,
         /// The signal's name.
         signal: String,
@@ -54,11 +54,11 @@ pub enum TypedOutcome<P, O> {
 pub struct Typed<R>(pub R);
 
 impl<R: TypedRunner> StepRunner for Typed<R> {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let payload = serde_json::from_slice(&step.payload).map_err(|error| {
             let wanted = std::any::type_name::<R::Payload>();
             let number = step.step_number;
-            StepError::permanent(format!(
+            RelayError::permanent(format!(
                 "the payload of step {number} does not read as {wanted}: {error}"
             ))
         })?;
@@ -79,8 +79,8 @@ impl<R: TypedRunner> StepRunner for Typed<R> {
     }
 }
 
-fn written<T: Serialize>(value: &T) -> Result<Bytes, StepError> {
+fn written<T: Serialize>(value: &T) -> Result<Bytes, RelayError> {
     let bytes = serde_json::to_vec(value)
-        .map_err(|error| StepError::permanent(format!("it cannot be written as JSON: {error}")))?;
+        .map_err(|error| RelayError::permanent(format!("it cannot be written as JSON: {error}")))?;
     Ok(bytes.into())
 }

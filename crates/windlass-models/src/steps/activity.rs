@@ -9,13 +9,15 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use windlass_engine::TaskBody;
-use windlass_kernel::{Body, Error, IntoDuration, QueueName, RetryLimit, RetryPolicy, Route};
+use windlass_kernel::{Body, Error, ErrorCode, IntoDuration, QueueName, RetryPolicy, Route};
+
+use crate::kit::ACTIVITY_RETRY;
 
 use super::core::{Kind, Plan};
 use super::ctx::{Ctx, invalid};
 use super::error::StepError;
-use super::step::Retries;
 use super::wait::Wait;
+use crate::retries::Retries;
 
 /// How long an attempt of an activity may take by default.
 const START_TO_CLOSE: Duration = Duration::from_secs(5 * 60);
@@ -45,7 +47,7 @@ impl<O> Activity<O> {
             wait: Wait::new(ctx, key, placeholder),
             route,
             input,
-            policy: RetryPolicy::machines(),
+            policy: ACTIVITY_RETRY,
             start_to_close: Some(START_TO_CLOSE),
             heartbeat: None,
             priority: 0,
@@ -54,6 +56,14 @@ impl<O> Activity<O> {
     }
 
     /// The queue whose workers take it. Default `default`.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let small: String = ctx.activity("shrink", "resize", &"a.jpg").queue("images").await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
         let limits = self.wait.operation.ctx.shared.limits.clone();
         match (QueueName::with_limits(queue, &limits), &mut self.route) {
@@ -65,21 +75,45 @@ impl<O> Activity<O> {
     }
 
     /// How often it is tried again after a failure. Default 4.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let small: String = ctx.activity("shrink", "resize", &"a.jpg").retries(2).await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
-        self.policy.limit = match retries.into() {
-            Retries::Times(times) => RetryLimit::Times(times),
-            Retries::Forever => RetryLimit::Forever,
-        };
+        self.policy.limit = retries.into().limit();
         self
     }
 
     /// Replaces the whole policy. Default: 1 s, doubling up to a minute, four times.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::RetryPolicy;
+    ///
+    /// let small: String =
+    ///     ctx.activity("shrink", "resize", &"a.jpg").retry_policy(RetryPolicy::none()).await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
     /// How long one attempt may take. Default five minutes.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let small: String = ctx.activity("shrink", "resize", &"a.jpg").timeout("1 minute").await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
         match timeout.into_duration() {
             Ok(timeout) => self.start_to_close = Some(timeout),
@@ -89,6 +123,14 @@ impl<O> Activity<O> {
     }
 
     /// How long an attempt may go without a heartbeat. Default: as long as it likes.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let small: String = ctx.activity("shrink", "resize", &"a.jpg").heartbeat("10 seconds").await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn heartbeat(mut self, heartbeat: impl IntoDuration) -> Self {
         match heartbeat.into_duration() {
             Ok(heartbeat) => self.heartbeat = Some(heartbeat),
@@ -98,27 +140,36 @@ impl<O> Activity<O> {
     }
 
     /// Higher first. Default 0.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let small: String = ctx.activity("shrink", "resize", &"a.jpg").priority(5).await?;
+    /// # drop(small);
+    /// # Ok(()) }
+    /// ```
     pub fn priority(mut self, priority: i16) -> Self {
         self.priority = priority;
         self
     }
 
     fn refuse(&mut self, message: &str) {
-        self.wait.operation.refuse(&invalid("INVALID_DURATION", message));
+        self.wait.operation.refuse(&invalid(ErrorCode::InvalidDuration, message));
     }
 
     fn plan(&mut self) -> Result<Plan, Error> {
         self.policy
             .validate()
-            .map_err(|error| invalid("INVALID_RETRY_POLICY", error.to_string()))?;
+            .map_err(|error| invalid(ErrorCode::InvalidRetryPolicy, error.to_string()))?;
         let take = |it: &mut Result<_, Error>| {
-            std::mem::replace(it, Err(invalid("INTERNAL", "a plan is made once")))
+            std::mem::replace(it, Err(invalid(ErrorCode::Internal, "a plan is made once")))
         };
-        let input = std::mem::replace(&mut self.input, Err(invalid("INTERNAL", "made once")))?;
+        let input =
+            std::mem::replace(&mut self.input, Err(invalid(ErrorCode::Internal, "made once")))?;
         let route = take(&mut self.route)?;
         let text = String::from_utf8_lossy(&input.bytes).into_owned();
         let raw = RawValue::from_string(text)
-            .map_err(|error| invalid("INVALID_BODY", error.to_string()))?;
+            .map_err(|error| invalid(ErrorCode::InvalidBody, error.to_string()))?;
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let body = TaskBody {
             input: raw,

@@ -1,127 +1,317 @@
-//! The operations of one run: what was asked for, what is recorded, and what was told to the code.
+//! The operations of one run, as pure book-keeping: the states, the record and the queues.
 //!
-//! Pure bookkeeping. Two rules make replay exact: one recorded completion is delivered per poll of
-//! the root, in the order of the record; and no operation is ready at its first poll.
+//! Two rules make replay exact. One recorded result is delivered per poll of the root, in the order
+//! of the record. No operation is ready at its first poll.
+//!
+//! An operation is a step with a body, or a wait (sleep, event, child, activity). [`State::on`] has
+//! all transitions; [`Queues::apply`] makes the change of the queues that belongs to one. Every pair of a state
+//! and an input that is missing here is illegal and changes nothing.
+//!
+//! ```text
+//! A step:
+//!
+//!   Idle --Claim--> Deferred --Start--> Starting --Run--> Running --End--> Ended --Record--> Delivered
+//!    ^                |  ^                 |                 |               |
+//!    +------Drop------+  |                 |                 |               | RetryAt
+//!    +------Drop---------|-----------------+-----------------+               |
+//!    |                   +---RetryDue--- Retrying <--------------------------+
+//!    +------Cancel-------------------------+  ^
+//!                                             +--Claim-- RetryLoaded
+//!   Deferred --Intent--> Deferred   (the body starts after the record of its intent)
+//!
+//! A wait:
+//!
+//!   Idle --Claim--> Asked --Wait--> Waiting --Record--> Delivered
+//!    ^                | |             | ^
+//!    +------Drop------+ +---Record----|-|-------------> Delivered
+//!    +------Cancel--------------------+ |
+//!                                       +--Claim-- WaitLoaded
+//!
+//! A result that was loaded from the store:
+//!
+//!   Recorded --Claim--> Awaited --Deliver--> Delivered
+//!   Carried  --Claim--> Awaited
+//!   Carried  --Deliver--> SetAside --Deliver--> Delivered
+//!
+//! These keep the state:
+//!
+//!   Claim    in Ended, Retrying, Waiting, Awaited   the operation adopts the work under its key
+//!   Claim    in SetAside, Delivered                 the result is delivered once more
+//!   Drop     in Retrying, Waiting                   the next park cancels it, unless it is claimed
+//!   Drop     in all states without an arrow for it  the result or the loaded row stays
+//!   Deliver  in Delivered                           the operation is woken
+//! ```
+//!
+//! `Deliver` in `Recorded` is illegal: the record has a result next that the code did not claim, so
+//! the code has changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+mod load;
+mod outbox;
+mod plan;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use windlass_kernel::{
-    Body, Error, ErrorKind, EventId, Limits, LogLevel, MessageName, ModelName, RetryPolicy, Route,
-    Run, RunKey, Step, StepStatus, Timestamp, WorkflowName,
-};
+use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, Timestamp};
 
 use super::error::{Failure, StepError};
 use super::wake::wake_operation;
+use crate::kit::ChildRef;
+
+pub(crate) use outbox::{Outbox, PendingEvent, PendingLog, Snapshot};
+pub(crate) use plan::{Kind, Plan};
+pub(crate) use queues::RecordCount;
+use queues::{Queues, StepCount};
 
 pub(crate) type Key = Arc<str>;
 pub(crate) type Outcome = Result<Body, Failure>;
+type FixedState = BuildHasherDefault<DefaultHasher>;
 
-/// What an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Do,
-    Sleep,
-    Event,
-    Child,
-    Activity,
-}
+/// Bytes of an operation in memory, beside its key and its result.
+const ENTRY_BYTES: usize = 160;
 
-impl Kind {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Do => "do",
-            Self::Sleep => "sleep",
-            Self::Event => "event",
-            Self::Child => "child",
-            Self::Activity => "activity",
-        }
-    }
-
-    fn parse(word: &str) -> Option<Self> {
-        [Self::Do, Self::Sleep, Self::Event, Self::Child, Self::Activity]
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
-    }
-
-    /// The code of an error that an operation of this kind ends with.
-    pub(crate) const fn error_code(self) -> &'static str {
-        match self {
-            Self::Do => "STEP_FAILED",
-            Self::Sleep => "SLEEP_FAILED",
-            Self::Event => "EVENT_TIMEOUT",
-            Self::Child => "CHILD_FAILED",
-            Self::Activity => "ACTIVITY_FAILED",
-        }
-    }
-}
-
-/// How an operation is to be carried out, as its latest claim says.
-#[derive(Clone, Debug)]
-pub(crate) enum Plan {
-    Do {
-        policy: RetryPolicy,
-        timeout: Option<Duration>,
-        intent: bool,
-    },
-    SleepFor(Duration),
-    SleepUntil(Timestamp),
-    Event {
-        name: MessageName,
-        timeout: Duration,
-    },
-    Child {
-        workflow: WorkflowName,
-        model: ModelName,
-        input: Body,
-        labels: BTreeMap<String, String>,
-    },
-    Activity {
-        route: Route,
-        body: Body,
-        priority: i16,
-        attempts_max: Option<u32>,
-    },
-}
-
-impl Plan {
-    pub(crate) fn kind(&self) -> Kind {
-        match self {
-            Self::Do { .. } => Kind::Do,
-            Self::SleepFor(_) | Self::SleepUntil(_) => Kind::Sleep,
-            Self::Event { .. } => Kind::Event,
-            Self::Child { .. } => Kind::Child,
-            Self::Activity { .. } => Kind::Activity,
-        }
-    }
-}
-
-/// Where an operation is.
-#[derive(Clone, Debug)]
+/// The state of an operation. See the diagram at the top of this file.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
-    /// Not asked for: an open row that nobody has claimed yet, or a key that was let go.
-    Idle,
-    /// A body that starts once everything that led to it is durable.
-    Deferred,
-    /// The body may start with the next poll.
-    Starting,
-    Running,
-    /// The body has ended; the completion waits to be recorded.
-    Done,
-    /// An attempt failed; the next is due at a time.
-    Retrying,
-    /// A wait that is not in the store yet.
+    /// The code does not ask for it, and the store has no open wait for it.
+    Idle {
+        intent: Intent,
+    },
+    /// A retry was loaded, and the code has not claimed it.
+    RetryLoaded {
+        due: Timestamp,
+        intent: Intent,
+    },
+    /// A wait was loaded, and the code has not claimed it.
+    WaitLoaded(Wait),
+    /// The body starts once `after` records are durable.
+    Deferred {
+        after: u64,
+        intent: Intent,
+    },
+    /// The body starts with the next poll of its operation.
+    Starting {
+        intent: Intent,
+    },
+    Running {
+        intent: Intent,
+    },
+    /// The body has ended; its completion is not recorded yet.
+    Ended {
+        intent: Intent,
+    },
+    /// An attempt failed; the next one is due at a time.
+    Retrying {
+        due: Timestamp,
+        intent: Intent,
+    },
+    /// The code asks for a wait that the store does not have yet.
     Asked,
-    /// A wait that is in the store, or in the commit that is being made.
-    Waiting,
-    /// It has its result, which the code was not told yet.
-    Recorded(Outcome),
-    /// The code was told.
+    /// The wait is in the store, or in the commit that is being made.
+    Waiting(Wait),
+    /// A result was loaded, and the code has not claimed it.
+    Recorded(Record),
+    /// As `Recorded`, from an earlier generation, whose code may have taken another path.
+    Carried(Record),
+    /// A result was loaded, and the code waits for its turn in the record.
+    Awaited(Record),
+    /// A carried result that was next in the record before the code claimed it. It is delivered
+    /// after the claim.
+    SetAside(Record),
     Delivered(Outcome),
+}
+
+/// The store's knowledge about a body that is not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// The body has not started, or its end is known.
+    None,
+    /// The intent is in a commit, and the body that follows has not ended.
+    Recorded,
+    /// The body started after its intent was recorded, and its end is unknown: ask the probe.
+    Unknown,
+}
+
+impl Intent {
+    fn after_drop(self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Recorded | Self::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// An open wait as its row has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wait {
+    pub(crate) due: Option<Timestamp>,
+    pub(crate) wait_for: Option<Arc<str>>,
+    pub(crate) child: Option<ChildRef>,
+}
+
+/// A loaded result and the time of its record.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Record {
+    outcome: Outcome,
+    at: Timestamp,
+}
+
+/// Everything that can happen to an operation.
+#[derive(Clone, Debug, PartialEq)]
+enum Input {
+    /// The code polls an operation for the first time. `appended` records led to this.
+    Claim { kind: Kind, appended: u64 },
+    /// The code dropped the operation before it was ready.
+    Drop,
+    /// The intent is in a commit, as record number `after`.
+    Intent { after: u64 },
+    /// The causes of the body are durable, and the turn may start another step.
+    Start,
+    /// The operation is polled and starts its body.
+    Run,
+    /// The body has ended. If nobody knows its effect, the next attempt asks the probe.
+    End { intent: Intent },
+    /// The commit has the failed attempt and the time of the next one.
+    RetryAt(Timestamp),
+    /// The time of the next attempt has come.
+    RetryDue { appended: u64 },
+    /// The commit has the wait.
+    Wait(Wait),
+    /// The commit has the result.
+    Record { outcome: Outcome, at: Timestamp },
+    /// The result is next in the record.
+    Deliver,
+    /// The commit cancels a wait or a retry that the code dropped.
+    Cancel,
+}
+
+/// The change outside the state that belongs to a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    Defer,
+    StartBody,
+    StopBody,
+    OpenWait,
+    CloseWait,
+    DropWait,
+    Redeliver,
+    /// The code receives a result of this time.
+    Deliver(Timestamp),
+    /// The code receives a result once more.
+    Wake,
+}
+
+/// An input that the state does not allow, and both unchanged.
+#[derive(Debug, PartialEq)]
+struct Illegal {
+    state: State,
+    input: Input,
+}
+
+impl State {
+    fn on(self, input: Input) -> Result<(Self, Change), Box<Illegal>> {
+        use State::{
+            Asked, Awaited, Carried, Deferred, Delivered, Ended, Idle, Recorded, RetryLoaded,
+            Retrying, Running, SetAside, Starting, WaitLoaded, Waiting,
+        };
+        Ok(match (self, input) {
+            (Idle { intent }, Input::Claim { kind: Kind::Do, appended }) => {
+                (Deferred { after: appended, intent }, Change::Defer)
+            }
+            (Idle { .. }, Input::Claim { .. }) => (Asked, Change::OpenWait),
+            (RetryLoaded { due, intent }, Input::Claim { .. }) => {
+                (Retrying { due, intent }, Change::OpenWait)
+            }
+            (WaitLoaded(wait), Input::Claim { .. }) => (Waiting(wait), Change::OpenWait),
+            (Recorded(record) | Carried(record), Input::Claim { .. }) => {
+                (Awaited(record), Change::Nothing)
+            }
+            (state @ (SetAside(_) | Delivered(_)), Input::Claim { .. }) => {
+                (state, Change::Redeliver)
+            }
+            (
+                state @ (Awaited(_) | Ended { .. } | Retrying { .. } | Waiting(_)),
+                Input::Claim { .. },
+            ) => (state, Change::Nothing),
+
+            (Starting { intent } | Running { intent }, Input::Drop) => {
+                (Idle { intent: intent.after_drop() }, Change::StopBody)
+            }
+            (Deferred { intent, .. }, Input::Drop) => (Idle { intent }, Change::Nothing),
+            (Asked, Input::Drop) => (Idle { intent: Intent::None }, Change::CloseWait),
+            (state @ (Waiting(_) | Retrying { .. }), Input::Drop) => (state, Change::DropWait),
+            (state, Input::Drop) => (state, Change::Nothing),
+
+            (Deferred { intent: Intent::None, .. }, Input::Intent { after }) => {
+                (Deferred { after, intent: Intent::Recorded }, Change::Nothing)
+            }
+            (Deferred { intent, .. }, Input::Start) => (Starting { intent }, Change::StartBody),
+            (Starting { intent }, Input::Run) => (Running { intent }, Change::Nothing),
+            (Running { .. }, Input::End { intent }) => (Ended { intent }, Change::StopBody),
+            (Ended { intent }, Input::RetryAt(due)) => (Retrying { due, intent }, Change::OpenWait),
+            (Retrying { intent, .. }, Input::RetryDue { appended }) => {
+                (Deferred { after: appended, intent }, Change::Defer)
+            }
+
+            (Asked, Input::Wait(wait)) => (Waiting(wait), Change::Nothing),
+            (Ended { .. } | Asked | Waiting(_), Input::Record { outcome, at }) => {
+                (Delivered(outcome), Change::Deliver(at))
+            }
+            (Retrying { intent, .. }, Input::Cancel) => (Idle { intent }, Change::CloseWait),
+            (Waiting(_), Input::Cancel) => (Idle { intent: Intent::None }, Change::CloseWait),
+
+            (Carried(record), Input::Deliver) => (SetAside(record), Change::Nothing),
+            (Awaited(record) | SetAside(record), Input::Deliver) => {
+                (Delivered(record.outcome), Change::Deliver(record.at))
+            }
+            (state @ Delivered(_), Input::Deliver) => (state, Change::Wake),
+
+            (state, input) => return Err(Box::new(Illegal { state, input })),
+        })
+    }
+
+    /// When the store wakes the run for it.
+    fn due(&self) -> Option<Timestamp> {
+        match self {
+            Self::Retrying { due, .. } => Some(*due),
+            Self::Waiting(wait) => wait.due,
+            _ => None,
+        }
+    }
+
+    fn has_result(&self) -> bool {
+        matches!(
+            self,
+            Self::Recorded(_)
+                | Self::Carried(_)
+                | Self::Awaited(_)
+                | Self::SetAside(_)
+                | Self::Delivered(_)
+        )
+    }
+}
+
+/// The place of an operation's row in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) position: u64,
+    pub(crate) created_at: Timestamp,
+}
+
+/// Whether an operation has a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    Missing,
+    /// In a commit that can still fail by itself, as one with the user's SQL can.
+    Drafted(Place),
+    /// In the store, or in the commit that is being made.
+    Stored(Place),
 }
 
 #[derive(Debug)]
@@ -129,250 +319,105 @@ pub(crate) struct Entry {
     pub(crate) kind: Kind,
     pub(crate) plan: Option<Plan>,
     pub(crate) state: State,
-    /// An operation of the code is waiting for it now.
-    pub(crate) live: bool,
-    /// The code has asked for it since this run was opened.
-    pub(crate) claimed: bool,
-    /// It has a row in the store, or in the commit that is being made.
-    pub(crate) stored: bool,
-    /// A body was begun after its intent was recorded, and nobody knows how it ended.
-    pub(crate) probe: bool,
-    pub(crate) waker: Option<Waker>,
+    row: Row,
+    // Of the operation that holds the key now; none if the code holds no operation with it.
+    waker: Option<Waker>,
     /// How many attempts have ended.
     pub(crate) attempt: u32,
-    pub(crate) position: u64,
-    pub(crate) created_at: Timestamp,
-    pub(crate) recorded_at: Timestamp,
-    pub(crate) due: Option<Timestamp>,
-    pub(crate) wait_for: Option<Arc<str>>,
-    pub(crate) child: Option<ChildRef>,
-    /// Its intent is in a commit, and the body that follows has not ended.
-    intended: bool,
-    // It was recorded by an earlier generation, whose code may have come by another way.
-    carried: bool,
-    // It was next in the record before the code asked for it; it is told when the code does.
-    aside: bool,
-    // Nothing that is durable later than this led to it.
-    after: u64,
 }
 
 impl Entry {
     fn new(kind: Kind) -> Self {
-        Self {
-            kind,
-            plan: None,
-            state: State::Idle,
-            live: false,
-            claimed: false,
-            stored: false,
-            probe: false,
-            waker: None,
-            attempt: 0,
-            position: 0,
-            created_at: Timestamp::ZERO,
-            recorded_at: Timestamp::ZERO,
-            due: None,
-            wait_for: None,
-            child: None,
-            intended: false,
-            carried: false,
-            aside: false,
-            after: 0,
+        let state = State::Idle { intent: Intent::None };
+        Self { kind, plan: None, state, row: Row::Missing, waker: None, attempt: 0 }
+    }
+
+    /// Whether the code holds an operation with this key.
+    pub(crate) fn is_live(&self) -> bool {
+        self.waker.is_some()
+    }
+
+    /// Whether the next attempt asks the probe first.
+    pub(crate) fn needs_probe(&self) -> bool {
+        matches!(
+            self.state,
+            State::Starting { intent: Intent::Unknown } | State::Ended { intent: Intent::Unknown }
+        )
+    }
+
+    /// The place of the row; the given one if it has none yet.
+    fn place(&mut self, next: Place) -> Place {
+        match self.row {
+            Row::Stored(place) => place,
+            Row::Missing | Row::Drafted(_) => {
+                self.row = Row::Drafted(next);
+                next
+            }
+        }
+    }
+
+    fn row_stored(&mut self) {
+        if let Row::Drafted(place) = self.row {
+            self.row = Row::Stored(place);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            wake_operation(waker);
+        }
+    }
+
+    fn on(&mut self, input: Input) -> Result<Change, Box<Illegal>> {
+        let state = std::mem::replace(&mut self.state, State::Asked);
+        match state.on(input) {
+            Ok((next, change)) => {
+                self.state = next;
+                Ok(change)
+            }
+            Err(illegal) => {
+                self.state = illegal.state.clone();
+                Err(illegal)
+            }
         }
     }
 }
 
-/// What a body ended with.
+/// The end of an attempt of a body.
 pub(crate) struct Completion {
     pub(crate) key: Key,
     pub(crate) attempt: u32,
     pub(crate) outcome: Outcome,
-    /// It was cut off, or the probe failed: nobody knows what the body has done.
+    /// The attempt was cut off, or the probe failed: nobody knows what the body has done.
     pub(crate) unknown: bool,
     pub(crate) sql: Vec<windlass_kernel::Statement>,
     pub(crate) effects: Vec<crate::effects::Effect>,
 }
 
-/// A durable log line that waits for the next commit.
-pub(crate) struct PendingLog {
-    pub(crate) step: Option<(Key, u32)>,
-    pub(crate) level: LogLevel,
-    pub(crate) category: String,
-    pub(crate) message: String,
-    pub(crate) data: Option<Body>,
-    pub(crate) replay: bool,
-}
-
-/// A custom event that waits for the next commit.
-pub(crate) struct PendingEvent {
-    pub(crate) event_id: EventId,
-    pub(crate) event_type: String,
-    pub(crate) version: u16,
-    pub(crate) payload: serde_json::Value,
-    pub(crate) caused_by: Option<windlass_kernel::CausalRef>,
-    pub(crate) outside_step: bool,
-}
-
-/// What the model keeps of a run beside its steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
-    /// Custom events recorded outside steps: on replay so many are passed over.
-    pub(crate) custom_events: u64,
-}
-
-type FixedState = BuildHasherDefault<DefaultHasher>;
-
 pub(crate) struct Core {
     entries: HashMap<Key, Entry, FixedState>,
-    // Keys with a recorded completion that the code was not told, in the order of the record.
-    pub(crate) records: VecDeque<Key>,
-    // Keys that were finished before and are asked for again.
-    again: VecDeque<Key>,
-    pub(crate) completions: VecDeque<Completion>,
-    deferred: VecDeque<Key>,
-    // Waits and retries, in the order in which they were asked for.
-    open: BTreeMap<u64, Key>,
-    open_places: HashMap<Key, u64, FixedState>,
-    next_open: u64,
-    // Waits and retries that the code let go while they are in the store.
-    pub(crate) let_go: BTreeSet<Key>,
-    // Bodies that have run for so long that people should see it.
-    pub(crate) long_running: Vec<Key>,
-    running: usize,
-    pub(crate) replaying: bool,
-    pub(crate) fault: Option<Error>,
-    /// How many records were put into commits, and how many of them are durable.
-    pub(crate) appended: u64,
-    pub(crate) durable: u64,
-    steps: usize,
-    pub(crate) logs: Vec<PendingLog>,
-    pub(crate) events: Vec<PendingEvent>,
-    pub(crate) kept: Kept,
-    pub(crate) kept_stored: Kept,
-    pub(crate) passed_over: u64,
+    steps: StepCount,
+    pub(crate) queues: Queues,
+    pub(crate) records: RecordCount,
+    pub(crate) outbox: Outbox,
     pub(crate) continue_with: Option<Body>,
-    /// The deterministic now: the time of the last record that the code was told.
-    pub(crate) now: Timestamp,
-    pub(crate) draws: u64,
+    pub(crate) fault: Option<Error>,
+    /// The run is leaving memory: a drop of an operation means nothing any more.
     pub(crate) closed: bool,
     pub(crate) bytes: usize,
-    limits: Limits,
 }
 
 impl Core {
-    pub(crate) fn new(run: &Run, steps: &[Step], limits: Limits) -> Result<Self, Error> {
-        let kept: Kept = run.state.as_ref().map(Body::read).transpose()?.unwrap_or_default();
-        let mut core = Self {
-            entries: HashMap::default(),
-            records: VecDeque::new(),
-            again: VecDeque::new(),
-            completions: VecDeque::new(),
-            deferred: VecDeque::new(),
-            open: BTreeMap::new(),
-            open_places: HashMap::default(),
-            next_open: 0,
-            let_go: BTreeSet::new(),
-            long_running: Vec::new(),
-            running: 0,
-            replaying: !steps.is_empty() || kept != Kept::default(),
-            fault: None,
-            appended: 0,
-            durable: 0,
-            steps: 0,
-            logs: Vec::new(),
-            events: Vec::new(),
-            kept,
-            kept_stored: kept,
-            passed_over: 0,
-            continue_with: None,
-            now: run.created_at,
-            draws: 0,
-            closed: false,
-            bytes: 0,
-            limits,
-        };
-        let mut settled: Vec<(&Step, Key)> = Vec::new();
-        for step in steps {
-            let key: Key = step.step_key.as_str().into();
-            core.load(run, step, &key)?;
-            if step.status.is_settled() {
-                settled.push((step, key));
-            }
-        }
-        // Times of one run's records rise strictly, so this is the order of the ledger.
-        settled.sort_by_key(|(step, _)| step.updated_at);
-        core.records = settled.into_iter().map(|(_, key)| key).collect();
-        Ok(core)
-    }
-
-    fn load(&mut self, run: &Run, step: &Step, key: &Key) -> Result<(), Error> {
-        let Some(kind) = Kind::parse(&step.kind) else {
-            let message = format!("step {key:?} is of a kind {:?} that is not known", step.kind);
-            return Err(Error::new(ErrorKind::Invalid, "NON_DETERMINISM", message));
-        };
-        let mut entry = Entry::new(kind);
-        entry.stored = true;
-        entry.carried = step.created_at < run.created_at;
-        entry.attempt = step.attempt;
-        entry.position = step.position;
-        entry.created_at = step.created_at;
-        entry.recorded_at = step.updated_at;
-        entry.due = step.due_at;
-        entry.wait_for.clone_from(&step.wait_for);
-        entry.child = step
-            .input
-            .as_ref()
-            .filter(|_| kind == Kind::Child)
-            .and_then(|input| input.read::<ChildRef>().ok());
-        entry.state = match step.status {
-            StepStatus::Completed => {
-                let null = || Body::json("null");
-                State::Recorded(Ok(step.result.clone().unwrap_or_else(null)))
-            }
-            StepStatus::Errored | StepStatus::Skipped | StepStatus::Cancelled => {
-                let failure = match &step.error {
-                    Some(error) => Failure::read(error),
-                    None => Failure::new("Cancelled", "it was called off", false),
-                };
-                State::Recorded(Err(failure))
-            }
-            // What a body may have done is for the probe to find out, if the step has one.
-            StepStatus::Running => {
-                entry.probe = step.input.is_some();
-                entry.attempt = step.attempt.saturating_sub(1);
-                State::Idle
-            }
-            StepStatus::Pending | StepStatus::Waiting => {
-                entry.probe = kind == Kind::Do && step.input.is_some();
-                State::Idle
-            }
-        };
-        self.steps += usize::from(kind == Kind::Do);
-        self.bytes += 160 + key.len() + step.result.as_ref().map_or(0, Body::len);
-        self.entries.insert(Arc::clone(key), entry);
-        Ok(())
-    }
-
     /// An operation asks for its key, at its first poll.
     pub(crate) fn claim(&mut self, key: &Key, plan: Plan, waker: &Waker) -> Result<(), StepError> {
         let kind = plan.kind();
         if !self.entries.contains_key(key) {
-            if kind == Kind::Do && self.steps >= self.limits.steps_per_run_max {
-                let max = self.limits.steps_per_run_max;
-                let message = format!(
-                    "the run has {max} steps, which is the limit for a run; continue as new, use \
-                     children, or raise `steps_per_run_max`"
-                );
-                return Err(StepError::new("STEP_LIMIT", key, "StepLimit", message));
-            }
-            self.steps += usize::from(kind == Kind::Do);
-            self.bytes += 160 + key.len();
-            self.entries.insert(Arc::clone(key), Entry::new(kind));
+            self.admit(key, kind)?;
         }
-        let entry = self.entries.get_mut(key).expect("it was put in");
-        if entry.live {
+        let entry = self.entries.get_mut(key).expect("the entry was inserted above");
+        if entry.is_live() {
             let message = "two live operations have the same key; give each its own".to_owned();
-            return Err(StepError::new("DUPLICATE_STEP", key, "DuplicateStep", message));
+            return Err(StepError::new(ErrorCode::DuplicateStep, key, "DuplicateStep", message));
         }
         if entry.kind != kind {
             let (found, asked) = (entry.kind.as_str(), kind.as_str());
@@ -382,35 +427,32 @@ impl Core {
             )));
             return Ok(());
         }
-        (entry.live, entry.claimed) = (true, true);
         entry.plan = Some(plan);
         entry.waker = Some(waker.clone());
-        entry.after = self.appended;
-        self.let_go.remove(key);
-        match &entry.state {
-            State::Recorded(_) if entry.aside => self.again.push_back(Arc::clone(key)),
-            State::Recorded(_) | State::Done => {}
-            State::Delivered(_) => self.again.push_back(Arc::clone(key)),
-            State::Waiting | State::Retrying => {}
-            State::Idle if kind == Kind::Do && entry.due.is_some() => {
-                entry.state = State::Retrying;
-                self.put_open(key);
-            }
-            State::Idle if kind == Kind::Do => {
-                entry.state = State::Deferred;
-                self.deferred.push_back(Arc::clone(key));
-            }
-            State::Idle => {
-                // A wait that was let go has a row, but waits for nothing.
-                let waits = entry.due.is_some() || entry.wait_for.is_some();
-                entry.state = if waits { State::Waiting } else { State::Asked };
-                self.put_open(key);
-            }
-            State::Deferred | State::Starting | State::Running | State::Asked => {
-                debug_assert!(false, "an operation that was let go is idle");
-            }
-        }
+        self.queues.waits.undrop(key);
+        let appended = self.records.appended;
+        self.queues.apply(key, entry, Input::Claim { kind, appended });
         Ok(())
+    }
+
+    // Adds a key that the run does not have yet.
+    fn admit(&mut self, key: &Key, kind: Kind) -> Result<(), StepError> {
+        if kind == Kind::Do && self.steps.count >= self.steps.max {
+            let max = self.steps.max;
+            let message = format!(
+                "the run has {max} steps, which is the limit for a run; continue as new, use \
+                 children, or raise `steps_per_run_max`"
+            );
+            return Err(StepError::new(ErrorCode::StepLimit, key, "StepLimit", message));
+        }
+        self.insert(key, Entry::new(kind));
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &Key, entry: Entry) {
+        self.steps.count += usize::from(entry.kind == Kind::Do);
+        self.bytes += ENTRY_BYTES + key.len();
+        self.entries.insert(Arc::clone(key), entry);
     }
 
     /// The code dropped an operation before it was ready.
@@ -418,88 +460,56 @@ impl Core {
         if self.closed {
             return;
         }
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        entry.live = false;
-        entry.waker = None;
-        match entry.state {
-            State::Starting | State::Running => {
-                self.running -= 1;
-                entry.state = State::Idle;
-                entry.probe |= std::mem::take(&mut entry.intended);
-            }
-            State::Deferred => entry.state = State::Idle,
-            State::Asked => {
-                entry.state = State::Idle;
-                self.take_open(key);
-            }
-            State::Waiting | State::Retrying => {
-                self.let_go.insert(Arc::clone(key));
-            }
-            State::Idle | State::Done | State::Recorded(_) | State::Delivered(_) => {}
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.waker = None;
+            self.queues.apply(key, entry, Input::Drop);
         }
     }
 
-    /// Tells one operation its result. `false` if there is nothing to tell.
+    /// Delivers one result. `false` if there is none to deliver.
     pub(crate) fn deliver_next(&mut self) -> bool {
-        if let Some(key) = self.again.pop_front() {
-            self.deliver(&key);
-            if let Some(waker) = &self.entries[&key].waker {
-                wake_operation(waker);
-            }
+        if let Some(key) = self.queues.replay.redeliver.pop_front() {
+            let entry = self.entries.get_mut(&key).expect("a claimed key has an entry");
+            self.queues.apply(&key, entry, Input::Deliver);
             return true;
         }
-        let Some(key) = self.records.pop_front() else { return false };
+        let Some(key) = self.queues.replay.records.pop_front() else { return false };
         let entry = self.entries.get_mut(&key).expect("a record has an entry");
-        if !entry.claimed && entry.carried {
-            entry.aside = true;
-            return true;
-        }
-        if !entry.claimed {
+        if let State::Recorded(_) = entry.state {
             let kind = entry.kind.as_str();
-            let instead = self.asked_instead();
+            let instead = self.claimed_instead();
             self.fault = Some(nondeterminism(format!(
                 "the record has {kind:?} step {key:?} next, and the code does not ask for it{instead}"
             )));
             return true;
         }
-        self.deliver(&key);
+        self.queues.apply(&key, entry, Input::Deliver);
         true
     }
 
-    // What the code waits for where the record has something else.
-    fn asked_instead(&self) -> String {
-        let told = |state: &State| matches!(state, State::Recorded(_) | State::Delivered(_));
-        let asked = self.entries.iter().filter(|(_, entry)| entry.live && !told(&entry.state));
-        match asked.map(|(key, _)| key).min() {
+    // Names an operation that the code waits for where the record has another one.
+    fn claimed_instead(&self) -> String {
+        let waits = |entry: &Entry| entry.is_live() && !entry.state.has_result();
+        let claimed = self.entries.iter().filter(|(_, entry)| waits(entry));
+        match claimed.map(|(key, _)| key).min() {
             Some(key) => format!(", but for {key:?}"),
             None => String::new(),
         }
     }
 
-    /// Tells an operation the result that was recorded for it.
-    pub(crate) fn deliver(&mut self, key: &Key) {
-        let entry = self.entries.get_mut(key).expect("a record has an entry");
-        let State::Recorded(outcome) = &entry.state else { return };
-        entry.state = State::Delivered(outcome.clone());
-        self.now = self.now.max(entry.recorded_at);
-        if let Some(waker) = &entry.waker {
-            wake_operation(waker);
-        }
-    }
-
-    /// What an operation finds when it is polled again.
+    /// An operation is polled again.
     pub(crate) fn poll(&mut self, key: &Key, waker: &Waker) -> Found {
-        let pending_again = self.again.contains(key);
+        let redelivers = self.queues.replay.redeliver.contains(key);
         let Some(entry) = self.entries.get_mut(key) else { return Found::Pending };
         match &entry.state {
-            State::Delivered(outcome) if !pending_again => {
-                entry.live = false;
+            State::Delivered(outcome) if !redelivers => {
                 entry.waker = None;
                 return Found::Ready(outcome.clone());
             }
-            State::Starting => {
-                entry.state = State::Running;
-                return Found::Start { attempt: entry.attempt + 1, probe: entry.probe };
+            State::Starting { .. } => {
+                let start = Found::Start { attempt: entry.attempt + 1, probe: entry.needs_probe() };
+                self.queues.apply(key, entry, Input::Run);
+                return start;
             }
             _ => {}
         }
@@ -510,99 +520,78 @@ impl Core {
         Found::Pending
     }
 
-    /// A body ended.
+    /// A body ended. A body that does not run any more ends without a record.
     pub(crate) fn completed(&mut self, completion: Completion) {
-        if let Some(entry) = self.entries.get_mut(&completion.key)
-            && matches!(entry.state, State::Running)
-        {
-            entry.state = State::Done;
-            let intent = matches!(entry.plan, Some(Plan::Do { intent: true, .. }));
-            entry.probe = intent && completion.unknown;
-            entry.intended = false;
-            self.running -= 1;
-            self.completions.push_back(completion);
+        let Some(entry) = self.entries.get_mut(&completion.key) else { return };
+        if !matches!(entry.state, State::Running { .. }) {
+            return;
         }
+        let with_intent = entry.plan.as_ref().is_some_and(Plan::has_intent);
+        let unknown = with_intent && completion.unknown;
+        let intent = if unknown { Intent::Unknown } else { Intent::None };
+        self.queues.apply(&completion.key, entry, Input::End { intent });
+        self.queues.bodies.completions.push_back(completion);
     }
 
-    /// At the end of replay: everything that is open in the store must have been asked for.
+    /// At the end of the replay, the code must have claimed everything that is open in the store.
     pub(crate) fn end_replay(&mut self) {
-        self.replaying = false;
-        let mut missed: Vec<&Key> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| {
-                let waits = entry.due.is_some() || entry.wait_for.is_some();
-                !entry.claimed && waits && matches!(entry.state, State::Idle)
-            })
-            .map(|(key, _)| key)
-            .collect();
-        missed.sort();
-        if let Some(key) = missed.first() {
-            let kind = self.entries[*key].kind.as_str();
-            let instead = self.asked_instead();
+        self.queues.replay.active = false;
+        let open =
+            |state: &State| matches!(state, State::RetryLoaded { .. } | State::WaitLoaded(_));
+        let missed = self.entries.iter().filter(|(_, entry)| open(&entry.state));
+        if let Some((key, entry)) = missed.min_by_key(|(key, _)| Arc::clone(key)) {
+            let kind = entry.kind.as_str();
+            let instead = self.claimed_instead();
             self.fault = Some(nondeterminism(format!(
                 "{kind:?} step {key:?} is open in the record, and the code does not ask for it{instead}"
             )));
         }
     }
 
-    /// Lets bodies begin whose causes are durable. Answers how many.
-    pub(crate) fn start_deferred(&mut self, mut may: impl FnMut() -> bool) -> Started {
+    /// Starts the bodies whose causes are durable, as long as the turn permits it.
+    pub(crate) fn start_deferred(&mut self, mut permit: impl FnMut() -> bool) -> Started {
         let mut started = 0;
-        while let Some(key) = self.deferred.front() {
+        while let Some(key) = self.queues.bodies.deferred.front() {
             let entry = self.entries.get_mut(key).expect("a deferred step has an entry");
-            if !matches!(entry.state, State::Deferred) {
-                self.deferred.pop_front();
+            let State::Deferred { after, intent } = entry.state else {
+                self.queues.bodies.deferred.pop_front();
                 continue;
-            }
-            if entry.after > self.durable {
+            };
+            if after > self.records.durable {
                 break;
             }
-            let wants_intent = matches!(&entry.plan, Some(Plan::Do { intent: true, .. }));
-            if wants_intent && !entry.probe && !entry.intended {
+            let wants_intent = entry.plan.as_ref().is_some_and(Plan::has_intent);
+            if wants_intent && intent == Intent::None {
                 return match started {
                     0 => Started::Intent(Arc::clone(key)),
                     count => Started::Bodies(count),
                 };
             }
-            if !may() {
-                return Started::NoneLeft;
+            if !permit() {
+                return Started::NoPermit;
             }
-            let key = self.deferred.pop_front().expect("it is at the front");
-            let entry = self.entries.get_mut(&key).expect("a deferred step has an entry");
-            entry.state = State::Starting;
-            self.running += 1;
+            let key = self.queues.bodies.deferred.pop_front().expect("the loop has seen the front");
+            self.queues.apply(&key, entry, Input::Start);
             started += 1;
-            if let Some(waker) = &entry.waker {
-                wake_operation(waker);
-            }
         }
         Started::Bodies(started)
     }
 
-    /// A step's intent was put into a commit: the body may start when that is durable. The first
-    /// attempt is no recovery, so the probe is not asked.
+    /// The intent of a step is in the commit that is being made; the body starts when that is
+    /// durable. This is no recovery, so the first attempt does not ask the probe.
     pub(crate) fn intent_recorded(&mut self, key: &Key) {
-        self.appended += 1;
-        let after = self.appended;
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.after = after;
-            entry.intended = true;
-        }
-    }
-
-    /// Whether anything happens in this process: bodies that run, or that are about to.
-    pub(crate) fn is_running(&self) -> bool {
-        self.running > 0
+        self.records.appended += 1;
+        let after = self.records.appended;
+        self.apply(key, Input::Intent { after }).row_stored();
     }
 
     /// Whether bodies wait to be started.
     pub(crate) fn has_deferred(&mut self) -> bool {
-        while let Some(key) = self.deferred.front() {
-            if matches!(self.entries[key].state, State::Deferred) {
+        while let Some(key) = self.queues.bodies.deferred.front() {
+            if matches!(self.entries[key].state, State::Deferred { .. }) {
                 return true;
             }
-            self.deferred.pop_front();
+            self.queues.bodies.deferred.pop_front();
         }
         false
     }
@@ -611,70 +600,86 @@ impl Core {
         self.entries.get(key)
     }
 
-    pub(crate) fn entry_mut(&mut self, key: &Key) -> Option<&mut Entry> {
-        self.entries.get_mut(key)
+    /// Sets the number of attempts that have ended.
+    pub(crate) fn set_attempt(&mut self, key: &Key, attempt: u32) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.attempt = attempt;
+        }
     }
 
-    /// The open waits and retries, in the order in which they were asked for.
+    /// The entry and the place of its row; the given place if it has no row yet.
+    pub(crate) fn place_row(&mut self, key: &Key, next: Place) -> (&Entry, Place) {
+        let entry = self.entries.get_mut(key).expect("a step that is recorded has an entry");
+        let place = entry.place(next);
+        (entry, place)
+    }
+
+    /// The row of an operation is in the commit that is being made.
+    pub(crate) fn row_stored(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.row_stored();
+        }
+    }
+
+    /// The open waits and retries, in the order in which the code asked for them.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&Key, &Entry)> {
-        self.open.values().map(|key| (key, &self.entries[key]))
-    }
-
-    pub(crate) fn has_open(&self) -> bool {
-        !self.open.is_empty()
+        self.queues.waits.keys().map(|key| (key, &self.entries[key]))
     }
 
     /// When the first open wait or retry is due.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        self.open().filter(|(_, entry)| entry.live).filter_map(|(_, entry)| entry.due).min()
+        let live = self.open().filter(|(_, entry)| entry.is_live());
+        live.filter_map(|(_, entry)| entry.state.due()).min()
     }
 
-    pub(crate) fn put_open(&mut self, key: &Key) {
-        if self.open_places.contains_key(key) {
-            return;
-        }
-        self.next_open += 1;
-        self.open.insert(self.next_open, Arc::clone(key));
-        self.open_places.insert(Arc::clone(key), self.next_open);
-    }
-
-    pub(crate) fn take_open(&mut self, key: &Key) {
-        if let Some(place) = self.open_places.remove(key) {
-            self.open.remove(&place);
+    /// The failed attempt and the time of the next one are in the commit that is being made.
+    pub(crate) fn retry_at(&mut self, key: &Key, due: Timestamp) {
+        self.records.appended += 1;
+        let entry = self.apply(key, Input::RetryAt(due));
+        entry.row_stored();
+        if !entry.is_live() {
+            self.queues.waits.drop_wait(key);
         }
     }
 
-    /// A retry is due: its body is to be started.
+    /// A retry is due: its body starts again.
     pub(crate) fn retry_due(&mut self, key: &Key) {
-        self.take_open(key);
-        let appended = self.appended;
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.state = State::Deferred;
-            entry.due = None;
-            entry.after = appended;
-            self.deferred.push_back(Arc::clone(key));
-        }
+        self.queues.waits.remove(key);
+        let appended = self.records.appended;
+        self.apply(key, Input::RetryDue { appended });
     }
 
-    /// An operation has its result: it is in the commit that is being made.
+    /// A wait is in the commit that is being made.
+    pub(crate) fn wait_recorded(&mut self, key: &Key, wait: Wait) {
+        self.records.appended += 1;
+        self.apply(key, Input::Wait(wait)).row_stored();
+    }
+
+    /// A result is in the commit that is being made, or in one that was made.
     pub(crate) fn recorded(&mut self, key: &Key, outcome: Outcome, at: Timestamp) {
-        self.appended += 1;
-        self.take_open(key);
-        self.let_go.remove(key);
+        self.records.appended += 1;
+        self.queues.waits.remove(key);
+        self.queues.waits.undrop(key);
         if let Ok(body) = &outcome {
             self.bytes += body.len();
         }
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.state = State::Recorded(outcome);
-            entry.recorded_at = at;
-            entry.due = None;
-            entry.stored = true;
-        }
-        self.deliver(key);
+        self.apply(key, Input::Record { outcome, at }).row_stored();
+    }
+
+    /// The commit that is being made cancels a wait or a retry that the code dropped. The code may
+    /// claim the key again.
+    pub(crate) fn wait_cancelled(&mut self, key: &Key) {
+        self.apply(key, Input::Cancel);
+    }
+
+    fn apply(&mut self, key: &Key, input: Input) -> &mut Entry {
+        let entry = self.entries.get_mut(key).expect("a step that is recorded has an entry");
+        self.queues.apply(key, entry, input);
+        entry
     }
 }
 
-/// What an operation finds when it is polled.
+/// The answer to a poll of an operation.
 pub(crate) enum Found {
     Pending,
     /// The body may start.
@@ -685,26 +690,18 @@ pub(crate) enum Found {
     Ready(Outcome),
 }
 
-/// What became of the bodies that wait to be started.
+/// The bodies that [`Core::start_deferred`] has started, or the reason why it stopped.
 pub(crate) enum Started {
     Bodies(usize),
-    /// This one wants its intent recorded first.
+    /// The intent of this step must be recorded first.
     Intent(Key),
-    /// The turn may begin no further step.
-    NoneLeft,
-}
-
-/// Which run a step waits for, as it stands in the step's row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ChildRef {
-    pub(crate) workflow: WorkflowName,
-    pub(crate) id: String,
-    pub(crate) run_key: RunKey,
+    /// The turn may start no further step.
+    NoPermit,
 }
 
 pub(crate) fn nondeterminism(message: String) -> Error {
     let message = format!(
         "{message}; the code has changed, or does something that differs from one run to the next"
     );
-    Error::new(ErrorKind::Invalid, "NON_DETERMINISM", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::NonDeterminism, message)
 }

@@ -1,4 +1,4 @@
-//! What a workflow gets: the way to its durable steps, waits, children, logs and its own clock.
+//! The context of a workflow: durable steps, waits, children, logs and the workflow's clock.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,19 +10,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::Env;
 use windlass_kernel::{
-    Body, CausalRef, Error, EventId, IntoDuration, Ledger, Limits, LogLevel, MessageName,
-    QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey, Timestamp,
-    WorkflowName,
+    Body, CausalRef, Error, ErrorCode, EventId, IntoDuration, Ledger, Limits, LogLevel,
+    MessageName, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey,
+    Timestamp, WorkflowName,
 };
 
 pub(crate) use crate::run::{check_body, invalid};
 
 use super::activity::Activity;
 use super::core::{Core, Key, PendingEvent, PendingLog, Plan};
-use super::error::{BoxError, StepError};
-use super::step::{Attempt, Step, StepTx};
+use super::error::StepError;
+use super::step::{Attempt, StepCall, StepTx};
 use super::wait::{Child, EventWait, Sleep};
 use super::wake::{self, RootWaker};
+use crate::any_error::AnyError;
 
 /// The default timeout of an event.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -30,7 +31,7 @@ const EVENT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// The default timeout of a step's attempt.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// What a run knows of itself.
+/// The run of a workflow.
 #[derive(Clone, Debug)]
 pub struct RunInfo {
     /// The user's name for it.
@@ -75,54 +76,141 @@ impl Ctx {
         Self { shared: Arc::new(Shared { core: Mutex::new(core), info, waker, env, limits }) }
     }
 
-    /// A durable step: its result is recorded, and once it is, the body never runs again.
+    /// Runs a durable step: the result of `body` is recorded, and then the body never runs again.
     ///
-    /// The body runs at least once. If it fails it is tried again: five more times by default, after
-    /// 10 s and then twice as long each time; an attempt may take ten minutes.
-    pub fn step<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    /// The body runs at least once. It may end in `Ok(value)` and use `?` on any error. A body that fails
+    /// runs again: five more times by default, after 10 s and then after twice as long each time. An attempt
+    /// may take ten minutes. The methods of [`StepCall`] change this. For a function with an error type of its
+    /// own, see [`Ctx::call`].
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", async || Ok(load().await?)).retries(3).await?;
+    /// let length = ctx.step("parse", async || Ok("42".parse::<u32>()?)).await?;
+    /// # let _: u32 = user + length;
+    /// # Ok(()) }
+    /// ```
+    pub fn step<'a, T, F, Fut>(&self, key: impl AsRef<str>, body: F) -> StepCall<'a, T, AnyError>
+    where
+        F: FnMut() -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
+        T: Serialize + DeserializeOwned,
+    {
+        self.call(key, body)
+    }
+
+    /// As [`Ctx::step`], for a function with an error type of its own: `ctx.call("charge", || pay(&id))`.
+    ///
+    /// [`StepCall::fatal_if`] gets that type. A closure needs an annotation here, because the compiler cannot
+    /// infer the error of `Ok(value)`.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// async fn pay(id: &str) -> Result<u64, std::num::ParseIntError> {
+    ///     id.parse()
+    /// }
+    ///
+    /// let cents = ctx.call("charge", || pay("42")).retries(5).timeout("1 minute").await?;
+    /// # let _: u64 = cents;
+    /// # Ok(()) }
+    /// ```
+    pub fn call<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> StepCall<'a, T, E>
     where
         F: FnMut() -> Fut + Send + 'a,
         Fut: Future<Output = Result<T, E>> + Send + 'a,
         T: Serialize + DeserializeOwned,
-        E: Into<BoxError>,
+        E: Into<AnyError>,
     {
-        Step::new(self.clone(), key.as_ref(), Box::new(move |_| Box::pin(body())))
+        StepCall::new(self.clone(), key.as_ref(), Box::new(move |_| Box::pin(body())))
     }
 
-    /// As [`Ctx::step`], for a body that wants to know its attempt, or to log under it.
-    pub fn step_with<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    /// As [`Ctx::step`], for a body that uses the number or the idempotency key of its [`Attempt`].
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let receipt = ctx
+    ///     .step_with("charge", async |attempt| Ok(format!("charge {}", attempt.idempotency_key)))
+    ///     .await?;
+    /// # let _: String = receipt;
+    /// # Ok(()) }
+    /// ```
+    pub fn step_with<'a, T, F, Fut>(
+        &self,
+        key: impl AsRef<str>,
+        mut body: F,
+    ) -> StepCall<'a, T, AnyError>
     where
         F: FnMut(Attempt) -> Fut + Send + 'a,
-        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
         T: Serialize + DeserializeOwned,
-        E: Into<BoxError>,
     {
-        Step::new(self.clone(), key.as_ref(), Box::new(move |attempt| Box::pin(body(attempt))))
+        StepCall::new(self.clone(), key.as_ref(), Box::new(move |attempt| Box::pin(body(attempt))))
     }
 
-    /// A step with SQL of its own: the statements that the body adds to its [`StepTx`] run in the
-    /// same transaction that records the step, only if the body succeeds, and never again.
-    pub fn step_tx<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> Step<'a, T, E>
+    /// Runs a step with SQL of its own: the statements that the body adds to its [`StepTx`] run in the
+    /// transaction that records the step, if the body succeeds, exactly once.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::{SqlValue, StepTx};
+    ///
+    /// let booked = async |tx: StepTx| {
+    ///     tx.execute("INSERT INTO orders VALUES (?1)", [SqlValue::Int(42)]);
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("book", booked).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn step_tx<'a, T, F, Fut>(
+        &self,
+        key: impl AsRef<str>,
+        mut body: F,
+    ) -> StepCall<'a, T, AnyError>
     where
         F: FnMut(StepTx) -> Fut + Send + 'a,
-        Fut: Future<Output = Result<T, E>> + Send + 'a,
+        Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
         T: Serialize + DeserializeOwned,
-        E: Into<BoxError>,
     {
         let make = move |attempt: Attempt| Box::pin(body(attempt.tx.clone())) as _;
-        Step::new(self.clone(), key.as_ref(), Box::new(make))
+        StepCall::new(self.clone(), key.as_ref(), Box::new(make))
     }
 
     /// Sleeps for a while: `"10 seconds"`, `"3 days"`, or a `Duration`.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.sleep("settle", "10 seconds").await?;
+    /// ctx.sleep("cool down", std::time::Duration::from_secs(60)).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn sleep(&self, key: impl AsRef<str>, span: impl IntoDuration) -> Sleep {
         let plan = span
             .into_duration()
-            .map_err(|source| invalid("INVALID_DURATION", source.to_string()))
+            .map_err(|source| invalid(ErrorCode::InvalidDuration, source.to_string()))
             .and_then(|span| self.check_span(span).map(|()| Plan::SleepFor(span)));
         Sleep::new(self.clone(), key.as_ref(), plan)
     }
 
     /// Sleeps until a time. One that has passed is no error.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let tomorrow = ctx.now().plus(std::time::Duration::from_secs(24 * 60 * 60));
+    /// ctx.sleep_until("tomorrow", tomorrow).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn sleep_until(&self, key: impl AsRef<str>, at: Timestamp) -> Sleep {
         let span = at.since(self.now());
         let plan = self.check_span(span).map(|()| Plan::SleepUntil(at));
@@ -131,6 +219,15 @@ impl Ctx {
 
     /// Waits for an event of a type. One that came earlier and was not consumed is taken at once,
     /// the oldest first. Without a timeout of its own it gives up after a day.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let by: String = ctx.event("approval", "approved").timeout("3 days").await?;
+    /// # drop(by);
+    /// # Ok(()) }
+    /// ```
     pub fn event<T: DeserializeOwned>(
         &self,
         key: impl AsRef<str>,
@@ -142,16 +239,35 @@ impl Ctx {
     }
 
     /// Runs another workflow as a child and waits for its output. The child ends with its parent.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// # let chapters: windlass::WorkflowRef<u32, u32> = unimplemented!();
+    /// let words: u32 = ctx.child("chapter 1", &chapters, &1).await?;
+    /// # let _ = words;
+    /// # Ok(()) }
+    /// ```
     pub fn child<I: Serialize, O: DeserializeOwned>(
         &self,
         key: impl AsRef<str>,
-        workflow: &super::WorkflowRef<I, O>,
+        workflow: &crate::WorkflowRef<I, O>,
         input: &I,
     ) -> Child<O> {
         self.child_named(key, workflow.name(), input)
     }
 
     /// As [`Ctx::child`], for a workflow that this program only knows by name.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let words = ctx.child_named::<_, u32>("chapter 1", "chapter", &1).await?;
+    /// # let _ = words;
+    /// # Ok(()) }
+    /// ```
     pub fn child_named<I: Serialize, O: DeserializeOwned>(
         &self,
         key: impl AsRef<str>,
@@ -161,7 +277,7 @@ impl Ctx {
         let plan = WorkflowName::with_limits(workflow.as_ref(), &self.shared.limits).and_then(
             |workflow| {
                 let input = self.check_body("the child's input", Body::of(input)?)?;
-                let model = super::model_name();
+                let model = super::description::NAME;
                 Ok(Plan::Child { workflow, model, input, labels: BTreeMap::new() })
             },
         );
@@ -169,6 +285,15 @@ impl Ctx {
     }
 
     /// Runs an activity on a worker that serves it, here or elsewhere, and waits for its result.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let thumbnail: String = ctx.activity("shrink", "resize", &"photo.jpg").queue("images").await?;
+    /// # drop(thumbnail);
+    /// # Ok(()) }
+    /// ```
     pub fn activity<I: Serialize, O: DeserializeOwned>(
         &self,
         key: impl AsRef<str>,
@@ -182,22 +307,57 @@ impl Ctx {
     }
 
     /// The run's own facts.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// println!("run {} of {}", ctx.run().id, ctx.run().workflow);
+    /// # Ok(()) }
+    /// ```
     pub fn run(&self) -> &RunInfo {
         &self.shared.info
     }
 
     /// The time of the last recorded thing that this code has seen: the same on every replay.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let started = ctx.now();
+    /// # let _ = started;
+    /// # Ok(()) }
+    /// ```
     pub fn now(&self) -> Timestamp {
-        self.shared.core.lock().now
+        self.shared.core.lock().queues.replay.now
     }
 
     /// A random number that is the same on every replay.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let lucky = ctx.random() % 10 == 0;
+    /// # let _ = lucky;
+    /// # Ok(()) }
+    /// ```
     pub fn random(&self) -> u64 {
         let digest = self.draw("random");
         u64::from_be_bytes(digest.as_bytes()[..8].try_into().expect("eight bytes"))
     }
 
     /// A UUID that is the same on every replay.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let order = ctx.uuid();
+    /// # let _ = order;
+    /// # Ok(()) }
+    /// ```
     pub fn uuid(&self) -> uuid::Uuid {
         let digest = self.draw("uuid");
         let bytes: [u8; 16] = digest.as_bytes()[..16].try_into().expect("sixteen bytes");
@@ -206,23 +366,40 @@ impl Ctx {
 
     fn draw(&self, what: &str) -> Sha256Digest {
         let mut core = self.shared.core.lock();
-        core.draws += 1;
+        core.queues.replay.draws += 1;
         let run = self.shared.info.run_key;
         Sha256Digest::of_parts(&[
             b"windlass:draw:v1",
             what.as_bytes(),
             run.as_bytes(),
-            &core.draws.to_be_bytes(),
+            &core.queues.replay.draws.to_be_bytes(),
         ])
     }
 
     /// Writes durable log lines. Inside a step's body they belong to the step and its attempt.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().info("the order is paid")?;
+    /// ctx.log().category("payment").warn("second attempt")?;
+    /// # Ok(()) }
+    /// ```
     pub fn log(&self) -> Log {
         Log { ctx: self.clone(), category: "workflow".into() }
     }
 
     /// Records an event of the author's own in the run's ledger. Outside a step it is recorded once
     /// over all replays; inside one, with every attempt.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.record_event("shop.order.paid", 1, &4_200)?;
+    /// # Ok(()) }
+    /// ```
     pub fn record_event<T: Serialize>(
         &self,
         event_type: impl Into<String>,
@@ -233,6 +410,17 @@ impl Ctx {
     }
 
     /// As [`Ctx::record_event`], with a cause that the author names.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::kernel::CausalRef;
+    ///
+    /// let paid = ctx.record_event("shop.order.paid", 1, &4_200)?;
+    /// ctx.record_event_caused_by("shop.order.shipped", 1, &(), CausalRef::event(paid))?;
+    /// # Ok(()) }
+    /// ```
     pub fn record_event_caused_by<T: Serialize>(
         &self,
         event_type: impl Into<String>,
@@ -252,7 +440,7 @@ impl Ctx {
     ) -> Result<EventId, Error> {
         let payload = serde_json::to_value(payload).map_err(|source| {
             let message = "the payload of an event cannot be written as JSON";
-            invalid("INVALID_EVENT_PAYLOAD", message).with_source(source)
+            invalid(ErrorCode::InvalidEventPayload, message).with_source(source)
         })?;
         // Refused here, the code can react; refused with its commit, the run would be stuck.
         Ledger::check_custom(&event_type, version, &payload, &self.shared.limits)?;
@@ -262,19 +450,9 @@ impl Ctx {
             true => self.event_uuid(),
             false => windlass_engine::new_uuid(&*self.shared.env, self.now()),
         });
-        let mut core = self.shared.core.lock();
-        if outside_step && core.passed_over < core.kept_stored.custom_events {
-            core.passed_over += 1;
-            return Ok(event_id);
-        }
-        core.events.push(PendingEvent {
-            event_id,
-            event_type,
-            version,
-            payload,
-            caused_by,
-            outside_step,
-        });
+        let event =
+            PendingEvent { event_id, event_type, version, payload, caused_by, outside_step };
+        self.shared.core.lock().outbox.push_event(event);
         Ok(event_id)
     }
 
@@ -288,17 +466,30 @@ impl Ctx {
 
     /// Ends this generation and begins the next one with another input; unread events go along.
     /// Return what this returns.
-    pub fn continue_as_new<I: Serialize, O>(&self, input: &I) -> Result<O, BoxError> {
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// async fn poll(ctx: Ctx, round: u64) -> Result<u64> {
+    ///     ctx.sleep("pause", "1 hour").await?;
+    ///     ctx.continue_as_new(&(round + 1))
+    /// }
+    /// ```
+    pub fn continue_as_new<I: Serialize, O>(&self, input: &I) -> Result<O, AnyError> {
         let body = self.check_body("the next generation's input", Body::of(input)?)?;
         self.shared.core.lock().continue_with = Some(body);
-        Err("the run continues as a new generation".into())
+        Err(AnyError::msg("the run continues as a new generation"))
     }
 
     pub(crate) fn check_key(&self, key: &str) -> Result<Key, StepError> {
         StepKey::with_limits(key, &self.shared.limits).map(|key| Key::from(key.as_str())).map_err(
             |error| {
                 let shown: String = key.chars().take(60).collect();
-                StepError::new("INVALID_NAME", &shown, "InvalidStep", error.message().to_owned())
+                StepError::new(
+                    ErrorCode::InvalidName,
+                    &shown,
+                    "InvalidStep",
+                    error.message().to_owned(),
+                )
             },
         )
     }
@@ -309,7 +500,7 @@ impl Ctx {
             let shown = windlass_kernel::format_duration(span);
             let message =
                 format!("a wait of {shown} is asked for; at most {days} days are allowed");
-            return Err(invalid("INVALID_DURATION", message));
+            return Err(invalid(ErrorCode::InvalidDuration, message));
         }
         Ok(())
     }
@@ -319,7 +510,7 @@ impl Ctx {
         if timeout < EVENT_TIMEOUT_MIN {
             let message =
                 format!("a timeout of {timeout:?} is asked for; at least 1 second is allowed");
-            return Err(invalid("INVALID_DURATION", message));
+            return Err(invalid(ErrorCode::InvalidDuration, message));
         }
         Ok(())
     }
@@ -338,32 +529,74 @@ pub struct Log {
 
 impl Log {
     /// The same log under another category. `system` is the engine's own.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().category("payment").info("paid")?;
+    /// # Ok(()) }
+    /// ```
     pub fn category(mut self, category: impl Into<String>) -> Self {
         self.category = category.into();
         self
     }
 
     /// For whoever hunts a bug.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().debug("cache miss")?;
+    /// # Ok(()) }
+    /// ```
     pub fn debug(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Debug, message, &())
     }
 
     /// Worth reading once.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().info("paid")?;
+    /// # Ok(()) }
+    /// ```
     pub fn info(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Info, message, &())
     }
 
     /// Worth a look.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().warn("second attempt")?;
+    /// # Ok(()) }
+    /// ```
     pub fn warn(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Warn, message, &())
     }
 
     /// Something failed.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().error("refund failed")?;
+    /// # Ok(()) }
+    /// ```
     pub fn error(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Error, message, &())
     }
 
     /// A line of any level with data beside its text.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// ctx.log().write(windlass::LogLevel::Info, "paid", &4_200)?;
+    /// # Ok(()) }
+    /// ```
     pub fn write<T: Serialize>(
         &self,
         level: LogLevel,
@@ -373,7 +606,10 @@ impl Log {
         let limits = &self.ctx.shared.limits;
         let message: String = message.into();
         if self.category == "system" {
-            return Err(invalid("INVALID_LOG", "the log category \"system\" is the engine's own"));
+            return Err(invalid(
+                ErrorCode::InvalidLog,
+                "the log category \"system\" is the engine's own",
+            ));
         }
         let too_long = |what: &str, text: &str, max: usize| {
             let chars = text.chars().count();
@@ -381,7 +617,7 @@ impl Log {
             wrong.then(|| {
                 let message =
                     format!("{what} has {chars} characters; at most {max} without NUL are allowed");
-                invalid("INVALID_LOG", message)
+                invalid(ErrorCode::InvalidLog, message)
             })
         };
         let refused = too_long("the log category", &self.category, limits.log_category_chars_max)
@@ -396,18 +632,18 @@ impl Log {
         {
             let (found, max) = (data.len(), limits.log_data_bytes_max);
             let message = format!("the log data has {found} bytes; at most {max} are allowed");
-            return Err(invalid("INVALID_SIZE", message));
+            return Err(invalid(ErrorCode::InvalidSize, message));
         }
         let step = wake::current_step();
         let mut core = self.ctx.shared.core.lock();
-        let replay = core.replaying && step.is_none();
+        let replay = core.queues.replay.active && step.is_none();
         let category = self.category.clone();
-        core.logs.push(PendingLog { step, level, category, message, data, replay });
+        core.outbox.logs.push(PendingLog { step, level, category, message, data, replay });
         Ok(())
     }
 }
 
 /// The policy of a step that says nothing else.
 pub(crate) fn default_policy() -> RetryPolicy {
-    RetryPolicy::steps()
+    super::description::RETRY
 }

@@ -4,21 +4,20 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use windlass_kernel::{Body, Error};
+use windlass_kernel::{Body, Error, ErrorCode};
 
-/// Any error of the user's own.
-pub type BoxError = Box<dyn StdError + Send + Sync>;
+use crate::any_error::{AnyError, text_with_sources};
 
 /// An error that no further attempt can help.
 #[derive(Debug)]
 pub struct NonRetryable {
     name: String,
-    source: BoxError,
+    source: Box<dyn StdError + Send + Sync>,
 }
 
 impl NonRetryable {
     /// Wraps an error, or a text.
-    pub fn new(error: impl Into<BoxError>) -> Self {
+    pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { name: "NonRetryableError".into(), source: error.into() }
     }
 
@@ -41,16 +40,17 @@ impl StdError for NonRetryable {
     }
 }
 
-/// What an operation of a workflow failed with, for good. Live and on replay it is the same.
+/// The final error of an operation of a workflow. Live and on replay it is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StepError {
     /// A stable code: `STEP_FAILED`, `EVENT_TIMEOUT`, `CHILD_FAILED`, …
-    pub code: &'static str,
+    pub code: ErrorCode,
     /// The step.
     pub key: String,
     /// The error's name: the type of the user's error, or one of ours.
     pub name: String,
-    /// What it said.
+    /// Its message.
     pub message: String,
     /// How many attempts there were.
     pub attempts: u32,
@@ -65,11 +65,11 @@ impl fmt::Display for StepError {
 impl StdError for StepError {}
 
 impl StepError {
-    pub(crate) fn new(code: &'static str, key: &str, name: &str, message: String) -> Self {
+    pub(crate) fn new(code: ErrorCode, key: &str, name: &str, message: String) -> Self {
         Self { code, key: key.into(), name: name.into(), message, attempts: 0 }
     }
 
-    /// What went wrong with a request that never became a step.
+    /// The error of a request that never became a step.
     pub(crate) fn refused(key: &str, error: &Error) -> Self {
         Self::new(error.code(), key, "InvalidStep", error.message().to_owned())
     }
@@ -108,13 +108,13 @@ impl Failure {
         Self { name: name.into(), message, retryable, step: None }
     }
 
-    /// What is recorded of a user's error of type `E`.
-    pub(crate) fn of<E: Into<BoxError>>(error: E, fatal: bool) -> Self {
-        let error: BoxError = error.into();
+    /// The record of a user's error.
+    pub(crate) fn of(error: impl Into<AnyError>, fatal: bool) -> Self {
+        let error: AnyError = error.into();
         let mut retryable = !fatal;
         let mut from_step = None;
-        let mut name = short_name(std::any::type_name::<E>());
-        let mut next: Option<&(dyn StdError + 'static)> = Some(&*error);
+        let mut name = error.name().to_owned();
+        let mut next: Option<&(dyn StdError + 'static)> = Some(error.as_error());
         while let Some(link) = next {
             next = link.source();
             if let Some(fatal) = link.downcast_ref::<NonRetryable>() {
@@ -130,7 +130,7 @@ impl Failure {
         // A step's failure that nobody caught is the run's own.
         let message = match error.downcast_ref::<StepError>() {
             Some(step) => step.message.clone(),
-            None => said(&*error),
+            None => text_with_sources(error.as_error()),
         };
         Self { step: from_step, ..Self::new(&name, message, retryable) }
     }
@@ -144,31 +144,6 @@ impl Failure {
             let text = String::from_utf8_lossy(&body.bytes).into_owned();
             Self::new("Error", text, false)
         })
-    }
-}
-
-// The error and what caused it, each once.
-fn said(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
-
-// `app::pay::Declined` is `Declined` to people; boxes and wrappers have no name of their own.
-fn short_name(full: &str) -> String {
-    let outer = full.split('<').next().unwrap_or(full);
-    let last = outer.rsplit("::").next().unwrap_or(outer);
-    match last {
-        "Box" | "String" | "str" | "&str" | "" => "Error".into(),
-        name => name.trim_start_matches('&').to_owned(),
     }
 }
 
@@ -189,8 +164,7 @@ mod tests {
     fn names_and_retries() {
         let declined = Failure::of(Declined, false);
         assert_eq!((&*declined.name, declined.retryable), ("Declined", true));
-        let text: BoxError = "no".into();
-        assert_eq!(Failure::of(text, false).name, "Error");
+        assert_eq!(Failure::of(AnyError::msg("no"), false).name, "Error");
         let fatal = Failure::of(NonRetryable::new(Declined).named("Fatal"), false);
         assert_eq!(
             (&*fatal.name, &*fatal.message, fatal.retryable),

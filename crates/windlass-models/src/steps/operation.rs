@@ -1,10 +1,10 @@
-//! What every operation of a workflow has in common: it claims its key at the first poll, waits for
-//! its result, and lets the key go when it is dropped.
+//! The part that all operations of a workflow share. An operation claims its key at the first poll,
+//! waits for its result, and releases the key when it is dropped.
 
 use std::task::{Context, Poll};
 
 use serde::de::DeserializeOwned;
-use windlass_kernel::{Body, Error, ErrorKind};
+use windlass_kernel::{Body, Error, ErrorCode, ErrorKind};
 
 use super::core::{Found, Key, Kind, Outcome, Plan};
 use super::ctx::Ctx;
@@ -42,7 +42,7 @@ impl Operation {
         self.phase == Phase::New
     }
 
-    /// Makes the operation end with an error that says what is wrong with it; the first one stands.
+    /// Makes the first poll return an error. The first refusal wins.
     pub(crate) fn refuse(&mut self, error: &Error) {
         if self.refused.is_none() {
             self.refused = Some(StepError::refused(&self.key, error));
@@ -57,7 +57,7 @@ impl Operation {
         let shared = &self.ctx.shared;
         if !is_polling(shared.waker.id()) {
             let mut core = shared.core.lock();
-            core.fault = Some(elsewhere(&self.key));
+            core.fault = Some(foreign_task(&self.key));
             drop(core);
             super::wake::wake_operation(&std::task::Waker::from(shared.waker.clone()));
             return Poll::Pending;
@@ -92,8 +92,8 @@ impl Operation {
         }
     }
 
-    /// Reads a result as the type that the code asks for. What does not read stops the run, so that
-    /// a build that can read it goes on.
+    /// Reads a result as the type that the code asks for. An unreadable result blocks the run, so
+    /// that it can go on with a build that reads it.
     pub(crate) fn read<T: DeserializeOwned>(
         &self,
         kind: Kind,
@@ -109,7 +109,8 @@ impl Operation {
                         self.key,
                         std::any::type_name::<T>()
                     );
-                    let fault = Error::new(ErrorKind::Invalid, "RESULT_UNREADABLE", message);
+                    let fault =
+                        Error::new(ErrorKind::Invalid, ErrorCode::ResultUnreadable, message);
                     self.ctx.shared.core.lock().fault = Some(fault);
                     Poll::Pending
                 }
@@ -142,16 +143,17 @@ impl Drop for Operation {
     }
 }
 
-// Once the outer step is recorded its body never runs again, so nobody would ask for the inner one.
+// Once the outer step is recorded, its body never runs again, so a replay would not claim the inner
+// one.
 fn nested(key: &str) -> StepError {
     let message = "it is used inside the body of another step; use it beside that step".to_owned();
-    StepError::new("NESTED_STEP", key, "NestedStep", message)
+    StepError::new(ErrorCode::NestedStep, key, "NestedStep", message)
 }
 
-fn elsewhere(key: &str) -> Error {
+fn foreign_task(key: &str) -> Error {
     let message = format!(
         "step {key:?} is polled outside its workflow's own future: await it in the workflow, not \
          in a spawned task"
     );
-    Error::new(ErrorKind::Invalid, "FOREIGN_TASK", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::ForeignTask, message)
 }

@@ -2,7 +2,6 @@
 
 mod end;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,16 +11,19 @@ use std::task::{Context, Poll, Waker};
 use serde_json::json;
 use windlass_engine::{EnqueuedReason, Program, Revived, Sent, Turn, TurnError};
 use windlass_kernel::{
-    Body, BoxFuture, CommitError, Committed, Draft, Error, ErrorKind, LogLine, RunKey, RunStatus,
-    Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
+    Body, BoxFuture, CommitError, Committed, Draft, Error, ErrorCode, ErrorKind, LogLine,
+    RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
 use crate::effects::Effect;
+use crate::kit::{self, LargeResults, ResultIndex};
 
-use super::core::{Completion, Core, Key, Outcome, Plan, Started, State, nondeterminism};
+use super::core::{
+    Completion, Core, Entry, Key, Outcome, Place, Plan, Started, State, nondeterminism,
+};
 use super::ctx::Ctx;
+use super::description::{STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
 use super::error::Failure;
-use super::open::large_result;
 use super::wake::{RootWaker, polling};
 
 /// A workflow's own future, its output already written.
@@ -37,17 +39,22 @@ pub(crate) struct StepsProgram {
     draft: Option<Draft>,
     records: usize,
     in_flight: Option<InFlight>,
-    // A step whose own SQL is being committed: nothing is told before that is known.
-    sql: Option<Completion>,
+    // A step whose own SQL is being committed: its result is delivered after that commit.
+    sql: Option<SqlStep>,
     must_poll: bool,
     finished: Option<Outcome>,
     future_bytes: usize,
     out_of_steps: bool,
-    // Results of children that were too large for their messages, by the message's number.
-    pub(crate) large: BTreeMap<u64, Body>,
-    looked_to: u64,
+    pub(crate) large: LargeResults,
+    pub(crate) results: ResultIndex,
     // Activities that died in the generation before and are tried again in this one.
     pub(crate) revived: Option<Revived>,
+}
+
+struct SqlStep {
+    completion: Completion,
+    // The time of its record; none before its commit is drafted.
+    drafted_at: Option<Timestamp>,
 }
 
 struct InFlight {
@@ -71,8 +78,8 @@ impl StepsProgram {
             finished: None,
             future_bytes,
             out_of_steps: false,
-            large: BTreeMap::new(),
-            looked_to: 0,
+            large: LargeResults::default(),
+            results: ResultIndex::default(),
             revived: None,
         }
     }
@@ -91,13 +98,9 @@ impl StepsProgram {
             self.revived = Some(turn.revived().await?);
         }
         loop {
-            if turn.is_lost() {
-                return Err(TurnError::Lost);
-            }
-            if turn.has_unread() {
-                turn.read_messages().await?;
-            }
-            self.fetch_large(turn).await?;
+            kit::read_messages(turn).await?;
+            // Before the workflow is asked whether it waits for them.
+            self.large.fetch(turn).await?;
             let hold_back = turn.control().is_some() || turn.is_draining() || self.out_of_steps;
             self.advance(turn, hold_back)?;
             if self.finished.is_some() && self.in_flight.is_none() {
@@ -105,8 +108,8 @@ impl StepsProgram {
             }
             let busy = {
                 let mut core = self.core();
-                core.is_running()
-                    || !core.completions.is_empty()
+                core.queues.bodies.is_running()
+                    || !core.queues.bodies.completions.is_empty()
                     || self.sql.is_some()
                     || (core.has_deferred() && !hold_back && !self.out_of_steps)
             };
@@ -114,7 +117,7 @@ impl StepsProgram {
                 if !busy && self.finished.is_none() {
                     if turn.control().is_some() {
                         self.settle(turn).await?;
-                        if turn.obey().await? {
+                        if turn.apply_control().await? {
                             return Ok(());
                         }
                         continue;
@@ -127,25 +130,7 @@ impl StepsProgram {
         }
     }
 
-    // Large results of children are read before the workflow is asked whether it waits for them.
-    async fn fetch_large(&mut self, turn: &Turn) -> Result<(), TurnError> {
-        let news: Vec<(u64, Option<RunKey>)> = turn
-            .mailbox
-            .range(self.looked_to + 1..)
-            .map(|(seq, message)| (*seq, large_result(message)))
-            .collect();
-        for (seq, child) in news {
-            if let Some(child) = child
-                && let Some(result) = turn.result_of(child).await?
-            {
-                self.large.insert(seq, result);
-            }
-            self.looked_to = seq;
-        }
-        Ok(())
-    }
-
-    // What was done before the run got stuck stays done.
+    // Work that was done before the run got stuck stays done.
     async fn keep(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         if let Some(InFlight { sent, records }) = self.in_flight.take() {
             let answer = sent.await;
@@ -154,7 +139,7 @@ impl StepsProgram {
         if !turn.is_stale()
             && let Some(draft) = self.draft.take()
         {
-            let records = self.core().appended;
+            let records = self.core().records.appended;
             let answer = turn.send(draft).await;
             self.answered(turn, records, answer)?;
         }
@@ -173,7 +158,7 @@ impl StepsProgram {
                 self.check_fault()?;
                 continue;
             }
-            if self.core().replaying {
+            if self.core().queues.replay.active {
                 self.core().end_replay();
                 turn.replayed();
                 self.check_fault()?;
@@ -182,7 +167,7 @@ impl StepsProgram {
             if self.records >= RECORDS_MAX {
                 return Ok(());
             }
-            let completion = self.core().completions.pop_front();
+            let completion = self.core().queues.bodies.completions.pop_front();
             if let Some(completion) = completion {
                 self.record_completion(turn, completion)?;
                 continue;
@@ -210,16 +195,15 @@ impl StepsProgram {
         match polled {
             Ok(Poll::Pending) => Ok(()),
             Ok(Poll::Ready(outcome)) => {
-                if let Some(key) = self.core().records.front() {
+                if let Some(key) = self.core().queues.replay.records.front() {
                     return Err(TurnError::Blocked(nondeterminism(format!(
                         "the code has returned, and the record has step {key:?} next"
                     ))));
                 }
-                if self.core().replaying {
+                if self.core().queues.replay.active {
                     self.core().end_replay();
                     self.check_fault()?;
                 }
-                // What the code let go by returning is not let go by being dropped.
                 self.root = None;
                 self.finished = Some(outcome);
                 Ok(())
@@ -228,7 +212,7 @@ impl StepsProgram {
                 let text = windlass_engine::panic_text(&*panic);
                 tracing::error!(run_key = %turn.run.run_key, panic = text, "a workflow panicked");
                 let message = format!("the workflow panicked outside its steps: {text}");
-                let error = Error::new(ErrorKind::Invalid, "WORKFLOW_PANICKED", message);
+                let error = Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message);
                 Err(TurnError::Blocked(error))
             }
         }
@@ -252,38 +236,38 @@ impl StepsProgram {
         })
     }
 
-    // What a body ended with becomes a record: a result, an error, or another attempt.
+    // Records the end of an attempt: a result, an error, or the time of another attempt.
     fn record_completion(
         &mut self,
         turn: &mut Turn,
         completion: Completion,
     ) -> Result<(), TurnError> {
         if !completion.sql.is_empty() && completion.outcome.is_ok() {
-            // Its commit may fail by itself, so it goes alone, and the code is told afterwards.
-            self.sql = Some(completion);
+            // Its commit may fail by itself, so it goes alone, and the result is delivered after it.
+            self.sql = Some(SqlStep { completion, drafted_at: None });
             return Ok(());
         }
         let Completion { key, attempt, outcome, effects, .. } = completion;
-        let metrics = turn.metrics();
-        let (event, decided) = match &outcome {
-            Ok(_) => {
-                metrics.steps_completed.add(1);
-                ("step.completed", None)
-            }
-            Err(failure) => match self.next_attempt(turn, &key, attempt, failure) {
-                Some(due) => {
-                    metrics.steps_retried.add(1);
-                    ("step.retried", Some(due))
-                }
-                None => {
-                    metrics.steps_failed.add(1);
-                    ("step.failed", None)
-                }
-            },
+        let retry_at = match &outcome {
+            Ok(_) => None,
+            Err(failure) => self.next_attempt(turn, &key, attempt, failure),
         };
-        if let Some(entry) = self.core().entry_mut(&key) {
-            entry.attempt = attempt;
-        }
+        let metrics = turn.metrics();
+        let event = match (&outcome, retry_at) {
+            (Ok(_), _) => {
+                metrics.steps_completed.add(1);
+                STEP_COMPLETED
+            }
+            (Err(_), Some(_)) => {
+                metrics.steps_retried.add(1);
+                STEP_RETRIED
+            }
+            (Err(_), None) => {
+                metrics.steps_failed.add(1);
+                STEP_FAILED
+            }
+        };
+        self.core().set_attempt(&key, attempt);
         let stamp = turn.stamp();
         let mut row = self.row(turn, &key, stamp.at);
         row.attempt = attempt;
@@ -295,43 +279,29 @@ impl StepsProgram {
                 row.result = Some(result.clone());
             }
             Err(failure) => {
-                let retried = decided.is_some();
+                let retried = retry_at.is_some();
                 row.status = if retried { StepStatus::Waiting } else { StepStatus::Errored };
-                row.due_at = decided;
+                row.due_at = retry_at;
                 payload["error"] = json!({ "name": failure.name });
                 row.error = Some(failure.body().map_err(TurnError::Blocked)?);
-                let probe = self.core().entry(&key).is_some_and(|entry| entry.probe);
+                let probe = self.core().entry(&key).is_some_and(Entry::needs_probe);
                 row.input = (retried && probe).then(intent_mark);
             }
         }
         self.draft(turn).step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
         self.enqueue(turn, &key, &effects)?;
         self.records += 1 + effects.len();
-        let mut core = self.core();
-        match decided {
-            Some(due) => {
-                core.appended += 1;
-                if let Some(entry) = core.entry_mut(&key) {
-                    entry.state = State::Retrying;
-                    entry.stored = true;
-                    entry.due = Some(due);
-                    let live = entry.live;
-                    core.put_open(&key);
-                    if !live {
-                        core.let_go.insert(key);
-                    }
-                }
-            }
+        match retry_at {
+            Some(due) => self.core().retry_at(&key, due),
             None => {
-                core.recorded(&key, outcome, stamp.at);
-                drop(core);
+                self.core().recorded(&key, outcome, stamp.at);
                 self.must_poll = true;
             }
         }
         Ok(())
     }
 
-    // What a step wants to have done outside is in the commit that records it.
+    // The effects of a step are in the commit that records it.
     fn enqueue(&mut self, turn: &mut Turn, key: &Key, effects: &[Effect]) -> Result<(), TurnError> {
         for effect in effects {
             let draft = self.draft(turn);
@@ -359,36 +329,21 @@ impl StepsProgram {
 
     // The row of a step as far as it does not depend on what became of it.
     fn row(&mut self, turn: &mut Turn, key: &Key, at: Timestamp) -> StepRow {
-        let next_ordinal = self.draft(turn).head().next_ordinal;
+        let position = self.draft(turn).head().next_ordinal;
+        let step_key = StepKey::from_stored(Arc::clone(key));
         let mut core = self.core();
-        let entry = core.entry_mut(key).expect("a step that is recorded has an entry");
-        if !entry.stored {
-            entry.position = next_ordinal;
-            entry.created_at = at;
-        }
-        let (attempts_max, timeout) = match &entry.plan {
+        let next = Place { position, created_at: at };
+        let (entry, place) = core.place_row(key, next);
+        let kind = entry.kind.step_kind();
+        let mut row = kit::blank_step(&turn.run, place.position, step_key, kind, at);
+        (row.attempts_max, row.timeout) = match &entry.plan {
             Some(Plan::Do { policy, timeout, .. }) => (policy.attempts_max(), *timeout),
             Some(Plan::Activity { attempts_max, .. }) => (*attempts_max, None),
             _ => (None, None),
         };
-        StepRow {
-            run_key: turn.run.run_key,
-            step_key: StepKey::from_stored(Arc::clone(key)),
-            name: Arc::clone(key),
-            kind: entry.kind.as_str().into(),
-            status: StepStatus::Pending,
-            position: entry.position,
-            attempt: entry.attempt,
-            attempts_max,
-            input: None,
-            result: None,
-            error: None,
-            timeout,
-            due_at: None,
-            wait_for: None,
-            created_at: entry.created_at,
-            updated_at: at,
-        }
+        row.attempt = entry.attempt;
+        row.created_at = place.created_at;
+        row
     }
 
     fn start_bodies(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
@@ -400,7 +355,7 @@ impl StepsProgram {
                 self.must_poll = true;
                 Ok(true)
             }
-            Started::NoneLeft => {
+            Started::NoPermit => {
                 self.out_of_steps = true;
                 Ok(false)
             }
@@ -411,11 +366,7 @@ impl StepsProgram {
                 row.attempt += 1;
                 row.input = Some(intent_mark());
                 self.draft(turn).open_step(row);
-                let mut core = self.core();
-                core.intent_recorded(&key);
-                if let Some(entry) = core.entry_mut(&key) {
-                    entry.stored = true;
-                }
+                self.core().intent_recorded(&key);
                 Ok(false)
             }
         }
@@ -423,22 +374,20 @@ impl StepsProgram {
 
     // People should see what takes long, also before it has ended.
     fn show_long_running(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        let keys = std::mem::take(&mut self.core().long_running);
+        let keys = std::mem::take(&mut self.core().queues.bodies.long_running);
         for key in keys {
-            let running =
-                matches!(self.core().entry(&key).map(|entry| &entry.state), Some(State::Running));
+            let is_running = |entry: &Entry| matches!(entry.state, State::Running { .. });
+            let running = self.core().entry(&key).is_some_and(is_running);
             if running {
                 let at = turn.stamp().at;
                 let mut row = self.row(turn, &key, at);
                 row.status = StepStatus::Running;
                 row.attempt += 1;
-                let plan = self.core().entry(&key).and_then(|entry| entry.plan.clone());
-                let intent = matches!(plan, Some(Plan::Do { intent: true, .. }));
+                let has_intent = |entry: &Entry| entry.plan.as_ref().is_some_and(Plan::has_intent);
+                let intent = self.core().entry(&key).is_some_and(has_intent);
                 row.input = intent.then(intent_mark);
                 self.draft(turn).open_step(row);
-                if let Some(entry) = self.core().entry_mut(&key) {
-                    entry.stored = true;
-                }
+                self.core().row_stored(&key);
             }
         }
         Ok(())
@@ -447,8 +396,8 @@ impl StepsProgram {
     // Moves what the code logged and recorded into the commit.
     fn take_lines(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let (logs, events) = {
-            let mut core = self.core();
-            (std::mem::take(&mut core.logs), std::mem::take(&mut core.events))
+            let outbox = &mut self.core().outbox;
+            (std::mem::take(&mut outbox.logs), std::mem::take(&mut outbox.events))
         };
         if logs.is_empty() && events.is_empty() {
             return Ok(());
@@ -466,9 +415,7 @@ impl StepsProgram {
             };
             recorded.map_err(TurnError::Blocked)?;
             if event.outside_step {
-                let mut core = self.core();
-                core.kept.custom_events += 1;
-                core.passed_over += 1;
+                self.core().outbox.count_event();
             }
         }
         for log in logs {
@@ -487,14 +434,10 @@ impl StepsProgram {
             };
             self.draft(turn).log(line);
         }
-        let (kept, stored) = {
-            let core = self.core();
-            (core.kept, core.kept_stored)
-        };
-        if kept != stored {
-            let state = Body::of(&kept).map_err(TurnError::Blocked)?;
+        let changed = self.core().outbox.take_changed_snapshot();
+        if let Some(snapshot) = changed {
+            let state = Body::of(&snapshot).map_err(TurnError::Blocked)?;
             self.draft(turn).state(state);
-            self.core().kept_stored = kept;
         }
         Ok(())
     }
@@ -504,13 +447,13 @@ impl StepsProgram {
         debug_assert!(self.in_flight.is_none(), "one commit of a run is on its way at a time");
         self.take_lines(turn)?;
         if self.draft.is_none()
-            && let Some(completion) = &self.sql
+            && let Some(step) = &self.sql
         {
-            let key = Arc::clone(&completion.key);
+            let key = Arc::clone(&step.completion.key);
             self.draft_sql(turn, &key)?;
         }
         if let Some(draft) = self.draft.take() {
-            let records = self.core().appended;
+            let records = self.core().records.appended;
             self.records = 0;
             self.in_flight = Some(InFlight { sent: turn.send(draft), records });
         }
@@ -521,7 +464,9 @@ impl StepsProgram {
     fn draft_sql(&mut self, turn: &mut Turn, key: &Key) -> Result<(), TurnError> {
         let stamp = turn.stamp();
         let mut row = self.row(turn, key, stamp.at);
-        let completion = self.sql.as_mut().expect("there is a step with SQL");
+        let step = self.sql.as_mut().expect("there is a step with SQL");
+        step.drafted_at = Some(stamp.at);
+        let completion = &mut step.completion;
         let statements = std::mem::take(&mut completion.sql);
         let effects = std::mem::take(&mut completion.effects);
         let (attempt, outcome) = (completion.attempt, completion.outcome.clone());
@@ -531,11 +476,9 @@ impl StepsProgram {
         let payload = json!({ "key": &**key, "attempt": attempt, "statements": statements.len() });
         let draft = self.draft(turn);
         draft.user_sql(statements);
-        draft.step("step.completed", &payload, row, stamp).map_err(TurnError::Blocked)?;
+        draft.step(STEP_COMPLETED, &payload, row, stamp).map_err(TurnError::Blocked)?;
         self.enqueue(turn, key, &effects)?;
-        if let Some(entry) = self.core().entry_mut(key) {
-            (entry.attempt, entry.recorded_at) = (attempt, stamp.at);
-        }
+        self.core().set_attempt(key, attempt);
         Ok(())
     }
 
@@ -545,17 +488,18 @@ impl StepsProgram {
         records: u64,
         answer: Result<Committed, CommitError>,
     ) -> Result<(), TurnError> {
-        let with_sql = self.sql.as_ref().is_some_and(|completion| completion.sql.is_empty());
+        let with_sql = self.sql.as_ref().is_some_and(|step| step.drafted_at.is_some());
         match turn.answered(answer)? {
             Ok(_) => {
                 let mut core = self.core();
-                core.durable = core.durable.max(records);
+                core.records.durable = core.records.durable.max(records);
                 drop(core);
-                if with_sql && let Some(completion) = self.sql.take() {
+                if with_sql
+                    && let Some(SqlStep { completion, drafted_at: Some(at) }) = self.sql.take()
+                {
                     let mut core = self.core();
-                    let at = core.entry(&completion.key).map_or(core.now, |e| e.recorded_at);
                     core.recorded(&completion.key, completion.outcome, at);
-                    core.durable = core.appended;
+                    core.records.durable = core.records.appended;
                     drop(core);
                     turn.metrics().steps_completed.add(1);
                     self.must_poll = true;
@@ -563,7 +507,7 @@ impl StepsProgram {
                 Ok(())
             }
             Err(CommitError::UserSql { unique, message }) if with_sql => {
-                let Some(completion) = self.sql.take() else { return Ok(()) };
+                let Some(SqlStep { completion, .. }) = self.sql.take() else { return Ok(()) };
                 let name = if unique { "UniqueViolation" } else { "SqlError" };
                 let failure = Failure::new(name, message, !unique);
                 let outcome = Err(failure);
@@ -592,7 +536,7 @@ impl StepsProgram {
                 answer = Some((in_flight.records, ready));
                 return Poll::Ready(());
             }
-            if turn.poll_poked(cx).is_ready() || self.root_waker().is_woken() {
+            if turn.poll_notified(cx).is_ready() || self.root_waker().is_woken() {
                 return Poll::Ready(());
             }
             match &mut timer {
@@ -620,28 +564,29 @@ impl StepsProgram {
 
     // Everything that the run waits for is in the store, or in this commit: the turn is given back.
     async fn park(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        self.cancel_let_go(turn).await?;
+        self.cancel_dropped(turn).await?;
         self.take_lines(turn)?;
         let (wake, waiting) = {
             let mut core = self.core();
             if core.has_deferred() {
                 (Wake::Now, false)
-            } else if core.has_open() {
+            } else if !core.queues.waits.is_empty() {
                 (core.next_due().map_or(Wake::OnMessage, Wake::At), true)
             } else {
                 return Err(TurnError::Blocked(waits_for_nothing()));
             }
         };
         let read_to = turn.read_to();
-        let records = self.core().appended;
+        let records = self.core().records.appended;
         let mut draft = self.draft.take().unwrap_or_else(|| turn.draft());
         draft.status(if waiting { RunStatus::Waiting } else { RunStatus::Active });
         draft.release(wake, read_to);
         self.records = 0;
         let answer = turn.send(draft).await;
         self.answered(turn, records, answer)?;
-        let retries =
-            |core: &Core| core.open().any(|(_, entry)| matches!(entry.state, State::Retrying));
+        let retries = |core: &Core| {
+            core.open().any(|(_, entry)| matches!(entry.state, State::Retrying { .. }))
+        };
         match wake {
             Wake::At(_) if retries(&self.core()) => turn.announce(EnqueuedReason::Retry),
             Wake::At(_) => turn.announce(EnqueuedReason::Wake),
@@ -690,7 +635,7 @@ impl Program for StepsProgram {
 
 impl Drop for StepsProgram {
     fn drop(&mut self) {
-        // What the code holds is dropped with the run in memory; it did not let it go.
+        // The operations are dropped together with the run in memory; the code did not drop them.
         self.core().closed = true;
         self.root = None;
     }
@@ -699,11 +644,11 @@ impl Drop for StepsProgram {
 fn foreign() -> Error {
     let message = "the workflow was woken by something that is not one of its steps (a socket, a \
                    timer, a channel or a spawned task); move it into a step";
-    Error::new(ErrorKind::Invalid, "FOREIGN_WAKE", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::ForeignWake, message)
 }
 
 fn waits_for_nothing() -> Error {
     let message = "the workflow waits, but for no step, sleep, event, child or activity: whatever \
                    it waits for is lost when the process ends; move it into a step";
-    Error::new(ErrorKind::Invalid, "FOREIGN_WAIT", message)
+    Error::new(ErrorKind::Invalid, ErrorCode::ForeignWait, message)
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::{
-    Backoff, Body, BoxFuture, Error, IntoDuration, Limits, RetryLimit, RetryPolicy, SqlValue,
+    Backoff, Body, BoxFuture, Error, ErrorCode, IntoDuration, Limits, RetryPolicy, SqlValue,
     Statement,
 };
 
@@ -20,9 +20,11 @@ use crate::effects::{EFFECTS_MAX, Effect, too_much};
 
 use super::core::{Completion, Found, Kind, Outcome, Plan};
 use super::ctx::{Ctx, STEP_TIMEOUT, default_policy, invalid};
-use super::error::{BoxError, Failure, StepError};
+use super::error::{Failure, StepError};
 use super::operation::Operation;
 use super::wake::{OperationWaker, in_step};
+use crate::any_error::AnyError;
+use crate::retries::Retries;
 
 type Making<'a, T, E> =
     Box<dyn FnMut(Attempt) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>> + Send + 'a>;
@@ -37,7 +39,7 @@ type Judging<'a, E> = Box<dyn Fn(&E) -> bool + Send + 'a>;
 /// A body that has run for so long gets a row that says so.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// What a body may know of its attempt.
+/// The attempt that a body runs in.
 #[derive(Clone)]
 pub struct Attempt {
     /// Which attempt this is, from 1.
@@ -49,6 +51,19 @@ pub struct Attempt {
 
 impl Attempt {
     /// Enqueues an effect if the step succeeds; see [`StepTx::enqueue`].
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::{Attempt, RetryPolicy};
+    ///
+    /// let pay = async |attempt: Attempt| {
+    ///     attempt.enqueue("mail", "paid", RetryPolicy::none())?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_with("pay", pay).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn enqueue<T: Serialize + ?Sized>(
         &self,
         name: impl AsRef<str>,
@@ -59,7 +74,7 @@ impl Attempt {
     }
 }
 
-/// What is to be done with the record of a step: statements that run in its transaction, and effects
+/// Writes that belong to the record of a step: statements that run in its transaction, and effects
 /// that are enqueued with it.
 #[derive(Clone)]
 pub struct StepTx {
@@ -83,6 +98,19 @@ impl StepTx {
     /// Enqueues an effect: an outside side effect that a handler, registered with
     /// `Engine::serve_effects` under this name, delivers at least once. It exists if and only if the
     /// step's record does; an attempt that fails leaves none.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::{RetryPolicy, StepTx};
+    ///
+    /// let pay = async |tx: StepTx| {
+    ///     tx.enqueue("mail", "paid", RetryPolicy::none())?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("pay", pay).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn enqueue<T: Serialize + ?Sized>(
         &self,
         name: impl AsRef<str>,
@@ -99,30 +127,28 @@ impl StepTx {
     }
 
     /// Adds a statement with the placeholders of its database (`?1` on SQLite, `$1` on PostgreSQL).
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::{SqlValue, StepTx};
+    ///
+    /// let pay = async |tx: StepTx| {
+    ///     tx.execute("UPDATE orders SET paid = ?1", [SqlValue::Bool(true)]);
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("pay", pay).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn execute(&self, sql: impl Into<Arc<str>>, params: impl IntoIterator<Item = SqlValue>) {
         let params = params.into_iter().collect();
         self.statements.lock().push(Statement { sql: sql.into(), params });
     }
 }
 
-/// How often a failed step is tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retries {
-    /// So many times after the first attempt.
-    Times(u32),
-    /// Without end.
-    Forever,
-}
-
-impl From<u32> for Retries {
-    fn from(times: u32) -> Self {
-        Self::Times(times)
-    }
-}
-
 /// A step in the making, and the future of its result.
 #[must_use = "a step does nothing unless it is awaited"]
-pub struct Step<'a, T, E> {
+pub struct StepCall<'a, T, E> {
     operation: Operation,
     policy: RetryPolicy,
     timeout: Option<Duration>,
@@ -150,7 +176,7 @@ struct Timer {
     left: Left,
 }
 
-// What is left of the timeout when a timer is over.
+// The rest of the timeout when a timer ends.
 #[derive(Clone, Copy)]
 enum Left {
     Nothing,
@@ -158,10 +184,10 @@ enum Left {
     Forever,
 }
 
-impl<'a, T, E> Step<'a, T, E> {
+impl<'a, T, E> StepCall<'a, T, E> {
     pub(crate) fn new(ctx: Ctx, key: &str, make: Making<'a, T, E>) -> Self
     where
-        E: Into<BoxError>,
+        E: Into<AnyError>,
     {
         let tx = StepTx::new(&ctx.shared.limits);
         Self {
@@ -171,7 +197,7 @@ impl<'a, T, E> Step<'a, T, E> {
             make,
             probe: None,
             fatal: None,
-            recorded_as: Failure::of,
+            recorded_as: |error, fatal| Failure::of(error, fatal),
             work: None,
             timer: None,
             attempt: 0,
@@ -182,60 +208,139 @@ impl<'a, T, E> Step<'a, T, E> {
     }
 
     /// How often it is tried again after a failure. Default 5.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::Retries;
+    ///
+    /// let user = ctx.step("load", load).retries(3).await?;
+    /// let again = ctx.step("load again", load).retries(Retries::Forever).await?;
+    /// # let _: u32 = user + again;
+    /// # Ok(()) }
+    /// ```
     pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
-        self.policy.limit = match retries.into() {
-            Retries::Times(times) => RetryLimit::Times(times),
-            Retries::Forever => RetryLimit::Forever,
-        };
+        self.policy.limit = retries.into().limit();
         self
     }
 
     /// How long after the first failure it is tried again. Default 10 seconds.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", load).delay("1 second").await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn delay(mut self, delay: impl IntoDuration) -> Self {
         match delay.into_duration() {
             Ok(delay) => self.policy.delay = delay,
-            Err(error) => self.refuse("INVALID_DURATION", &error.to_string()),
+            Err(error) => self.refuse(ErrorCode::InvalidDuration, &error.to_string()),
         }
         self
     }
 
     /// How the delay grows. Default: it doubles each time.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::Backoff;
+    ///
+    /// let user = ctx.step("load", load).backoff(Backoff::Constant).await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.policy.backoff = backoff;
         self
     }
 
     /// Replaces the whole policy.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::RetryPolicy;
+    ///
+    /// let user = ctx.step("load", load).retry_policy(RetryPolicy::none()).await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
     /// How long one attempt may take. Default ten minutes. What comes later is refused.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", load).timeout("30 seconds").await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
         match timeout.into_duration() {
             Ok(timeout) if !timeout.is_zero() => self.timeout = Some(timeout),
-            Ok(_) => {
-                self.refuse("INVALID_DURATION", "a timeout of nothing leaves no time for the body")
-            }
-            Err(error) => self.refuse("INVALID_DURATION", &error.to_string()),
+            Ok(_) => self.refuse(
+                ErrorCode::InvalidDuration,
+                "a timeout of nothing leaves no time for the body",
+            ),
+            Err(error) => self.refuse(ErrorCode::InvalidDuration, &error.to_string()),
         }
         self
     }
 
     /// Lets an attempt take as long as it likes.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", load).no_timeout().await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
         self
     }
 
     /// Names of errors that are not worth another attempt.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", load).non_retryable(["ParseIntError"]).await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn non_retryable<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.policy.non_retryable = names.into_iter().map(Into::into).collect();
         self
     }
 
     /// Says of an error whether another attempt cannot help.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use std::num::ParseIntError;
+    ///
+    /// let user = ctx.step("load", load).fatal_if(|error| error.is::<ParseIntError>()).await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn fatal_if(mut self, fatal: impl Fn(&E) -> bool + Send + 'a) -> Self {
         self.fatal = Some(Box::new(fatal));
         self
@@ -243,6 +348,15 @@ impl<'a, T, E> Step<'a, T, E> {
 
     /// Records that the body is about to run before it does. After a crash the probe is asked what
     /// became of it: `Some` is the result, `None` means that it did not happen and is to be done.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn load() -> Result<u32> { Ok(1) }
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let user = ctx.step("load", load).intent(async |_| Ok(None)).await?;
+    /// # let _: u32 = user;
+    /// # Ok(()) }
+    /// ```
     pub fn intent<F, Fut>(mut self, mut probe: F) -> Self
     where
         F: FnMut(Attempt) -> Fut + Send + 'a,
@@ -252,12 +366,12 @@ impl<'a, T, E> Step<'a, T, E> {
         self
     }
 
-    fn refuse(&mut self, code: &'static str, message: &str) {
+    fn refuse(&mut self, code: ErrorCode, message: &str) {
         self.operation.refuse(&invalid(code, message));
     }
 }
 
-impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
+impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
     fn start(&mut self, number: u32, probe: bool) {
         self.attempt = number;
         self.tx = StepTx::new(&self.operation.ctx.shared.limits);
@@ -369,12 +483,24 @@ impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
                     return self.cut_off(Failure::new("Timeout", message, true));
                 }
                 Left::After(rest) => {
-                    shared.core.lock().long_running.push(self.operation.key().clone());
+                    shared
+                        .core
+                        .lock()
+                        .queues
+                        .bodies
+                        .long_running
+                        .push(self.operation.key().clone());
                     let future = shared.env.sleep(rest);
                     self.timer = Some(Timer { future, left: Left::Nothing });
                 }
                 Left::Forever => {
-                    shared.core.lock().long_running.push(self.operation.key().clone());
+                    shared
+                        .core
+                        .lock()
+                        .queues
+                        .bodies
+                        .long_running
+                        .push(self.operation.key().clone());
                     self.timer = None;
                 }
             }
@@ -386,8 +512,8 @@ impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
             Body::of(value).and_then(|body| self.operation.ctx.check_body("the result", body));
         written.map_err(|error| {
             let name = match error.code() {
-                "INVALID_SIZE" => "ResultTooLarge",
-                "INVALID_DEPTH" => "ResultTooDeep",
+                ErrorCode::InvalidSize => "ResultTooLarge",
+                ErrorCode::InvalidDepth => "ResultTooDeep",
                 _ => "ResultUnwritable",
             };
             Failure::new(name, error.to_string(), false)
@@ -430,7 +556,7 @@ impl<T: Serialize + DeserializeOwned, E> Step<'_, T, E> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned, E> Future for Step<'_, T, E> {
+impl<T: Serialize + DeserializeOwned, E> Future for StepCall<'_, T, E> {
     type Output = Result<T, StepError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -438,7 +564,7 @@ impl<T: Serialize + DeserializeOwned, E> Future for Step<'_, T, E> {
         if this.operation.is_new()
             && let Err(error) = this.policy.validate()
         {
-            this.refuse("INVALID_RETRY_POLICY", &error.to_string());
+            this.refuse(ErrorCode::InvalidRetryPolicy, &error.to_string());
         }
         let (policy, timeout, intent) = (&this.policy, this.timeout, this.probe.is_some());
         let plan = || Plan::Do { policy: policy.clone(), timeout, intent };

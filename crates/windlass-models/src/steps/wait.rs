@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use serde::de::DeserializeOwned;
-use windlass_kernel::{Error, IntoDuration};
+use windlass_kernel::{Error, ErrorCode, IntoDuration};
 
 use super::core::{Found, Kind, Plan};
 use super::ctx::{Ctx, invalid};
@@ -73,10 +73,18 @@ impl<T> EventWait<T> {
 
     /// How long it waits, from one second to 365 days. Default a day. Then it ends with an error
     /// of the code `EVENT_TIMEOUT`, which the workflow can catch.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let by: String = ctx.event("approval", "approved").timeout("3 days").await?;
+    /// # drop(by);
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
         let checked = timeout
             .into_duration()
-            .map_err(|error| invalid("INVALID_DURATION", error.to_string()))
+            .map_err(|error| invalid(ErrorCode::InvalidDuration, error.to_string()))
             .and_then(|t| self.wait.operation.ctx.check_timeout(t).map(|()| t));
         match (checked, &mut self.wait.plan) {
             (Ok(asked), Some(Plan::Event { timeout, .. })) => *timeout = asked,
@@ -123,7 +131,7 @@ impl<O> Child<O> {
                     "a child has at most {max} labels, with keys of 1 to {keys} and values of up \
                      to {values} characters without NUL"
                 );
-                self.wait.operation.refuse(&invalid("INVALID_LABEL", message));
+                self.wait.operation.refuse(&invalid(ErrorCode::InvalidLabel, message));
             }
         }
         self

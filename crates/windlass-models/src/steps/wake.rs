@@ -1,7 +1,7 @@
-//! Wakers that tell where a wake-up came from: an operation of the run, its own poll, or elsewhere.
+//! Wakers that know the source of a wake-up: an operation of the run, the run's own poll, or foreign.
 //!
-//! Whatever wakes a workflow from outside (a socket, a timer, a spawned task) is not durable, and
-//! would be lost when the run is put away. It is noticed, so that the author can be told.
+//! A foreign source (a socket, a timer, a spawned task) is not durable: the run loses it when it
+//! leaves memory. The run fails on a foreign wake-up, with an error that names the remedy.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use futures::task::AtomicWaker;
 thread_local! {
     // The run whose root is being polled on this thread, by the address of its waker; 0 for none.
     static POLLING: Cell<usize> = const { Cell::new(0) };
-    // Whether a wake-up on this thread comes from an operation.
+    // Whether an operation causes the wake-ups on this thread.
     static IN_OPERATION: Cell<bool> = const { Cell::new(false) };
     // The step whose body is being polled on this thread, and its attempt.
     static STEP: RefCell<Option<(Arc<str>, u32)>> = const { RefCell::new(None) };
@@ -32,7 +32,7 @@ impl RootWaker {
         Arc::as_ptr(self) as usize
     }
 
-    /// Whether there was a wake-up since the last time.
+    /// Whether there was a wake-up since the last call.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.swap(false, Ordering::AcqRel)
     }
@@ -41,7 +41,7 @@ impl RootWaker {
         self.woken.load(Ordering::Acquire)
     }
 
-    /// Whether something outside the run woke it.
+    /// Whether a foreign source woke the run since the last call.
     pub(crate) fn take_foreign(&self) -> bool {
         self.foreign.swap(false, Ordering::AcqRel)
     }
@@ -62,7 +62,7 @@ impl Wake for RootWaker {
     }
 }
 
-/// Marks the wake-ups of one operation: of the body of a step, or of its timer.
+/// Marks wake-ups by the body of a step, or by its timer, as wake-ups of an operation.
 pub(crate) struct OperationWaker(Waker);
 
 impl OperationWaker {
@@ -81,7 +81,7 @@ impl Wake for OperationWaker {
     }
 }
 
-/// Wakes an operation on behalf of the engine.
+/// Wakes an operation; the wake-up is not foreign.
 pub(crate) fn wake_operation(waker: &Waker) {
     let before = IN_OPERATION.replace(true);
     waker.wake_by_ref();
@@ -118,7 +118,7 @@ pub(crate) fn in_step<T>(key: &Arc<str>, attempt: u32, poll: impl FnOnce() -> T)
     poll()
 }
 
-/// The step whose body asks.
+/// The step whose body is being polled on this thread, and its attempt.
 pub(crate) fn current_step() -> Option<(Arc<str>, u32)> {
     STEP.with_borrow(Clone::clone)
 }

@@ -1,4 +1,4 @@
-//! The rows that `commit_batch` answers, as the answers of its commits.
+//! Decodes the rows that `commit_batch` returns.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use windlass_kernel::{
 
 use crate::rows::Cells;
 
-/// What became of a batch.
+/// The results of a batch.
 #[derive(Debug)]
 pub(crate) struct Answers {
     /// One for each commit, in order.
     pub(crate) results: Vec<Result<Committed, CommitError>>,
-    /// What became ready or was scheduled.
+    /// Wake-ups for rows that became ready or were scheduled.
     pub(crate) wakeups: Vec<Wakeup>,
 }
 
-struct Line<'a> {
+struct ResultRow<'a> {
     code: i16,
     idx: usize,
     op: usize,
@@ -36,7 +36,7 @@ struct Line<'a> {
     due: Option<i64>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> ResultRow<'a> {
     fn read(row: &'a Row) -> Result<Self, Error> {
         let mut cells = Cells::of(row);
         let c = &mut cells;
@@ -69,13 +69,14 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Reads the answer to a batch of these commits.
+/// Decodes the result of a batch of these commits.
 pub(crate) fn read_answers(commits: &[&Commit], rows: &[Row]) -> Result<Answers, Error> {
-    let lines = rows.iter().map(Line::read).collect::<Result<Vec<_>, _>>()?;
+    let lines = rows.iter().map(ResultRow::read).collect::<Result<Vec<_>, _>>()?;
     let now = lines.iter().find(|line| line.code == 0).and_then(|line| line.n);
     let now = Timestamp::from_micros(now.unwrap_or(0));
-    let held = |commit: &&Commit| Ok(held(commit, now));
-    let mut answers = Answers { results: commits.iter().map(held).collect(), wakeups: Vec::new() };
+    let success = |commit: &&Commit| Ok(success(commit, now));
+    let mut answers =
+        Answers { results: commits.iter().map(success).collect(), wakeups: Vec::new() };
     for line in &lines {
         let Some(at) = line.idx.checked_sub(1).filter(|at| *at < commits.len()) else {
             if line.code == 4 {
@@ -83,7 +84,7 @@ pub(crate) fn read_answers(commits: &[&Commit], rows: &[Row]) -> Result<Answers,
             }
             continue;
         };
-        answers.take(at, commits[at], line)?;
+        answers.apply(at, commits[at], line)?;
     }
     for (commit, result) in commits.iter().zip(&mut answers.results) {
         if let Ok(committed) = result
@@ -99,12 +100,12 @@ pub(crate) fn read_answers(commits: &[&Commit], rows: &[Row]) -> Result<Answers,
 }
 
 impl Answers {
-    fn take(&mut self, at: usize, commit: &Commit, line: &Line<'_>) -> Result<(), Error> {
+    fn apply(&mut self, at: usize, commit: &Commit, line: &ResultRow<'_>) -> Result<(), Error> {
         let result = &mut self.results[at];
         match (line.code, &mut *result) {
             (1, Ok(committed)) => {
                 committed.accepted = line.n.unwrap_or(0) as u64;
-                // The row tells the claim under which a free turn was taken.
+                // The row has the claim number under which a free turn was claimed.
                 if let Some(hold) = &mut committed.hold {
                     hold.claim_no = line.m.unwrap_or(0) as u64;
                 }
@@ -117,7 +118,7 @@ impl Answers {
                     2 => Delivery::Accepted { seq },
                     _ => Delivery::Duplicate { seq },
                 };
-                committed.messages[message_place(commit, line.op)] = delivery;
+                committed.messages[message_index(commit, line.op)] = delivery;
             }
             (5, Ok(_)) => match (line.flag, line.due) {
                 (Some(true), _) => self.wakeups.extend(line.route().map(Wakeup::Task)),
@@ -130,8 +131,8 @@ impl Answers {
     }
 }
 
-// The answer of a commit about which nothing was said: it holds.
-fn held(commit: &Commit, now: Timestamp) -> Committed {
+// The answer to a commit without a result row: no row means success.
+fn success(commit: &Commit, now: Timestamp) -> Committed {
     let kept = commit.run_change().is_some_and(|change| {
         change.turn == windlass_kernel::TurnChange::Keep
             && !change.status.is_some_and(RunStatus::is_ended)
@@ -161,12 +162,12 @@ fn created_turn(commit: &Commit, run_key: RunKey) -> Option<&Turn> {
     })
 }
 
-fn message_place(commit: &Commit, op: usize) -> usize {
+fn message_index(commit: &Commit, op: usize) -> usize {
     commit.ops[..op].iter().filter(|op| matches!(op, Op::PutMessage(_))).count()
 }
 
-// Messages that a commit names twice were sent once: the second is a duplicate of the first. A run
-// that the commit creates has accepted what the commit sends it.
+// A message that a commit sends twice was inserted once: the second is a duplicate of the first. A
+// run that the commit creates has accepted the messages that the commit sends to it.
 fn finish(commit: &Commit, committed: &mut Committed) {
     if committed.messages.is_empty() {
         return;
@@ -194,7 +195,7 @@ fn finish(commit: &Commit, committed: &mut Committed) {
     }
 }
 
-// What the commit adds that is not held: ready by now, or due later.
+// Adds wake-ups for new runs and tasks that nobody holds.
 fn new_wakeups(commit: &Commit, now: Timestamp, wakeups: &mut Vec<Wakeup>) {
     for op in commit.ops.iter() {
         match op {
@@ -223,10 +224,11 @@ fn new_wakeups(commit: &Commit, now: Timestamp, wakeups: &mut Vec<Wakeup>) {
 
 fn failed(
     commit: &Commit,
-    line: &Line<'_>,
+    line: &ResultRow<'_>,
     so_far: &Result<Committed, CommitError>,
 ) -> Result<Result<Committed, CommitError>, Error> {
-    let unknown = || Error::corrupt(format!("commit_batch answers code {}", line.code));
+    let unknown =
+        || Error::corrupt(format!("commit_batch returned the unknown code {}", line.code));
     let run_key = || commit.run_key().ok_or_else(unknown);
     let task_id = || commit.task.map(|guard| guard.task_id).ok_or_else(unknown);
     let error = match line.code {
@@ -266,8 +268,9 @@ fn failed(
     Ok(Err(error))
 }
 
-fn refusal(commit: &Commit, line: &Line<'_>) -> Result<Refusal, Error> {
-    let unknown = || Error::corrupt(format!("commit_batch refuses op {}", line.op));
+fn refusal(commit: &Commit, line: &ResultRow<'_>) -> Result<Refusal, Error> {
+    let unknown =
+        || Error::corrupt(format!("commit_batch refused op {}, which cannot fail", line.op));
     Ok(match (line.code, commit.ops.get(line.op)) {
         (20, Some(Op::PutMessage(message))) => Refusal::RunMissing { run_key: message.run_key },
         (21, Some(Op::PutMessage(message))) => {
@@ -285,11 +288,12 @@ fn refusal(commit: &Commit, line: &Line<'_>) -> Result<Refusal, Error> {
     })
 }
 
-// A create that was written before, or that finds a run it may return, is answered at once, so that
-// an idempotent start costs one round trip. What it sends would have to be looked up.
+// Answers a create that was written before, or that found a run which it may return, without
+// another query, so that an idempotent start takes one round trip. A create that sends messages
+// needs a query for them.
 fn repeated_create(
     commit: &Commit,
-    line: &Line<'_>,
+    line: &ResultRow<'_>,
     existing: RunKey,
     same_input: bool,
     now: Timestamp,
@@ -321,7 +325,7 @@ fn repeated_create(
     })
 }
 
-/// An error of the store as the answer to a commit.
+/// Wraps a store error as the answer to a commit.
 pub(crate) fn unavailable(error: Error) -> CommitError {
     CommitError::Unavailable(Arc::new(error))
 }

@@ -1,17 +1,17 @@
-//! Arrays of composite rows in PostgreSQL's binary form, written straight from the ops.
+//! Arrays of composite rows in PostgreSQL's binary format, encoded directly from the ops.
 //!
-//! A batch has many columns and few groups; one array of records a group is one parameter and one
-//! function scan, where parallel arrays would be one of each for every column.
+//! A batch has many columns in few groups. One array of records for a group is one parameter and
+//! one function scan; parallel arrays would need one of each for every column.
 
 use bytes::{BufMut, BytesMut};
 use postgres_types::{IsNull, Kind, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 use windlass_kernel::{Body, CausalRef, Timestamp};
 
-/// Memory that a group keeps for the next batch: a full batch of small bodies.
+/// The most memory that a group keeps for the next batch: enough for a full batch of small bodies.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Rows of one group, as they go over the wire.
+/// The encoded rows of one group.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
@@ -19,22 +19,22 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Forgets the rows and keeps their memory, unless it is unusually much.
+    /// Removes the rows. Keeps their memory up to a limit.
     pub(crate) fn clear(&mut self) {
         self.count = 0;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES_MAX);
     }
 
-    /// Adds a row of so many fields.
+    /// Adds a row with this number of fields.
     pub(crate) fn row(&mut self, fields: i32, write: impl FnOnce(&mut Record<'_>)) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&fields.to_be_bytes());
         let mut record = Record { bytes: &mut self.bytes, fields: 0 };
         write(&mut record);
-        // A row that does not fit its type is refused by the server as a whole batch.
-        debug_assert_eq!(record.fields, fields, "fields of a record");
+        // The server refuses the whole batch if a row does not match its type.
+        debug_assert_eq!(record.fields, fields, "wrong number of fields in a record");
         let length = (self.bytes.len() - start - 4) as i32;
         self.bytes[start..start + 4].copy_from_slice(&length.to_be_bytes());
         self.count += 1;
@@ -70,7 +70,7 @@ impl ToSql for Records {
     to_sql_checked!();
 }
 
-/// One row while it is written, field by field, in the order of its type.
+/// One row while it is encoded, field by field, in the order of its type.
 pub(crate) struct Record<'a> {
     bytes: &'a mut Vec<u8>,
     fields: i32,
@@ -106,7 +106,7 @@ impl Record<'_> {
         self.field(&Type::INT8, bytes.as_ref().map(|bytes| &bytes[..]))
     }
 
-    // Counters never reach the sign bit; one that did would be refused as below zero when read.
+    // Counters never reach the sign bit; a negative value is reported as damage when it is read.
     pub(crate) fn count(&mut self, value: u64) -> &mut Self {
         self.int8(value as i64)
     }
@@ -132,7 +132,7 @@ impl Record<'_> {
         self.field(&Type::BYTEA, value.into())
     }
 
-    /// The bytes of a body and its encoding: two fields.
+    /// Encodes the bytes of a body and its encoding as two fields.
     pub(crate) fn body<'t>(&mut self, body: impl Into<Option<&'t Body>>) -> &mut Self {
         let body = body.into();
         self.bytes(body.map(|body| &body.bytes[..])).text(body.map(|body| body.encoding.as_str()))
@@ -144,7 +144,7 @@ impl Record<'_> {
     }
 }
 
-// A field begins with its type and its length.
+// The header of a field: its type and its length.
 fn head(ty: &Type, length: usize) -> [u8; 8] {
     let mut head = [0; 8];
     head[..4].copy_from_slice(&ty.oid().to_be_bytes());

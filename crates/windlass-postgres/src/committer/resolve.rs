@@ -1,4 +1,5 @@
-//! The same commit again: a guard failed, and the commit's key tells whether it was its own doing.
+//! Detects a commit that was sent again: after a failed guard, the commit's key tells whether it
+//! was written before.
 
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -7,13 +8,13 @@ use windlass_kernel::{
     Op, RunGuard, RunKey, Sha256Digest, WorkerKey,
 };
 
-use crate::error::{constraint, is_unique, said, unknown};
+use crate::error::{constraint, error_text, is_unique, unknown};
 use crate::rows::Cells;
 use crate::store::Shared;
 
 use super::Outcome;
 
-/// Looks for a commit's key, a run's turn and the messages that the commit sends.
+/// Looks up a commit's key, a run's turn and the messages that the commit sends.
 pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
     WHEN 1 THEN EXISTS (SELECT FROM @schema@.runs WHERE run_key = $2) \
     WHEN 2 THEN EXISTS (SELECT FROM @schema@.events \
@@ -28,45 +29,45 @@ pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
         ORDER BY x.place) \
     FROM (VALUES (1)) one LEFT JOIN @schema@.runs r ON r.run_key = $6";
 
-/// Answers `Committed` if the commit was written before, else the error that made the store ask: a
-/// conflict, or a broken key of a commit without guards.
+/// Returns `Committed` if the commit was written before. Otherwise returns `error`: a conflict, or
+/// the violation of a unique key by a commit without guards.
 pub(crate) async fn resolve(shared: &Shared, commit: &Commit, error: CommitError) -> Outcome {
     let conflict = match &error {
         CommitError::Conflict(conflict) => Some(*conflict),
         _ => None,
     };
-    match look(shared, commit, conflict).await {
+    match find_written(shared, commit, conflict).await {
         Ok(Some(committed)) => Ok(committed),
         Ok(None) => Err(error),
-        // The error stands, but giving it as the answer could deny what was written.
+        // The commit may have been written before, so the original error could be wrong.
         Err(error) => Err(unknown(&error.to_string())),
     }
 }
 
-/// The answer to a commit that breaks a rule of the database. Without a guard a broken key is the
-/// only echo of a commit that was written before; and if it was sent before, a key that somebody
-/// has removed since proves nothing.
-pub(crate) async fn broken(
+/// Answers a commit that violates a constraint. For a commit without a guard, a duplicate key is
+/// the only sign that it was written before. If it was sent before, a missing key proves nothing,
+/// because another commit may have removed it since.
+pub(crate) async fn answer_constraint(
     shared: &Shared,
     commit: &Commit,
     error: &tokio_postgres::Error,
     sent_before: bool,
 ) -> Outcome {
-    let refused = constraint(&said(error));
+    let refused = constraint(&error_text(error));
     match commit.is_unguarded() && is_unique(error) {
-        true if sent_before => resolve(shared, commit, unknown(&said(error))).await,
+        true if sent_before => resolve(shared, commit, unknown(&error_text(error))).await,
         true => resolve(shared, commit, refused).await,
         false => Err(refused),
     }
 }
 
-async fn look(
+async fn find_written(
     shared: &Shared,
     commit: &Commit,
     conflict: Option<Conflict>,
 ) -> Result<Option<Committed>, Error> {
     let own = commit.run_key();
-    let row = ask(shared, commit, own).await?;
+    let row = query_key(shared, commit, own).await?;
     if row.try_get(0).unwrap_or(false) {
         return committed(commit, own, &row, true).map(Some);
     }
@@ -75,18 +76,18 @@ async fn look(
             Some(RunGuard::Absent { run_key, on_existing: OnExisting::Return }),
             Some(Conflict::RunExists { run_key: existing, same_input: true }),
         ) if existing != *run_key && is_the_guarded(shared, commit, *run_key, existing).await? => {
-            let row = ask(shared, commit, Some(existing)).await?;
+            let row = query_key(shared, commit, Some(existing)).await?;
             committed(commit, Some(existing), &row, false).map(Some)
         }
         _ => Ok(None),
     }
 }
 
-/// Tells whether a run has a name.
+/// Whether a run has a name.
 pub(crate) const SAME_NAME: &str = "SELECT EXISTS (SELECT FROM @schema@.runs \
     WHERE run_key = $1 AND namespace = $2 AND workflow = $3 AND id = $4 AND generation = $5)";
 
-// The run that exists may be a child's; only the guarded one is returned.
+// The existing run may have the name of a child; only the guarded run is returned.
 async fn is_the_guarded(
     shared: &Shared,
     commit: &Commit,
@@ -105,15 +106,15 @@ async fn is_the_guarded(
     Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
 }
 
-async fn ask(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Row, Error> {
+async fn query_key(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Row, Error> {
     let mut kind = 0_i16;
     let (mut key, mut ordinal, mut event) = (None::<Uuid>, None::<i64>, None::<Uuid>);
     let mut message = None::<&str>;
     match &commit.key {
         CommitKey::Run(run_key) => (kind, key) = (1, Some(run_key.0)),
-        CommitKey::Event { run_key, ordinal: place, event_id } => {
+        CommitKey::Event { run_key, ordinal: number, event_id } => {
             (kind, key) = (2, Some(run_key.0));
-            (ordinal, event) = (Some(*place as i64), Some(event_id.0));
+            (ordinal, event) = (Some(*number as i64), Some(event_id.0));
         }
         CommitKey::Message { run_key, message_id } => {
             (kind, key, message) = (3, Some(run_key.0), Some(message_id.as_str()));
@@ -127,7 +128,7 @@ async fn ask(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Ro
     let rows = shared
         .query(RESOLVE, &[&kind, &key, &ordinal, &event, &message, &run, &runs, &ids])
         .await?;
-    rows.into_iter().next().ok_or_else(|| Error::corrupt("a look-up answered no row"))
+    rows.into_iter().next().ok_or_else(|| Error::corrupt("the look-up of a commit returned no row"))
 }
 
 fn committed(
@@ -161,7 +162,7 @@ fn committed(
         accepted: accepted.unwrap_or(0) as u64,
         hold: head
             .zip(hold)
-            .filter(|(head, hold)| found && commit.still_has(*head, *hold))
+            .filter(|(head, hold)| found && commit.still_holds(*head, *hold))
             .map(|(_, hold)| hold),
         messages: seqs.into_iter().map(delivery).collect(),
         now,

@@ -1,21 +1,21 @@
-//! Connection strings: URLs and `key=value` lists, with the TLS words of libpq.
+//! Connection strings: URLs and `key=value` lists, with libpq's TLS parameters.
 
 use windlass_kernel::Error;
 
 use super::invalid;
 
-/// How far TLS goes, in the words of libpq's `sslmode`.
+/// The TLS mode, as libpq's `sslmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// Never.
+    /// Never use TLS.
     Disable,
-    /// If the server has it; the certificate is not checked.
+    /// Use TLS if the server supports it; do not check the certificate.
     Prefer,
-    /// Always; the certificate is not checked.
+    /// Require TLS; do not check the certificate.
     Require,
-    /// Always, with a certificate that a trusted authority signed.
+    /// Require TLS and a certificate that a trusted authority signed.
     VerifyCa,
-    /// Always, with a certificate that a trusted authority signed for this host.
+    /// Require TLS and a certificate that a trusted authority signed for this host.
     VerifyFull,
 }
 
@@ -28,12 +28,12 @@ impl TlsMode {
             "verify-ca" => Ok(Self::VerifyCa),
             "verify-full" => Ok(Self::VerifyFull),
             other => Err(invalid(format!(
-                "sslmode {other:?} is not known; use disable, prefer, require, verify-ca or verify-full"
+                "sslmode {other:?} is not supported; use disable, prefer, require, verify-ca or verify-full"
             ))),
         }
     }
 
-    // The driver knows only whether to ask for TLS; what is checked is ours.
+    // The driver only needs to know whether to use TLS; `tls.rs` checks the certificate.
     fn for_driver(self) -> tokio_postgres::config::SslMode {
         use tokio_postgres::config::SslMode;
         match self {
@@ -44,7 +44,7 @@ impl TlsMode {
     }
 }
 
-/// A connection string, taken apart.
+/// A parsed connection string.
 #[derive(Debug)]
 pub(crate) struct Dsn {
     pub(crate) config: tokio_postgres::Config,
@@ -53,13 +53,14 @@ pub(crate) struct Dsn {
 }
 
 impl Dsn {
-    /// Reads a URL (`postgres://…`) or a list (`host=… user=…`).
+    /// Parses a URL (`postgres://…`) or a list (`host=… user=…`).
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let url = text.starts_with("postgres://") || text.starts_with("postgresql://");
         let (rest, tls) = if url { split_url(text)? } else { split_list(text)? };
         let mut config: tokio_postgres::Config = rest.parse().map_err(|error| {
-            // The text may hold a password: the driver's message does not quote it, nor do we.
-            invalid("the connection string does not read").with_source(error)
+            // The text may contain a password, so the message must not quote it. The driver's
+            // message does not either.
+            invalid("cannot parse the connection string").with_source(error)
         })?;
         let mut mode = TlsMode::Prefer;
         let mut root_cert = None;
@@ -77,7 +78,7 @@ impl Dsn {
 
 type Pairs = Vec<(String, String)>;
 
-fn is_ours(key: &str) -> bool {
+fn is_tls(key: &str) -> bool {
     key.starts_with("ssl")
 }
 
@@ -86,17 +87,17 @@ fn split_url(text: &str) -> Result<(String, Pairs), Error> {
         return Ok((text.to_owned(), Vec::new()));
     };
     let mut kept = Vec::new();
-    let mut ours = Vec::new();
+    let mut tls = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if is_ours(key) {
-            ours.push((key.to_owned(), percent_decoded(value)?));
+        if is_tls(key) {
+            tls.push((key.to_owned(), percent_decoded(value)?));
         } else {
             kept.push(pair);
         }
     }
     let rest = if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) };
-    Ok((rest, ours))
+    Ok((rest, tls))
 }
 
 fn percent_decoded(text: &str) -> Result<String, Error> {
@@ -119,24 +120,24 @@ fn percent_decoded(text: &str) -> Result<String, Error> {
 
 fn split_list(text: &str) -> Result<(String, Pairs), Error> {
     let mut kept = Vec::new();
-    let mut ours = Vec::new();
+    let mut tls = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (key, after) = rest
             .split_once('=')
-            .ok_or_else(|| invalid("the connection string is no list of key=value"))?;
+            .ok_or_else(|| invalid("the connection string is not a list of key=value"))?;
         let (value, raw, tail) = take_value(after.trim_start())?;
-        if is_ours(key.trim()) {
-            ours.push((key.trim().to_owned(), value));
+        if is_tls(key.trim()) {
+            tls.push((key.trim().to_owned(), value));
         } else {
             kept.push(format!("{}={raw}", key.trim()));
         }
         rest = tail.trim_start();
     }
-    Ok((kept.join(" "), ours))
+    Ok((kept.join(" "), tls))
 }
 
-// A value as it is meant and as it was written, and what follows it.
+// Returns the unescaped value, its original text, and the rest.
 fn take_value(text: &str) -> Result<(String, &str, &str), Error> {
     let quoted = text.starts_with('\'');
     let mut value = String::new();
@@ -150,7 +151,7 @@ fn take_value(text: &str) -> Result<(String, &str, &str), Error> {
         }
     }
     if quoted {
-        return Err(invalid("a quoted value of the connection string does not end"));
+        return Err(invalid("a quoted value of the connection string has no closing quote"));
     }
     Ok((value, text, ""))
 }
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_words_are_read_in_both_forms() {
+    fn tls_parameters_are_parsed_in_both_forms() {
         check("postgres://u@h/d", "Prefer None user=Some(\"u\") db=Some(\"d\")");
         check("postgres://u@h/d?sslmode=disable", "Disable");
         check("postgres://u@h/d?sslmode=verify-full&connect_timeout=3", "VerifyFull None");
@@ -183,10 +184,10 @@ mod tests {
         check("host=h user=u dbname=d sslmode=require", "Require None user=Some(\"u\")");
         check("host=h user='a b' sslrootcert='/my ca.pem' dbname=d", "/my ca.pem");
         check("host=h password='it\\'s' user=u", "user=Some(\"u\")");
-        check("postgres://u@h/d?sslmode=maybe", "sslmode \"maybe\" is not known");
+        check("postgres://u@h/d?sslmode=maybe", "sslmode \"maybe\" is not supported");
         check("postgres://u@h/d?sslcert=x", "sslcert is not supported");
         check("postgres://u@h/d?sslrootcert=%2", "is not percent-encoded");
-        check("host=h user='a", "does not end");
-        check("nonsense", "no list of key=value");
+        check("host=h user='a", "has no closing quote");
+        check("nonsense", "not a list of key=value");
     }
 }

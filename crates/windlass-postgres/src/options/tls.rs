@@ -1,4 +1,4 @@
-//! TLS as libpq's words mean it, by rustls.
+//! TLS with rustls, following libpq's `sslmode`.
 
 use std::sync::Arc;
 
@@ -15,20 +15,21 @@ use windlass_kernel::Error;
 use super::dsn::{Dsn, TlsMode};
 use super::invalid;
 
-/// The configuration for a connection string. Nothing is read from disk if nothing is verified.
+/// The TLS configuration of a connection string. It reads files only if the certificate is
+/// verified.
 pub(crate) fn client_config(dsn: &Dsn) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let broken = |error: rustls::Error| invalid("TLS cannot be set up").with_source(error);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let failed = |error: rustls::Error| invalid("cannot set up TLS").with_source(error);
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(broken)?;
+        .map_err(failed)?;
     let verifier: Arc<dyn ServerCertVerifier> = match dsn.mode {
         TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => Arc::new(Unverified(provider)),
         TlsMode::VerifyCa | TlsMode::VerifyFull => {
             let roots = Arc::new(roots(dsn.root_cert.as_deref())?);
             let full = WebPkiServerVerifier::builder_with_provider(roots, provider)
                 .build()
-                .map_err(|error| invalid("no usable root certificate").with_source(error))?;
+                .map_err(|error| invalid("found no usable root certificate").with_source(error))?;
             if dsn.mode == TlsMode::VerifyFull { full } else { Arc::new(AnyName(full)) }
         }
     };
@@ -40,28 +41,29 @@ fn roots(path: Option<&str>) -> Result<RootCertStore, Error> {
     match path {
         Some(path) if path != "system" => {
             let unreadable =
-                |error| invalid(format!("sslrootcert {path:?} does not read")).with_source(error);
+                |error| invalid(format!("cannot read sslrootcert {path:?}")).with_source(error);
             for cert in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
                 let cert = cert.map_err(unreadable)?;
                 roots.add(cert).map_err(|error| {
-                    invalid(format!("sslrootcert {path:?} holds no root")).with_source(error)
+                    invalid(format!("sslrootcert {path:?} has an invalid root certificate"))
+                        .with_source(error)
                 })?;
             }
         }
         _ => {
             for cert in rustls_native_certs::load_native_certs().certs {
-                // One odd certificate of the system must not make the others useless.
+                // Ignore invalid certificates of the system; the others are still usable.
                 let _ = roots.add(cert);
             }
         }
     }
     if roots.is_empty() {
-        return Err(invalid("there is no root certificate to verify the server with"));
+        return Err(invalid("found no root certificate to verify the server with"));
     }
     Ok(roots)
 }
 
-// `prefer` and `require` promise secrecy from onlookers, not the server's identity.
+// `prefer` and `require` encrypt, but do not verify the server's identity.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -100,7 +102,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-// `verify-ca`: the chain must be good, the name may be another.
+// `verify-ca`: verifies the certificate chain but not the host name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 

@@ -1,10 +1,10 @@
-//! Parameters of user SQL in the types that a statement asks for.
+//! Converts parameters of user SQL to the types that a statement expects.
 
 use bytes::BytesMut;
 use postgres_types::{IsNull, Kind, ToSql, Type, to_sql_checked};
 use windlass_kernel::SqlValue;
 
-/// A parameter, ready to be sent. Where PostgreSQL has to parse it, it goes as text.
+/// A converted parameter. Types that PostgreSQL must parse are sent as text.
 #[derive(Debug)]
 pub(crate) enum Converted<'a> {
     Null,
@@ -19,7 +19,7 @@ pub(crate) enum Converted<'a> {
 }
 
 impl<'a> Converted<'a> {
-    /// The value as the type, or why it cannot be.
+    /// Converts a value to a type, or returns why that is not possible.
     pub(crate) fn of(value: &'a SqlValue, ty: &Type) -> Result<Self, String> {
         let wrong = |what: &str| Err(format!("{what} cannot be a parameter of type {ty}"));
         let narrow = |value: i64| format!("{value} is out of range for type {ty}");
@@ -28,7 +28,7 @@ impl<'a> Converted<'a> {
             SqlValue::Bool(value) => match *ty {
                 Type::BOOL => Ok(Self::Bool(*value)),
                 _ if is_text(ty) => Ok(Self::Text(value.to_string())),
-                _ => wrong("a truth value"),
+                _ => wrong("a boolean"),
             },
             SqlValue::Int(value) => match *ty {
                 Type::INT8 => Ok(Self::Int8(*value)),
@@ -46,7 +46,7 @@ impl<'a> Converted<'a> {
                 _ if is_text(ty) => Ok(Self::Text(value.to_string())),
                 _ => wrong("a floating-point number"),
             },
-            // The server parses text into whatever it asked for, and says what it dislikes.
+            // The server parses text into the type that it needs, and reports errors.
             SqlValue::Text(value) => match *ty {
                 Type::BYTEA => Ok(Self::Bytes(value.as_bytes())),
                 _ => Ok(Self::Text(value.clone())),
@@ -86,7 +86,7 @@ impl ToSql for Converted<'_> {
         }
     }
 
-    // Every pair was checked when the value was converted.
+    // `of` has checked the type already.
     fn accepts(_: &Type) -> bool {
         true
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn values_become_what_the_statement_asks_for() {
+    fn values_are_converted_to_the_expected_type() {
         check(SqlValue::Int(7), Type::INT2, "Int2(7)");
         check(SqlValue::Int(70_000), Type::INT2, "70000 is out of range for type int2");
         check(SqlValue::Int(7), Type::NUMERIC, "Text(\"7\")");
@@ -124,7 +124,7 @@ mod tests {
         check(SqlValue::Float(0.5), Type::FLOAT4, "Float4(0.5)");
         check(SqlValue::Float(0.5), Type::INT4, "a floating-point number cannot be");
         check(SqlValue::Bool(true), Type::BOOL, "Bool(true)");
-        check(SqlValue::Bool(true), Type::INT4, "a truth value cannot be");
+        check(SqlValue::Bool(true), Type::INT4, "a boolean cannot be");
         check(SqlValue::Text("{}".into()), Type::JSONB, "Text(\"{}\")");
         check(SqlValue::Text("2026-01-01".into()), Type::TIMESTAMPTZ, "Text");
         check(SqlValue::Bytes(vec![0, 1].into()), Type::BYTEA, "Bytes([0, 1])");

@@ -1,4 +1,4 @@
-//! Batches: what one row does wrong is its own commit's fault, and batchers do not deadlock.
+//! Batches: a bad row fails only its own commit, and concurrent committers do not deadlock.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn a_poisoned_row_fails_only_its_own_commit() {
             Err(CommitError::Invalid(error)) if n == 17 => {
                 assert_eq!(error.code(), "STORE_CONSTRAINT");
                 assert!(error.message().contains("poison"), "{error}");
-                assert_eq!(events, 1, "nothing of it was written");
+                assert_eq!(events, 1, "nothing of the commit was written");
             }
             other => panic!("commit {n}: {other:?}"),
         }
@@ -45,13 +45,13 @@ async fn a_poisoned_row_fails_only_its_own_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_partition_is_the_commits_own_failure() {
+async fn a_missing_partition_fails_only_its_commit() {
     let test = TestStore::open().await;
     let schema = test.schema.name.clone();
     let world = World::new(Box::new(test)).await;
     let (run, hold) = world.create_held("a").await;
     let client = connect().await;
-    // Somebody detaches what takes all that no other partition takes.
+    // An operator detaches the default partition.
     let sql = format!("ALTER TABLE {schema}.events DETACH PARTITION {schema}.events_default");
     client.batch_execute(&sql).await.unwrap();
     let findings = world.store.check().await.unwrap();
@@ -68,8 +68,9 @@ async fn a_missing_partition_is_the_commits_own_failure() {
     assert!(results[1].is_ok(), "{:?}", results[1]);
 }
 
-// Two processes, each with two committers, send messages to the same runs in opposite orders, and
-// commits that touch several runs at once. In a database of its own, whose statistics tell.
+// Two processes, each with two committers, send messages to the same runs in opposite orders, in
+// commits that touch several runs at once. The test has its own database, whose statistics count
+// deadlocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn overlapping_batchers_do_not_deadlock() {
     let schema = Schema::new();
@@ -103,7 +104,7 @@ async fn overlapping_batchers_do_not_deadlock() {
                     Op::PutMessage(Box::new(message))
                 };
                 let commit = Commit::new(None, None, runs.iter().map(message).collect());
-                store.commit(vec![commit]).await.remove(0).expect("all are accepted");
+                store.commit(vec![commit]).await.remove(0).expect("the commit failed");
             }
         }));
     }
@@ -130,7 +131,7 @@ async fn a_chain_is_sent_without_waiting() {
     let test = TestStore::open().await;
     let world = World::new(Box::new(test)).await;
     let (mut run, hold) = world.create_held("a").await;
-    // Calls are taken in order, so a holder need not wait for each answer.
+    // Calls keep their order, so a holder need not wait for each answer.
     let mut answers = Vec::new();
     for n in 0..50 {
         let commit = world.step_commit(&run, hold, &format!("step-{n}"), "1");
@@ -138,7 +139,7 @@ async fn a_chain_is_sent_without_waiting() {
         answers.push(world.store.commit(vec![commit]));
     }
     for answer in answers {
-        let committed = answer.await.remove(0).expect("every link holds");
+        let committed = answer.await.remove(0).expect("a commit of the chain failed");
         assert_eq!(committed.hold, Some(hold));
     }
     assert_eq!(world.events(run.run_key).await.len(), 51);

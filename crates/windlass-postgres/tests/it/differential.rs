@@ -1,4 +1,4 @@
-//! The same random calls on the reference store and on PostgreSQL.
+//! The same random calls on the memory store and on PostgreSQL.
 
 use windlass_testkit::differential::differential;
 use windlass_testkit::memory;
@@ -7,14 +7,14 @@ use crate::support::TestStore;
 
 async fn check(seed: u64) {
     let reference = memory::open().await;
-    let now = reference.store().now().await.expect("the memory store tells the time");
+    let now = reference.store().now().await.expect("cannot read the clock");
     let test = TestStore::open().await;
-    test.store.freeze_clock_for_tests(now).await.expect("the clock stops");
+    test.store.freeze_clock_for_tests(now).await.expect("cannot freeze the clock");
     differential(vec![reference, Box::new(test)], seed, 300).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_does_what_memory_does() {
+async fn postgres_and_memory_store_agree() {
     let seeds = std::env::var("WINDLASS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     for seed in 0..seeds.unwrap_or(4) {
         check(seed).await;

@@ -1,10 +1,10 @@
-//! Two transactions that get in each other's way, interleaved where one waits for the other.
+//! Two conflicting transactions, interleaved at the point where one waits for the other.
 //!
-//! Commits run as one call each, so they can be stopped only where they wait for a row. A gate, which
-//! is a row lock of a third session, stops both there; when it opens, they go on in the order in
-//! which they came, each with a snapshot that is older than what the other one wrote. Claims, reaping
-//! and promotion never wait for a row of a run or a task: here one of the two is a transaction that
-//! the gate's session has begun and not yet ended.
+//! A commit is one call, so it can be stopped only where it waits for a row. A gate, a row lock of
+//! a third session, stops both commits there. When it opens, they continue in the order in which
+//! they came, each with a snapshot that is older than what the other one wrote. Claims, reaping and
+//! promotion never wait for a row of a run or a task; there, one of the two is a transaction that
+//! the gate's session has started and not yet ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, Commit, CommitError, Committed, Conflict, LimitKey, Namespace, Op,
-    QueueName, Route, RouteName, RunKey, Statement, Store, Task, Turn, Wake, Want, WorkerKey,
+    ClaimFilter, ClaimOrder, ClaimRequest, Commit, CommitError, Committed, Conflict, LimitKey,
+    Namespace, Op, QueueName, Route, RouteName, RunKey, Statement, Store, Task, Turn, Wake,
+    WorkerKey,
 };
 use windlass_postgres::PostgresStore;
+use windlass_testkit::events;
 use windlass_testkit::world::World;
 
 use crate::proxy::Proxy;
@@ -23,7 +25,7 @@ use crate::support::{Schema, TestStore, connect, options};
 
 type Answer = JoinHandle<Result<Committed, CommitError>>;
 
-/// Two processes over one schema, and a third session that can stop them.
+/// Two processes on one schema, and a third session that can stop them.
 struct Two {
     world: World,
     one: Arc<PostgresStore>,
@@ -38,7 +40,7 @@ impl Two {
         let schema = test.schema.name.clone();
         let (one, two) = (test.store.clone(), test.schema.open(options(&schema)).await);
         let world = World::new(Box::new(test)).await;
-        // Both have their connections before anything is interleaved.
+        // Open both connections before anything is interleaved.
         for store in [&one, &two] {
             let id = format!("warm-{}", world.key().simple());
             let commit = world.create_commit(
@@ -46,7 +48,7 @@ impl Two {
                     .new_run(&id, Turn::due_at(world.now().await.plus(Duration::from_secs(9_999)))),
                 windlass_kernel::OnExisting::Refuse,
             );
-            store.commit(vec![commit]).await.remove(0).expect("a warm-up");
+            store.commit(vec![commit]).await.remove(0).expect("the warm-up commit failed");
         }
         Self { world, one, two, gate: connect().await, schema }
     }
@@ -63,7 +65,7 @@ impl Two {
         self.gate.batch_execute("COMMIT").await.unwrap();
     }
 
-    // Until so many sessions of the schema wait for a lock.
+    // Waits until this many sessions of the schema wait for a lock.
     async fn waiting(&self, count: i64) {
         let client = connect().await;
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
@@ -75,7 +77,7 @@ impl Two {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("fewer than {count} sessions wait for the gate");
+        panic!("fewer than {count} sessions are waiting for the gate");
     }
 
     fn send(&self, store: &Arc<PostgresStore>, commit: Commit) -> Answer {
@@ -83,7 +85,7 @@ impl Two {
         tokio::spawn(async move { store.commit(vec![commit]).await.remove(0) })
     }
 
-    // Both in each order behind the gate.
+    // Sends both commits, in this order, behind the gate.
     async fn both(&self, runs: &[RunKey], first: Commit, second: Commit) -> [Answered; 2] {
         self.lock(runs).await;
         let first = self.send(&self.one, first);
@@ -104,14 +106,14 @@ async fn accept_and_release() {
     for accept_first in [true, false] {
         let (run, hold) = world.create_held(&format!("run-{accept_first}")).await;
         let accept = world.send_commit(world.message(run.run_key, "m-1"));
-        // The holder has read no message: a release may not leave the turn asleep.
+        // The holder has read no message, so the release must leave the turn ready.
         let release = world.release_commit(&run, hold, Wake::OnMessage, 0);
         let (first, second) = if accept_first { (accept, release) } else { (release, accept) };
         let answers = two.both(&[run.run_key], first, second).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         let run = world.run(run.run_key).await;
         assert_eq!((run.accepted, run.seen), (1, 0));
-        assert!(run.turn.ready, "the wake-up is lost when the message comes first: {accept_first}");
+        assert!(run.turn.ready, "the wake-up was lost (message first: {accept_first})");
         assert_eq!(run.turn.worker, None);
     }
 }
@@ -181,8 +183,8 @@ async fn overlapping_batches_in_opposite_orders() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commit_and_the_same_commit_lost() {
-    // The first sending waits at the gate when its connection is lost; it goes on without anybody
-    // to hear of it, and the second sending queues up behind it.
+    // The connection of the first call is lost while the call waits at the gate. The call continues
+    // without a client, and the second call queues up behind it.
     let proxy = Proxy::start().await;
     let schema = Schema::new();
     let store = PostgresStore::open(&proxy.dsn(&schema), options(&schema.name)).await.unwrap();
@@ -207,7 +209,7 @@ async fn commit_and_the_same_commit_lost() {
         let answer = two.send(&store, commit);
         two.waiting(2).await;
         two.unlock().await;
-        let committed = answer.await.unwrap().expect("it was written once");
+        let committed = answer.await.unwrap().expect("the commit failed");
         assert_eq!(committed.repeated, !message);
         assert_eq!(world.events(run.run_key).await.len(), 2);
     }
@@ -225,7 +227,7 @@ async fn claim_and_reap() {
     let claim_no = run.turn.claim_no;
     let reap = format!("SELECT code FROM {}.reap($1, 10)", two.schema);
 
-    // The reaping is under way and not yet done: nobody may claim what it frees.
+    // The reaping has not committed: nobody may claim the turn that it releases.
     two.gate.batch_execute("BEGIN").await.unwrap();
     assert_eq!(two.gate.query(&reap, &[&reaper.0]).await.unwrap().len(), 2);
     let worker = world.worker();
@@ -235,7 +237,7 @@ async fn claim_and_reap() {
 
     let reaped = world.store.reap(reaper, 10).await.unwrap();
     assert_eq!(reaped.turns, [run.run_key]);
-    // The claim is under way: a reaper that comes now finds nothing to free.
+    // The claim has not committed: a reaper finds nothing to release.
     let claim = format!(
         "SELECT run_key FROM {}.claim_turns($1, '{{default}}', '{{w}}', 10, false, 0)",
         two.schema
@@ -244,7 +246,7 @@ async fn claim_and_reap() {
     assert_eq!(two.gate.query(&claim, &[&worker.0]).await.unwrap().len(), 1);
     let reaped = world.store.reap(reaper, 10).await.unwrap();
     assert!(reaped.permitted && reaped.turns.is_empty());
-    assert!(world.claim_turns(WorkerKey(world.key()), 10).await.is_empty(), "claimed once");
+    assert!(world.claim_turns(WorkerKey(world.key()), 10).await.is_empty(), "claimed twice");
     two.gate.batch_execute("COMMIT").await.unwrap();
     let turn = world.run(run.run_key).await.turn;
     assert_eq!((turn.worker, turn.claim_no), (Some(worker), claim_no + 2));
@@ -252,7 +254,7 @@ async fn claim_and_reap() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn promote_and_poke() {
+async fn promote_and_message() {
     let two = Two::open().await;
     let world = &two.world;
     for promote_first in [true, false] {
@@ -260,32 +262,35 @@ async fn promote_and_poke() {
         let id = format!("run-{promote_first}");
         let run = world.create(world.new_run(&id, Turn::due_at(due))).await;
         world.advance_ms(61_000).await;
-        let poke = world.send_commit(world.message(run.run_key, "m-1"));
+        let message = world.send_commit(world.message(run.run_key, "m-1"));
         let promote = format!("SELECT code FROM {}.promote(1000)", two.schema);
         if promote_first {
-            // Promoted but not yet committed: the message waits, and finds the turn ready.
+            // Promoted but not committed: the message waits, and then finds the turn ready.
             two.gate.batch_execute("BEGIN").await.unwrap();
             two.gate.query(&promote, &[]).await.unwrap();
-            let poke = two.send(&two.one, poke);
+            let answer = two.send(&two.one, message);
             two.waiting(1).await;
             two.unlock().await;
-            poke.await.unwrap().expect("the message is accepted");
+            answer.await.unwrap().expect("the message was not accepted");
         } else {
-            // The message waits with its lock queued: a promotion passes the row over.
+            // The message waits for the row lock: a promotion skips the row.
             two.lock(&[run.run_key]).await;
-            let poke = two.send(&two.one, poke);
+            let answer = two.send(&two.one, message);
             two.waiting(1).await;
             let promoted = world.store.promote(1_000).await.unwrap();
             assert_eq!(promoted.turns, 0);
-            assert!(promoted.next_due.is_some_and(|due| due <= promoted.now), "it is still due");
+            assert!(
+                promoted.next_due.is_some_and(|due| due <= promoted.now),
+                "the turn is still due"
+            );
             two.unlock().await;
-            poke.await.unwrap().expect("the message is accepted");
+            answer.await.unwrap().expect("the message was not accepted");
         }
         let found = world.run(run.run_key).await;
         assert!(found.turn.ready);
         assert_eq!(found.accepted, 1);
         if promote_first {
-            assert_eq!(found.turn.due_at, Some(due), "it was ready before the message came");
+            assert_eq!(found.turn.due_at, Some(due), "the turn was ready before the message");
         }
         let claimed = world.claim_turns(world.worker(), 10).await;
         assert_eq!(claimed.iter().filter(|turn| turn.run_key == run.run_key).count(), 1);
@@ -293,7 +298,7 @@ async fn promote_and_poke() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_commit_overtakes_one_of_its_run_that_waits() {
+async fn commits_of_a_run_keep_their_order_behind_user_sql() {
     let schema = Schema::new();
     let mut options = options(&schema.name);
     options.committers = 1;
@@ -304,20 +309,23 @@ async fn no_commit_overtakes_one_of_its_run_that_waits() {
     let world = &two.world;
     let user_sql = |run: &windlass_kernel::Run, hold, sql: &str| {
         let mut draft = world.draft(run, hold);
-        draft.event("step.completed", &serde_json::json!({}), world.stamp()).unwrap();
+        draft.event(events::STEP_COMPLETED, &serde_json::json!({}), world.stamp()).unwrap();
         draft.user_sql(vec![Statement { sql: sql.into(), params: Vec::new() }]);
         draft.finish()
     };
-    // Unrelated user SQL is under way all the time.
+    // Unrelated user SQL runs all the time.
     let (unrelated, its_hold) = world.create_held("unrelated").await;
-    let slow = two.send(&store, user_sql(&unrelated, its_hold, "SELECT pg_sleep(8)"));
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    // The committer waits at the gate, so the next two commits come to it together.
+    let own_gate = connect().await;
+    own_gate.batch_execute("SELECT pg_advisory_lock(71002)").await.unwrap();
+    let waits = format!("SELECT pg_advisory_xact_lock(71002), '{}'::text", two.schema);
+    let slow = two.send(&store, user_sql(&unrelated, its_hold, &waits));
+    two.waiting(1).await;
+    // The committer waits at the gate, so it receives the next two commits together.
     let (other, other_hold) = world.create_held("other").await;
     let (mut run, hold) = world.create_held("chain").await;
     two.lock(&[other.run_key]).await;
     let stopped = two.send(&store, world.step_commit(&other, other_hold, "charge", "1"));
-    two.waiting(1).await;
+    two.waiting(2).await;
     let commit = world.step_commit(&run, hold, "first", "1");
     commit.run_change().unwrap().apply_to(&mut run);
     let first = store.commit(vec![commit]);
@@ -325,17 +333,18 @@ async fn no_commit_overtakes_one_of_its_run_that_waits() {
     commit.run_change().unwrap().apply_to(&mut run);
     let second = store.commit(vec![commit]);
     two.unlock().await;
-    stopped.await.unwrap().expect("it holds");
-    first.await.remove(0).expect("the first holds");
+    stopped.await.unwrap().expect("the stopped commit failed");
+    first.await.remove(0).expect("the first commit failed");
     let third = store.commit(vec![world.step_commit(&run, hold, "third", "1")]);
-    third.await.remove(0).expect("the third comes after the second");
-    second.await.remove(0).expect("the second holds");
-    assert!(!slow.is_finished(), "nobody waited for what is unrelated");
-    slow.await.unwrap().expect("it holds");
+    third.await.remove(0).expect("the third commit must come after the second");
+    second.await.remove(0).expect("the second commit failed");
+    assert!(!slow.is_finished(), "a commit waited for unrelated user SQL");
+    own_gate.batch_execute("SELECT pg_advisory_unlock(71002)").await.unwrap();
+    slow.await.unwrap().expect("the slow commit failed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_wait_for_limits_only_while_they_have_none() {
+async fn a_claim_that_holds_a_limit_skips_locked_limits() {
     let two = Two::open().await;
     let world = &two.world;
     let key = |text: &str| LimitKey::new(text).unwrap();
@@ -351,26 +360,26 @@ async fn claims_wait_for_limits_only_while_they_have_none() {
         queue: QueueName::new(queue).unwrap(),
         name: RouteName::new(name).unwrap(),
     };
-    // Somebody else has the limit of the task, and might wait for that of the turn.
+    // Another session has locked the limit of the task, and could be waiting for that of the turn.
     let lock = format!("SELECT FROM {}.limits WHERE limit_key = 'a' FOR UPDATE", two.schema);
     two.gate.batch_execute("BEGIN").await.unwrap();
     two.gate.query(&lock, &[]).await.unwrap();
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: Want { routes: vec![route("default", "w")], max: 10 },
-        tasks: Want { routes: vec![route("q", "t")], max: 10 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
+        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10 },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };
     let claims = world.store.claim(request.clone()).await.unwrap();
-    assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "a locked limit is full");
+    assert_eq!((claims.turns.len(), claims.tasks.len()), (1, 0), "a locked limit counts as full");
     two.unlock().await;
     let claims = world.store.claim(request).await.unwrap();
     assert_eq!((claims.turns.len(), claims.tasks.len()), (0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_does_not_read_hides_no_other_from_its_claim() {
+async fn a_damaged_row_does_not_hide_others_from_a_claim() {
     let two = Two::open().await;
     let world = &two.world;
     let bad = world.create(world.new_run("bad", Turn::ready())).await;

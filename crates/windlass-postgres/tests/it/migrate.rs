@@ -1,6 +1,6 @@
-//! Opening: migrations happen once, foreign and newer schemas are refused, partitions are there.
+//! Opening: migrations run once, foreign and newer schemas are refused, partitions exist.
 
-use windlass_kernel::ErrorKind;
+use windlass_kernel::{ErrorCode, ErrorKind};
 use windlass_postgres::{Options, PostgresStore};
 
 use crate::support::{Schema, connect, dsn, options};
@@ -15,7 +15,7 @@ async fn twenty_openers_migrate_once() {
         opening.push(tokio::spawn(async move { PostgresStore::open(&dsn(), options).await }));
     }
     for opened in opening {
-        opened.await.unwrap().expect("every one of them opens");
+        opened.await.unwrap().expect("open failed");
     }
     let client = connect().await;
     let sql =
@@ -36,7 +36,7 @@ async fn a_newer_schema_is_refused() {
     );
     client.batch_execute(&sql).await.unwrap();
     let error = PostgresStore::open(&dsn(), options(&schema.name)).await.err().expect("refused");
-    assert_eq!((error.kind(), error.code()), (ErrorKind::Closed, "STORE_NEWER"));
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Closed, ErrorCode::StoreNewer));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,18 +50,18 @@ async fn a_foreign_schema_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn options_that_cannot_work_are_refused() {
+async fn invalid_options_are_refused() {
     for schema in ["", "1st", "a\"b", "pg_mine", "with space", &"x".repeat(41)] {
         let error = PostgresStore::open(&dsn(), options(schema)).await.err().expect("refused");
         assert_eq!(error.code(), "INVALID_OPTION", "{schema}");
     }
-    let none = Options { committers: 0, ..Options::default() };
-    let error = PostgresStore::open(&dsn(), none).await.err().expect("refused");
+    let zero = Options { committers: 0, ..Options::default() };
+    let error = PostgresStore::open(&dsn(), zero).await.err().expect("refused");
     assert_eq!(error.code(), "INVALID_OPTION");
-    let no_time = Options { lock_timeout: std::time::Duration::ZERO, ..Options::default() };
-    let no_months = Options { partition_months: 121, ..Options::default() };
-    for wrong in [no_time, no_months] {
-        let error = PostgresStore::open(&dsn(), wrong).await.err().expect("refused");
+    let no_timeout = Options { lock_timeout: std::time::Duration::ZERO, ..Options::default() };
+    let many_months = Options { partition_months: 121, ..Options::default() };
+    for invalid in [no_timeout, many_months] {
+        let error = PostgresStore::open(&dsn(), invalid).await.err().expect("refused");
         assert_eq!(error.code(), "INVALID_OPTION");
     }
     let dsn = "postgres://nobody@127.0.0.1:1/nothing?sslmode=verify-full&sslrootcert=/not/there";
@@ -70,14 +70,14 @@ async fn options_that_cannot_work_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there_is_unavailable() {
+async fn an_unreachable_server_is_unavailable() {
     let dsn = "postgres://nobody@127.0.0.1:1/nothing?sslmode=disable";
     let error = PostgresStore::open(dsn, Options::default()).await.err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_of_today_go_to_a_partition_of_their_own() {
+async fn new_rows_go_to_the_partition_of_their_month() {
     let schema = Schema::new();
     let store = schema.open(options(&schema.name)).await;
     let test = crate::support::TestStore { store, schema };

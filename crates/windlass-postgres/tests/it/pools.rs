@@ -1,14 +1,14 @@
-//! Pools: leases and heartbeats do not wait behind listings.
+//! Pools: renewals and heartbeats do not wait behind listings.
 
 use std::time::Duration;
 
-use windlass_kernel::{Beat, Body, Hold, Query, RunKey, Store};
+use windlass_kernel::{Body, Heartbeat, Hold, Query, RunKey, Store};
 use windlass_testkit::world::World;
 
 use crate::support::{Schema, TestStore, connect, options};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_renewed_while_listings_take_all_connections() {
+async fn a_lease_is_renewed_while_listings_use_all_connections() {
     let schema = Schema::new();
     let mut few = options(&schema.name);
     (few.pool_size_max, few.lease_pool_size_max) = (2, 1);
@@ -39,15 +39,16 @@ async fn a_lease_is_renewed_while_listings_take_all_connections() {
     while observer.query_one(waiting, &[&table]).await.unwrap().get::<_, i64>(0) < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The pool of listings has no connection left; who needs one waits for as long as the lock is held.
-    let patience = Duration::from_secs(30);
-    let renewed = tokio::time::timeout(patience, world.renew(worker)).await;
-    assert!(!renewed.expect("a renewal does not wait for listings").lapsed);
+    // The pool has no free connection as long as the lock is held.
+    let timeout = Duration::from_secs(30);
+    let renewed = tokio::time::timeout(timeout, world.renew(worker)).await;
+    assert!(!renewed.expect("a renewal waited for listings").lapsed);
     let hold = Hold { worker, claim_no: task.claim_no };
-    let beat = Beat { task_id: task.task_id, hold, details: Some(Body::json("1".to_owned())) };
-    let beaten = tokio::time::timeout(patience, store.beat(vec![beat])).await;
-    assert_eq!(beaten.expect("nor does a heartbeat").unwrap(), [true]);
-    assert!(listings.iter().all(|listing| !listing.is_finished()), "the listings wait");
+    let heartbeat =
+        Heartbeat { task_id: task.task_id, hold, details: Some(Body::json("1".to_owned())) };
+    let recorded = tokio::time::timeout(timeout, store.heartbeat(vec![heartbeat])).await;
+    assert_eq!(recorded.expect("a heartbeat waited for listings").unwrap(), [true]);
+    assert!(listings.iter().all(|listing| !listing.is_finished()), "a listing did not wait");
     client.batch_execute("COMMIT").await.unwrap();
     for listing in listings {
         listing.await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! A TCP proxy that loses answers: it forwards what a client sends and cuts before the reply. It also
-//! counts what clients send.
+//! A TCP proxy that loses answers: it forwards a request and closes the connection before the
+//! reply. It also counts the messages of clients.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A proxy before the test server.
+/// A proxy in front of the test server.
 pub(crate) struct Proxy {
     address: SocketAddr,
     cuts: Arc<Cuts>,
@@ -17,29 +17,29 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Cuts {
-    // How many more executions are cut off from their answer.
+    // How many more executions lose their answer.
     left: AtomicUsize,
-    // Smaller ones are not.
+    // Smaller requests keep their answer.
     bytes_min: AtomicUsize,
-    // The server may still be at it when the client's connection ends.
+    // Close the client's connection while the server may still be working.
     at_once: AtomicBool,
     done: AtomicUsize,
     refuse: AtomicBool,
-    // Messages of clients, by their first byte.
+    // The number of client messages by their type byte.
     sent: Mutex<BTreeMap<u8, usize>>,
 }
 
-// Finds the messages in what a client sends. Only the first has no byte for its type.
+// Splits the bytes of a client into messages. Only the first message has no type byte.
 #[derive(Default)]
 struct Messages {
     started: bool,
     rest: Vec<u8>,
-    // A Bind that is large enough to be cut has come, and its Sync has not.
+    // A Bind that is large enough has come, and its Sync has not.
     binds: bool,
 }
 
 impl Messages {
-    /// Whether the bytes end the request to execute a prepared statement.
+    /// Whether the bytes complete a request to execute a prepared statement.
     fn feed(&mut self, bytes: &[u8], cuts: &Cuts) -> bool {
         self.rest.extend_from_slice(bytes);
         let mut executes = false;
@@ -66,10 +66,10 @@ impl Messages {
 
 impl Proxy {
     pub(crate) async fn start() -> Self {
-        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("the DSN reads");
+        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("invalid DSN");
         let host = match &config.get_hosts()[0] {
             tokio_postgres::config::Host::Tcp(host) => host.clone(),
-            other => panic!("the proxy needs a server on TCP, not {other:?}"),
+            other => panic!("the proxy needs a server on TCP, found {other:?}"),
         };
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -81,16 +81,17 @@ impl Proxy {
                 if shared.refuse.load(Ordering::SeqCst) {
                     continue;
                 }
-                let server = TcpStream::connect((host.as_str(), port)).await.expect("the server");
+                let server =
+                    TcpStream::connect((host.as_str(), port)).await.expect("cannot connect");
                 tokio::spawn(forward(client, server, shared.clone()));
             }
         });
         Self { address, cuts }
     }
 
-    /// The address of the server behind the proxy, for a schema.
+    /// The DSN of the server behind the proxy, for a schema.
     pub(crate) fn dsn(&self, schema: &crate::support::Schema) -> String {
-        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("the DSN reads");
+        let config: tokio_postgres::Config = crate::support::dsn().parse().expect("invalid DSN");
         let user = config.get_user().unwrap_or("postgres");
         let password = config
             .get_password()
@@ -103,54 +104,54 @@ impl Proxy {
         )
     }
 
-    /// Cuts the connections of the next so many executions off from their answers.
+    /// Closes the connections of the next `count` executions before their answers.
     pub(crate) fn cut(&self, count: usize) {
         self.cuts.bytes_min.store(0, Ordering::SeqCst);
         self.cuts.left.store(count, Ordering::SeqCst);
     }
 
-    /// As [`Proxy::cut`], but only of commits, which are large: connections that ask for types, as
-    /// new ones do, are left alone.
+    /// Like [`Proxy::cut`], but only for commits, which are large. Requests for types, which new
+    /// connections send, keep their answers.
     pub(crate) fn cut_commits(&self, count: usize) {
         self.cuts.bytes_min.store(400, Ordering::SeqCst);
         self.cuts.left.store(count, Ordering::SeqCst);
     }
 
-    /// As [`Proxy::cut`], but the client's connection ends while the server is still at work.
+    /// Like [`Proxy::cut`], but closes the client's connection while the server is still working.
     pub(crate) fn cut_at_once(&self, count: usize) {
         self.cuts.at_once.store(true, Ordering::SeqCst);
         self.cut(count);
     }
 
-    /// Whether new connections are refused.
+    /// Sets whether new connections are refused.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.cuts.refuse.store(refuse, Ordering::SeqCst);
     }
 
-    /// Forgets what clients have sent so far, and answers it: how many messages of each type.
+    /// Returns and resets how many messages of each type clients have sent.
     pub(crate) fn take_sent(&self) -> BTreeMap<u8, usize> {
         std::mem::take(&mut self.cuts.sent.lock().unwrap())
     }
 
-    /// How many were cut.
+    /// How many executions lost their answer.
     pub(crate) fn cut_so_far(&self) -> usize {
         self.cuts.done.load(Ordering::SeqCst)
     }
 }
 
 async fn forward(mut client: TcpStream, mut server: TcpStream, cuts: Arc<Cuts>) {
-    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let (mut request, mut response) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut messages = Messages::default();
     loop {
         tokio::select! {
             biased;
-            read = client.read(&mut asked) => {
+            read = client.read(&mut request) => {
                 let Ok(count @ 1..) = read else { return };
-                let executes = messages.feed(&asked[..count], &cuts);
-                let arm = |left: usize| left.checked_sub(1);
+                let executes = messages.feed(&request[..count], &cuts);
+                let decrement = |left: usize| left.checked_sub(1);
                 let cut = executes
-                    && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, arm).is_ok();
-                if server.write_all(&asked[..count]).await.is_err() {
+                    && cuts.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement).is_ok();
+                if server.write_all(&request[..count]).await.is_err() {
                     return;
                 }
                 if cut {
@@ -159,16 +160,16 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cuts: Arc<Cuts>) 
                     if cuts.at_once.load(Ordering::SeqCst) {
                         tokio::spawn(done);
                     } else {
-                        // What is sent again must not overtake the first.
+                        // The second attempt must not overtake the first.
                         let _ = done.await;
                     }
                     cuts.done.fetch_add(1, Ordering::SeqCst);
                     return;
                 }
             }
-            read = server.read(&mut answered) => {
+            read = server.read(&mut response) => {
                 let Ok(count @ 1..) = read else { return };
-                if client.write_all(&answered[..count]).await.is_err() {
+                if client.write_all(&response[..count]).await.is_err() {
                     return;
                 }
             }
@@ -176,7 +177,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, cuts: Arc<Cuts>) 
     }
 }
 
-// ReadyForQuery is the last message of an answer: the transaction is over by then.
+// ReadyForQuery is the last message of a response: the transaction has ended.
 async fn until_ready(server: &mut TcpStream) {
     let mut tail = Vec::new();
     let mut buffer = vec![0; 1 << 16];

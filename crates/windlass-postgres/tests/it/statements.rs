@@ -1,4 +1,4 @@
-//! Every statement prepares, and no listing reads a table that grows from end to end.
+//! Every statement can be prepared, and no listing scans a whole table that grows.
 
 use windlass_kernel::{OnExisting, Turn};
 use windlass_testkit::world::World;
@@ -6,12 +6,12 @@ use windlass_testkit::world::World;
 use crate::support::{TestStore, connect};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_prepare() {
+async fn all_statements_can_be_prepared() {
     let test = TestStore::open().await;
     let client = connect().await;
     for (name, sql) in test.store.statements_for_tests() {
         if let Err(error) = client.prepare(&sql).await {
-            panic!("{name} does not prepare: {error}\n{sql}");
+            panic!("cannot prepare {name}: {error}\n{sql}");
         }
     }
 }
@@ -23,22 +23,22 @@ async fn no_listing_scans_a_table() {
     let world = World::new(Box::new(test)).await;
     fill(&world, &schema).await;
     let client = connect().await;
-    // The planner may choose what it likes, as it may for somebody with a prompt.
+    // Without the planner settings of the store, as in an operator's session.
     client.batch_execute("SET plan_cache_mode = force_generic_plan").await.unwrap();
     for (n, (name, sql)) in store.statements_for_tests().into_iter().enumerate() {
-        let reads = ["list ", "load ", "find", "held", "queues", "census"];
+        let reads = ["list ", "load ", "find", "held", "queues", "namespace_stats"];
         if !reads.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         let prepared = client.prepare(&sql).await.unwrap();
         let nulls = vec!["NULL"; prepared.params().len()].join(", ");
         let nulls = if nulls.is_empty() { String::new() } else { format!("({nulls})") };
-        // The client calls its own statements s and a number.
+        // The client names its own statements `s` and a number.
         client.batch_execute(&format!("PREPARE plan{n} AS {sql}")).await.unwrap();
         let plan = client.query(&format!("EXPLAIN EXECUTE plan{n} {nulls}"), &[]).await.unwrap();
         let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
         let plan = plan.join("\n");
-        // The partitions of the months are empty here, and may be scanned as such.
+        // The monthly partitions are empty here, so scanning them is allowed.
         let tables = [
             "runs",
             "steps_default",
@@ -49,7 +49,7 @@ async fn no_listing_scans_a_table() {
             "labels",
             "dead_letters",
         ];
-        // A count that stops at its bound may take the rows as they come.
+        // A count that stops at its bound may scan.
         let counted = |table: &&str| name != "queues" || *table != "dead_letters";
         for table in tables.into_iter().filter(counted) {
             let scan = format!("Seq Scan on {table} ");
@@ -58,7 +58,7 @@ async fn no_listing_scans_a_table() {
     }
 }
 
-// A few thousand rows of everything, past the store: only the planner looks at them.
+// Inserts a few thousand rows into every table, bypassing the store: only the planner uses them.
 async fn fill(world: &World, schema: &str) {
     let run = world.create(world.new_run("a", Turn::ready())).await;
     world.create_commit(world.new_run("b", Turn::ready()), OnExisting::Refuse);
@@ -91,5 +91,5 @@ async fn fill(world: &World, schema: &str) {
          ANALYZE {schema}.runs, {schema}.events, {schema}.steps, {schema}.messages, \
              {schema}.tasks, {schema}.logs, {schema}.labels, {schema}.dead_letters"
     );
-    connect().await.batch_execute(&copies).await.expect("the tables fill");
+    connect().await.batch_execute(&copies).await.expect("cannot fill the tables");
 }

@@ -1,4 +1,4 @@
-//! A PostgreSQL store in a schema of its own, as the suite's subject.
+//! A PostgreSQL store in its own schema, for test suites of other crates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,23 @@ struct PostgresSubject {
     client: Client,
 }
 
-/// Where the test server is. `cargo xtask test` starts one; without it the tests fail.
+/// The DSN of the test server. `cargo xtask test` starts one; without it the tests fail.
 fn server() -> String {
     std::env::var("WINDLASS_TEST_PG").unwrap_or_else(|_| {
-        panic!("WINDLASS_TEST_PG names no server; run the tests with `cargo xtask test`")
+        panic!("WINDLASS_TEST_PG is not set; run the tests with `cargo xtask test`")
     })
 }
 
-/// Opens a fresh store whose clock stands still until it is moved.
+/// Opens a new store with a manual clock.
 pub(crate) async fn open() -> Box<dyn Subject> {
     static SCHEMAS: AtomicU64 = AtomicU64::new(0);
     let n = SCHEMAS.fetch_add(1, Ordering::Relaxed);
     let schema = format!("suite_{}_{n}", std::process::id());
     let options = Options { schema: schema.clone(), pool_size_max: 4, ..Options::default() };
-    let store = PostgresStore::open(&server(), options).await.expect("it opens");
-    let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.expect("a client");
-    #[expect(clippy::disallowed_methods, reason = "a connection needs somebody to drive it")]
+    let store = PostgresStore::open(&server(), options).await.expect("open failed");
+    let (client, connection) =
+        tokio_postgres::connect(&server(), NoTls).await.expect("cannot connect");
+    #[expect(clippy::disallowed_methods, reason = "a connection must be driven by a task")]
     tokio::spawn(connection);
     let start = ManualClock::new().now().as_micros();
     let sql = format!(
@@ -39,7 +40,7 @@ pub(crate) async fn open() -> Box<dyn Subject> {
          CREATE OR REPLACE FUNCTION clock_us() RETURNS int8 LANGUAGE sql VOLATILE AS
          'SELECT now FROM {schema}.test_clock'"
     );
-    client.batch_execute(&sql).await.expect("a clock that stands still");
+    client.batch_execute(&sql).await.expect("cannot freeze the clock");
     Box::new(PostgresSubject { store, client })
 }
 
@@ -50,7 +51,9 @@ impl Subject for PostgresSubject {
 
     fn advance(&self, by: Duration) -> BoxFuture<'_, ()> {
         let sql = format!("UPDATE test_clock SET now = now + {}", by.as_micros());
-        Box::pin(async move { self.client.batch_execute(&sql).await.expect("the clock moves") })
+        Box::pin(
+            async move { self.client.batch_execute(&sql).await.expect("cannot move the clock") },
+        )
     }
 
     fn dialect(&self) -> Option<Dialect> {

@@ -1,4 +1,4 @@
-//! A schema of its own for each test, dropped when the test is done.
+//! Each test has its own schema, which is dropped at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use windlass_kernel::{BoxFuture, Store};
 use windlass_postgres::{Options, PostgresStore};
 use windlass_testkit::world::{Dialect, Subject};
 
-/// The server. A missing one is a failure, never a skipped test.
+/// The DSN of the test server. A missing server is a failure, never a skipped test.
 pub(crate) fn dsn() -> String {
     std::env::var("WINDLASS_TEST_PG").expect(
         "WINDLASS_TEST_PG must hold the DSN of a throw-away PostgreSQL, such as \
@@ -24,31 +24,31 @@ pub(crate) fn schema_name() -> String {
     format!("wl_test_{}_{n}", std::process::id())
 }
 
-/// Options for a schema: small, so that many tests fit beside each other.
+/// Options with few connections, because many tests share the server.
 pub(crate) fn options(schema: &str) -> Options {
     Options { schema: schema.to_owned(), pool_size_max: 6, ..Options::default() }
 }
 
-/// A plain connection, as somebody with a prompt has it.
+/// A plain connection that bypasses the store.
 pub(crate) async fn connect() -> Client {
     connect_to(&dsn()).await
 }
 
-/// A plain connection to another address.
+/// A plain connection to another server.
 pub(crate) async fn connect_to(dsn: &str) -> Client {
     let (client, connection) =
-        tokio_postgres::connect(dsn, NoTls).await.expect("the test server takes connections");
+        tokio_postgres::connect(dsn, NoTls).await.expect("cannot connect to the test server");
     tokio::spawn(connection);
     client
 }
 
-/// A store in a schema of its own. The schema goes when this does.
+/// A store in its own schema, which is dropped with it.
 pub(crate) struct TestStore {
     pub(crate) store: Arc<PostgresStore>,
     pub(crate) schema: Schema,
 }
 
-/// A schema that is dropped at the end of a test, also of one that failed.
+/// A schema that is dropped at the end of a test, even if the test fails.
 pub(crate) struct Schema {
     pub(crate) name: String,
 }
@@ -58,34 +58,34 @@ impl Schema {
         Self { name: schema_name() }
     }
 
-    /// An address whose sessions find the user's tables in this schema. The engine's own statements
-    /// name theirs in full.
+    /// A DSN whose sessions find user tables in this schema. The store's own statements use
+    /// qualified names.
     pub(crate) fn dsn(&self) -> String {
         let dsn = dsn();
-        let joint = if dsn.contains('?') { '&' } else { '?' };
-        format!("{dsn}{joint}options=-csearch_path%3D{}", self.name)
+        let separator = if dsn.contains('?') { '&' } else { '?' };
+        format!("{dsn}{separator}options=-csearch_path%3D{}", self.name)
     }
 
-    /// Opens the schema.
+    /// Opens a store in the schema.
     pub(crate) async fn open(&self, options: Options) -> Arc<PostgresStore> {
-        PostgresStore::open(&self.dsn(), options).await.expect("the store opens")
+        PostgresStore::open(&self.dsn(), options).await.expect("open failed")
     }
 }
 
 impl Drop for Schema {
     fn drop(&mut self) {
         let name = self.name.clone();
-        // A destructor cannot wait on the runtime that it may be running on.
+        // A destructor must not block the runtime that it may be running on.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime for the clean-up").block_on(async {
+            runtime.expect("cannot start a runtime").block_on(async {
                 let client = connect().await;
                 let sql = format!(
                     "SET lock_timeout = '20s'; SET client_min_messages = error; \
                      DROP SCHEMA IF EXISTS \"{name}\" CASCADE"
                 );
                 if let Err(error) = client.batch_execute(&sql).await {
-                    eprintln!("schema {name} stays: {error}");
+                    eprintln!("cannot drop schema {name}: {error}");
                 }
             });
         });
@@ -101,7 +101,7 @@ impl TestStore {
     }
 }
 
-/// Opens a fresh store for the conformance suite.
+/// Opens a new store for the conformance suite.
 pub(crate) async fn open() -> Box<dyn Subject> {
     Box::new(TestStore::open().await)
 }
@@ -113,7 +113,7 @@ impl Subject for TestStore {
 
     fn advance(&self, by: Duration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            self.store.advance_clock_for_tests(by).await.expect("the clock moves");
+            self.store.advance_clock_for_tests(by).await.expect("cannot move the clock");
         })
     }
 

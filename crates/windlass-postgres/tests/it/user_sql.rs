@@ -1,7 +1,8 @@
-//! A step's own SQL: types of parameters, what is not allowed, and what it may not hold up.
+//! User SQL: types of parameters, forbidden statements, and independence of other commits.
 
 use serde_json::json;
 use windlass_kernel::{Commit, CommitError, SqlValue, Statement};
+use windlass_testkit::events;
 use windlass_testkit::world::World;
 
 use crate::support::{TestStore, connect};
@@ -21,7 +22,7 @@ async fn world() -> World {
 async fn with(world: &World, id: &str, statements: Vec<Statement>) -> Commit {
     let (run, hold) = world.create_held(id).await;
     let mut draft = world.draft(&run, hold);
-    draft.event("step.completed", &json!({}), world.stamp()).unwrap();
+    draft.event(events::STEP_COMPLETED, &json!({}), world.stamp()).unwrap();
     draft.user_sql(statements);
     draft.finish()
 }
@@ -31,7 +32,7 @@ fn statement(sql: &str, params: Vec<SqlValue>) -> Statement {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parameters_take_the_types_that_are_asked_for() {
+async fn parameters_are_converted_to_the_expected_types() {
     let world = world().await;
     let text = |text: &str| SqlValue::Text(text.to_owned());
     let values = vec![
@@ -58,7 +59,7 @@ async fn parameters_take_the_types_that_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_said() {
+async fn errors_name_the_reason() {
     let world = world().await;
     let wrong = [
         ("COMMIT", vec![], "COMMIT is not allowed"),
@@ -82,22 +83,25 @@ async fn what_cannot_be_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_that_waits_holds_nobody_up() {
+async fn a_slow_statement_does_not_delay_other_commits() {
     let world = world().await;
     let (run, hold) = world.create_held("waits").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("step.completed", &json!({}), world.stamp()).unwrap();
-    // It takes longer than everything else here, which would have to wait for it otherwise.
-    draft.user_sql(vec![statement("SELECT pg_sleep(6)", Vec::new())]);
+    draft.event(events::STEP_COMPLETED, &json!({}), world.stamp()).unwrap();
+    // The statement waits for a lock until everything else is done.
+    let gate = connect().await;
+    gate.batch_execute("SELECT pg_advisory_lock(71001)").await.unwrap();
+    draft.user_sql(vec![statement("SELECT pg_advisory_xact_lock(71001)", Vec::new())]);
     let (store, commit) = (world.store.clone(), draft.finish());
     let slow = tokio::spawn(async move { store.commit(vec![commit]).await.remove(0) });
-    // Other runs, and messages to the very run, go on.
+    // Other runs, and messages to the same run, do not wait.
     for n in 0..10 {
         world.create_held(&format!("other-{n}")).await;
     }
     world.ok(world.send_commit(world.message(run.run_key, "m-1"))).await;
     assert_eq!(world.run(run.run_key).await.accepted, 1);
-    assert!(!slow.is_finished(), "nobody waited for it");
-    let committed = slow.await.unwrap().expect("it holds");
+    assert!(!slow.is_finished(), "a commit waited for the slow statement");
+    gate.batch_execute("SELECT pg_advisory_unlock(71001)").await.unwrap();
+    let committed = slow.await.unwrap().expect("the slow commit failed");
     assert_eq!(committed.accepted, 1);
 }

@@ -1,4 +1,4 @@
-//! The one who asks: a namespace, scopes, and who they are for the ledger.
+//! The caller of a request: namespace, scopes, and the actor for the ledger.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,30 +6,30 @@ use windlass::kernel::{Actor, Namespace};
 
 use crate::error::ApiError;
 
-/// What a credential may do.
+/// A permission of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// Look at workflows, runs, ledgers, schedules, queues and workers.
+    /// Read workflows, runs, ledgers, schedules, queues and workers.
     Read,
     /// Start runs.
     Create,
-    /// Pause, resume, terminate, restart and retry runs; set schedules.
+    /// Pause, resume, terminate, restart and retry runs; change schedules.
     Manage,
     /// Send events to runs.
     SendEvent,
     /// Drive the engine from outside.
     Tick,
-    /// All of it, and API keys.
+    /// All other scopes, and API keys.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Scope; 6] =
         [Scope::Read, Scope::Create, Scope::Manage, Scope::SendEvent, Scope::Tick, Scope::Admin];
 
-    /// Its word.
+    /// The name of the scope.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -41,7 +41,7 @@ impl Scope {
         }
     }
 
-    /// Reads its word.
+    /// Parses the name of a scope.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.as_str() == text)
     }
@@ -52,13 +52,13 @@ impl Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Whether the set allows what a scope is needed for. `admin` allows everything.
+    /// Whether the set includes a scope. `admin` includes every scope.
     pub fn allow(self, scope: Scope) -> bool {
         let bit = |scope: Scope| 1 << (scope as u8);
         self.0 & (bit(scope) | bit(Scope::Admin)) != 0
     }
 
-    /// The scopes in it.
+    /// The scopes in the set.
     pub fn list(self) -> Vec<Scope> {
         Scope::ALL.into_iter().filter(|scope| self.0 & (1 << (*scope as u8)) != 0).collect()
     }
@@ -70,29 +70,30 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// The one who asks.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The tenant they act in: it comes from the credential and from nowhere else.
+    /// The namespace. It comes only from the credential.
     pub namespace: Namespace,
-    /// What they may do.
+    /// The permitted scopes.
     pub scopes: Scopes,
-    /// Who they are, for the ledger.
+    /// The actor to record in the ledger.
     pub actor: Option<Actor>,
 }
 
 impl Caller {
-    /// Somebody who may do everything in a namespace, and is nobody in particular.
+    /// An anonymous caller with full access to a namespace.
     pub fn everything(namespace: Namespace) -> Self {
         Self { namespace, scopes: [Scope::Admin].into_iter().collect(), actor: None }
     }
 
-    /// Whether they may see and do what is of all namespaces: an admin in the server's own.
+    /// Whether the caller may see and change all namespaces: an admin of the server's own
+    /// namespace.
     pub(crate) fn is_operator(&self, own: &Namespace) -> bool {
         self.namespace == *own && self.scopes.allow(Scope::Admin)
     }
 
-    /// Refuses those who lack a scope.
+    /// Rejects a caller without this scope.
     pub(crate) fn must(&self, scope: Scope) -> Result<(), ApiError> {
         if self.scopes.allow(scope) {
             return Ok(());
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_allows_itself_and_admin_allows_all() {
+    fn a_scope_includes_itself_and_admin_includes_all() {
         for held in Scope::ALL {
             let scopes: Scopes = [held].into_iter().collect();
             for asked in Scope::ALL {

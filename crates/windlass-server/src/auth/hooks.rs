@@ -1,30 +1,31 @@
-//! What a program that embeds the server may decide itself.
+//! Authorization hooks of a program that embeds the server.
 
 use std::future::ready;
 
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use windlass::ErrorCode;
 use windlass::kernel::BoxFuture;
 
 use super::Caller;
 use crate::error::ApiError;
 
-/// A refusal of the embedding program.
+/// A rejection by a hook.
 #[derive(Clone, Debug)]
 pub struct Denied {
-    /// Whether somebody else might be let in: 401 rather than 403.
+    /// Whether the credential is missing or invalid (401) rather than insufficient (403).
     pub unauthenticated: bool,
-    /// What the client is told.
+    /// The message for the client.
     pub message: String,
 }
 
 impl Denied {
-    /// Who asks is known and may not.
+    /// The caller lacks permission.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self { unauthenticated: false, message: message.into() }
     }
 
-    /// Who asks is not known.
+    /// The caller is not authenticated.
     pub fn unauthenticated(message: impl Into<String>) -> Self {
         Self { unauthenticated: true, message: message.into() }
     }
@@ -33,32 +34,32 @@ impl Denied {
 impl From<Denied> for ApiError {
     fn from(denied: Denied) -> Self {
         match denied.unauthenticated {
-            true => Self::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", denied.message),
-            false => Self::new(StatusCode::FORBIDDEN, "FORBIDDEN", denied.message),
+            true => Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthenticated, denied.message),
+            false => Self::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, denied.message),
         }
     }
 }
 
-/// What an act is about, as far as the request's path says.
+/// The object of a request, as far as its path names it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target<'a> {
     /// The workflow.
     pub workflow: Option<&'a str>,
-    /// The run's id.
+    /// The id of the run.
     pub id: Option<&'a str>,
-    /// The last word of the path, such as `pause`.
+    /// The last segment of the path, such as `pause`.
     pub action: Option<&'a str>,
 }
 
 type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
 
-/// Hooks of a program that embeds the server. They come beside the scopes of the credential, never
-/// instead of them: a request passes if both let it.
+/// Hooks of a program that embeds the server. They add to the scopes of the credential and never
+/// replace them: a request must pass both.
 ///
-/// A request about many runs (bulk by filter) is asked about again for each run that it reaches.
+/// For a request on many runs (bulk), the hook is called again for each run.
 pub trait Authorize: Send + Sync + 'static {
-    /// Called for every request first. `Some` says who asks; `None` leaves it to API keys and
-    /// tokens.
+    /// Called first for every request. `Some` authenticates the caller; `None` leaves that to API
+    /// keys and tokens.
     fn request<'a>(&'a self, _request: &'a Parts) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
         Box::pin(ready(Ok(None)))
     }
@@ -68,7 +69,7 @@ pub trait Authorize: Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Whether something may be looked at.
+    /// Whether an object may be read.
     fn read<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
         Box::pin(ready(Ok(())))
     }

@@ -1,4 +1,4 @@
-//! JSON web tokens of somebody else's: which are believed, and what they say.
+//! Authentication with JSON web tokens of an external issuer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,58 +6,62 @@ use std::sync::Arc;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 use windlass::kernel::{Actor, Namespace};
-use windlass::{Error, ErrorKind};
+use windlass::{Error, ErrorCode, ErrorKind};
 
-use super::{Caller, Scope, Scopes};
+use super::{Caller, Scope, Scopes, signatures};
 use crate::error::ApiError;
 
-/// A key that tokens are checked with.
+/// A key that verifies tokens.
 #[derive(Clone)]
 pub struct JwtKey {
-    /// The only algorithm that it is used with: a token does not choose.
+    /// The only accepted algorithm: the token must not choose it.
     algorithm: Algorithm,
     key: DecodingKey,
 }
 
-/// A shared secret is as good as its length.
+/// Shorter shared secrets are rejected because they can be guessed.
 const SECRET_BYTES_MIN: usize = 32;
 
 impl JwtKey {
-    /// A secret that is shared with the issuer, for HS256, HS384 or HS512.
+    /// Creates a key from a secret that is shared with the issuer, for HS256, HS384 or HS512.
     pub fn from_secret(algorithm: Algorithm, secret: &[u8]) -> Result<Self, Error> {
         use Algorithm::{HS256, HS384, HS512};
         if !matches!(algorithm, HS256 | HS384 | HS512) {
-            return Err(unusable(format!("{algorithm:?} does not go with a shared secret")));
+            return Err(invalid_key(format!("{algorithm:?} cannot be used with a shared secret")));
         }
         if secret.len() < SECRET_BYTES_MIN {
             let bytes = secret.len();
-            return Err(unusable(format!(
-                "the secret has {bytes} bytes; use at least {SECRET_BYTES_MIN}"
+            return Err(invalid_key(format!(
+                "the secret has {bytes} bytes; at least {SECRET_BYTES_MIN} are required"
             )));
         }
+        signatures::install();
         Ok(Self { algorithm, key: DecodingKey::from_secret(secret) })
     }
 
-    /// The issuer's public key in PEM, for an RSA, elliptic-curve or Edwards algorithm.
+    /// Creates a key from the public key of the issuer (PEM), for an RSA, ECDSA or EdDSA algorithm.
     pub fn from_pem(algorithm: Algorithm, pem: &[u8]) -> Result<Self, Error> {
         use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
         let key = match algorithm {
             RS256 | RS384 | RS512 | PS256 | PS384 | PS512 => DecodingKey::from_rsa_pem(pem),
             ES256 | ES384 => DecodingKey::from_ec_pem(pem),
             EdDSA => DecodingKey::from_ed_pem(pem),
-            _ => return Err(unusable(format!("{algorithm:?} does not go with a public key"))),
+            _ => {
+                return Err(invalid_key(format!("{algorithm:?} cannot be used with a public key")));
+            }
         };
         let key =
-            key.map_err(|error| unusable(format!("the public key does not read: {error}")))?;
+            key.map_err(|error| invalid_key(format!("failed to parse the public key: {error}")))?;
+        signatures::install();
         Ok(Self { algorithm, key })
     }
 }
 
-fn unusable(message: String) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_OPTION", message)
+fn invalid_key(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message)
 }
 
-/// Which tokens are believed.
+/// Which tokens are accepted.
 #[derive(Clone)]
 pub struct Jwt {
     keys: Arc<HashMap<Option<String>, JwtKey>>,
@@ -68,7 +72,8 @@ pub struct Jwt {
 }
 
 impl Jwt {
-    /// Tokens of an issuer for an audience. Issuer, audience and expiry must be in every token.
+    /// Accepts tokens of an issuer for an audience. Every token must have an issuer, an audience
+    /// and an expiry.
     pub fn new(issuer: impl Into<String>, audience: impl Into<String>) -> Self {
         Self {
             keys: Arc::default(),
@@ -79,14 +84,14 @@ impl Jwt {
         }
     }
 
-    /// Adds a key. One without a `kid` is for tokens without one; as long as it is the only key, it is
-    /// for all tokens, because most issuers name their key even if there is but one.
+    /// Adds a key. A key without a `kid` verifies tokens without one. If it is the only key, it
+    /// verifies all tokens, because many issuers set a `kid` even with a single key.
     pub fn key(mut self, kid: Option<String>, key: JwtKey) -> Self {
         Arc::make_mut(&mut self.keys).insert(kid, key);
         self
     }
 
-    /// The claim that holds the namespace. Default `namespace`.
+    /// Sets the claim with the namespace. Default `namespace`.
     pub fn namespace_claim(mut self, claim: impl Into<String>) -> Self {
         self.namespace_claim = claim.into();
         self
@@ -97,22 +102,23 @@ impl Jwt {
         self.keys.get(kid).or_else(only)
     }
 
-    /// Who a token speaks for.
+    /// Verifies a token and returns its caller.
     pub(super) fn caller(&self, token: &str) -> Result<Caller, ApiError> {
-        let refused = |why: String| {
-            // What exactly is wrong helps the operator; the client could be anybody.
-            tracing::debug!(why, "a token was refused");
+        let reject = |why: String| {
+            // The log has the reason for the operator; the client may be an attacker and gets no
+            // details.
+            tracing::debug!(why, "rejected a JWT");
             ApiError::unauthenticated("the token is not valid")
         };
         let header =
-            jsonwebtoken::decode_header(token).map_err(|error| refused(error.to_string()))?;
-        let key = self.key_for(&header.kid).ok_or_else(|| refused("unknown key".into()))?;
+            jsonwebtoken::decode_header(token).map_err(|error| reject(error.to_string()))?;
+        let key = self.key_for(&header.kid).ok_or_else(|| reject("unknown key".into()))?;
         if header.alg != key.algorithm {
-            return Err(refused(format!("algorithm {:?}", header.alg)));
+            return Err(reject(format!("algorithm {:?}", header.alg)));
         }
-        // Whatever it names must be understood, and nothing of it is.
+        // RFC 7515: all critical extensions must be understood, and this server supports none.
         if header.crit.is_some() {
-            return Err(refused("critical header".into()));
+            return Err(reject("critical header".into()));
         }
         let mut validation = Validation::new(key.algorithm);
         validation.leeway = self.leeway_s;
@@ -121,15 +127,15 @@ impl Jwt {
         validation.set_audience(&[&self.audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         let token = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation);
-        let claims = token.map_err(|error| refused(error.to_string()))?.claims;
-        // A list of issuers would do for the library if one of them were right.
+        let claims = token.map_err(|error| reject(error.to_string()))?.claims;
+        // The library also accepts a list that contains the issuer.
         if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
-            return Err(refused("issuer".into()));
+            return Err(reject("issuer".into()));
         }
         let namespace = claims.get(&self.namespace_claim).and_then(Value::as_str);
-        let namespace = namespace.ok_or_else(|| refused("no namespace".into()))?;
+        let namespace = namespace.ok_or_else(|| reject("no namespace".into()))?;
         let namespace =
-            Namespace::new(namespace).map_err(|error| refused(error.message().to_owned()))?;
+            Namespace::new(namespace).map_err(|error| reject(error.message().to_owned()))?;
         let subject = claims.get("sub").and_then(Value::as_str);
         Ok(Caller {
             namespace,
@@ -139,7 +145,7 @@ impl Jwt {
     }
 }
 
-/// The scopes in `scope` (words in a text) or `scopes` (a list). Words of others are passed over.
+/// The scopes in `scope` (separated by spaces) or `scopes` (a list). Unknown scopes are ignored.
 fn scopes(claims: &Map<String, Value>) -> Scopes {
     let words = claims.get("scope").and_then(Value::as_str).unwrap_or_default();
     let words = words.split_ascii_whitespace();
@@ -162,8 +168,13 @@ mod tests {
         Jwt::new("https://issuer.example", "windlass").key(None, key)
     }
 
+    fn sign(header: &Header, secret: &[u8], claims: &Value) -> String {
+        signatures::install();
+        encode(header, claims, &EncodingKey::from_secret(secret)).unwrap()
+    }
+
     fn token(algorithm: Algorithm, secret: &[u8], claims: &Value) -> String {
-        encode(&Header::new(algorithm), claims, &EncodingKey::from_secret(secret)).unwrap()
+        sign(&Header::new(algorithm), secret, claims)
     }
 
     fn claims(change: impl FnOnce(&mut Value)) -> Value {
@@ -177,20 +188,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_work_are_refused() {
+    fn unusable_keys_are_rejected() {
         for (made, expect) in [
-            (JwtKey::from_secret(Algorithm::RS256, SECRET), "does not go with a shared secret"),
+            (JwtKey::from_secret(Algorithm::RS256, SECRET), "cannot be used with a shared secret"),
             (JwtKey::from_secret(Algorithm::HS256, b"short"), "has 5 bytes"),
-            (JwtKey::from_pem(Algorithm::HS256, b""), "does not go with a public key"),
-            (JwtKey::from_pem(Algorithm::RS256, b"no pem"), "does not read"),
+            (JwtKey::from_pem(Algorithm::HS256, b""), "cannot be used with a public key"),
+            (JwtKey::from_pem(Algorithm::RS256, b"no pem"), "failed to parse"),
         ] {
-            let error = made.err().expect("it is refused");
+            let error = made.err().expect("the key is rejected");
             assert!(error.message().contains(expect), "{error}");
         }
     }
 
     #[test]
-    fn a_token_of_the_issuer_is_believed() {
+    fn a_valid_token_is_accepted() {
         let caller = jwt().caller(&token(Algorithm::HS256, SECRET, &claims(|_| ()))).unwrap();
         assert_eq!(caller.namespace.as_str(), "tenant");
         assert_eq!(caller.scopes.list(), [Scope::Read, Scope::SendEvent]);
@@ -204,26 +215,26 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_a_name_serves_tokens_of_any_as_long_as_it_is_alone() {
+    fn a_single_key_without_a_kid_verifies_all_tokens() {
         let named = |kid: &str| {
             let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::HS256) };
-            encode(&header, &claims(|_| ()), &EncodingKey::from_secret(SECRET)).unwrap()
+            sign(&header, SECRET, &claims(|_| ()))
         };
         let bare = token(Algorithm::HS256, SECRET, &claims(|_| ()));
         assert!(jwt().caller(&named("2026-01")).is_ok());
         assert!(jwt().caller(&bare).is_ok());
         let key = JwtKey::from_secret(Algorithm::HS256, SECRET).unwrap();
         let two = jwt().key(Some("2026-01".into()), key.clone());
-        for (token, fine) in [(named("2026-01"), true), (named("2025-12"), false), (bare, true)] {
-            assert_eq!(two.caller(&token).is_ok(), fine);
+        for (token, valid) in [(named("2026-01"), true), (named("2025-12"), false), (bare, true)] {
+            assert_eq!(two.caller(&token).is_ok(), valid);
         }
         let only = Jwt::new("https://issuer.example", "windlass").key(Some("a".into()), key);
         assert!(only.caller(&named("a")).is_ok());
-        assert!(only.caller(&named("b")).is_err(), "a key with a name is for that name");
+        assert!(only.caller(&named("b")).is_err(), "a key with a kid verifies only that kid");
     }
 
     #[test]
-    fn every_other_token_is_refused() {
+    fn invalid_tokens_are_rejected() {
         let past = jsonwebtoken::get_current_timestamp() - 3_600;
         type Change = fn(&mut Value, u64);
         let changes: [(&str, Change); 10] = [
@@ -242,8 +253,8 @@ mod tests {
         ];
         for (what, change) in changes {
             let claims = claims(|claims| change(claims, past));
-            let refused = jwt().caller(&token(Algorithm::HS256, SECRET, &claims));
-            assert_eq!(refused.unwrap_err().code(), "UNAUTHENTICATED", "{what}");
+            let result = jwt().caller(&token(Algorithm::HS256, SECRET, &claims));
+            assert_eq!(result.unwrap_err().code(), "UNAUTHENTICATED", "{what}");
         }
         let fine = claims(|_| ());
         let signed = token(Algorithm::HS256, SECRET, &fine);
@@ -254,16 +265,16 @@ mod tests {
         let critical = |names: &[&str]| {
             let crit = Some(names.iter().map(|name| (*name).to_owned()).collect());
             let header = Header { crit, ..Header::new(Algorithm::HS256) };
-            encode(&header, &fine, &EncodingKey::from_secret(SECRET)).unwrap()
+            sign(&header, SECRET, &fine)
         };
         for (what, token) in [
-            ("something critical", critical(&["b64"])),
-            ("nothing critical", critical(&[])),
+            ("a critical extension", critical(&["b64"])),
+            ("an empty list of critical extensions", critical(&[])),
             ("another secret", token(Algorithm::HS256, b"another secret of some length...", &fine)),
             ("another algorithm", token(Algorithm::HS384, SECRET, &fine)),
-            ("cut off", body.clone()),
+            ("without a signature", body.clone()),
             ("alg none", unsigned),
-            ("nothing", String::new()),
+            ("empty", String::new()),
         ] {
             assert_eq!(jwt().caller(&token).unwrap_err().code(), "UNAUTHENTICATED", "{what}");
         }

@@ -1,4 +1,4 @@
-//! API keys: made here, shown once, kept as digests, looked up by their id.
+//! API keys: created here, issued once, stored as digests, looked up by id.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use windlass::kernel::{Actor, BoxFuture, Namespace};
-use windlass::{Error, ErrorKind, Timestamp};
+use windlass::{Error, ErrorCode, ErrorKind, Timestamp};
 
 use super::{Caller, Scope};
 use crate::error::ApiError;
 
-/// What every API key begins with, so that people and scanners know one when they see it.
+/// The prefix of every API key, so that people and secret scanners recognize it.
 pub(super) const PREFIX: &str = "wl_";
 
 const SECRET_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
-/// How long a key that was looked up is believed without asking again: so long after it was revoked
-/// in another process, a key may still be taken here.
-const BELIEVED_FOR: Duration = Duration::from_secs(5);
-/// Ids that were looked up lately, known or not.
-const REMEMBERED_MAX: usize = 10_000;
-/// Keys of a namespace: what one tenant makes takes no room from another.
+/// How long a cached key is used. A key that another process revokes is accepted here for at most
+/// this time.
+const CACHE_TTL: Duration = Duration::from_secs(5);
+/// The maximum number of cached ids, whether they exist or not.
+const CACHED_KEYS_MAX: usize = 10_000;
+/// The maximum number of keys of a namespace.
 const KEYS_MAX: usize = 1_000;
 
-/// An API key as it is kept: never the key itself.
+/// A stored API key. Contains a digest, never the key itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {
-    /// Names it; the part of the key between the two underscores.
+    /// The id: the part of the key between the two underscores.
     pub id: String,
-    /// What people call it.
+    /// The display name.
     pub name: String,
-    /// The tenant that it acts in.
+    /// The namespace of the key.
     pub namespace: Namespace,
-    /// What it may do.
+    /// The permissions of the key.
     pub scopes: Vec<Scope>,
     /// SHA-256 of the whole key, in hexadecimal.
     pub digest: String,
-    /// When it was made.
+    /// When the key was created.
     pub created_at: Timestamp,
-    /// When it is no longer taken.
+    /// When the key expires.
     pub expires_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// When the key was revoked.
     pub revoked_at: Option<Timestamp>,
 }
 
@@ -56,7 +56,7 @@ impl ApiKey {
     }
 }
 
-/// Where API keys are kept. All processes that serve one store should share one.
+/// A store of API keys. All processes on one store should share it.
 pub trait KeyStore: Send + Sync + 'static {
     /// Adds a key, or replaces the one with its id.
     fn put(&self, key: ApiKey) -> BoxFuture<'_, Result<(), Error>>;
@@ -67,11 +67,11 @@ pub trait KeyStore: Send + Sync + 'static {
     /// All keys, by id.
     fn list(&self) -> BoxFuture<'_, Result<Vec<ApiKey>, Error>>;
 
-    /// Forgets a key.
+    /// Removes a key.
     fn remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-/// Keys in memory, for tests and for programs that make them anew at every start.
+/// Keys in memory, for tests and for programs that create them at every start.
 #[derive(Default)]
 pub struct MemoryKeys(Mutex<BTreeMap<String, ApiKey>>);
 
@@ -97,67 +97,67 @@ impl KeyStore for MemoryKeys {
     }
 }
 
-/// A key to be made.
+/// The parameters of a new key.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// What people call it.
+    /// The display name.
     pub name: String,
-    /// The tenant that it acts in.
+    /// The namespace of the key.
     pub namespace: Namespace,
-    /// What it may do.
+    /// The permissions of the key.
     pub scopes: Vec<Scope>,
-    /// How long it is taken; for ever if there is none.
+    /// The lifetime; unlimited if `None`.
     pub expires_in: Option<Duration>,
 }
 
-/// A key that was just made. This is the only time that it is shown.
+/// A new key. This is the only value that contains the key itself.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct IssuedKey {
     /// The key.
     pub key: String,
-    /// What is kept of it.
-    pub kept: ApiKey,
+    /// The stored part.
+    pub stored: ApiKey,
 }
 
 type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Makes keys, checks them, revokes them.
+/// Creates, checks and revokes keys.
 pub struct Keys {
     store: Arc<dyn KeyStore>,
     now: Now,
-    remembered: Mutex<HashMap<String, Remembered>>,
+    cache: Mutex<HashMap<String, CacheEntry>>,
 }
 
-/// When an id was looked up, and what was found.
-type Remembered = (Timestamp, Option<Arc<Known>>);
+/// The time of a lookup, and its result.
+type CacheEntry = (Timestamp, Option<Arc<CachedKey>>);
 
-struct Known {
+struct CachedKey {
     key: ApiKey,
     digest: [u8; 32],
     caller: Arc<Caller>,
 }
 
 impl Keys {
-    /// Keys in a store, on a clock.
+    /// Manages the keys in a store, with a clock.
     pub fn new(store: Arc<dyn KeyStore>, now: Now) -> Self {
-        Self { store, now, remembered: Mutex::default() }
+        Self { store, now, cache: Mutex::default() }
     }
 
-    /// Makes a key. There is a bound on the keys of a namespace: before it is reached, those that are
-    /// no longer taken are forgotten.
-    pub async fn make(&self, new: NewKey) -> Result<Shown, Error> {
-        self.make_room(&new.namespace).await?;
+    /// Creates a key. If the namespace has reached its limit, expired and revoked keys are removed
+    /// first.
+    pub async fn create(&self, new: NewKey) -> Result<IssuedKey, Error> {
+        self.remove_invalid_keys(&new.namespace).await?;
         let mut random = [0; ID_BYTES + SECRET_BYTES];
         getrandom::fill(&mut random).map_err(|source| {
-            let message = "this machine gives no random bytes for a key";
-            Error::new(ErrorKind::Unavailable, "NO_RANDOMNESS", message)
+            let message = "failed to get random bytes for a key";
+            Error::new(ErrorKind::Unavailable, ErrorCode::NoRandomness, message)
                 .with_source(source.to_string())
         })?;
         let (id, secret) = random.split_at(ID_BYTES);
         let id = hex::encode(id);
         let key = format!("{PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(secret));
         let now = (self.now)();
-        let kept = ApiKey {
+        let stored = ApiKey {
             id,
             name: new.name,
             namespace: new.namespace,
@@ -167,30 +167,30 @@ impl Keys {
             expires_at: new.expires_in.map(|span| now.plus(span)),
             revoked_at: None,
         };
-        self.store.put(kept.clone()).await?;
-        self.remembered.lock().remove(&kept.id);
-        Ok(Shown { key, kept })
+        self.store.put(stored.clone()).await?;
+        self.cache.lock().remove(&stored.id);
+        Ok(IssuedKey { key, stored })
     }
 
-    async fn make_room(&self, namespace: &Namespace) -> Result<(), Error> {
+    async fn remove_invalid_keys(&self, namespace: &Namespace) -> Result<(), Error> {
         let mut all = self.store.list().await?;
         all.retain(|key| key.namespace == *namespace);
         if all.len() < KEYS_MAX {
             return Ok(());
         }
         let now = (self.now)();
-        let mut room = false;
+        let mut removed = false;
         for key in all.iter().filter(|key| !key.is_valid(now)) {
             self.store.remove(&key.id).await?;
-            room = true;
+            removed = true;
         }
-        if room {
+        if removed {
             return Ok(());
         }
         let message = format!(
-            "namespace {namespace:?} has {KEYS_MAX} keys, which is as many as may be; revoke some"
+            "namespace {namespace:?} has {KEYS_MAX} keys, which is the limit; revoke some first"
         );
-        Err(Error::new(ErrorKind::Refused, "KEYS_LIMIT", message))
+        Err(Error::new(ErrorKind::Refused, ErrorCode::KeysLimit, message))
     }
 
     /// All keys.
@@ -203,50 +203,50 @@ impl Keys {
         self.store.get(id).await
     }
 
-    /// Revokes a key: here at once, in other processes within five seconds.
+    /// Revokes a key: immediately in this process, within five seconds in others.
     pub async fn revoke(&self, mut key: ApiKey) -> Result<ApiKey, Error> {
         key.revoked_at.get_or_insert((self.now)());
         self.store.put(key.clone()).await?;
-        self.remembered.lock().remove(&key.id);
+        self.cache.lock().remove(&key.id);
         Ok(key)
     }
 
-    /// Who a key speaks for.
+    /// Verifies a key and returns its caller.
     pub(super) async fn caller(&self, token: &str) -> Result<Arc<Caller>, ApiError> {
-        let refused = || ApiError::unauthenticated("the API key is not valid");
+        let invalid = || ApiError::unauthenticated("the API key is not valid");
         let id = token.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_'));
-        let (id, _) = id.ok_or_else(refused)?;
+        let (id, _) = id.ok_or_else(invalid)?;
         if id.len() != ID_BYTES * 2 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(refused());
+            return Err(invalid());
         }
-        let known = self.known(id).await.map_err(ApiError::from)?.ok_or_else(refused)?;
+        let known = self.lookup(id).await.map_err(ApiError::from)?.ok_or_else(invalid)?;
         let digest = Sha256::digest(token.as_bytes());
         let same: bool = known.digest.as_slice().ct_eq(digest.as_slice()).into();
         if !same || !known.key.is_valid((self.now)()) {
-            return Err(refused());
+            return Err(invalid());
         }
         Ok(Arc::clone(&known.caller))
     }
 
-    async fn known(&self, id: &str) -> Result<Option<Arc<Known>>, Error> {
+    async fn lookup(&self, id: &str) -> Result<Option<Arc<CachedKey>>, Error> {
         let now = (self.now)();
-        if let Some((at, known)) = self.remembered.lock().get(id)
-            && now.since(*at) < BELIEVED_FOR
+        if let Some((at, known)) = self.cache.lock().get(id)
+            && now.since(*at) < CACHE_TTL
         {
             return Ok(known.clone());
         }
-        let known = self.store.get(id).await?.and_then(Known::new).map(Arc::new);
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= REMEMBERED_MAX {
-            // Whoever tries keys at random makes us forget, not grow.
-            remembered.clear();
+        let known = self.store.get(id).await?.and_then(CachedKey::new).map(Arc::new);
+        let mut cache = self.cache.lock();
+        if cache.len() >= CACHED_KEYS_MAX {
+            // Requests with random ids must not let the cache grow.
+            cache.clear();
         }
-        remembered.insert(id.to_owned(), (now, known.clone()));
+        cache.insert(id.to_owned(), (now, known.clone()));
         Ok(known)
     }
 }
 
-impl Known {
+impl CachedKey {
     fn new(key: ApiKey) -> Option<Self> {
         let digest: [u8; 32] = hex::decode(&key.digest).ok()?.try_into().ok()?;
         let caller = Caller {
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_key_is_taken_until_it_expires_or_is_revoked() {
+    async fn a_key_is_valid_until_it_expires_or_is_revoked() {
         let time = Arc::new(AtomicI64::new(1_000_000));
         let clock = Arc::clone(&time);
         let now: Now = Arc::new(move || Timestamp::from_micros(clock.load(Ordering::Relaxed)));
@@ -277,18 +277,18 @@ mod tests {
             scopes: vec![Scope::Read],
             expires_in: Some(Duration::from_secs(60)),
         };
-        let shown = keys.make(new.clone()).await.unwrap();
+        let issued = keys.create(new.clone()).await.unwrap();
         assert!(
-            shown.key.starts_with("wl_") && shown.key.len() == 3 + 16 + 1 + 43,
+            issued.key.starts_with("wl_") && issued.key.len() == 3 + 16 + 1 + 43,
             "{}",
-            shown.key
+            issued.key
         );
-        assert!(!format!("{:?}", store.0.lock()).contains(&shown.key), "the key itself is kept");
-        let caller = keys.caller(&shown.key).await.unwrap();
+        assert!(!format!("{:?}", store.0.lock()).contains(&issued.key), "the key itself is stored");
+        let caller = keys.caller(&issued.key).await.unwrap();
         assert_eq!(caller.namespace.as_str(), "tenant");
         assert!(caller.scopes.allow(Scope::Read) && !caller.scopes.allow(Scope::Manage));
 
-        let mut other = shown.key.clone();
+        let mut other = issued.key.clone();
         let last = other.pop().unwrap();
         other.push(if last == 'A' { 'B' } else { 'A' });
         for wrong in [other.as_str(), "wl_", "wl_0000000000000000_x", "wl_zz_x", ""] {
@@ -296,15 +296,15 @@ mod tests {
         }
 
         time.fetch_add(60_000_000, Ordering::Relaxed);
-        assert!(keys.caller(&shown.key).await.is_err(), "it has expired");
-        let shown = keys.make(NewKey { expires_in: None, ..new }).await.unwrap();
-        assert!(keys.caller(&shown.key).await.is_ok());
-        keys.revoke(shown.kept).await.unwrap();
-        assert!(keys.caller(&shown.key).await.is_err(), "it was revoked");
+        assert!(keys.caller(&issued.key).await.is_err(), "it has expired");
+        let issued = keys.create(NewKey { expires_in: None, ..new }).await.unwrap();
+        assert!(keys.caller(&issued.key).await.is_ok());
+        keys.revoke(issued.stored).await.unwrap();
+        assert!(keys.caller(&issued.key).await.is_err(), "it was revoked");
     }
 
     #[tokio::test]
-    async fn a_tenant_with_many_keys_takes_no_room_from_another() {
+    async fn the_limit_of_keys_is_per_namespace() {
         let keys = Keys::new(
             Arc::new(MemoryKeys::default()),
             Arc::new(|| Timestamp::from_micros(1_000_000)),
@@ -317,11 +317,11 @@ mod tests {
         };
         let mut last = None;
         for _ in 0..KEYS_MAX {
-            last = Some(keys.make(new("loud")).await.unwrap());
+            last = Some(keys.create(new("full")).await.unwrap());
         }
-        assert_eq!(keys.make(new("loud")).await.unwrap_err().code(), "KEYS_LIMIT");
-        keys.make(new("quiet")).await.unwrap();
-        keys.revoke(last.unwrap().kept).await.unwrap();
-        keys.make(new("loud")).await.expect("the revoked one is forgotten");
+        assert_eq!(keys.create(new("full")).await.unwrap_err().code(), "KEYS_LIMIT");
+        keys.create(new("other")).await.unwrap();
+        keys.revoke(last.unwrap().stored).await.unwrap();
+        keys.create(new("full")).await.expect("the revoked key is removed");
     }
 }

@@ -1,4 +1,4 @@
-//! API keys in the engine's store, where all processes on it share them.
+//! API keys in the engine's store, shared by all its processes.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use windlass::{Error, Store};
 
 use super::keys::{ApiKey, KeyStore};
 
-/// The kind of setting that a key is.
+/// The kind of the settings that contain keys.
 const KIND: &str = "api_key";
 const ROWS: u32 = 1_000;
 
-/// Keys as settings of a store, by their id.
+/// Stores each key as a setting of the store, by id.
 pub struct StoredKeys(Arc<dyn Store>);
 
 impl StoredKeys {
-    /// The keys of a store.
+    /// Manages the keys of a store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self(store)
     }
@@ -35,8 +35,8 @@ impl KeyStore for StoredKeys {
 
     fn get<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<ApiKey>, Error>> {
         Box::pin(async move {
-            // Everything but the last digit sorts right before all ids that begin with it, and there
-            // are sixteen digits.
+            // The store only lists. The id without its last digit sorts directly before all ids
+            // with that prefix, and at most 16 ids differ only in the last digit.
             let Some((last, _)) = id.char_indices().next_back() else { return Ok(None) };
             let near = self.page(Some(id[..last].into()), 16).await?;
             let found = near.iter().find(|setting| &*setting.name.name == id);

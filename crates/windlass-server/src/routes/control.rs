@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use windlass::RunStatus;
 use windlass::kernel::Run;
+use windlass::{ErrorCode, RunStatus};
 
 use super::instances::find;
 use crate::error::{ApiError, ApiResult, Failure};
@@ -13,37 +13,37 @@ use crate::extract::{AtRun, Call, Incoming, MaybePayload};
 use crate::json::Json;
 use crate::view::InstanceStatus;
 
-/// A pause is read by whoever has the run's turn. Usually that is a moment; this is how long the
-/// answer waits to be able to say `paused`.
-const PAUSE_SEEN_WITHIN: Duration = Duration::from_millis(300);
+/// How long the response of `pause` waits for the status `paused`. The worker that holds the run's
+/// turn applies the pause, usually within a moment.
+const PAUSE_WAIT_MAX: Duration = Duration::from_millis(300);
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// That it was done.
+/// The result of an action on a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Done {
     /// Always true.
     pub ok: bool,
-    /// Where the run is now; what it ended with only for those who may read.
+    /// The status of the run; output and error only if the caller may read them.
     pub details: InstanceStatus,
 }
 
-/// What is asked of runs.
+/// An action on runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
-    /// Stop before the next piece of user code.
+    /// Stop before the next turn.
     Pause,
-    /// Let a paused run go on.
+    /// Continue a paused run.
     Resume,
-    /// End it.
+    /// Terminate the run.
     Terminate,
-    /// Carry an errored run on at the step that failed.
+    /// Retry an errored run from the failed step.
     Retry,
 }
 
 impl Action {
-    /// The runs that it can be asked of.
-    pub(crate) fn takes(self) -> &'static [RunStatus] {
+    /// The statuses in which a run accepts the action.
+    pub(crate) fn accepted_statuses(self) -> &'static [RunStatus] {
         match self {
             Self::Pause => &[RunStatus::Active, RunStatus::Waiting],
             Self::Resume => &[RunStatus::Paused],
@@ -52,8 +52,8 @@ impl Action {
         }
     }
 
-    /// Does it to a run.
-    pub(crate) async fn act(
+    /// Applies the action to a run.
+    pub(crate) async fn apply(
         self,
         call: &Call,
         run: &Run,
@@ -75,20 +75,20 @@ async fn done(call: &Call, at: &AtRun) -> ApiResult<Done> {
     Ok(Json(Done { ok: true, details: call.status_of(&run).await? }))
 }
 
-/// Stops a run before its next piece of user code. Its timers go on.
+/// Pauses a run before its next turn. Its timers continue.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/pause",
     tag = "instances", operation_id = "pauseInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     responses((status = 200, body = Done), (status = "default", body = Failure)))]
 pub(crate) async fn pause(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
-    Action::Pause.act(&call, &run, None).await?;
+    Action::Pause.apply(&call, &run, None).await?;
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(2);
     loop {
         let run = find(&call, &at).await?;
-        if run.status == RunStatus::Paused || run.status.is_ended() || waited >= PAUSE_SEEN_WITHIN {
+        if run.status == RunStatus::Paused || run.status.is_ended() || waited >= PAUSE_WAIT_MAX {
             return Ok(Json(Done { ok: true, details: call.status_of(&run).await? }));
         }
         tokio::time::sleep(pause).await;
@@ -97,32 +97,32 @@ pub(crate) async fn pause(call: Call, at: AtRun) -> ApiResult<Done> {
     }
 }
 
-/// Lets a paused run go on; any other is left as it is.
+/// Resumes a paused run. Has no effect on a run that is not paused.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/resume",
     tag = "instances", operation_id = "resumeInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     responses((status = 200, body = Done), (status = "default", body = Failure)))]
 pub(crate) async fn resume(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
-    Action::Resume.act(&call, &run, None).await?;
+    Action::Resume.apply(&call, &run, None).await?;
     done(&call, &at).await
 }
 
-/// Why a run is ended.
+/// The reason for a termination.
 #[derive(Default, Deserialize, ToSchema)]
 pub(crate) struct Terminate {
-    /// For those who look at it later. At most 1,000 characters.
+    /// The reason, which the ledger records. At most 1,000 characters.
     reason: Option<String>,
 }
 
 impl Incoming for Terminate {}
 
-/// Ends a run, whatever it is doing.
+/// Terminates a run immediately.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/terminate",
     tag = "instances", operation_id = "terminateInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     request_body = Option<Terminate>,
     responses((status = 200, body = Done), (status = "default", body = Failure)))]
 pub(crate) async fn terminate(
@@ -132,7 +132,7 @@ pub(crate) async fn terminate(
 ) -> ApiResult<Done> {
     let reason = body.reason.as_deref().map(check_reason).transpose()?;
     let run = find(&call, &at).await?;
-    Action::Terminate.act(&call, &run, reason).await?;
+    Action::Terminate.apply(&call, &run, reason).await?;
     done(&call, &at).await
 }
 
@@ -142,16 +142,16 @@ pub(crate) fn check_reason(reason: &str) -> Result<&str, ApiError> {
         let message = format!(
             "the reason has {chars} characters; at most {REASON_CHARS_MAX} are allowed, without NUL"
         );
-        return Err(ApiError::invalid("INVALID_TEXT", message));
+        return Err(ApiError::invalid(ErrorCode::InvalidText, message));
     }
     Ok(reason)
 }
 
-/// Begins a run anew with the same input. Earlier generations stay readable.
+/// Restarts a run with the same input, as a new generation. Earlier generations remain readable.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/restart",
     tag = "instances", operation_id = "restartInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     responses((status = 200, body = Done), (status = "default", body = Failure)))]
 pub(crate) async fn restart(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
@@ -159,14 +159,14 @@ pub(crate) async fn restart(call: Call, at: AtRun) -> ApiResult<Done> {
     done(&call, &at).await
 }
 
-/// Carries an errored run on at the step that failed.
+/// Retries an errored run from the failed step, as a new generation.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/retry",
     tag = "instances", operation_id = "retryInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     responses((status = 200, body = Done), (status = "default", body = Failure)))]
 pub(crate) async fn retry(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
-    Action::Retry.act(&call, &run, None).await?;
+    Action::Retry.apply(&call, &run, None).await?;
     done(&call, &at).await
 }

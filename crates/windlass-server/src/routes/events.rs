@@ -1,9 +1,9 @@
-//! Sending events to runs.
+//! Sends events to runs.
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use windlass::kernel::{Body, MessageId, MessageName};
+use windlass::kernel::{Body, ErrorCode, MessageId, MessageName};
 
 use super::instances::{check_depth, find};
 use crate::error::{ApiError, ApiResult, Failure};
@@ -11,50 +11,51 @@ use crate::extract::{AtRun, Call, Incoming, Payload};
 use crate::json::Json;
 use crate::view::{InstanceStatus, Raw};
 
-/// An event to be sent.
+/// An event to send.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct SendEvent {
-    /// Its type, which a wait asks for.
+    /// The type of the event. A run waits for events by type.
     #[serde(rename = "type")]
     #[schema(max_length = 100, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9-_]*$")]
     event_type: String,
-    /// What it carries.
+    /// The payload.
     #[schema(value_type = Option<Value>)]
     payload: Option<Raw>,
-    /// Sent again with the same id it is the same event; the id with another type or payload is refused.
+    /// An id for deduplication. A second event with the same id is ignored if its type and payload
+    /// are the same, and is rejected otherwise.
     #[schema(max_length = 200)]
     id: Option<String>,
 }
 
 impl Incoming for SendEvent {}
 
-/// Where the run is after the event was taken.
+/// The status of the run after it received the event.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EventSent {
-    /// The run's status.
+    /// The status of the run.
     pub status: InstanceStatus,
 }
 
-/// Reads the type of an event. The engine gives messages of its own wider names, with `.` and `:`; clients
-/// are held to the pattern of ids, as the specification of this route has it.
+/// Parses the type of an event. The engine's own messages may also contain `.` and `:`; clients are
+/// limited to the pattern of ids, as the API specifies.
 fn event_type(text: &str, limits: &windlass::Limits) -> Result<MessageName, ApiError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if text.starts_with('-') || !text.chars().all(plain) {
         let shown: String = text.chars().take(100).collect();
         let message = format!(
-            "the event type {shown:?} has other characters than letters, digits, `_` and `-`, or begins with `-`"
+            "the event type {shown:?} contains characters other than letters, digits, `_` and `-`, or starts with `-`"
         );
-        return Err(ApiError::invalid("INVALID_EVENT_TYPE", message));
+        return Err(ApiError::invalid(ErrorCode::InvalidEventType, message));
     }
     MessageName::with_limits(text, limits)
-        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))
+        .map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidEventType))
 }
 
-/// Sends an event to a run. It waits there until the run asks for its type.
+/// Sends an event to a run. The run keeps the event until it waits for this type.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/{instanceId}/events",
     tag = "instances", operation_id = "sendEvent",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     request_body = SendEvent,
     responses((status = 200, body = EventSent), (status = "default", body = Failure)))]
 pub(crate) async fn send(
@@ -65,7 +66,7 @@ pub(crate) async fn send(
     let limits = &call.engine.options().limits;
     let name = event_type(&event.event_type, limits)?;
     let id = event.id.map(|id| MessageId::with_limits(id, limits)).transpose();
-    let id = id.map_err(|error| ApiError::from(error).coded("INVALID_EVENT_ID"))?;
+    let id = id.map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidEventId))?;
     let payload = event.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
     check_depth("payload", &payload, limits.json_depth_max)?;
     let run = find(&call, &at).await?;
@@ -73,11 +74,11 @@ pub(crate) async fn send(
     let sent = call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await;
     let run = find(&call, &at).await?;
     sent.map_err(|error| match error.code() {
-        // Whoever sends knows the run by its name and not by the key of a generation.
-        "RUN_TERMINAL" => {
+        // The sender knows the run by name, not by the run key of a generation.
+        ErrorCode::RunTerminal => {
             let message =
-                format!("{}/{} is {} and takes nothing more", run.workflow, run.id, run.status);
-            ApiError::new(StatusCode::CONFLICT, "INSTANCE_TERMINAL", message)
+                format!("{}/{} is {} and accepts no events", run.workflow, run.id, run.status);
+            ApiError::new(StatusCode::CONFLICT, ErrorCode::InstanceTerminal, message)
         }
         _ => error.into(),
     })?;

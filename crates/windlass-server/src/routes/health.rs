@@ -1,30 +1,31 @@
-//! Whether the process is up, and whether it can do its work.
+//! Liveness and readiness probes.
 
 use axum::Extension;
 use axum::extract::State;
 use serde_json::{Value, json};
+use windlass::ErrorCode;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::json::Json;
 use crate::serve::Stopping;
 
-/// The process answers.
+/// Liveness: the process responds.
 pub(crate) async fn healthz() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// The store answers too, and neither the server nor the engine is on its way out.
+/// Readiness: the store responds, and neither the server nor the engine is stopping.
 pub(crate) async fn readyz(
     State(app): State<App>,
     stopping: Option<Extension<Stopping>>,
 ) -> Result<Json<Value>, ApiError> {
-    let leaving = stopping.is_some_and(|Extension(stopping)| stopping.is_near());
+    let leaving = stopping.is_some_and(|Extension(stopping)| stopping.has_begun());
     if leaving || app.engine.is_stopping() {
-        // Not a failure of the server's: whoever asks is to send its requests elsewhere.
-        let message = "this process is stopping; send requests to another";
+        // Not logged as a server error: a load balancer should use another process.
+        let message = "this process is stopping; send requests to another process";
         let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
-        return Err(ApiError::new(status, "ENGINE_STOPPING", message).retry_after(1));
+        return Err(ApiError::new(status, ErrorCode::EngineStopping, message).retry_after(1));
     }
     app.engine.store().now().await?;
     Ok(Json(json!({ "status": "ready" })))

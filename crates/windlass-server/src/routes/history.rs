@@ -1,88 +1,88 @@
-//! What a run did: its steps, the events that were sent to it, its log lines.
+//! The history of a run: its steps, received events, and log lines.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
-    LogId, LogLevel, LogLine, Message, MessageKind, Query, Run, RunKey, Step, StepKey,
+    ErrorCode, LogId, LogLevel, LogLine, Message, MessageKind, Query, Run, RunKey, Step, StepKey,
 };
 
 use super::instances::find;
-use crate::cursor::{self, Place, decode_place, encode_place};
+use crate::cursor::{self, Position, decode_position, encode_position};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params, run_not_found};
 use crate::json::Json;
 use crate::paging::{Direction, PAGE_BYTES_MAX, bytes_of, cut_to_bytes, page_size};
-use crate::view::{EventRecord, LogRecord, StepRecord};
+use crate::view::{EventRecord, Kinds, LogRecord, StepRecord};
 
-/// Rows that are read from the store at a time.
+/// The number of rows of one store query.
 const STORE_ROWS: u32 = 200;
-/// Messages that are read at a time at first.
+/// The initial number of messages of one store query.
 const EVENT_ROWS: u32 = 16;
 
-/// Which part of the history.
+/// Pages and filters of the history.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct HistoryParams {
-    /// Which generation; the newest if there is none.
+    /// The generation. Default: the newest.
     run_number: Option<u32>,
-    /// Rows of each page: 1 to 100. Default 25.
+    /// The number of rows of each list: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `stepsCursor` of the page before.
+    /// `stepsCursor` of the previous page.
     steps_cursor: Option<String>,
-    /// `eventsCursor` of the page before.
+    /// `eventsCursor` of the previous page.
     events_cursor: Option<String>,
     /// Oldest first (`asc`, the default) or newest first (`desc`).
     #[param(inline)]
     order: Option<Direction>,
-    /// Whether log lines are wanted too.
+    /// Whether to include log lines.
     include_logs: Option<bool>,
-    /// `logsCursor` of the page before.
+    /// `logsCursor` of the previous page.
     logs_cursor: Option<String>,
-    /// Only log lines of this level or above: `debug`, `info`, `warn`, `error`.
+    /// Only log lines of this level or higher: `debug`, `info`, `warn`, `error`.
     log_level: Option<String>,
     /// Only log lines of this category.
     log_category: Option<String>,
 }
 
-/// A page of each.
+/// One page each of steps, events and log lines.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct History {
-    /// Which generation it is.
+    /// The generation.
     pub run_number: u32,
-    /// Its steps.
+    /// The steps.
     pub steps: Vec<StepRecord>,
-    /// The events that were sent to it.
+    /// The events that the run received.
     pub events: Vec<EventRecord>,
-    /// Where the next page of steps begins.
+    /// The cursor of the next page of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page of steps.
     pub steps_has_next_page: bool,
-    /// Where the next page of events begins.
+    /// The cursor of the next page of events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page of events.
     pub events_has_next_page: bool,
-    /// Its log lines, if they were asked for.
+    /// The log lines, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<Vec<LogRecord>>,
-    /// Where the next page of log lines begins.
+    /// The cursor of the next page of log lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page of log lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs_has_next_page: Option<bool>,
 }
 
-/// Tells what a run did.
+/// Returns the history of a run: its steps, received events, and log lines.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/history",
     tag = "instances", operation_id = "getHistory",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"), HistoryParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"), HistoryParams),
     responses((status = 200, body = History), (status = "default", body = Failure)))]
 pub(crate) async fn history(
     call: Call,
@@ -93,34 +93,35 @@ pub(crate) async fn history(
     let newest_first = params.order == Some(Direction::Desc);
     let level = params.log_level.as_deref().map(parse_level).transpose()?;
     if params.log_category.as_ref().is_some_and(|category| category.contains('\0')) {
-        let message = "logCategory contains NUL; no category does";
-        return Err(ApiError::invalid("INVALID_TEXT", message));
+        let message = "logCategory contains NUL, which is not allowed";
+        return Err(ApiError::invalid(ErrorCode::InvalidText, message));
     }
     let order = if newest_first { "desc" } else { "asc" };
-    let (of_steps, of_events) = (format!("steps-{order}"), format!("events-{order}"));
-    let of_logs =
+    let (steps_listing, events_listing) = (format!("steps-{order}"), format!("events-{order}"));
+    let logs_listing =
         format!("logs-{order}-{}", cursor::digest_of(&(level, params.log_category.as_ref())));
-    let steps_after = decode_place(&of_steps, params.steps_cursor.as_deref(), parse_step_cursor)?;
-    let events_after: Option<Place<u64>> =
-        decode_place(&of_events, params.events_cursor.as_deref(), |seq| seq.parse().ok())?;
-    let logs_after: Option<Place<LogId>> =
-        decode_place(&of_logs, params.logs_cursor.as_deref(), |id| id.parse().ok())?;
+    let steps_after =
+        decode_position(&steps_listing, params.steps_cursor.as_deref(), parse_step_cursor)?;
+    let events_after: Option<Position<u64>> =
+        decode_position(&events_listing, params.events_cursor.as_deref(), |seq| seq.parse().ok())?;
+    let logs_after: Option<Position<LogId>> =
+        decode_position(&logs_listing, params.logs_cursor.as_deref(), |id| id.parse().ok())?;
     let keys = [
-        steps_after.as_ref().map(|place| place.run_key),
-        events_after.as_ref().map(|place| place.run_key),
-        logs_after.as_ref().map(|place| place.run_key),
+        steps_after.as_ref().map(|position| position.run_key),
+        events_after.as_ref().map(|position| position.run_key),
+        logs_after.as_ref().map(|position| position.run_key),
     ];
     let run = generation_of(&call, &at, params.run_number, keys).await?;
-    let (number, now) = (run.generation, call.engine.clock().now());
-    let wanted = Wanted { size, newest_first };
-    let steps_after = steps_after.map(|place| place.at);
+    let (number, kinds) = (run.generation, Kinds::of(&call.engine, &run));
+    let wanted = PageSpec { size, newest_first };
+    let steps_after = steps_after.map(|position| position.at);
     let (steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
     let (events, more_events) =
-        events(&call, &run, events_after.map(|place| place.at), wanted).await?;
+        events(&call, &run, events_after.map(|position| position.at), wanted).await?;
     let logs = match params.include_logs {
         Some(true) => {
             let filter = (level, params.log_category.map(Into::into));
-            let after = logs_after.map(|place| place.at);
+            let after = logs_after.map(|position| position.at);
             Some(logs(&call, run.run_key, filter, after, wanted).await?)
         }
         _ => None,
@@ -132,15 +133,16 @@ pub(crate) async fn history(
     Ok(Json(History {
         run_number: number,
         steps_cursor: last_step.map(|step| {
-            encode_place(&of_steps, key, &format!("{} {}", step.position, step.step_key))
+            encode_position(&steps_listing, key, &format!("{} {}", step.position, step.step_key))
         }),
         steps_has_next_page: more_steps,
         events_cursor: last_event
-            .map(|event| encode_place(&of_events, key, &event.seq.to_string())),
+            .map(|event| encode_position(&events_listing, key, &event.seq.to_string())),
         events_has_next_page: more_events,
-        logs_cursor: last_log.map(|line| encode_place(&of_logs, key, &line.log_id.to_string())),
+        logs_cursor: last_log
+            .map(|line| encode_position(&logs_listing, key, &line.log_id.to_string())),
         logs_has_next_page: logs.as_ref().map(|(_, more)| *more),
-        steps: steps.iter().map(|step| StepRecord::of(step, &run, now)).collect(),
+        steps: steps.iter().map(|step| StepRecord::of(step, &run, kinds)).collect(),
         events: events.iter().map(|event| EventRecord::of(event, number)).collect(),
         logs: logs.map(|(lines, _)| lines.iter().map(|line| LogRecord::of(line, number)).collect()),
     }))
@@ -153,12 +155,12 @@ fn parse_step_cursor(text: &str) -> Option<(u64, StepKey)> {
 
 fn parse_level(text: &str) -> Result<LogLevel, ApiError> {
     LogLevel::parse(text).map_err(|_| {
-        let message = format!("{text:?} is no level; use debug, info, warn or error");
-        ApiError::invalid("INVALID_LOG_LEVEL", message)
+        let message = format!("{text:?} is not a level; use debug, info, warn or error");
+        ApiError::invalid(ErrorCode::InvalidLogLevel, message)
     })
 }
 
-/// A generation of the run that a path names; the newest if none is asked for.
+/// A generation of the run in the path. Default: the newest.
 pub(crate) async fn generation(
     call: &Call,
     at: &AtRun,
@@ -178,8 +180,8 @@ pub(crate) async fn generation(
         .ok_or_else(|| run_not_found(at.workflow.as_str(), &format!("{} run {number}", at.id)))
 }
 
-/// As [`generation`], if none is asked for the one that a cursor is of: what began in a generation goes on
-/// there, whatever came after it.
+/// Like [`generation`], but defaults to the generation of a cursor: paging continues in the
+/// generation in which it started, even if newer ones exist.
 pub(crate) async fn generation_of<const N: usize>(
     call: &Call,
     at: &AtRun,
@@ -188,38 +190,38 @@ pub(crate) async fn generation_of<const N: usize>(
 ) -> Result<Run, ApiError> {
     let mut keys = cursors.into_iter().flatten();
     let Some(key) = keys.next() else { return generation(call, at, number).await };
-    let looked = call.engine.store().look_at(key).await?.map(|looked| looked.run);
-    let run = looked.filter(|run| {
+    let overview = call.engine.store().run_overview_by_key(key).await?.map(|overview| overview.run);
+    let run = overview.filter(|run| {
         let named = (&run.namespace, &run.workflow, &run.id);
         named == (call.engine.namespace(), &at.workflow, &at.id)
             && number.is_none_or(|number| number == run.generation)
     });
-    run.filter(|_| keys.all(|other| other == key)).ok_or_else(cursor::of_another)
+    run.filter(|_| keys.all(|other| other == key)).ok_or_else(cursor::wrong_listing)
 }
 
 #[derive(Clone, Copy)]
-struct Wanted {
+struct PageSpec {
     size: usize,
     newest_first: bool,
 }
 
-impl Wanted {
-    /// How many rows to ask the store for: one more than a page, to know whether there is another.
+impl PageSpec {
+    /// The number of rows to query: one more than a page, to detect a next page.
     fn rows(self) -> u32 {
         if self.newest_first { STORE_ROWS } else { self.size as u32 + 1 }
     }
 }
 
-/// The last rows of a stream, newest first, and whether there are more before them. The store lists
-/// oldest first, so the newest are found by going through all; no more than a page is kept.
+/// The last rows of a stream, newest first, and whether earlier rows exist. The store lists oldest
+/// first, so all rows are read, but at most one page is kept.
 struct Tail<T> {
     kept: VecDeque<T>,
-    wanted: Wanted,
+    wanted: PageSpec,
     more: bool,
 }
 
 impl<T> Tail<T> {
-    fn new(wanted: Wanted) -> Self {
+    fn new(wanted: PageSpec) -> Self {
         Self { kept: VecDeque::new(), wanted, more: false }
     }
 
@@ -238,7 +240,7 @@ impl<T> Tail<T> {
     }
 }
 
-fn cut<T>(mut rows: Vec<T>, wanted: Wanted, bytes_of: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
+fn cut<T>(mut rows: Vec<T>, wanted: PageSpec, bytes_of: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
     let more = rows.len() > wanted.size;
     rows.truncate(wanted.size);
     let cut = cut_to_bytes(&mut rows, bytes_of);
@@ -261,7 +263,7 @@ async fn steps(
     call: &Call,
     run_key: RunKey,
     cursor: Option<(u64, StepKey)>,
-    wanted: Wanted,
+    wanted: PageSpec,
 ) -> Result<(Vec<Step>, bool), ApiError> {
     let limit = wanted.rows();
     let list = async |after| {
@@ -294,7 +296,7 @@ async fn events(
     call: &Call,
     run: &Run,
     cursor: Option<u64>,
-    wanted: Wanted,
+    wanted: PageSpec,
 ) -> Result<(Vec<Message>, bool), ApiError> {
     let list = async |after, limit| {
         let query = Query::Messages { run_key: run.run_key, after, limit };
@@ -306,14 +308,15 @@ async fn events(
         let bytes: usize = found.iter().map(event_bytes).sum();
         found.len() > wanted.size || bytes > PAGE_BYTES_MAX
     };
-    // Each may carry a mebibyte. Where few of them are events, more are looked through at a time.
+    // Each message may be 1 MiB, so few are read at a time. If none of them is an event, the page
+    // grows.
     let mut limit = (wanted.size as u32 + 1).min(EVENT_ROWS);
     let next_limit = |limit: u32, events: usize| match events {
         0 => (limit * 2).min(STORE_ROWS),
         _ => limit,
     };
     if wanted.newest_first {
-        // Messages are numbered without gaps, so the rows before a number can be asked for.
+        // Message numbers have no gaps, so the rows before a number can be queried.
         let mut before = cursor.unwrap_or(u64::MAX).min(run.accepted + 1);
         while before > 1 && !full(&found) {
             let after = (before - 1).saturating_sub(u64::from(limit));
@@ -345,7 +348,7 @@ async fn logs(
     run_key: RunKey,
     (level_min, category): (Option<LogLevel>, Option<std::sync::Arc<str>>),
     cursor: Option<LogId>,
-    wanted: Wanted,
+    wanted: PageSpec,
 ) -> Result<(Vec<LogLine>, bool), ApiError> {
     let limit = wanted.rows();
     let list = async |after| {

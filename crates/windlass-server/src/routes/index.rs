@@ -1,4 +1,4 @@
-//! What is here: the first thing that a client may ask.
+//! The index of the API.
 
 use axum::extract::State;
 use serde::Serialize;
@@ -9,19 +9,19 @@ use crate::app::App;
 use crate::error::{ApiResult, Failure};
 use crate::json::Json;
 
-/// What this server is.
+/// The server and its main routes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Index {
     /// `windlass`.
     pub name: &'static str,
     /// The version of the server.
     pub version: &'static str,
-    /// Where to go on.
+    /// The main routes.
     #[schema(value_type = Value)]
     pub links: Value,
 }
 
-/// What this server is, and where to go on.
+/// Returns the version of the server and links to its main routes.
 #[utoipa::path(get, path = "/", tag = "server", operation_id = "index",
     responses((status = 200, body = Index), (status = "default", body = Failure)))]
 pub(crate) async fn index(State(app): State<App>) -> ApiResult<Index> {

@@ -1,4 +1,4 @@
-//! Runs of a workflow: list, create, create many, look at one.
+//! The runs of a workflow: list, create, create in a batch, get.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Body, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
-use windlass::{RunStatus, Timestamp};
+use windlass::RunStatus;
+use windlass::kernel::{Body, ErrorCode, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
 use windlass_engine::StartRun;
 
 use super::result::{Wait, wait_for_end};
@@ -22,14 +22,16 @@ use crate::extract::{
 use crate::json::Json;
 use crate::paging::{self, Filter, RunsParams, invalid_time};
 use crate::telemetry;
-use crate::view::{InstanceStatus, Raw, RunSummary, StepView, Time, current_step, parse_time, raw};
+use crate::view::{
+    InstanceStatus, Kinds, Raw, RunSummary, StepView, Time, current_step, parse_time, raw,
+};
 
-/// A run that was created.
+/// A created run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Instance {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// Where it is.
+    /// The status.
     pub details: InstanceStatus,
 }
 
@@ -39,20 +41,20 @@ pub(crate) struct Instance {
 pub(crate) struct Instances {
     /// The runs.
     pub instances: Vec<RunSummary>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
 /// Lists the runs of a workflow.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances", tag = "instances",
     operation_id = "listInstances",
-    params(("workflowName" = String, Path, description = "The workflow"), RunsParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"), RunsParams),
     responses((status = 200, body = Instances), (status = "default", body = Failure)))]
 pub(crate) async fn list(
     call: Call,
@@ -63,7 +65,7 @@ pub(crate) async fn list(
     let filter = Filter::new(namespace, Some(workflow.clone()), &params)?;
     let page = paging::list(&call, &filter).await?;
     if page.runs.is_empty() && params.cursor.is_none() {
-        known(&call, &workflow).await?;
+        known_model(&call, &workflow).await?;
     }
     let cursor = page.cursor(&filter);
     Ok(Json(Instances {
@@ -74,8 +76,8 @@ pub(crate) async fn list(
     }))
 }
 
-/// The model of a workflow that has runs or is served; any other is not found.
-pub(crate) async fn known(
+/// The model of a workflow. Fails if the workflow is unknown.
+pub(crate) async fn known_model(
     call: &Call,
     workflow: &WorkflowName,
 ) -> Result<windlass::kernel::ModelName, ApiError> {
@@ -83,35 +85,35 @@ pub(crate) async fn known(
     model.ok_or_else(|| workflow_not_found(workflow.as_str()))
 }
 
-/// A run to be created.
+/// A run to create.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CreateInstance {
-    /// Its id; one is made if there is none.
+    /// The id. Default: the run key, a new UUID.
     #[schema(max_length = 100, pattern = "^[a-zA-Z0-9_][a-zA-Z0-9-_]*$")]
     id: Option<String>,
-    /// What it is started with.
+    /// The input.
     #[schema(value_type = Option<Value>)]
     params: Option<Raw>,
-    /// Small texts to find it by.
+    /// Labels, which can be used in filters.
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
-    /// Texts that every step and the terminal hook of a relay see, such as `callback_url`.
+    /// Headers that all steps and the terminal hook of a relay receive, such as `callback_url`.
     headers: Option<BTreeMap<String, String>>,
-    /// Higher first. Default 0.
+    /// The priority; higher runs first. Default 0.
     priority: Option<i16>,
-    /// Begins it so many milliseconds later.
+    /// Start after this delay, in milliseconds.
     delay_ms: Option<u64>,
-    /// Begins it at a time (RFC 3339).
+    /// Start at this time (RFC 3339).
     start_at: Option<String>,
 }
 
 impl Incoming for CreateInstance {}
 
-/// Runs to be created.
+/// Runs to create.
 #[derive(Deserialize, ToSchema)]
 pub(crate) struct CreateInstances {
-    /// The runs; each needs an id. At most 100.
+    /// The runs. Each needs an id. At most 100.
     instances: Vec<CreateInstance>,
 }
 
@@ -121,12 +123,12 @@ impl Incoming for CreateInstances {
     }
 }
 
-/// Whether to wait.
+/// Options of the creation.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CreateParams {
-    /// Answers when the run has ended, or after so many milliseconds; at most 60,000.
+    /// Respond when the run has ended, or after this time in milliseconds. At most 60,000.
     wait_ms: Option<u64>,
 }
 
@@ -154,8 +156,8 @@ impl CreateInstance {
             (Some(delay), None) => {
                 let longest = u64::from(limits.sleep_days_max) * 24 * 60 * 60 * 1_000;
                 if delay > longest {
-                    let message = format!("delayMs is {delay}; at most {longest} are allowed");
-                    return Err(ApiError::invalid("INVALID_DURATION", message));
+                    let message = format!("delayMs is {delay}; the maximum is {longest}");
+                    return Err(ApiError::invalid(ErrorCode::InvalidDuration, message));
                 }
                 Some(call.engine.clock().now().plus(Duration::from_millis(delay)))
             }
@@ -164,14 +166,14 @@ impl CreateInstance {
                 let days = u64::from(limits.sleep_days_max);
                 let latest = call.engine.clock().now().plus(Duration::from_secs(days * 86_400));
                 if time > latest {
-                    let message = format!("startAt is {at}; at most {days} days ahead are allowed");
-                    return Err(ApiError::invalid("INVALID_TIME", message));
+                    let message = format!("startAt is {at}; the maximum is {days} days ahead");
+                    return Err(ApiError::invalid(ErrorCode::InvalidTime, message));
                 }
                 Some(time)
             }
             (Some(_), Some(_)) => {
-                let message = "delayMs and startAt contradict each other; send one of them";
-                return Err(ApiError::invalid("INVALID_BODY", message));
+                let message = "delayMs and startAt are mutually exclusive; send only one";
+                return Err(ApiError::invalid(ErrorCode::InvalidBody, message));
             }
         };
         Ok(start)
@@ -180,16 +182,16 @@ impl CreateInstance {
 
 fn run_id(id: &str, limits: &windlass::Limits) -> Result<RunId, ApiError> {
     RunId::with_limits(id, limits)
-        .map_err(|error| ApiError::from(error).coded("INVALID_INSTANCE_ID"))
+        .map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidInstanceId))
 }
 
-/// Refuses labels that only the engine gives.
+/// Rejects labels that are reserved for the engine.
 pub(crate) fn refuse_reserved(labels: &BTreeMap<String, String>) -> Result<(), ApiError> {
     let Some(label) = labels.keys().find(|label| label.starts_with("workflow.")) else {
         return Ok(());
     };
-    let message = format!("the label {label:?} begins with \"workflow.\", which is reserved");
-    Err(ApiError::invalid("RESERVED_HEADER", message))
+    let message = format!("the label {label:?} starts with \"workflow.\", which is reserved");
+    Err(ApiError::invalid(ErrorCode::ReservedHeader, message))
 }
 
 pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiError> {
@@ -197,13 +199,13 @@ pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiE
         return Ok(());
     }
     let message = format!("{what} is nested deeper than {max}");
-    Err(ApiError::invalid("INVALID_DEPTH", message))
+    Err(ApiError::invalid(ErrorCode::InvalidDepth, message))
 }
 
 /// Creates a run.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances", tag = "instances",
     operation_id = "createInstance",
-    params(("workflowName" = String, Path, description = "The workflow"), CreateParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"), CreateParams),
     request_body = Option<CreateInstance>,
     responses((status = 200, body = Instance), (status = "default", body = Failure)))]
 pub(crate) async fn create(
@@ -214,7 +216,7 @@ pub(crate) async fn create(
     MaybePayload(body): MaybePayload<CreateInstance>,
 ) -> ApiResult<Instance> {
     let wait = Wait::new(&call.app, params.wait_ms)?;
-    let model = known(&call, &workflow).await?;
+    let model = known_model(&call, &workflow).await?;
     let mut start = body.start(&call, workflow.clone(), model)?;
     start.trace = telemetry::trace(&headers);
     let started = call.engine.start_run(start).await?;
@@ -228,17 +230,17 @@ pub(crate) async fn create(
     Ok(Json(Instance { id: started.id.to_string(), details }))
 }
 
-/// Runs that were created.
+/// The created runs.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedInstances {
-    /// Those that were created; ids that were taken are left out.
+    /// The created runs, without those whose ids already existed.
     pub instances: Vec<Instance>,
 }
 
-/// Creates many runs. Those whose id is taken are left as they are, and out of the answer.
+/// Creates many runs. Runs whose ids already exist do not change and are omitted from the response.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances/batch", tag = "instances",
     operation_id = "createInstances",
-    params(("workflowName" = String, Path, description = "The workflow")),
+    params(("workflowName" = String, Path, description = "The name of the workflow")),
     request_body = CreateInstances,
     responses((status = 200, body = CreatedInstances), (status = "default", body = Failure)))]
 pub(crate) async fn batch(
@@ -249,16 +251,17 @@ pub(crate) async fn batch(
 ) -> ApiResult<CreatedInstances> {
     let max = call.app.options.batch_runs_max;
     if body.instances.len() > max {
-        let message = format!("{} instances in a batch; at most {max}", body.instances.len());
-        return Err(ApiError::invalid("INVALID_SIZE", message));
+        let message =
+            format!("the batch has {} instances; the maximum is {max}", body.instances.len());
+        return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
     }
-    let model = known(&call, &workflow).await?;
+    let model = known_model(&call, &workflow).await?;
     let trace = telemetry::trace(&headers);
     let mut starts = Vec::with_capacity(body.instances.len());
     for instance in body.instances {
         if instance.id.is_none() {
             let message = "every instance of a batch needs an id";
-            return Err(ApiError::invalid("INVALID_INSTANCE_ID", message));
+            return Err(ApiError::invalid(ErrorCode::InvalidInstanceId, message));
         }
         let mut start = instance.start(&call, workflow.clone(), model.clone())?;
         start.trace.clone_from(&trace);
@@ -272,25 +275,25 @@ pub(crate) async fn batch(
     Ok(Json(CreatedInstances { instances: instances.collect() }))
 }
 
-/// Why no build that tried could carry a run on.
+/// Why no worker could continue a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BlockedView {
     /// A stable code.
     #[schema(example = "NON_DETERMINISM")]
     pub code: String,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 
-/// What there is to know of a run beside its status.
+/// Metadata of a run.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InstanceMeta {
-    /// The workflow.
+    /// The name of the workflow.
     pub workflow_name: String,
-    /// Which generation it is, from 0.
+    /// The generation, starting at 0.
     pub run_number: u32,
-    /// What it was started with.
+    /// The input.
     #[schema(value_type = Value)]
     pub params: Raw,
     /// When it was created.
@@ -301,30 +304,30 @@ pub(crate) struct InstanceMeta {
     pub started_at: Option<Time>,
     /// When it ended.
     pub completed_at: Option<Time>,
-    /// The step that it is at.
+    /// The current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_step: Option<StepView>,
-    /// Names this generation.
+    /// The key of this generation.
     #[schema(value_type = String, format = Uuid)]
     pub run_key: RunKey,
-    /// The model that it is written in.
+    /// The model of the workflow.
     pub model: String,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Higher first.
+    /// The priority; higher runs first.
     pub priority: i16,
-    /// The run that started it as a child.
+    /// The parent, if this run is a child.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub parent: Option<RunKey>,
-    /// The run at the top of its tree.
+    /// The root of the tree of parents and children.
     #[schema(value_type = String, format = Uuid)]
     pub root: RunKey,
-    /// When its next turn is due, if a time was set.
+    /// When the next turn is due, if it has a due time.
     pub next_turn_at: Option<Time>,
-    /// Who takes its turn just now.
+    /// The worker that holds the current turn.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub held_by: Option<windlass::kernel::WorkerKey>,
-    /// Why it waits, if no build that tried could carry it on.
+    /// Why the run is blocked, if no worker could continue it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockedView>,
 }
@@ -333,20 +336,20 @@ pub(crate) struct InstanceMeta {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InstanceView {
-    /// Its id.
+    /// The id.
     pub id: String,
-    /// The workflow.
+    /// The name of the workflow.
     pub workflow_name: String,
-    /// Where it is.
+    /// The status.
     pub details: InstanceStatus,
-    /// What there is to know beside.
+    /// The metadata.
     pub meta: InstanceMeta,
 }
 
 impl InstanceView {
-    /// The view of a run, with what blocks it and whether it is being cancelled.
+    /// Creates the view of a run, including what blocks it and whether it is being cancelled.
     pub(crate) async fn read(call: &Call, run: &Run, steps: &[Step]) -> Result<Self, ApiError> {
-        let mut view = Self::of(run, steps, call.engine.clock().now());
+        let mut view = Self::of(run, steps, Kinds::of(&call.engine, run));
         view.details.cancelling = call.engine.is_cancelling(run).await?;
         if may_be_blocked(run, steps) {
             let blocked = call.engine.blocked(run).await?;
@@ -356,8 +359,8 @@ impl InstanceView {
         Ok(view)
     }
 
-    fn of(run: &Run, steps: &[Step], now: Timestamp) -> Self {
-        let step = current_step(steps).map(|step| StepView::of(step, run, now));
+    fn of(run: &Run, steps: &[Step], kinds: Kinds<'_>) -> Self {
+        let step = current_step(steps).map(|step| StepView::of(step, run, kinds));
         let meta = InstanceMeta {
             workflow_name: run.workflow.to_string(),
             run_number: run.generation,
@@ -386,8 +389,9 @@ impl InstanceView {
     }
 }
 
-// What blocks a run is in its last event, and most reads are of runs that wait for something: those
-// are due when a step of theirs is, or never. One that is blocked is due when it is tried again.
+// The reason of a block is in the last event, which costs a query. Avoids it for most runs: a
+// waiting run is due when one of its steps is, or never, but a blocked run is due at its next
+// attempt.
 fn may_be_blocked(run: &Run, steps: &[Step]) -> bool {
     let is_tried_again = |due| !steps.iter().any(|step| step.due_at == Some(due));
     !run.status.is_ended()
@@ -395,21 +399,22 @@ fn may_be_blocked(run: &Run, steps: &[Step]) -> bool {
         && run.turn.due_at.is_some_and(is_tried_again)
 }
 
-/// The newest generation of the run that a path names.
+/// The newest generation of the run in the path.
 pub(crate) async fn find(call: &Call, at: &AtRun) -> Result<Run, ApiError> {
     let found = call.engine.find_run(&at.workflow, &at.id).await?;
     found.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))
 }
 
-/// Looks at a run.
+/// Returns a run.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}", tag = "instances",
     operation_id = "getInstance",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run")),
     responses((status = 200, body = InstanceView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
     let namespace = call.engine.namespace().clone();
-    let looked = call.engine.store().look(namespace, at.workflow.clone(), at.id.clone()).await?;
-    let looked = looked.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
-    InstanceView::read(&call, &looked.run, &looked.open_steps).await.map(Json)
+    let overview =
+        call.engine.store().run_overview(namespace, at.workflow.clone(), at.id.clone()).await?;
+    let overview = overview.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
+    InstanceView::read(&call, &overview.run, &overview.open_steps).await.map(Json)
 }

@@ -1,10 +1,11 @@
-//! API keys: list, make, revoke.
+//! API keys: list, create, revoke.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use windlass::ErrorCode;
 use windlass::kernel::Namespace;
 
 use crate::auth::{ApiKey, Keys, NewKey, Scope};
@@ -16,43 +17,43 @@ use crate::paging::page_size;
 use crate::view::Time;
 
 const NAME_CHARS_MAX: usize = 100;
-/// As long as any duration may be: beyond it, an expiry is no time that people could read.
+/// The maximum lifetime. A longer one could lead to an expiry that has no readable date.
 const EXPIRES_IN_MAX: Duration = Duration::from_secs(3_650 * 24 * 60 * 60);
 
-/// A key to be made.
+/// A key to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CreateKey {
-    /// What people call it. At most 100 characters.
+    /// The display name. At most 100 characters.
     name: String,
-    /// What it may do.
+    /// The permissions.
     scopes: Vec<Scope>,
-    /// The namespace that it acts in; the caller's if there is none. Only admins of the server's own
-    /// namespace make keys for others.
+    /// The namespace. Default: the caller's namespace. Only admins of the server's own namespace
+    /// can create keys for other namespaces.
     namespace: Option<String>,
-    /// How long it is taken, at most 3,650 days; for ever if there is none.
+    /// The lifetime in milliseconds, at most 3,650 days. Default: unlimited.
     expires_in_ms: Option<u64>,
 }
 
 impl Incoming for CreateKey {}
 
-/// What is known of a key.
+/// An API key, without its secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct KeyView {
-    /// Names it.
+    /// The id.
     pub id: String,
-    /// What people call it.
+    /// The display name.
     pub name: String,
-    /// The namespace that it acts in.
+    /// The namespace.
     pub namespace: String,
-    /// What it may do.
+    /// The permissions.
     pub scopes: Vec<Scope>,
-    /// When it was made.
+    /// When the key was created.
     pub created_at: Time,
-    /// When it is no longer taken.
+    /// When the key expires.
     pub expires_at: Option<Time>,
-    /// When it was revoked.
+    /// When the key was revoked.
     pub revoked_at: Option<Time>,
 }
 
@@ -70,24 +71,24 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// A key that was made.
+/// A created key.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedKey {
-    /// The key itself. It is shown this once.
+    /// The key itself. The server does not show it again.
     pub key: String,
-    /// What is known of it.
+    /// The stored part.
     #[serde(flatten)]
     pub known: KeyView,
 }
 
-/// Which part of the list.
+/// The page of the list.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -95,32 +96,33 @@ pub(crate) struct ListParams {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct KeyList {
-    /// Those of the caller's namespace, by id; all of them for admins of the server's own.
+    /// The keys of the caller's namespace, by id. Admins of the server's own namespace see all
+    /// keys.
     pub keys: Vec<KeyView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
 fn keys(call: &Call) -> Result<&Arc<Keys>, ApiError> {
     call.app.guard.keys.as_ref().ok_or_else(|| {
-        let message = "this server keeps no API keys; it takes other credentials";
-        ApiError::not_found("KEYS_NOT_FOUND", message)
+        let message = "this server does not use API keys";
+        ApiError::not_found(ErrorCode::KeysNotFound, message)
     })
 }
 
 /// Whether the caller may manage keys of a namespace.
-fn reaches(call: &Call, namespace: &Namespace) -> bool {
+fn may_manage(call: &Call, namespace: &Namespace) -> bool {
     call.caller.namespace == *namespace
         || call.caller.namespace == call.app.engine.options().namespace
 }
 
-/// Lists API keys, never the keys themselves.
+/// Lists API keys without their secrets.
 #[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys",
     params(ListParams),
     responses((status = 200, body = KeyList), (status = "default", body = Failure)))]
@@ -129,7 +131,7 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
     let after = decode_as("keys", params.cursor.as_deref(), |id| Some(id.to_owned()))?;
     let mut found = keys(&call)?.list().await?;
     found.retain(|key| {
-        reaches(&call, &key.namespace) && after.as_ref().is_none_or(|after| key.id > *after)
+        may_manage(&call, &key.namespace) && after.as_ref().is_none_or(|after| key.id > *after)
     });
     let more = found.len() > size;
     found.truncate(size);
@@ -142,7 +144,7 @@ pub(crate) async fn list(call: Call, Params(params): Params<ListParams>) -> ApiR
     }))
 }
 
-/// Makes an API key.
+/// Creates an API key. The response contains the secret once.
 #[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
     request_body = CreateKey,
     responses((status = 200, body = CreatedKey), (status = "default", body = Failure)))]
@@ -150,44 +152,44 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
     let chars = new.name.chars().count();
     if chars == 0 || chars > NAME_CHARS_MAX || new.name.chars().any(char::is_control) {
         let message = format!(
-            "the key's name has {chars} characters; use 1 to {NAME_CHARS_MAX}, none of them control characters"
+            "the name of the key has {chars} characters; use 1 to {NAME_CHARS_MAX}, without control characters"
         );
-        return Err(ApiError::invalid("INVALID_NAME", message));
+        return Err(ApiError::invalid(ErrorCode::InvalidName, message));
     }
     if new.scopes.is_empty() {
-        let message = "a key without scopes may do nothing; give it some";
-        return Err(ApiError::invalid("INVALID_SCOPE", message));
+        let message = "a key needs at least one scope";
+        return Err(ApiError::invalid(ErrorCode::InvalidScope, message));
     }
     let expires_in = new.expires_in_ms.map(Duration::from_millis);
     if let Some(span) = expires_in.filter(|span| *span > EXPIRES_IN_MAX) {
         let (asked, max) = (span.as_millis(), EXPIRES_IN_MAX.as_millis());
-        let message = format!("expiresInMs is {asked}; at most {max} are allowed");
-        return Err(ApiError::invalid("INVALID_DURATION", message));
+        let message = format!("expiresInMs is {asked}; the maximum is {max}");
+        return Err(ApiError::invalid(ErrorCode::InvalidDuration, message));
     }
     let namespace = match &new.namespace {
         Some(name) => Namespace::with_limits(name, &call.engine.options().limits)?,
         None => call.caller.namespace.clone(),
     };
-    if !reaches(&call, &namespace) {
-        let message = format!("keys of namespace {namespace:?} are not yours to make");
+    if !may_manage(&call, &namespace) {
+        let message = format!("the credential cannot create keys for namespace {namespace:?}");
         return Err(ApiError::forbidden(message));
     }
-    let made =
-        keys(&call)?.make(NewKey { name: new.name, namespace, scopes: new.scopes, expires_in });
-    let made = made.await?;
-    Ok(Json(CreatedKey { key: made.key, known: made.kept.into() }))
+    let issued =
+        keys(&call)?.create(NewKey { name: new.name, namespace, scopes: new.scopes, expires_in });
+    let issued = issued.await?;
+    Ok(Json(CreatedKey { key: issued.key, known: issued.stored.into() }))
 }
 
-/// Revokes an API key, for good.
+/// Revokes an API key permanently.
 #[utoipa::path(delete, path = "/keys/{id}", tag = "keys", operation_id = "revokeKey",
-    params(("id" = String, Path, description = "The key's id")),
+    params(("id" = String, Path, description = "The id of the key")),
     responses((status = 200, body = KeyView), (status = "default", body = Failure)))]
 pub(crate) async fn revoke(call: Call, Named(id): Named) -> ApiResult<KeyView> {
     let keys = keys(&call)?;
-    let found = keys.get(&id).await?.filter(|key| reaches(&call, &key.namespace));
+    let found = keys.get(&id).await?.filter(|key| may_manage(&call, &key.namespace));
     let key = found.ok_or_else(|| {
         let shown: String = id.chars().take(40).collect();
-        ApiError::not_found("KEY_NOT_FOUND", format!("there is no key {shown:?}"))
+        ApiError::not_found(ErrorCode::KeyNotFound, format!("unknown key {shown:?}"))
     })?;
     Ok(Json(keys.revoke(key).await?.into()))
 }

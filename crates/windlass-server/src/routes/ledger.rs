@@ -1,4 +1,4 @@
-//! The ledger of a run, or of everything that came of it, and its generations.
+//! The ledger of a run or of its tree, and the generations of a run.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -7,37 +7,37 @@ use windlass::kernel::{Event, EventId, Query};
 
 use super::history::generation_of;
 use super::instances::find;
-use crate::cursor::{self, Place, decode_as, decode_place};
+use crate::cursor::{self, Position, decode_as, decode_position};
 use crate::error::{ApiResult, Failure};
 use crate::extract::{AtRun, Call, Params};
 use crate::json::Json;
 use crate::paging::page_size;
 use crate::view::{LedgerEvent, RunSummary};
 
-/// Whose events.
+/// The scope of a ledger listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LedgerScope {
-    /// Of the run alone, by ordinal.
+    /// The events of the run, by ordinal.
     #[default]
     Run,
-    /// Of the run at the top of its tree and all that came of it, by time.
+    /// The events of all runs in the tree, by time.
     Root,
 }
 
-/// Which events.
+/// The scope and the page of a ledger listing.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LedgerParams {
-    /// `run` (the default) or `root`.
+    /// `run` (the default) or `root` for the whole tree of parents and children.
     #[param(inline)]
     scope: Option<LedgerScope>,
-    /// Which generation; the newest if there is none.
+    /// The generation. Default: the newest.
     run_number: Option<u32>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -47,21 +47,21 @@ pub(crate) struct LedgerParams {
 pub(crate) struct LedgerPage {
     /// The events.
     pub events: Vec<LedgerEvent>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
-/// Lists the events of a run's ledger.
+/// Lists the ledger events of a run, or of its whole tree.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/ledger",
     tag = "instances", operation_id = "getLedger",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"), LedgerParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"), LedgerParams),
     responses((status = 200, body = LedgerPage), (status = "default", body = Failure)))]
 pub(crate) async fn ledger(
     call: Call,
@@ -74,7 +74,8 @@ pub(crate) async fn ledger(
     let scope = params.scope.unwrap_or_default();
     let (run, query) = match scope {
         LedgerScope::Run => {
-            let from: Option<Place<u64>> = decode_place("ledger", cursor, |at| at.parse().ok())?;
+            let from: Option<Position<u64>> =
+                decode_position("ledger", cursor, |at| at.parse().ok())?;
             let keys = [from.as_ref().map(|from| from.run_key)];
             let run = generation_of(&call, &at, params.run_number, keys).await?;
             let from = from.map_or(0, |from| from.at);
@@ -82,7 +83,7 @@ pub(crate) async fn ledger(
             (run, query)
         }
         LedgerScope::Root => {
-            let after = decode_place("root", cursor, parse_place)?;
+            let after = decode_position("root", cursor, parse_position)?;
             let keys = [after.as_ref().map(|after| after.run_key)];
             let run = generation_of(&call, &at, params.run_number, keys).await?;
             let after = after.map(|after| after.at);
@@ -95,9 +96,9 @@ pub(crate) async fn ledger(
     events.truncate(size as usize);
     let next = events.last().filter(|_| more).map(|event| match scope {
         LedgerScope::Run => {
-            cursor::encode_place("ledger", run.run_key, &(event.ordinal + 1).to_string())
+            cursor::encode_position("ledger", run.run_key, &(event.ordinal + 1).to_string())
         }
-        LedgerScope::Root => cursor::encode_place("root", run.run_key, &place(event)),
+        LedgerScope::Root => cursor::encode_position("root", run.run_key, &position(event)),
     });
     Ok(Json(LedgerPage {
         events: events.iter().map(LedgerEvent::of).collect(),
@@ -107,23 +108,23 @@ pub(crate) async fn ledger(
     }))
 }
 
-fn place(event: &Event) -> String {
+fn position(event: &Event) -> String {
     format!("{} {}", event.created_at.as_micros(), event.event_id)
 }
 
-fn parse_place(text: &str) -> Option<(Timestamp, EventId)> {
+fn parse_position(text: &str) -> Option<(Timestamp, EventId)> {
     let (at, id) = text.split_once(' ')?;
     Some((Timestamp::from_micros(at.parse().ok()?), id.parse().ok()?))
 }
 
-/// Which generations.
+/// The page of the generations.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct GenerationsParams {
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -133,21 +134,21 @@ pub(crate) struct GenerationsParams {
 pub(crate) struct Generations {
     /// The generations, newest first.
     pub generations: Vec<RunSummary>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
-/// Lists the generations of a run: each restart, retry or continuation began one.
+/// Lists the generations of a run. Each restart, retry or continuation creates one.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/generations",
     tag = "instances", operation_id = "listGenerations",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"), GenerationsParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"), GenerationsParams),
     responses((status = 200, body = Generations), (status = "default", body = Failure)))]
 pub(crate) async fn generations(
     call: Call,

@@ -1,4 +1,4 @@
-//! Live updates of a run as server-sent events, resumable by the id of the last one.
+//! Live updates of a run as server-sent events. A client resumes with the id of the last event.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use futures::Stream;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use windlass::kernel::{Event, LogId, Query, Run, RunKey, StepKey};
+use windlass::kernel::{ErrorCode, Event, LogId, Query, Run, RunKey, StepKey};
 
 use super::history::generation;
 use super::instances::find;
@@ -23,28 +23,28 @@ use crate::auth::{Caller, Scope, Target};
 use crate::cursor;
 use crate::error::{ApiError, Failure};
 use crate::extract::{AtRun, Call};
-use crate::view::{InstanceStatus, LedgerEvent, LogRecord, StepRecord, Time};
+use crate::view::{InstanceStatus, Kinds, LedgerEvent, LogRecord, StepRecord, Time};
 
-/// How often a run that does not move is looked at: soon after a change, then less and less.
-const LOOK_MIN: Duration = Duration::from_millis(20);
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The poll interval grows from the minimum to the maximum while nothing changes.
+const POLL_MIN: Duration = Duration::from_millis(20);
+const POLL_MAX: Duration = Duration::from_secs(1);
 const ROWS: u32 = 100;
-/// Events that wait for a slow reader; beyond them the run is read more slowly.
+/// The number of buffered events. If the client reads slowly, the run is read slowly too.
 const BUFFERED: usize = 64;
 
-/// How far a client has read.
+/// The read position of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Position {
     run_number: u32,
     /// The ordinal of the next event.
     ordinal: u64,
-    /// The last log line.
+    /// The id of the last log line.
     log: Option<LogId>,
-    /// Whether the client was told the end.
+    /// Whether the client has received the end.
     ended: bool,
 }
 
-impl Place {
+impl Position {
     fn encode(self) -> String {
         let log = self.log.map(|id| id.to_string()).unwrap_or_default();
         let ended = if self.ended { "end" } else { "" };
@@ -72,62 +72,70 @@ impl Place {
     }
 }
 
-/// Streams what a run does: `event` (its ledger), `step`, `log`, `status`, and `end` when it has
-/// ended. Without `Last-Event-ID` it begins at the beginning of the newest generation; with the id of
-/// an `end` after which nothing happened the answer is 204, which tells a browser not to come back.
+/// Streams the updates of a run as server-sent events.
+///
+/// The event types are `event` (the ledger), `step`, `log`, `status`, and `end` when the run has
+/// ended. Without `Last-Event-ID` the stream starts at the beginning of the newest generation. If
+/// `Last-Event-ID` is the id of an `end` and nothing has happened since, the response is 204, which
+/// tells a browser not to reconnect.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/live",
     tag = "instances", operation_id = "live",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was read")),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The id of the last received event")),
     responses((status = 200, content_type = "text/event-stream", body = String),
-        (status = 204, description = "The run has ended, and all of it was told"),
+        (status = 204, description = "The run has ended, and the client has received all its events"),
         (status = "default", body = Failure)))]
 pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response, ApiError> {
     let last = parts.headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
-    let place = cursor::decode_as("live", last, Place::decode).map_err(|_| {
+    let position = cursor::decode_as("live", last, Position::decode).map_err(|_| {
         let message =
-            "Last-Event-ID is not an id of this stream; send the last one unchanged, or none";
-        ApiError::invalid("INVALID_CURSOR", message)
+            "Last-Event-ID is not an id of this stream; send the last id unchanged, or none";
+        ApiError::invalid(ErrorCode::InvalidCursor, message)
     })?;
-    let run = generation(&call, &at, place.map(|place| place.run_number)).await?;
-    if place.is_some_and(|place| place.ended) && is_over(&call, &at, &run).await? {
+    let run = generation(&call, &at, position.map(|position| position.run_number)).await?;
+    if position.is_some_and(|position| position.ended) && is_over(&call, &at, &run).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let mut place = place.unwrap_or_else(|| Place::beginning(run.generation));
-    place.ended = false;
-    let room = call.app.streams.clone().try_acquire_owned().map_err(|_| {
-        let message = "as many live streams are open as may be; close some, or ask again";
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_STREAMS", message).retry_after(5)
+    let mut position = position.unwrap_or_else(|| Position::beginning(run.generation));
+    position.ended = false;
+    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
+        let message = format!(
+            "too many live streams (limit {}); close some, or retry later",
+            call.app.options.streams_max
+        );
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
+            .retry_after(5)
     })?;
     let (sender, receiver) = channel(BUFFERED);
     let stopped = call.stopped();
-    let refused = refused(call.app.clone(), Arc::clone(&call.caller), parts, &at);
-    let stream = Follower { call, at, sender, place, told: None };
+    let credential_revoked =
+        credential_revoked(call.app.clone(), Arc::clone(&call.caller), parts, &at);
+    let stream = Follower { call, at, sender, position, last_status: None };
     tokio::spawn(async move {
-        let gone = stream.sender.clone();
+        let client = stream.sender.clone();
         tokio::select! {
             biased;
             () = stopped => {}
-            () = gone.closed() => {}
-            () = refused => tracing::info!("a live stream ends: its credential is no longer taken"),
+            () = client.closed() => {}
+            () = credential_revoked => tracing::info!("closed a live stream: its credential is no longer valid"),
             result = stream.follow(run) => if let Err(error) = result {
-                tracing::warn!(code = error.code(), message = error.message(), "a live stream ends");
+                tracing::warn!(code = %error.code(), message = error.message(), "closed a live stream after an error");
             }
         }
-        drop(room);
+        drop(permit);
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Ok(Sse::new(received(receiver)).keep_alive(keep_alive).into_response())
+    Ok(Sse::new(event_stream(receiver)).keep_alive(keep_alive).into_response())
 }
 
-/// Whether a generation is the last and has ended: nothing can follow what was told of its end.
+/// Whether this generation is the newest and has ended, so that no events can follow.
 async fn is_over(call: &Call, at: &AtRun, run: &Run) -> Result<bool, ApiError> {
     Ok(run.status.is_ended() && find(call, at).await?.generation == run.generation)
 }
 
-/// Ends when whoever opened a stream could not open it any more.
-fn refused(
+/// Completes when the credential that opened the stream is no longer valid.
+fn credential_revoked(
     app: App,
     opened_by: Arc<Caller>,
     parts: Parts,
@@ -139,7 +147,7 @@ fn refused(
             tokio::time::sleep(app.options.recheck_every).await;
             let caller = match app.guard.caller(&parts).await {
                 Ok(caller) => caller,
-                // A store that does not answer says nothing about the credential.
+                // A store error does not mean that the credential is invalid.
                 Err(error) if error.status().is_server_error() => continue,
                 Err(_) => return,
             };
@@ -158,7 +166,7 @@ fn refused(
     }
 }
 
-fn received(receiver: Receiver<SseEvent>) -> impl Stream<Item = Result<SseEvent, Infallible>> {
+fn event_stream(receiver: Receiver<SseEvent>) -> impl Stream<Item = Result<SseEvent, Infallible>> {
     futures::stream::unfold(receiver, |mut receiver| async {
         let event = receiver.recv().await?;
         Some((Ok(event), receiver))
@@ -169,90 +177,93 @@ struct Follower {
     call: Call,
     at: AtRun,
     sender: Sender<SseEvent>,
-    place: Place,
-    /// The status that was told last.
-    told: Option<(u32, &'static str)>,
+    position: Position,
+    /// The status that was sent last.
+    last_status: Option<(u32, &'static str)>,
 }
 
 impl Follower {
     async fn follow(mut self, mut run: Run) -> Result<(), ApiError> {
-        let mut look = LOOK_MIN;
+        let mut interval = POLL_MIN;
         loop {
-            // The row is read before the ledger: a run that has ended by then has no later events.
-            let told = self.tell_status(&run).await?;
-            let events = self.tell_events(&run).await?;
-            let logs = self.tell_logs(run.run_key).await?;
-            let moved = told || events > 0 || logs > 0;
+            // Reads the row before the ledger: if the row says that the run has ended, the ledger
+            // is complete.
+            let changed = self.send_status(&run).await?;
+            let events = self.send_events(&run).await?;
+            let logs = self.send_logs(run.run_key).await?;
+            let progressed = changed || events > 0 || logs > 0;
             let read_all = events < ROWS as usize && logs < ROWS as usize;
             if run.status.is_ended() && read_all {
                 let newest = find(&self.call, &self.at).await?;
                 if newest.generation <= run.generation {
-                    self.place.ended = true;
+                    self.position.ended = true;
                     self.send("end", &status_of(&run)).await?;
                     return Ok(());
                 }
                 let next = run.generation + 1;
                 run = generation(&self.call, &self.at, Some(next)).await?;
-                self.place = Place::beginning(next);
+                self.position = Position::beginning(next);
                 continue;
             }
             if read_all {
-                look = if moved { LOOK_MIN } else { (look * 2).min(LOOK_MAX) };
-                tokio::time::sleep(look).await;
+                interval = if progressed { POLL_MIN } else { (interval * 2).min(POLL_MAX) };
+                tokio::time::sleep(interval).await;
             }
             run = generation(&self.call, &self.at, Some(run.generation)).await?;
         }
     }
 
     async fn send<T: Serialize>(&self, kind: &str, data: &T) -> Result<(), ApiError> {
-        let event = SseEvent::default().event(kind).id(self.place.encode());
+        let event = SseEvent::default().event(kind).id(self.position.encode());
         let event = event.json_data(data).map_err(|_| {
             ApiError::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "INTERNAL",
-                "an event cannot be written",
+                ErrorCode::Internal,
+                "failed to serialize an event",
             )
         })?;
-        let gone = |_| ApiError::new(StatusCode::GONE, "CLIENT_GONE", "nobody reads the stream");
+        let gone = |_| {
+            ApiError::new(StatusCode::GONE, ErrorCode::ClientGone, "the client closed the stream")
+        };
         self.sender.send(event).await.map_err(gone)
     }
 
-    async fn tell_status(&mut self, run: &Run) -> Result<bool, ApiError> {
+    async fn send_status(&mut self, run: &Run) -> Result<bool, ApiError> {
         let now = (run.generation, run.status.as_str());
-        if self.told == Some(now) {
+        if self.last_status == Some(now) {
             return Ok(false);
         }
-        self.told = Some(now);
+        self.last_status = Some(now);
         self.send("status", &status_of(run)).await?;
         Ok(true)
     }
 
-    async fn tell_events(&mut self, run: &Run) -> Result<usize, ApiError> {
-        let (run_key, from) = (run.run_key, self.place.ordinal);
+    async fn send_events(&mut self, run: &Run) -> Result<usize, ApiError> {
+        let (run_key, from) = (run.run_key, self.position.ordinal);
         let query = Query::Events { run_key, from, limit: ROWS };
         let events = self.call.engine.store().list(query).await?.events()?;
         let touched: BTreeSet<StepKey> = events.iter().filter_map(step_of).collect();
-        // Steps go first, under the place before their events: whoever is cut off in between gets
-        // them again rather than never.
+        // Sends steps before their events, with the previous position. If the connection breaks in
+        // between, the client receives the steps again instead of missing them.
         if !touched.is_empty() {
-            self.tell_steps(run, &touched).await?;
+            self.send_steps(run, &touched).await?;
         }
         for event in &events {
-            self.place.ordinal = event.ordinal + 1;
+            self.position.ordinal = event.ordinal + 1;
             self.send("event", &LedgerEvent::of(event)).await?;
         }
         Ok(events.len())
     }
 
-    async fn tell_steps(&self, run: &Run, touched: &BTreeSet<StepKey>) -> Result<(), ApiError> {
+    async fn send_steps(&self, run: &Run, touched: &BTreeSet<StepKey>) -> Result<(), ApiError> {
         let mut after = None;
         loop {
             let query = Query::Steps { run_key: run.run_key, after, limit: ROWS };
             let steps = self.call.engine.store().list(query).await?.steps()?;
             after = steps.last().map(|step| (step.position, step.step_key.clone()));
             for step in steps.iter().filter(|step| touched.contains(&step.step_key)) {
-                let now = self.call.engine.clock().now();
-                self.send("step", &StepRecord::of(step, run, now)).await?;
+                let kinds = Kinds::of(&self.call.engine, run);
+                self.send("step", &StepRecord::of(step, run, kinds)).await?;
             }
             if steps.len() < ROWS as usize {
                 return Ok(());
@@ -260,13 +271,13 @@ impl Follower {
         }
     }
 
-    async fn tell_logs(&mut self, run_key: RunKey) -> Result<usize, ApiError> {
-        let (after, limit) = (self.place.log, ROWS);
+    async fn send_logs(&mut self, run_key: RunKey) -> Result<usize, ApiError> {
+        let (after, limit) = (self.position.log, ROWS);
         let query = Query::Logs { run_key, level_min: None, category: None, after, limit };
         let lines = self.call.engine.store().list(query).await?.logs()?;
         for line in &lines {
-            self.place.log = Some(line.log_id);
-            self.send("log", &LogRecord::of(line, self.place.run_number)).await?;
+            self.position.log = Some(line.log_id);
+            self.send("log", &LogRecord::of(line, self.position.run_number)).await?;
         }
         Ok(lines.len())
     }
@@ -286,7 +297,7 @@ fn step_of(event: &Event) -> Option<StepKey> {
     let payload = event.payload_json().ok()?;
     match (&payload["key"], &payload["step"], &payload["memo"]) {
         (Value::String(key), ..) => Some(StepKey::from_stored(key.as_str())),
-        // A relay's steps are numbered, and the number is the key.
+        // The key of a relay step is its number.
         (_, Value::Number(step), Value::String(memo)) => {
             Some(StepKey::from_stored(format!("{step}/{memo}")))
         }
@@ -300,18 +311,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_back() {
+    fn a_position_can_be_decoded() {
         let log = "01912345-6789-7abc-8def-0123456789ab".parse().ok();
-        for place in [
-            Place::beginning(0),
-            Place { run_number: 7, ordinal: 1_000_000, log, ended: false },
-            Place { run_number: 7, ordinal: 3, log: None, ended: true },
+        for position in [
+            Position::beginning(0),
+            Position { run_number: 7, ordinal: 1_000_000, log, ended: false },
+            Position { run_number: 7, ordinal: 3, log: None, ended: true },
         ] {
-            let text = cursor::decode("live", &place.encode()).unwrap();
-            assert_eq!(Place::decode(&text), Some(place));
+            let text = cursor::decode("live", &position.encode()).unwrap();
+            assert_eq!(Position::decode(&text), Some(position));
         }
         for wrong in ["", "1", "1 2", "x 2 ", "1 2 no-uuid", "1 2  over"] {
-            assert_eq!(Place::decode(wrong), None, "{wrong}");
+            assert_eq!(Position::decode(wrong), None, "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What waits, what is held, and who works.
+//! Queues, concurrency limits and workers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -12,12 +12,12 @@ use crate::json::Json;
 use crate::paging::page_size;
 use crate::view::Time;
 
-/// A count that stops at ten thousand.
+/// A count up to 10,000.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Count {
-    /// The count, or the bound.
+    /// The count, at most 10,000.
     pub count: u64,
-    /// Whether there are more.
+    /// Whether the real number is higher.
     pub more: bool,
 }
 
@@ -27,19 +27,19 @@ impl From<Capped> for Count {
     }
 }
 
-/// Turns, or tasks.
+/// The queue of turns or of tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Waiting {
-    /// Those that can be claimed.
+    /// Items that can be claimed.
     pub ready: Count,
-    /// Since when the oldest of them has been due.
+    /// When the oldest of them became due.
     pub ready_oldest_at: Option<Time>,
-    /// Those that are due later.
+    /// Items that are due later.
     pub scheduled: Count,
-    /// When the first of them is due.
+    /// When the next of them is due.
     pub scheduled_next_at: Option<Time>,
-    /// Those that somebody holds.
+    /// Items that a worker holds.
     pub held: Count,
 }
 
@@ -55,59 +55,61 @@ impl From<QueueHealth> for Waiting {
     }
 }
 
-/// A limit of the caller's namespace.
+/// A concurrency limit of the caller's namespace.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LimitView {
-    /// Its key.
+    /// The key of the limit.
     pub key: String,
-    /// How many may hold at once.
+    /// The maximum number of concurrent holders.
     pub slots: u32,
-    /// How many do.
+    /// The current number of holders.
     pub held: u32,
-    /// How many turns and tasks it holds back.
+    /// The number of turns and tasks that wait for the limit.
     pub waiting: Count,
 }
 
-/// The caller's limits; and for admins of the server's own namespace what waits in all of them.
+/// The limits of the caller's namespace. Admins of the server's own namespace also see the queues
+/// of all namespaces.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Queues {
-    /// Turns of runs, of all namespaces.
+    /// Turns of runs, in all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<Waiting>,
-    /// Activities and effects, of all namespaces.
+    /// Activities and effects, in all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Waiting>,
-    /// Tasks that were given up, of all namespaces.
+    /// Dead letters, in all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<Count>,
-    /// Workers that are live.
+    /// The number of live workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers_live: Option<u64>,
-    /// The caller's limits, by key.
+    /// The limits, by key.
     pub limits: Vec<LimitView>,
-    /// Where the next page of limits begins, if there is one.
+    /// The cursor of the next page of limits, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
-/// Which page.
+/// The page of the listing.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageParams {
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// Tells how far limits are used; and admins of the server's own namespace what waits and what is held.
+/// Returns the concurrency limits and their use. Admins of the server's own namespace also see the
+/// queues of all namespaces.
 #[utoipa::path(get, path = "/queues", tag = "server", operation_id = "getQueues",
     params(PageParams),
     responses((status = 200, body = Queues), (status = "default", body = Failure)))]
@@ -121,7 +123,7 @@ pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> Ap
     limits.truncate(size as usize);
     let last = limits.last().filter(|_| more);
     let next = last.map(|limit| cursor::encode("limits", limit.key.as_str()));
-    // How much others have to do is their business.
+    // The load of other namespaces is confidential.
     let health = match call.is_operator() {
         true => Some(call.engine.store().health().await?),
         false => None,
@@ -144,39 +146,39 @@ pub(crate) async fn queues(call: Call, Params(params): Params<PageParams>) -> Ap
     }))
 }
 
-/// What a worker takes.
+/// A workflow or activity that a worker serves.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RouteView {
     /// The queue.
     pub queue: String,
-    /// The workflow or activity.
+    /// The name of the workflow or activity.
     pub name: String,
 }
 
-/// A worker: one life of one process.
+/// A worker: one start of one process.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WorkerView {
-    /// Names this life of the process.
+    /// The id. Each start of a process has a new one.
     #[schema(value_type = String, format = Uuid)]
     pub id: WorkerKey,
-    /// What people call it.
+    /// The display name.
     pub name: String,
-    /// The build that it runs.
+    /// The version of the program.
     pub version: String,
     /// `active`, `draining` or `stopped`.
     pub status: &'static str,
-    /// Whether its lease has not run out.
+    /// Whether its lease is valid.
     pub live: bool,
-    /// When it first renewed.
+    /// When it first renewed its lease.
     pub started_at: Time,
-    /// When it last renewed.
+    /// When it last renewed its lease.
     pub renewed_at: Time,
-    /// The workflows whose turns it takes.
+    /// The workflows that it serves.
     pub workflows: Vec<String>,
-    /// The activities that it takes.
+    /// The activities that it serves.
     pub activities: Vec<RouteView>,
-    /// How many turns it holds at most.
+    /// The maximum number of concurrent turns.
     pub slots: u32,
 }
 
@@ -184,15 +186,15 @@ pub(crate) struct WorkerView {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Workers {
-    /// The workers, by start.
+    /// The workers, by start time.
     pub workers: Vec<WorkerView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 

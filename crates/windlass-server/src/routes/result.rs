@@ -1,11 +1,11 @@
-//! Waiting for how a run ends.
+//! Waits for the result of a run.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Run, RunId, WorkflowName};
+use windlass::kernel::{ErrorCode, Run, RunId, WorkflowName};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, Failure};
@@ -13,7 +13,7 @@ use crate::extract::{AtRun, Call, Params, run_not_found};
 use crate::json::Json;
 use crate::view::InstanceStatus;
 
-/// How long to wait.
+/// The maximum time to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait(Duration);
 
@@ -23,14 +23,14 @@ impl Wait {
         let max = app.options.wait_max;
         let wait = Duration::from_millis(wait_ms);
         if wait > max {
-            let message = format!("waitMs is {wait_ms}; at most {} are allowed", max.as_millis());
-            return Err(ApiError::invalid("INVALID_WAIT", message));
+            let message = format!("waitMs is {wait_ms}; the maximum is {}", max.as_millis());
+            return Err(ApiError::invalid(ErrorCode::InvalidWait, message));
         }
         Ok(Some(Self(wait)))
     }
 }
 
-/// The run when it has ended, or as it is when the time is over. It is followed through its
+/// Waits until the run ends, or until the time limit. Follows restarts and retries into new
 /// generations.
 pub(crate) async fn wait_for_end(
     call: &Call,
@@ -50,7 +50,7 @@ pub(crate) async fn wait_for_end(
             biased;
             ended = call.engine.wait(run.run_key) => Some(ended),
             () = tokio::time::sleep_until(until) => None,
-            // The process is stopping: what is known now is the answer.
+            // The server is stopping: respond with the current status.
             () = call.stopped() => None,
         };
         match ended {
@@ -65,31 +65,32 @@ pub(crate) async fn wait_for_end(
     }
 }
 
-/// How long to wait.
+/// Options of the wait.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ResultParams {
-    /// Answers when the run has ended, or after so many milliseconds; at most 60,000. Default 0.
+    /// Respond when the run has ended, or after this time in milliseconds. At most 60,000. Default
+    /// 0.
     wait_ms: Option<u64>,
 }
 
-/// How a run ended, if it has.
+/// The result of a run, if it has ended.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Outcome {
-    /// The run's id.
+    /// The id of the run.
     pub id: String,
     /// Whether it has ended.
     pub done: bool,
-    /// Where it is.
+    /// The status.
     pub details: InstanceStatus,
 }
 
-/// Waits until a run has ended.
+/// Waits for a run to end, and returns its result.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/result",
     tag = "instances", operation_id = "getResult",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"), ResultParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"), ResultParams),
     responses((status = 200, body = Outcome), (status = "default", body = Failure)))]
 pub(crate) async fn result(
     call: Call,

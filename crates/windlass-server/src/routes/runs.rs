@@ -1,14 +1,14 @@
-//! Runs of all workflows: search, look at one by its key, act on many.
+//! The runs of all workflows: search, get by run key, bulk actions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Run, RunId, RunKey, WorkflowName};
+use windlass::kernel::{ErrorCode, Run, RunId, RunKey, WorkflowName};
 
 use super::control::Action;
-use super::instances::{InstanceView, known};
+use super::instances::{InstanceView, known_model};
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
 use crate::error::{ApiError, ApiResult, Failure};
@@ -17,28 +17,28 @@ use crate::json::Json;
 use crate::paging::{self, Direction, Filter, RunsParams};
 use crate::view::RunSummary;
 
-/// Which runs.
+/// Filters of the search.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SearchParams {
     /// Only runs of this workflow.
     workflow: Option<String>,
-    /// Only runs in this status.
+    /// Only runs with this status.
     status: Option<String>,
-    /// Only runs with this label, as `key:value`; may be given several times.
+    /// Only runs with this label, as `key:value`. Can be repeated.
     #[serde(default)]
     label: Vec<String>,
-    /// Only runs that were created at this time or later (RFC 3339).
+    /// Only runs created at this time or later (RFC 3339).
     created_from: Option<String>,
-    /// Only runs that were created before this time (RFC 3339).
+    /// Only runs created before this time (RFC 3339).
     created_before: Option<String>,
     /// Newest first (`desc`, the default) or oldest first (`asc`).
     #[param(inline)]
     order: Option<Direction>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -48,20 +48,23 @@ pub(crate) struct SearchParams {
 pub(crate) struct RunsPage {
     /// The runs.
     pub runs: Vec<RunSummary>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
 fn workflow_name(call: &Call, name: &str) -> Result<WorkflowName, ApiError> {
     let name = WorkflowName::with_limits(name, &call.engine.options().limits)?;
     if is_internal(name.as_str()) {
-        return Err(ApiError::invalid("INVALID_NAME", format!("{name:?} is the engine's own")));
+        return Err(ApiError::invalid(
+            ErrorCode::InvalidName,
+            format!("{name:?} is an internal workflow of the engine"),
+        ));
     }
     Ok(name)
 }
@@ -95,101 +98,103 @@ pub(crate) async fn search(
     }))
 }
 
-/// Looks at one generation of a run by its key.
+/// Returns one generation of a run, by its run key.
 #[utoipa::path(get, path = "/runs/{runKey}", tag = "runs", operation_id = "getRun",
-    params(("runKey" = String, Path, description = "The key of a generation")),
+    params(("runKey" = String, Path, description = "The run key")),
     responses((status = 200, body = InstanceView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView> {
     let not_found = || {
         let shown: String = key.chars().take(80).collect();
-        ApiError::not_found("INSTANCE_NOT_FOUND", format!("there is no run {shown:?}"))
+        ApiError::not_found(ErrorCode::InstanceNotFound, format!("unknown run {shown:?}"))
     };
     let run_key: RunKey = key.parse().map_err(|_| not_found())?;
-    let looked = call.engine.store().look_at(run_key).await?;
-    // A key of another tenant is as unknown as one that was never made.
+    let overview = call.engine.store().run_overview_by_key(run_key).await?;
+    // Runs of other namespaces must be indistinguishable from runs that do not exist.
     let visible = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let looked = looked.filter(|looked| visible(&looked.run)).ok_or_else(not_found)?;
-    ask(&call, Scope::Read, &looked.run, "runs").await?;
-    InstanceView::read(&call, &looked.run, &looked.open_steps).await.map(Json)
+    let overview = overview.filter(|overview| visible(&overview.run)).ok_or_else(not_found)?;
+    ask(&call, Scope::Read, &overview.run, "runs").await?;
+    InstanceView::read(&call, &overview.run, &overview.open_steps).await.map(Json)
 }
 
-/// Which runs to act on.
+/// Selects the runs of a bulk action.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct BulkFilter {
     /// Only runs of this workflow.
     workflow: Option<String>,
-    /// Only runs in this status.
+    /// Only runs with this status.
     status: Option<String>,
-    /// Only runs with all of these labels.
+    /// Only runs with all these labels.
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    /// Only runs that were created at this time or later (RFC 3339).
+    /// Only runs created at this time or later (RFC 3339).
     created_from: Option<String>,
-    /// Only runs that were created before this time (RFC 3339).
+    /// Only runs created before this time (RFC 3339).
     created_before: Option<String>,
 }
 
-/// What to do to which runs.
+/// A bulk action.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct BulkRequest {
-    /// What to do.
+    /// The action.
     action: Action,
-    /// To which runs; only those that the action can be asked of count.
+    /// The runs. Only runs whose status accepts the action are selected.
     filter: BulkFilter,
-    /// Only counts.
+    /// Only count the runs.
     #[serde(default)]
     dry_run: bool,
-    /// How many runs at most: 1 to 1,000. Default 1,000. A count has no limit unless one is given.
+    /// The maximum number of runs: 1 to 1,000. Default 1,000. Without a limit, a dry run counts all
+    /// runs.
     limit: Option<u32>,
-    /// Why, for runs that are terminated.
+    /// The reason, for `terminate`.
     reason: Option<String>,
 }
 
 impl Incoming for BulkRequest {}
 
 const BULK_MAX: u32 = 1_000;
-/// How long a request goes on to the next run: what is left is for the next request.
-const BULK_FOR_MAX: Duration = Duration::from_secs(10);
+/// The time limit of one bulk request; the client continues with another request.
+const BULK_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A run that could not be acted on.
+/// A run for which the action failed.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BulkFailure {
-    /// The workflow.
+    /// The name of the workflow.
     pub workflow_name: String,
-    /// The run's id.
+    /// The id of the run.
     pub id: String,
     /// A stable code.
-    pub code: &'static str,
-    /// What went wrong.
+    #[schema(value_type = String)]
+    pub code: ErrorCode,
+    /// The reason.
     pub message: String,
 }
 
-/// What was done.
+/// The result of a bulk action.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BulkResult {
-    /// What was asked for.
+    /// The action.
     pub action: Action,
-    /// Whether it was only counted.
+    /// Whether the runs were only counted.
     pub dry_run: bool,
-    /// How many runs fit the filter, up to the limit; at least, if there are more.
+    /// The number of matching runs, up to the limit. If `more` is true, further runs match.
     pub matched: u64,
-    /// To how many it was done.
+    /// The number of runs for which the action succeeded.
     pub done: u64,
-    /// Those to which it could not be done, up to 1,000. Children whose failure their parent has consumed
-    /// are told here and count for nothing else.
+    /// Runs for which the action failed, at most 1,000. Includes children whose failure their
+    /// parent has already handled; `matched` does not count those.
     pub failed: Vec<BulkFailure>,
-    /// Whether there may be more runs that fit the filter than the limit allows, or than there was time
-    /// for: ask again.
+    /// Whether further runs may match because the limit or the time limit was reached. Send the
+    /// request again to continue.
     pub more: bool,
 }
 
-/// Does something to all runs that fit a filter, or counts them.
+/// Applies an action to all runs that match a filter, or counts them.
 #[utoipa::path(post, path = "/runs/bulk", tag = "runs", operation_id = "bulk",
     request_body = BulkRequest,
     responses((status = 200, body = BulkResult), (status = "default", body = Failure)))]
@@ -200,14 +205,14 @@ pub(crate) async fn bulk(
     let limit = request.limit.unwrap_or(BULK_MAX);
     if !(1..=BULK_MAX).contains(&limit) {
         let message = format!("limit is {limit}; use 1 to {BULK_MAX}");
-        return Err(ApiError::invalid("INVALID_SIZE", message));
+        return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
     }
     let reason = request.reason.as_deref().map(super::control::check_reason).transpose()?;
     let BulkFilter { workflow, status, labels, created_from, created_before } = request.filter;
     let workflow = workflow.as_deref().map(|name| workflow_name(&call, name)).transpose()?;
     if let Some(workflow) = &workflow {
-        // A name that is mistyped is not a workflow of which no run matches.
-        known(&call, workflow).await?;
+        // Distinguishes a misspelled workflow from a workflow without matching runs.
+        known_model(&call, workflow).await?;
     }
     let params = RunsParams {
         status,
@@ -219,12 +224,13 @@ pub(crate) async fn bulk(
         cursor: None,
     };
     let filter = Filter::new(call.engine.namespace().clone(), workflow, &params)?;
-    let filter = filter.labelled(labels)?.in_statuses(request.action.takes());
-    // A retry makes a run with a later key, which may fail again before the walk gets there. Keys are made
-    // by the millisecond, so those of this one count.
+    let filter = filter.with_labels(labels)?.with_statuses(request.action.accepted_statuses());
+    // A retry creates a generation with a later run key, which may fail again before the listing
+    // reaches it. Run keys have millisecond precision, so runs of the current millisecond are
+    // included.
     let began = call.engine.clock().now().plus(Duration::from_millis(1));
     let mut filter = filter.created_before(began);
-    let until = Instant::now() + BULK_FOR_MAX.min(call.app.options.request_timeout / 2);
+    let until = Instant::now() + BULK_TIME_MAX.min(call.app.options.request_timeout / 2);
     let limit = if request.dry_run { request.limit.map(u64::from) } else { Some(limit.into()) };
     let mut seen: HashSet<(WorkflowName, RunId)> = HashSet::new();
     let mut result = BulkResult {
@@ -250,11 +256,12 @@ pub(crate) async fn bulk(
                 continue;
             }
             result.matched += 1;
-            match act(&call, request.action, run, reason).await {
+            match apply(&call, request.action, run, reason).await {
                 Ok(()) => result.done += 1,
                 Err(error) => {
-                    // That it stays so is no reason for the next request to get no further than this one.
-                    if error.code() == "FAILURE_CONSUMED" {
+                    // This error is permanent. If it counted, repeated requests would never get
+                    // past these runs.
+                    if error.code() == ErrorCode::FailureConsumed {
                         result.matched -= 1;
                     }
                     if result.failed.len() < BULK_MAX as usize {
@@ -278,8 +285,13 @@ pub(crate) async fn bulk(
     }
 }
 
-/// Asks the embedding program about each run: the request's path names none of them.
-async fn act(call: &Call, action: Action, run: &Run, reason: Option<&str>) -> Result<(), ApiError> {
+/// Calls the hook for each run, because the path of the request does not name them.
+async fn apply(
+    call: &Call,
+    action: Action,
+    run: &Run,
+    reason: Option<&str>,
+) -> Result<(), ApiError> {
     let word = match action {
         Action::Pause => "pause",
         Action::Resume => "resume",
@@ -287,10 +299,10 @@ async fn act(call: &Call, action: Action, run: &Run, reason: Option<&str>) -> Re
         Action::Retry => "retry",
     };
     ask(call, Scope::Manage, run, word).await?;
-    action.act(call, run, reason).await
+    action.apply(call, run, reason).await
 }
 
-/// Asks the embedding program about a run that the path does not name.
+/// Calls the hook for a run that the path does not name.
 async fn ask(call: &Call, scope: Scope, run: &Run, word: &str) -> Result<(), ApiError> {
     let target = Target {
         workflow: Some(run.workflow.as_str()),

@@ -1,12 +1,13 @@
-//! Schedules: list, look, set, pause, resume, delete.
+//! Schedules: list, get, put, pause, resume, delete.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{ModelName, RunKey, WorkflowName};
-use windlass::{Missed, Overlap, ScheduleState};
+use windlass::admin::ScheduleState;
+use windlass::kernel::{ErrorCode, ModelName, RunKey, WorkflowName};
+use windlass::{Missed, Overlap};
 use windlass_engine::{Schedule, Timing};
 
 use super::instances::{check_depth, refuse_reserved};
@@ -19,52 +20,52 @@ use crate::json::Json;
 use crate::paging::{PAGE_BYTES_MAX, page_size};
 use crate::view::{Raw, Time};
 
-/// What becomes of slots that passed while nobody served the schedule.
+/// The policy for firings that were missed while no worker served the schedule.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MissedWord {
-    /// The last of them is started, late.
+    /// Start only the last one, late.
     #[default]
     Last,
-    /// All of them are, up to a hundred.
+    /// Start all of them, at most 100.
     All,
-    /// None of them is.
+    /// Start none of them.
     Skip,
 }
 
-/// What becomes of a slot whose predecessor's run has not ended.
+/// The policy for a firing while the previous run has not ended.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OverlapWord {
-    /// It is started beside it.
+    /// Start the run anyway.
     #[default]
     Allow,
-    /// It is left out.
+    /// Skip the firing.
     Skip,
 }
 
-/// A schedule to be set.
+/// A schedule to create or update.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct SetSchedule {
-    /// The workflow whose runs it starts.
+    /// The workflow to run.
     workflow: String,
     /// A cron expression: five fields, or six with seconds first.
     cron: Option<String>,
-    /// Or the time between two runs: at least 1,000, at most 365 days.
+    /// The interval in milliseconds, instead of `cron`: at least 1,000, at most 365 days.
     every_ms: Option<u64>,
     /// The time zone of the cron expression. Default `UTC`.
     timezone: Option<String>,
-    /// What each run is started with.
+    /// The input of each run.
     #[schema(value_type = Option<Value>)]
     params: Option<Raw>,
-    /// Labels of each run.
+    /// The labels of each run.
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    /// What becomes of a slot whose predecessor still runs. Default `allow`.
+    /// The policy for a firing while the previous run has not ended. Default `allow`.
     #[serde(default)]
     overlap: OverlapWord,
-    /// What becomes of slots that passed unseen. Default `last`.
+    /// The policy for missed firings. Default `last`.
     #[serde(default)]
     missed: MissedWord,
 }
@@ -75,37 +76,37 @@ impl Incoming for SetSchedule {}
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ScheduleView {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The workflow whose runs it starts.
+    /// The workflow to run.
     pub workflow: String,
-    /// Its cron expression.
+    /// The cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// The time zone of the cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// The time between two runs.
+    /// The interval in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
-    /// What each run is started with.
+    /// The input of each run.
     #[schema(value_type = Value)]
     pub params: Raw,
-    /// Labels of each run.
+    /// The labels of each run.
     pub labels: BTreeMap<String, String>,
-    /// What becomes of a slot whose predecessor still runs.
+    /// The policy for a firing while the previous run has not ended.
     pub overlap: OverlapWord,
-    /// What becomes of slots that passed unseen.
+    /// The policy for missed firings.
     pub missed: MissedWord,
-    /// Whether it is paused.
+    /// Whether the schedule is paused.
     pub paused: bool,
-    /// Its next slot.
+    /// The next firing.
     pub next_at: Option<Time>,
-    /// Its last slot.
+    /// The last firing.
     pub last_at: Option<Time>,
-    /// The id of the run that its last slot started.
+    /// The id of the last started run.
     pub last_run: Option<String>,
-    /// Why it starts no runs, if it cannot.
+    /// Why the schedule cannot start runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
 }
@@ -143,14 +144,14 @@ impl From<ScheduleState> for ScheduleView {
     }
 }
 
-/// Which part of the list.
+/// The page of the list.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     page_size: Option<u32>,
-    /// `nextCursor` of the page before.
+    /// `nextCursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -158,20 +159,20 @@ pub(crate) struct ListParams {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Schedules {
-    /// Oldest first.
+    /// The schedules, oldest first.
     pub schedules: Vec<ScheduleView>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The same again.
+    /// Same as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Whether there is one.
+    /// Whether there is a next page.
     pub has_next_page: bool,
 }
 
-/// How many pages of the store are looked through for one page of an answer: most runs of schedules are
-/// earlier generations.
+/// The maximum number of store pages that are read for one page of a response: most rows are
+/// earlier generations of schedules.
 const STORE_PAGES_MAX: usize = 20;
 
 /// Lists the schedules.
@@ -210,26 +211,28 @@ async fn view(call: &Call, name: &str) -> ApiResult<ScheduleView> {
 
 fn not_found(name: &str) -> ApiError {
     let shown: String = name.chars().take(120).collect();
-    ApiError::not_found("SCHEDULE_NOT_FOUND", format!("there is no schedule {shown:?}"))
+    ApiError::not_found(ErrorCode::ScheduleNotFound, format!("unknown schedule {shown:?}"))
 }
 
-/// Looks at a schedule.
+/// Returns a schedule.
 #[utoipa::path(get, path = "/schedules/{name}", tag = "schedules", operation_id = "getSchedule",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = String, Path, description = "The name of the schedule")),
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     view(&call, &known(&name)?).await
 }
 
-/// Names that cannot be a schedule's are not asked for.
+/// Rejects names that no schedule can have.
 fn known(name: &str) -> Result<String, ApiError> {
     windlass::kernel::RunId::new(name).map(|id| id.to_string()).map_err(|_| not_found(name))
 }
 
-/// Sets a schedule. The same again changes nothing; another one replaces it, from now on. One that is
-/// paused stays so until it is resumed.
+/// Creates or updates a schedule.
+///
+/// Sending the same schedule again changes nothing. A different one replaces it from now on. A
+/// paused schedule stays paused until it is resumed.
 #[utoipa::path(put, path = "/schedules/{name}", tag = "schedules", operation_id = "putSchedule",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = String, Path, description = "The name of the schedule")),
     request_body = SetSchedule,
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn put(
@@ -239,7 +242,7 @@ pub(crate) async fn put(
 ) -> ApiResult<ScheduleView> {
     let limits = &call.engine.options().limits;
     let workflow = WorkflowName::with_limits(&set.workflow, limits)?;
-    // A schedule starts runs: whoever may not create may not set one.
+    // A schedule creates runs, so it requires the scope `create`.
     call.caller.must(Scope::Create)?;
     let target = Target { workflow: Some(workflow.as_str()), id: None, action: Some("schedule") };
     call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
@@ -251,7 +254,7 @@ pub(crate) async fn put(
         (None, Some(interval_ms)) if set.timezone.is_none() => Timing::Every { interval_ms },
         _ => {
             let message = "send either `cron` (with `timezone` if it is not UTC) or `everyMs`";
-            return Err(ApiError::invalid("INVALID_SCHEDULE", message));
+            return Err(ApiError::invalid(ErrorCode::InvalidSchedule, message));
         }
     };
     let model = match is_internal(workflow.as_str()) {
@@ -283,13 +286,13 @@ pub(crate) async fn put(
     let actor = call.caller.actor.clone();
     let state = call.engine.put_schedule_as(&name, &schedule, actor).await?;
     if state.paused {
-        // Told as such to whoever looks next, too.
+        // Waits, so that the next read of the client also shows the pause.
         until_paused(&call, &name).await?;
     }
     Ok(Json(state.into()))
 }
 
-// A schedule's own turn reads the request to pause, in a moment.
+// The turn of the schedule applies the pause, usually within a moment.
 async fn until_paused(call: &Call, name: &str) -> ApiResult<ScheduleView> {
     for _ in 0..50 {
         let Json(state) = view(call, name).await?;
@@ -301,17 +304,17 @@ async fn until_paused(call: &Call, name: &str) -> ApiResult<ScheduleView> {
     view(call, name).await
 }
 
-/// That it was done.
+/// The result of a deletion.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Deleted {
     /// Always true.
     pub ok: bool,
 }
 
-/// Ends a schedule. Runs that it started go on.
+/// Deletes a schedule. Runs that it started continue.
 #[utoipa::path(delete, path = "/schedules/{name}", tag = "schedules",
     operation_id = "deleteSchedule",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = String, Path, description = "The name of the schedule")),
     responses((status = 200, body = Deleted), (status = "default", body = Failure)))]
 pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted> {
     let run = call.engine.schedule_run(&known(&name)?).await?;
@@ -320,10 +323,10 @@ pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted>
     Ok(Json(Deleted { ok: true }))
 }
 
-/// Stops a schedule from starting runs until it is resumed.
+/// Pauses a schedule: it starts no runs until it is resumed.
 #[utoipa::path(post, path = "/schedules/{name}/pause", tag = "schedules",
     operation_id = "pauseSchedule",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = String, Path, description = "The name of the schedule")),
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;
@@ -332,10 +335,10 @@ pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleV
     until_paused(&call, &name).await
 }
 
-/// Lets a paused schedule go on.
+/// Resumes a paused schedule.
 #[utoipa::path(post, path = "/schedules/{name}/resume", tag = "schedules",
     operation_id = "resumeSchedule",
-    params(("name" = String, Path, description = "The schedule")),
+    params(("name" = String, Path, description = "The name of the schedule")),
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn resume(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;

@@ -1,34 +1,46 @@
-//! Driving the engine from outside, for hosts that have no background.
+//! Drives the engine by request, for hosts without background processes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use utoipa_axum::routes;
+use windlass::ErrorCode;
 
+use crate::auth::Scope;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, MaybePayload};
 use crate::json::Json;
+use crate::options::Options;
+use crate::table::{Access, Routes};
+
+pub(crate) fn routes(routes: Routes, options: &Options) -> Routes {
+    match options.tick {
+        true => routes.add(Access::Scope(Scope::Tick), routes!(tick)),
+        false => routes,
+    }
+}
 
 const RUNS: u32 = 100;
 
-/// How far to go.
+/// The limits of a tick.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Tick {
-    /// How many runs get a turn: 1 to 1,000. Default 100.
+    /// The maximum number of runs that get a turn: 1 to 1,000. Default 100.
     max_instances: Option<u32>,
-    /// How many steps are begun in them; no bound if there is none.
+    /// The maximum number of steps that are started. Default: unlimited.
     max_steps: Option<u32>,
 }
 
 impl Incoming for Tick {}
 
-/// What was done.
+/// The result of a tick.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Ticked {
-    /// How many turns and tasks were taken.
+    /// The number of processed turns and tasks.
     pub processed: u32,
 }
 
-/// Takes what is ready, and answers when it has been given back.
+/// Processes ready turns and tasks, and responds when they are done.
 #[utoipa::path(post, path = "/_runner/tick", tag = "server", operation_id = "tick",
     request_body = Option<Tick>,
     responses((status = 200, body = Ticked), (status = "default", body = Failure)))]
@@ -36,8 +48,8 @@ pub(crate) async fn tick(call: Call, MaybePayload(tick): MaybePayload<Tick>) -> 
     let runs = tick.max_instances.unwrap_or(RUNS);
     let max = call.engine.options().claim_max;
     if runs == 0 || runs > max {
-        let message = format!("maxInstances is {runs}; use 1 to {max}");
-        return Err(ApiError::invalid("INVALID_SIZE", message));
+        let message = format!("maxInstances is {runs}; it must be between 1 and {max}");
+        return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
     }
     let processed = call.engine.tick(runs, tick.max_steps).await?;
     Ok(Json(Ticked { processed }))

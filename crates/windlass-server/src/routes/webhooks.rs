@@ -1,39 +1,48 @@
-//! Endpoints of webhooks that said that they are gone, and are left alone until somebody says otherwise.
+//! Disabled webhook endpoints: those that answered 410 Gone.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use utoipa_axum::routes;
+use windlass::ErrorCode;
 use windlass::webhooks::{disabled_endpoints, enable_endpoint};
 
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Payload};
 use crate::json::Json;
+use crate::options::Options;
+use crate::routes::{MANAGE, READ};
+use crate::table::Routes;
 use crate::view::Time;
 
-/// How many endpoints are shown.
+pub(crate) fn routes(routes: Routes, _: &Options) -> Routes {
+    routes.add(READ, routes!(disabled)).add(MANAGE, routes!(enable))
+}
+
+/// The maximum number of listed endpoints.
 const ENDPOINTS_MAX: usize = 1_000;
 
-/// An endpoint that nothing is sent to.
+/// A disabled endpoint.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DisabledEndpoint {
-    /// Its URL.
+    /// The URL.
     pub url: String,
-    /// Since when.
+    /// When it was disabled.
     pub since: Time,
-    /// Which webhook it refused.
+    /// The webhook that the endpoint rejected.
     pub webhook_id: String,
 }
 
-/// The endpoints that nothing is sent to.
+/// The disabled endpoints.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DisabledEndpoints {
     /// The endpoints, at most 1,000.
     pub endpoints: Vec<DisabledEndpoint>,
-    /// How many there are.
+    /// The total number of disabled endpoints.
     pub total: usize,
 }
 
-/// Lists the endpoints that nothing is sent to, because they answered 410.
+/// Lists disabled endpoints. An endpoint is disabled when it answers 410 Gone.
 #[utoipa::path(get, path = "/webhooks/disabled", tag = "server",
     operation_id = "listDisabledEndpoints",
     responses((status = 200, body = DisabledEndpoints), (status = "default", body = Failure)))]
@@ -48,24 +57,25 @@ pub(crate) async fn disabled(call: Call) -> ApiResult<DisabledEndpoints> {
     Ok(Json(DisabledEndpoints { endpoints: endpoints.collect(), total }))
 }
 
-/// Which endpoint to send to again.
+/// The endpoint to enable.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Enable {
-    /// Its URL, as the list shows it: all endpoints that are shown so. With a query, that one alone.
+    /// The URL as the list shows it, which enables all endpoints that are shown with it. A URL with
+    /// a query enables only that endpoint.
     url: String,
 }
 
 impl Incoming for Enable {}
 
-/// That an endpoint is sent to again.
+/// The result of enabling an endpoint.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Enabled {
     /// Always true.
     pub enabled: bool,
 }
 
-/// Sends to an endpoint again. What became a dead letter meanwhile stays one until it is requeued.
+/// Enables an endpoint again. Webhooks that became dead letters meanwhile must be requeued.
 #[utoipa::path(post, path = "/webhooks/enable", tag = "server", operation_id = "enableEndpoint",
     request_body = Enable,
     responses((status = 200, body = Enabled), (status = "default", body = Failure)))]
@@ -73,8 +83,9 @@ pub(crate) async fn enable(call: Call, Payload(body): Payload<Enable>) -> ApiRes
     match enable_endpoint(&call.engine, &body.url).await? {
         true => Ok(Json(Enabled { enabled: true })),
         false => {
-            let message = "no endpoint with this URL is disabled; the list shows those that are";
-            Err(ApiError::not_found("ENDPOINT_NOT_FOUND", message))
+            let message =
+                "no disabled endpoint has this URL; list them with `GET /webhooks/disabled`";
+            Err(ApiError::not_found(ErrorCode::EndpointNotFound, message))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a run is where it is.
+//! Explains why a run makes no progress.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,22 +13,23 @@ use crate::view::Time;
 /// One reason.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ReasonView {
-    /// A stable word, such as `sleeping` or `unserved`.
+    /// A stable code, such as `sleeping` or `unserved`.
     #[schema(value_type = String)]
     pub code: Why,
-    /// The same in a sentence.
+    /// The reason as a sentence.
     pub text: String,
-    /// The step that it is about.
+    /// The step, if the reason is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// When it ends by itself.
+    /// When the reason ends by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// The child that is waited for; the reasons that follow, one deeper, are the child's.
+    /// The child that the run waits for. The following reasons with a higher `depth` are those of
+    /// the child.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     pub child: Option<Child>,
-    /// How many runs lie between the one that was asked about and the one that this is about.
+    /// The number of levels between the requested run and the run of this reason.
     pub depth: usize,
 }
 
@@ -39,33 +40,33 @@ impl From<Reason> for ReasonView {
     }
 }
 
-/// Why a run is where it is.
+/// Why a run makes no progress.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct WhyView {
-    /// The run's id.
+    /// The id of the run.
     pub id: String,
-    /// Its status.
+    /// The status of the run.
     pub status: &'static str,
-    /// Whether it moves, or will without anybody doing anything.
+    /// Whether the run is running, or will continue by itself.
     pub moving: bool,
-    /// The reasons, outermost first.
+    /// The reasons; those of children follow the reason that names the child.
     pub reasons: Vec<ReasonView>,
 }
 
-/// Of which generation.
+/// Selects the generation.
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WhyParams {
-    /// Which generation; the newest if not said.
+    /// The generation. Default: the newest.
     run_number: Option<u32>,
 }
 
-/// Tells why a run does not move: what it waits for, and what that waits for.
+/// Explains why a run makes no progress: what it waits for, and what its children wait for.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}/why",
     tag = "instances", operation_id = "why",
-    params(("workflowName" = String, Path, description = "The workflow"),
-        ("instanceId" = String, Path, description = "The run's id"), WhyParams),
+    params(("workflowName" = String, Path, description = "The name of the workflow"),
+        ("instanceId" = String, Path, description = "The id of the run"), WhyParams),
     responses((status = 200, body = WhyView), (status = "default", body = Failure)))]
 pub(crate) async fn why(
     call: Call,

@@ -1,4 +1,4 @@
-//! Which workflows there are.
+//! The list of workflows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,25 +14,25 @@ use crate::json::Json;
 /// A workflow.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Workflow {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The model that it is written in, if this process serves it.
+    /// The model, if this process serves the workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Whether a live worker serves it.
     pub served: bool,
-    /// How many runs it has, by status.
+    /// The number of runs in each status.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
 /// All workflows.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Workflows {
-    /// By name.
+    /// The workflows, by name.
     pub workflows: Vec<Workflow>,
 }
 
-/// Lists the workflows that a live worker serves or that have runs.
+/// Lists the workflows that have runs or that a live worker serves.
 #[utoipa::path(get, path = "/workflows", tag = "workflows", operation_id = "listWorkflows",
     responses((status = 200, body = Workflows), (status = "default", body = Failure)))]
 pub(crate) async fn list(call: Call) -> ApiResult<Workflows> {

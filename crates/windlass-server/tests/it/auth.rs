@@ -1,4 +1,4 @@
-//! Who may do what: every route of the router's own list, for every scope, in every namespace.
+//! Authorization: every route, with every scope, in every namespace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,36 +13,36 @@ use windlass_server::auth::{
 };
 use windlass_server::{Access, Entry, Options, route_list};
 
-use crate::harness::{Kind, Server, on_both_stores, read, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, read};
 
 on_both_stores!(
     every_route_needs_its_scope,
     no_namespace_sees_another,
     keys_over_http,
     hooks_of_an_embedding_program,
-    hooks_decide_about_each_run_of_a_list,
-    hooks_are_asked_by_what_is_done,
-    a_key_is_refused_once_it_has_expired,
-    messages_that_end_a_run_take_more_than_sending,
-    queues_show_others_to_the_operator_alone,
-    who_may_not_read_is_told_no_results,
-    the_ledger_of_a_schedule_tells_who_did_it,
+    hooks_filter_the_runs_of_a_listing,
+    each_action_calls_its_hook,
+    an_expired_key_is_rejected,
+    messages_that_cancel_a_run_require_manage,
+    queues_of_other_namespaces_require_an_operator,
+    results_require_the_scope_read,
+    the_ledger_of_a_schedule_records_the_actor,
 );
 
-/// Keys in memory, and the options of a server that takes them.
-fn keyed() -> (Arc<dyn KeyStore>, Options) {
+/// Keys in memory, and the options of a server that accepts them.
+fn options_with_keys() -> (Arc<dyn KeyStore>, Options) {
     let store: Arc<dyn KeyStore> = Arc::new(MemoryKeys::default());
     let auth = Auth::Credentials { keys: Some(Arc::clone(&store)), jwt: None };
     (store, Options { auth, tick: true, ..Options::default() })
 }
 
-/// Makes keys beside the server, as the command line does.
-struct Maker(Keys);
+/// Creates keys directly in the store of the server.
+struct KeyFactory(Keys);
 
-impl Maker {
+impl KeyFactory {
     fn new(store: &Arc<dyn KeyStore>, server: &Server) -> Self {
         let engine = server.engine.clone();
-        Self(Keys::new(Arc::clone(store), Arc::new(move || engine.clock().now())))
+        Self(Keys::new(Arc::clone(store), Arc::new(move || engine.core().clock().now())))
     }
 
     async fn key(&self, namespace: &str, scopes: &[Scope]) -> String {
@@ -52,11 +52,11 @@ impl Maker {
             scopes: scopes.to_vec(),
             expires_in: None,
         };
-        self.0.make(new).await.unwrap().key
+        self.0.create(new).await.unwrap().key
     }
 }
 
-/// A path for a template: names that do not exist, so that nothing happens where it is let in.
+/// Fills a path template with names that do not exist, so that an allowed request changes nothing.
 fn path_of(entry: &Entry) -> String {
     let mut path = entry.path.clone();
     for (name, value) in [
@@ -70,7 +70,7 @@ fn path_of(entry: &Entry) -> String {
     ] {
         path = path.replace(name, value);
     }
-    assert!(!path.contains('{'), "a template that the test does not know: {path}");
+    assert!(!path.contains('{'), "unknown path template: {path}");
     format!("/{path}")
 }
 
@@ -86,10 +86,10 @@ async fn ask(server: &Server, entry: &Entry, token: Option<&str>) -> (u16, Value
 }
 
 async fn every_route_needs_its_scope(kind: Kind) {
-    let (store, options) = keyed();
+    let (store, options) = options_with_keys();
     let routes = route_list(&options);
     let server = Server::start_with(kind, options).await;
-    let maker = Maker::new(&store, &server);
+    let keys_factory = KeyFactory::new(&store, &server);
     server
         .engine
         .remote_workflow::<Value, Value>("greet")
@@ -102,10 +102,10 @@ async fn every_route_needs_its_scope(kind: Kind) {
     let mut keys = Vec::new();
     for scope in Scope::ALL {
         for namespace in ["default", "other"] {
-            keys.push((scope, namespace, maker.key(namespace, &[scope]).await));
+            keys.push((scope, namespace, keys_factory.key(namespace, &[scope]).await));
         }
     }
-    let none = maker.key("default", &[]).await;
+    let none = keys_factory.key("default", &[]).await;
     for entry in &routes {
         let (status, body) = ask(&server, entry, None).await;
         let shown = format!("{} {}", entry.method, entry.path);
@@ -135,23 +135,23 @@ async fn every_route_needs_its_scope(kind: Kind) {
         }
         assert_eq!(ask(&server, entry, Some(&none)).await.0, 403, "{shown}");
     }
-    assert_eq!(scopes_seen.len(), Scope::ALL.len(), "every scope is needed somewhere");
-    // What is not in the list is refused as well.
+    assert_eq!(scopes_seen.len(), Scope::ALL.len(), "every scope is required by some route");
+    // Unknown routes are rejected as well.
     for path in
         ["/nothing", "/workflows/greet/instances/x/configs", "/keys/health", "/_runner/tock"]
     {
-        refused(server.get(path).await, (401, "UNAUTHENTICATED"));
+        assert_error(server.get(path).await, (401, "UNAUTHENTICATED"));
     }
     server.stop().await;
 }
 
 async fn no_namespace_sees_another(kind: Kind) {
-    let (store, options) = keyed();
+    let (store, options) = options_with_keys();
     let routes = route_list(&options);
     let server = Server::start_with(kind, options).await;
-    let maker = Maker::new(&store, &server);
-    let ours = maker.key("ours", &Scope::ALL).await;
-    let theirs = maker.key("theirs", &Scope::ALL).await;
+    let keys_factory = KeyFactory::new(&store, &server);
+    let ours = keys_factory.key("ours", &Scope::ALL).await;
+    let theirs = keys_factory.key("theirs", &Scope::ALL).await;
     let post = |path: &str, key: &str, body: Value| {
         read(server.request(Method::POST, path).bearer_auth(key).json(&body))
     };
@@ -165,13 +165,13 @@ async fn no_namespace_sees_another(kind: Kind) {
     assert_eq!(read(put).await.0, 200);
     let (_, run) = get(&format!("{create}/secret-run"), &ours).await;
     let run_key = run["meta"]["runKey"].as_str().unwrap().to_owned();
-    // A dead letter, a breaker and a key of theirs to name.
-    let parcels = server.engine.in_namespace(Namespace::new("ours").unwrap());
-    let letter = secret_letter(&server, &parcels).await;
+    // A dead letter, a breaker and a key of the other namespace.
+    let parcels = server.engine.in_namespace("ours").unwrap();
+    let letter = secret_letter(&server, parcels.core()).await;
     let named = json!({ "name": "secret-key", "scopes": ["read"] });
     let (_, key) = post("/keys", &ours, named).await;
     let key_id = key["id"].as_str().unwrap();
-    // Every route that can name a run, a schedule or a key of somebody else's.
+    // Every route that can name a run, schedule or key of the other namespace.
     for entry in &routes {
         let path = entry.path.replace("{workflowName}", "approve");
         let path = path.replace("{instanceId}", "secret-run").replace("{runKey}", &run_key);
@@ -181,8 +181,8 @@ async fn no_namespace_sees_another(kind: Kind) {
         if entry.access == Access::Public {
             continue;
         }
-        assert!(!path.contains('{'), "a template that the test does not know: {path}");
-        // As an event, a reason, a filter and a schedule at once.
+        assert!(!path.contains('{'), "unknown path template: {path}");
+        // A body that is valid for several routes.
         let body = json!({ "type": "approval" });
         let request =
             server.request(entry.method.clone(), &format!("/{path}")).bearer_auth(&theirs);
@@ -210,7 +210,7 @@ async fn no_namespace_sees_another(kind: Kind) {
     assert_eq!(run["meta"]["runKey"], run_key);
     let (_, run) = get(&format!("{create}/secret-run"), &theirs).await;
     assert_ne!(run["meta"]["runKey"], run_key);
-    // No header, query or body chooses a namespace.
+    // The namespace comes only from the credential, not from a header, query or body.
     let request = server.request(Method::GET, "/runs?namespace=ours").bearer_auth(&theirs);
     let (_, runs) = read(request.header("x-namespace", "ours")).await;
     assert!(!runs.to_string().contains(&run_key), "{runs}");
@@ -220,10 +220,11 @@ async fn no_namespace_sees_another(kind: Kind) {
 async fn keys_over_http(kind: Kind) {
     // The default: keys in the engine's store.
     let server = Server::start_with(kind, Options::default()).await;
-    let store: Arc<dyn KeyStore> = Arc::new(StoredKeys::new(Arc::clone(server.engine.store())));
-    let maker = Maker::new(&store, &server);
-    let operator = maker.key("default", &[Scope::Admin]).await;
-    let tenant = maker.key("tenant", &[Scope::Admin]).await;
+    let store: Arc<dyn KeyStore> =
+        Arc::new(StoredKeys::new(Arc::clone(server.engine.admin().store())));
+    let keys_factory = KeyFactory::new(&store, &server);
+    let operator = keys_factory.key("default", &[Scope::Admin]).await;
+    let tenant = keys_factory.key("tenant", &[Scope::Admin]).await;
     let post = |key: &str, body: Value| {
         read(server.request(Method::POST, "/keys").bearer_auth(key).json(&body))
     };
@@ -234,8 +235,8 @@ async fn keys_over_http(kind: Kind) {
     let key = made["key"].as_str().unwrap();
     assert!(made["expiresAt"].is_string() && made.get("digest").is_none(), "{made}");
     assert_eq!(get("/workflows", key).await.0, 200);
-    refused(get("/keys", key).await, (403, "FORBIDDEN"));
-    refused(post(&tenant, new).await, (403, "FORBIDDEN"));
+    assert_error(get("/keys", key).await, (403, "FORBIDDEN"));
+    assert_error(post(&tenant, new).await, (403, "FORBIDDEN"));
     let (_, own) = post(&tenant, json!({ "name": "own", "scopes": ["read"] })).await;
     assert_eq!(own["namespace"], "tenant");
     let names = async |key: &str| {
@@ -246,10 +247,10 @@ async fn keys_over_http(kind: Kind) {
     assert_eq!((names(&operator).await, names(&tenant).await), (4, 2));
     let path = format!("/keys/{}", made["id"].as_str().unwrap());
     let delete = |key: &str| read(server.request(Method::DELETE, &path).bearer_auth(key));
-    refused(delete(&tenant).await, (404, "KEY_NOT_FOUND"));
+    assert_error(delete(&tenant).await, (404, "KEY_NOT_FOUND"));
     let (status, gone) = delete(&operator).await;
     assert!(status == 200 && gone["revokedAt"].is_string(), "{gone}");
-    refused(get("/workflows", key).await, (401, "UNAUTHENTICATED"));
+    assert_error(get("/workflows", key).await, (401, "UNAUTHENTICATED"));
     for (body, code) in [
         (json!({ "name": "", "scopes": ["read"] }), "INVALID_NAME"),
         (json!({ "name": "x", "scopes": [] }), "INVALID_SCOPE"),
@@ -257,7 +258,7 @@ async fn keys_over_http(kind: Kind) {
         (json!({ "name": "x", "scopes": ["root"] }), "INVALID_BODY"),
         (json!({ "name": "x", "scopes": ["read"], "namespace": "a b" }), "INVALID_NAME"),
     ] {
-        refused(post(&operator, body).await, (400, code));
+        assert_error(post(&operator, body).await, (400, code));
     }
     server.stop().await;
 }
@@ -302,8 +303,8 @@ async fn hooks_of_an_embedding_program(kind: Kind) {
             None => request,
         })
     };
-    refused(send(Method::GET, "/workflows", None, json!({})).await, (401, "UNAUTHENTICATED"));
-    refused(
+    assert_error(send(Method::GET, "/workflows", None, json!({})).await, (401, "UNAUTHENTICATED"));
+    assert_error(
         send(Method::GET, "/workflows", Some("bob"), json!({})).await,
         (401, "UNAUTHENTICATED"),
     );
@@ -313,7 +314,7 @@ async fn hooks_of_an_embedding_program(kind: Kind) {
         assert_eq!(send(Method::POST, "/workflows/nap/instances", ann, body).await.0, 200);
     }
     let path = "/workflows/nap/instances/private-1/terminate";
-    refused(send(Method::POST, path, ann, json!({})).await, (403, "FORBIDDEN"));
+    assert_error(send(Method::POST, path, ann, json!({})).await, (403, "FORBIDDEN"));
     let bulk = json!({ "action": "terminate", "filter": {} });
     let (_, result) = send(Method::POST, "/runs/bulk", ann, bulk).await;
     assert_eq!((&result["done"], &result["failed"][0]["id"]), (&json!(1), &json!("private-1")));
@@ -324,7 +325,7 @@ async fn hooks_of_an_embedding_program(kind: Kind) {
         ann,
         json!({ "type": "x" }),
     );
-    refused(event.await, (403, "FORBIDDEN"));
+    assert_error(event.await, (403, "FORBIDDEN"));
     server.stop().await;
 }
 
@@ -341,34 +342,33 @@ async fn tokens_of_an_issuer() {
             "iss": "https://issuer.example", "aud": audience, "namespace": "shop", "scope": scope,
             "exp": get_current_timestamp() + 60,
         });
-        // Issuers name their key, even if there is but one.
+        // Issuers set a key id, even with a single key.
         let header = Header { kid: Some("2026-01".into()), ..Header::default() };
         encode(&header, &claims, &EncodingKey::from_secret(secret)).unwrap()
     };
     let get = |token: String| read(server.request(Method::GET, "/runs").bearer_auth(token));
     assert_eq!(get(token("read", "windlass")).await.0, 200);
-    refused(get(token("create", "windlass")).await, (403, "FORBIDDEN"));
-    refused(get(token("read", "payroll")).await, (401, "UNAUTHENTICATED"));
-    refused(get("wl_0000000000000000_x".into()).await, (401, "UNAUTHENTICATED"));
+    assert_error(get(token("create", "windlass")).await, (403, "FORBIDDEN"));
+    assert_error(get(token("read", "payroll")).await, (401, "UNAUTHENTICATED"));
+    assert_error(get("wl_0000000000000000_x".into()).await, (401, "UNAUTHENTICATED"));
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_of_other_sites_and_other_names_are_refused() {
+async fn other_origins_hosts_and_proxies_are_rejected() {
     let server = Server::start(Kind::Sqlite).await;
     let with = |name: &'static str, value: &str| {
         read(server.request(Method::GET, "/workflows").header(name, value))
     };
-    refused(with("origin", "https://evil.example").await, (403, "FORBIDDEN"));
-    refused(with("host", "evil.example").await, (403, "FORBIDDEN"));
-    refused(with("x-forwarded-for", "192.0.2.1").await, (403, "FORBIDDEN"));
+    assert_error(with("origin", "https://evil.example").await, (403, "FORBIDDEN"));
+    assert_error(with("host", "evil.example").await, (403, "FORBIDDEN"));
+    assert_error(with("x-forwarded-for", "192.0.2.1").await, (403, "FORBIDDEN"));
     let own = format!("http://{}", server.address);
     assert_eq!(with("origin", &own).await.0, 200);
-    tokio::time::sleep(Duration::from_millis(10)).await;
     server.stop().await;
 }
 
-/// Leaves a dead letter and an open breaker in a namespace, and gives the letter's id.
+/// Adds a dead letter and an open breaker to a namespace. Returns the id of the letter.
 async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> String {
     use windlass::machines::{
         ActivityError, ActivityOptions, CircuitBreakerConfig, Workflow, WorkflowAction,
@@ -405,7 +405,7 @@ async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> Str
     }
     server.engine.machine::<Broken>().unwrap();
     let fail = async |_: windlass::TaskContext, _: Value| {
-        Err::<Value, windlass::BoxError>("it is broken".into())
+        Err::<Value, _>(windlass::AnyError::msg("it is broken"))
     };
     server.engine.activity("secret-breaker", fail).unwrap();
     let name = windlass::kernel::WorkflowName::new("broken-machine").unwrap();
@@ -417,15 +417,15 @@ async fn secret_letter(server: &Server, engine: &windlass_engine::Engine) -> Str
         if let Some(letter) = engine.dead_letters(None, None, 1).await.unwrap().first() {
             return letter.task_id.to_string();
         }
-        assert!(std::time::Instant::now() < deadline, "there is no dead letter");
+        assert!(std::time::Instant::now() < deadline, "timeout while waiting for a dead letter");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Lets everybody in to everything but what the header `x-deny` names: a hook, or `id:` and an id.
-struct Picky;
+/// Allows everything except what the header `x-deny` names: a hook, or `id:` and an id.
+struct DenyListed;
 
-impl Picky {
+impl DenyListed {
     fn verdict<'a>(
         caller: &'a Caller,
         hook: &str,
@@ -438,7 +438,7 @@ impl Picky {
     }
 }
 
-impl Authorize for Picky {
+impl Authorize for DenyListed {
     fn request<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
         let denied = parts.headers.get("x-deny").and_then(|denied| denied.to_str().ok());
         let caller = Caller {
@@ -478,8 +478,8 @@ impl Authorize for Picky {
     }
 }
 
-async fn picky(kind: Kind) -> Server {
-    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::new(Picky));
+async fn start_with_hooks(kind: Kind) -> Server {
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::new(DenyListed));
     let options = Options { auth: Auth::Hooks, authorize, tick: true, ..Options::default() };
     let server = Server::start_with(kind, options).await;
     for id in ["seen", "hidden"] {
@@ -488,16 +488,16 @@ async fn picky(kind: Kind) -> Server {
     server
 }
 
-async fn hooks_decide_about_each_run_of_a_list(kind: Kind) {
-    let server = picky(kind).await;
+async fn hooks_filter_the_runs_of_a_listing(kind: Kind) {
+    let server = start_with_hooks(kind).await;
     let get = |path: &str| read(server.request(Method::GET, path).header("x-deny", "id:hidden"));
     for path in ["/runs", "/workflows/approve/instances", "/durable/workflows"] {
         let text = get(path).await.1.to_string();
         assert!(text.contains("seen") && !text.contains("hidden"), "{path}: {text}");
-        let text = server.ok(path).await.to_string();
+        let text = server.get_ok(path).await.to_string();
         assert!(text.contains("hidden"), "{path}: {text}");
     }
-    let run = server.ok("/workflows/approve/instances/hidden").await;
+    let run = server.get_ok("/workflows/approve/instances/hidden").await;
     let key = run["meta"]["runKey"].as_str().unwrap();
     assert_eq!(server.get(&format!("/runs/{key}")).await.0, 200);
     for path in [
@@ -508,13 +508,13 @@ async fn hooks_decide_about_each_run_of_a_list(kind: Kind) {
         format!("/durable/workflows/{key}"),
         format!("/durable/workflows/{key}/events"),
     ] {
-        refused(get(&path).await, (403, "FORBIDDEN"));
+        assert_error(get(&path).await, (403, "FORBIDDEN"));
     }
     server.stop().await;
 }
 
-async fn hooks_are_asked_by_what_is_done(kind: Kind) {
-    let server = picky(kind).await;
+async fn each_action_calls_its_hook(kind: Kind) {
+    let server = start_with_hooks(kind).await;
     for (hook, method, path, body) in [
         ("create", Method::POST, "/workflows/greet/instances", json!({})),
         ("create", Method::POST, "/workflows/greet/instances/batch", json!({ "instances": [] })),
@@ -539,10 +539,11 @@ async fn hooks_are_asked_by_what_is_done(kind: Kind) {
     server.stop().await;
 }
 
-async fn a_key_is_refused_once_it_has_expired(kind: Kind) {
+async fn an_expired_key_is_rejected(kind: Kind) {
     let server = Server::start_with(kind, Options::default()).await;
-    let store: Arc<dyn KeyStore> = Arc::new(StoredKeys::new(Arc::clone(server.engine.store())));
-    let operator = Maker::new(&store, &server).key("default", &[Scope::Admin]).await;
+    let store: Arc<dyn KeyStore> =
+        Arc::new(StoredKeys::new(Arc::clone(server.engine.admin().store())));
+    let operator = KeyFactory::new(&store, &server).key("default", &[Scope::Admin]).await;
     let body = json!({ "name": "short", "scopes": ["read"], "expiresInMs": 1_500 });
     let made = read(server.request(Method::POST, "/keys").bearer_auth(&operator).json(&body));
     let (_, made) = made.await;
@@ -553,21 +554,21 @@ async fn a_key_is_refused_once_it_has_expired(kind: Kind) {
     loop {
         let answer = ask().await;
         if answer.0 != 200 {
-            refused(answer, (401, "UNAUTHENTICATED"));
+            assert_error(answer, (401, "UNAUTHENTICATED"));
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "it is still taken");
+        assert!(std::time::Instant::now() < deadline, "the key is still accepted");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     server.stop().await;
 }
 
-async fn messages_that_end_a_run_take_more_than_sending(kind: Kind) {
+async fn messages_that_cancel_a_run_require_manage(kind: Kind) {
     use windlass::machines::{ActivityError, Workflow, WorkflowAction};
 
-    struct Patient;
-    impl Workflow for Patient {
-        const TYPE: &'static str = "patient";
+    struct Idle;
+    impl Workflow for Idle {
+        const TYPE: &'static str = "idle";
         type Input = Value;
         type Output = Value;
 
@@ -587,28 +588,31 @@ async fn messages_that_end_a_run_take_more_than_sending(kind: Kind) {
             vec![]
         }
     }
-    let (store, options) = keyed();
+    let (store, options) = options_with_keys();
     let server = Server::start_with(kind, options).await;
-    server.engine.machine::<Patient>().unwrap();
-    let maker = Maker::new(&store, &server);
-    let sender = maker.key("default", &[Scope::SendEvent]).await;
-    let manager = maker.key("default", &[Scope::SendEvent, Scope::Manage]).await;
-    let admin = maker.key("default", &[Scope::Admin]).await;
+    server.engine.machine::<Idle>().unwrap();
+    let keys_factory = KeyFactory::new(&store, &server);
+    let sender = keys_factory.key("default", &[Scope::SendEvent]).await;
+    let manager = keys_factory.key("default", &[Scope::SendEvent, Scope::Manage]).await;
+    let admin = keys_factory.key("default", &[Scope::Admin]).await;
     let send = |path: &str, key: &str, body: Value| {
         read(server.request(Method::POST, path).bearer_auth(key).json(&body))
     };
-    for workflow in ["patient", "nap"] {
+    for workflow in ["idle", "nap"] {
         let path = format!("/workflows/{workflow}/instances");
         assert_eq!(send(&path, &admin, json!({ "id": "x", "params": {} })).await.0, 200);
     }
-    let at = "/workflows/patient/instances/x";
+    let at = "/workflows/idle/instances/x";
     let (_, run) = read(server.request(Method::GET, at).bearer_auth(&admin)).await;
     let signal = format!("/durable/workflows/{}/signal", run["meta"]["runKey"].as_str().unwrap());
     for name in ["cancel", "shutdown"] {
         let (status, body) = send(&format!("{at}/events"), &sender, json!({ "type": name })).await;
         assert_eq!((status, &body["details"]["scope"]), (403, &json!("manage")), "{name}: {body}");
-        refused(send(&signal, &sender, json!({ "signal_type": name })).await, (403, "FORBIDDEN"));
-        // To a workflow of another model these are events like any other.
+        assert_error(
+            send(&signal, &sender, json!({ "signal_type": name })).await,
+            (403, "FORBIDDEN"),
+        );
+        // Other models treat these as normal events.
         let events = "/workflows/nap/instances/x/events";
         assert_eq!(send(events, &sender, json!({ "type": name })).await.0, 200);
     }
@@ -618,13 +622,13 @@ async fn messages_that_end_a_run_take_more_than_sending(kind: Kind) {
     server.stop().await;
 }
 
-async fn queues_show_others_to_the_operator_alone(kind: Kind) {
-    let (store, options) = keyed();
+async fn queues_of_other_namespaces_require_an_operator(kind: Kind) {
+    let (store, options) = options_with_keys();
     let server = Server::start_with(kind, options).await;
-    let maker = Maker::new(&store, &server);
-    server.engine.set_limit("printer", Some(2)).await.unwrap();
+    let keys_factory = KeyFactory::new(&store, &server);
+    server.engine.admin().set_limit("printer", Some(2)).await.unwrap();
     let get = async |path: &str, namespace: &str, scope: Scope| {
-        let key = maker.key(namespace, &[scope]).await;
+        let key = keys_factory.key(namespace, &[scope]).await;
         read(server.request(Method::GET, path).bearer_auth(key)).await
     };
     let (_, all) = get("/queues", "default", Scope::Admin).await;
@@ -637,17 +641,17 @@ async fn queues_show_others_to_the_operator_alone(kind: Kind) {
         for of_all in ["turns", "tasks", "deadLetters", "workersLive"] {
             assert!(own.get(of_all).is_none(), "{namespace} sees {of_all}: {own}");
         }
-        refused(get("/workers", namespace, scope).await, (403, "FORBIDDEN"));
+        assert_error(get("/workers", namespace, scope).await, (403, "FORBIDDEN"));
     }
     assert_eq!(get("/workers", "default", Scope::Admin).await.0, 200);
     server.stop().await;
 }
 
-async fn who_may_not_read_is_told_no_results(kind: Kind) {
-    let (store, options) = keyed();
+async fn results_require_the_scope_read(kind: Kind) {
+    let (store, options) = options_with_keys();
     let server = Server::start_with(kind, options).await;
-    let maker = Maker::new(&store, &server);
-    let admin = maker.key("default", &[Scope::Admin]).await;
+    let keys_factory = KeyFactory::new(&store, &server);
+    let admin = keys_factory.key("default", &[Scope::Admin]).await;
     let post = async |path: &str, key: &str, body: Value| {
         let (status, body) =
             read(server.request(Method::POST, path).bearer_auth(key).json(&body)).await;
@@ -659,9 +663,9 @@ async fn who_may_not_read_is_told_no_results(kind: Kind) {
         let path = format!("/workflows/{workflow}/instances?waitMs=20000");
         post(&path, &admin, body).await;
     }
-    let reads = maker.key("default", &[Scope::Manage, Scope::Read]).await;
-    let manages = maker.key("default", &[Scope::Manage]).await;
-    let creates = maker.key("default", &[Scope::Create]).await;
+    let reads = keys_factory.key("default", &[Scope::Manage, Scope::Read]).await;
+    let manages = keys_factory.key("default", &[Scope::Manage]).await;
+    let creates = keys_factory.key("default", &[Scope::Create]).await;
     let done = post("/workflows/greet/instances/g/resume", &reads, json!({})).await;
     assert_eq!(done["details"], json!({ "status": "complete", "output": "Hello, Ann!" }));
     let done = post("/workflows/greet/instances/g/resume", &manages, json!({})).await;
@@ -673,10 +677,10 @@ async fn who_may_not_read_is_told_no_results(kind: Kind) {
     server.stop().await;
 }
 
-async fn the_ledger_of_a_schedule_tells_who_did_it(kind: Kind) {
-    let (store, options) = keyed();
+async fn the_ledger_of_a_schedule_records_the_actor(kind: Kind) {
+    let (store, options) = options_with_keys();
     let server = Server::start_with(kind, options).await;
-    let key = Maker::new(&store, &server).key("default", &[Scope::Admin]).await;
+    let key = KeyFactory::new(&store, &server).key("default", &[Scope::Admin]).await;
     let ask = async |method: Method, path: &str, body: Value| {
         let (status, body) = read(server.request(method, path).bearer_auth(&key).json(&body)).await;
         assert_eq!(status, 200, "{path}: {body}");
@@ -694,20 +698,20 @@ async fn the_ledger_of_a_schedule_tells_who_did_it(kind: Kind) {
         before: None,
         limit: 10,
     };
-    let mut told = Vec::new();
-    for run in server.engine.store().list(generations).await.unwrap().runs().unwrap() {
+    let mut actions = Vec::new();
+    for run in server.engine.admin().store().list(generations).await.unwrap().runs().unwrap() {
         let run_key = run.run_key;
         let query = windlass::kernel::Query::Events { run_key, from: 0, limit: 100 };
-        for event in server.engine.store().list(query).await.unwrap().events().unwrap() {
+        for event in server.engine.admin().store().list(query).await.unwrap().events().unwrap() {
             let payload = event.payload_json().unwrap();
             if payload["actor"]["kind"] == "api_key" {
-                told.push(event.event_type.as_str().to_owned());
+                actions.push(event.event_type.as_str().to_owned());
             }
         }
     }
-    told.sort();
+    actions.sort();
     let expect =
         ["workflow.paused", "workflow.resumed", "workflow.terminated", "workflow.terminated"];
-    assert_eq!(told, expect);
+    assert_eq!(actions, expect);
     server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The admin API: its names and shapes, and what it does to runs of every model.
+//! The admin API: its names and shapes, and its effect on runs of every model.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -10,24 +10,24 @@ use windlass::machines::{
     ActivityError, ActivityOptions, CircuitBreakerConfig, Workflow, WorkflowAction, WorkflowError,
     WorkflowSignal,
 };
-use windlass::{BoxError, RetryPolicy, TaskContext};
+use windlass::{AnyError, RetryPolicy, TaskContext};
 use windlass_server::ServeOptions;
 
-use crate::harness::{Kind, Server, on_both_stores, open, read, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, open, read, wait_until};
 
 on_both_stores!(
-    shapes_are_those_of_the_spec,
+    responses_have_the_specified_shapes,
     runs_of_every_model_are_listed,
     signals_and_cancellation,
-    what_happened_is_told_with_its_bodies,
+    events_include_their_bodies,
     dead_letters_are_requeued_deleted_and_purged,
-    a_retry_requeues_the_letter,
-    figures_of_the_last_hour,
+    a_retry_marks_the_dead_letter_as_requeued,
+    statistics_of_the_last_hour,
     breakers_are_listed_and_closed,
     a_worker_is_drained,
 );
 
-/// Weighs, rests, and waits to be told to go.
+/// Weighs, rests, and waits for the signal `go`.
 struct Parcel(Value);
 
 impl Workflow for Parcel {
@@ -71,9 +71,9 @@ impl Workflow for Parcel {
 }
 
 async fn start(kind: Kind) -> Server {
-    let engine = windlass::Options {
+    let engine = windlass::admin::Options {
         cancel_grace: Duration::from_millis(50),
-        ..windlass::Options::default()
+        ..windlass::admin::Options::default()
     };
     let server = Server::start_as(kind, open(), engine, ServeOptions::default()).await;
     server.engine.machine::<Parcel>().unwrap();
@@ -87,7 +87,7 @@ async fn start(kind: Kind) -> Server {
                     Ok(json!({ "kg": 2 }))
                 }
                 None if input["broken"] != true => Ok(json!({ "kg": 2 })),
-                _ => Err::<Value, BoxError>("the scale is broken".into()),
+                _ => Err::<Value, AnyError>(AnyError::msg("the scale is broken")),
             }
         }
     };
@@ -95,7 +95,7 @@ async fn start(kind: Kind) -> Server {
     server
 }
 
-/// Starts a parcel and gives its key.
+/// Starts a parcel and returns its run key.
 async fn parcel(server: &Server, id: &str, input: Value, status: &str) -> String {
     let run = server.run("parcel", id, input, status).await;
     run["meta"]["runKey"].as_str().unwrap().to_owned()
@@ -108,14 +108,6 @@ fn keys(value: &Value, expect: &str) {
     assert_eq!(found, expect);
 }
 
-pub(crate) async fn until(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    while !ask().await {
-        assert!(std::time::Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 const WORKFLOW: &str = "id workflow_type status input result error created_at updated_at \
     started_at completed_at trace_id span_id run_id generation model parent_id labels paused";
 const TASK: &str = "id workflow_id activity_id activity_type queue input status priority \
@@ -124,11 +116,11 @@ const TASK: &str = "id workflow_id activity_id activity_type queue input status 
 const LETTER: &str = "id original_task_id workflow_id activity_id activity_type queue input \
     attempts last_error error_history dead_at requeued_at requeue_count";
 
-async fn shapes_are_those_of_the_spec(kind: Kind) {
+async fn responses_have_the_specified_shapes(kind: Kind) {
     let server = start(kind).await;
     server.run("outside", "o-1", json!({}), "waiting").await;
     parcel(&server, "p-1", json!({ "broken": true }), "errored").await;
-    let health = server.ok("/durable/health").await;
+    let health = server.get_ok("/durable/health").await;
     keys(
         &health,
         "status total_workers active_workers workers_accepting total_capacity current_load \
@@ -145,7 +137,7 @@ async fn shapes_are_those_of_the_spec(kind: Kind) {
     );
     assert!(health["total_capacity"].as_u64().unwrap() > 0);
 
-    let workers = server.ok("/durable/workers").await;
+    let workers = server.get_ok("/durable/workers").await;
     keys(&workers, "workers total summary");
     keys(&workers["summary"], "active draining stopped total_capacity total_load");
     let worker = &workers["workers"][0];
@@ -156,17 +148,17 @@ async fn shapes_are_those_of_the_spec(kind: Kind) {
     assert_eq!(worker["activity_types"], json!(["weigh"]));
     assert_eq!((&worker["status"], &worker["tasks_failed"]), (&json!("active"), &json!(1)));
     let one = format!("/durable/workers/{}", worker["id"].as_str().unwrap());
-    keys(&server.ok(&one).await, shape);
-    refused(server.get("/durable/workers/x").await, (404, "WORKER_NOT_FOUND"));
-    refused(server.get("/durable/workers?status=idle").await, (400, "INVALID_STATUS"));
+    keys(&server.get_ok(&one).await, shape);
+    assert_error(server.get("/durable/workers/x").await, (404, "WORKER_NOT_FOUND"));
+    assert_error(server.get("/durable/workers?status=idle").await, (400, "INVALID_STATUS"));
 
-    let workflows = server.ok("/durable/workflows").await;
+    let workflows = server.get_ok("/durable/workflows").await;
     keys(&workflows, "workflows total");
     keys(&workflows["workflows"][0], WORKFLOW);
-    let tasks = server.ok("/durable/tasks").await;
+    let tasks = server.get_ok("/durable/tasks").await;
     keys(&tasks, "tasks total");
     keys(&tasks["tasks"][0], TASK);
-    let stats = server.ok("/durable/tasks/stats").await;
+    let stats = server.get_ok("/durable/tasks/stats").await;
     keys(
         &stats,
         "by_activity_type by_priority oldest_pending_task_age_ms avg_schedule_to_start_ms \
@@ -176,7 +168,7 @@ async fn shapes_are_those_of_the_spec(kind: Kind) {
         &stats["by_activity_type"]["nobody-does-this"],
         "pending claimed completed_last_hour failed_last_hour avg_duration_ms p99_duration_ms",
     );
-    let dlq = server.ok("/durable/dlq").await;
+    let dlq = server.get_ok("/durable/dlq").await;
     keys(&dlq, "entries total");
     keys(&dlq["entries"][0], LETTER);
     let metrics = server.request(Method::GET, "/durable/metrics").send().await.unwrap();
@@ -188,7 +180,7 @@ async fn shapes_are_those_of_the_spec(kind: Kind) {
         ("/durable/workflows?status=errored", "INVALID_STATUS"),
         ("/durable/tasks?state=dead", "INVALID_STATUS"),
     ] {
-        refused(server.get(path).await, (400, code));
+        assert_error(server.get(path).await, (400, code));
     }
     server.stop().await;
 }
@@ -201,9 +193,9 @@ async fn runs_of_every_model_are_listed(kind: Kind) {
         server.run("greet", &format!("g-{n}"), json!(null), "complete").await;
     }
     let later = json!({ "id": "later", "params": null, "delayMs": 3_600_000 });
-    server.posted("/workflows/greet/instances", later).await;
+    server.post_ok("/workflows/greet/instances", later).await;
     let total = async |query: &str| {
-        let page = server.ok(&format!("/durable/workflows?limit=100{query}")).await;
+        let page = server.get_ok(&format!("/durable/workflows?limit=100{query}")).await;
         assert_eq!(page["workflows"].as_array().unwrap().len() as u64, page["total"], "{query}");
         page["total"].as_u64().unwrap()
     };
@@ -213,11 +205,11 @@ async fn runs_of_every_model_are_listed(kind: Kind) {
     assert_eq!((total("&status=completed").await, total("&status=failed").await), (3, 0));
     assert_eq!((total("&type=nap").await, total("&type=greet&status=running").await), (3, 0));
     for query in ["", "&status=running"] {
-        let whole = server.ok(&format!("/durable/workflows?limit=100{query}")).await;
+        let whole = server.get_ok(&format!("/durable/workflows?limit=100{query}")).await;
         let (mut seen, mut cursor) = (Vec::new(), String::new());
         loop {
             let path = format!("/durable/workflows?limit=3{query}{cursor}");
-            let page = server.ok(&path).await;
+            let page = server.get_ok(&path).await;
             seen.extend(page["workflows"].as_array().unwrap().clone());
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
@@ -226,11 +218,11 @@ async fn runs_of_every_model_are_listed(kind: Kind) {
         }
         assert_eq!(&json!(seen), &whole["workflows"]);
     }
-    let one = server.ok(&format!("/durable/workflows/{first}")).await;
+    let one = server.get_ok(&format!("/durable/workflows/{first}")).await;
     assert_eq!((&one["status"], &one["model"]), (&json!("running"), &json!("machines")));
     assert_eq!((&one["workflow_type"], &one["run_id"]), (&json!("parcel"), &json!("p-1")));
-    refused(server.get("/durable/workflows/p-1").await, (404, "INSTANCE_NOT_FOUND"));
-    let health = server.ok("/durable/health").await;
+    assert_error(server.get("/durable/workflows/p-1").await, (404, "INSTANCE_NOT_FOUND"));
+    let health = server.get_ok("/durable/health").await;
     assert_eq!(
         (&health["running_workflows"], &health["pending_workflows"]),
         (&json!(4), &json!(1))
@@ -243,32 +235,40 @@ async fn signals_and_cancellation(kind: Kind) {
     let key = parcel(&server, "p-1", json!({}), "waiting").await;
     let path = format!("/durable/workflows/{key}");
     let signal = json!({ "signal_type": "go", "payload": { "to": "Rome" } });
-    keys(&server.posted(&format!("{path}/signal"), signal.clone()).await, WORKFLOW);
-    server.until("parcel", "p-1", "complete").await;
-    let done = server.ok(&path).await;
+    keys(&server.post_ok(&format!("{path}/signal"), signal.clone()).await, WORKFLOW);
+    server.wait_for_status("parcel", "p-1", "complete").await;
+    let done = server.get_ok(&path).await;
     assert_eq!((&done["status"], &done["result"]), (&json!("completed"), &json!({ "to": "Rome" })));
-    refused(server.post(&format!("{path}/signal"), signal).await, (409, "INSTANCE_TERMINAL"));
-    refused(server.post(&format!("{path}/cancel"), json!({})).await, (409, "INSTANCE_TERMINAL"));
+    assert_error(server.post(&format!("{path}/signal"), signal).await, (409, "INSTANCE_TERMINAL"));
+    assert_error(
+        server.post(&format!("{path}/cancel"), json!({})).await,
+        (409, "INSTANCE_TERMINAL"),
+    );
     let run = server.run("approve", "a-1", json!({}), "waiting").await;
     let approve = format!("/durable/workflows/{}", run["meta"]["runKey"].as_str().unwrap());
     for n in [1, 2] {
         let signal = json!({ "signal_type": "approval", "payload": n, "id": format!("s-{n}") });
-        server.posted(&format!("{approve}/signal"), signal).await;
+        server.post_ok(&format!("{approve}/signal"), signal).await;
     }
-    let done = server.until("approve", "a-1", "complete").await;
-    assert_eq!(done["details"]["output"], json!([1, 2]), "runs of steps get it as an event");
+    let done = server.wait_for_status("approve", "a-1", "complete").await;
+    assert_eq!(
+        done["details"]["output"],
+        json!([1, 2]),
+        "the steps model receives a signal as an event"
+    );
 
-    // A machine is told, and is ended when its grace is over; others end at once.
+    // A machine receives the request and is terminated after the grace period; other runs end
+    // immediately.
     let machine = parcel(&server, "p-2", json!({}), "waiting").await;
     let nap = server.run("nap", "n-1", json!({}), "waiting").await;
     let nap = nap["meta"]["runKey"].as_str().unwrap().to_owned();
     for key in [&machine, &nap] {
         let path = format!("/durable/workflows/{key}");
         let answer =
-            server.posted(&format!("{path}/cancel"), json!({ "reason": "too late" })).await;
+            server.post_ok(&format!("{path}/cancel"), json!({ "reason": "too late" })).await;
         assert_eq!(answer["status"], "cancelled", "{answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains("too late"), "{answer}");
-        let events = server.ok(&format!("{path}/events?limit=100")).await;
+        let events = server.get_ok(&format!("{path}/events?limit=100")).await;
         let last = events["events"].as_array().unwrap().last().unwrap().clone();
         assert_eq!(last["type"], "WorkflowCancelled", "{events}");
         assert_eq!(last["data"], json!({ "reason": "too late" }));
@@ -277,23 +277,23 @@ async fn signals_and_cancellation(kind: Kind) {
         (json!({ "signal_type": "" }), "INVALID_EVENT_TYPE"),
         (json!({ "type": "go" }), "INVALID_BODY"),
     ] {
-        refused(server.post(&format!("{path}/signal"), body).await, (400, code));
+        assert_error(server.post(&format!("{path}/signal"), body).await, (400, code));
     }
     server.stop().await;
 }
 
-async fn what_happened_is_told_with_its_bodies(kind: Kind) {
+async fn events_include_their_bodies(kind: Kind) {
     let server = start(kind).await;
     let key = parcel(&server, "p-1", json!({ "kg": 1 }), "waiting").await;
     let events = format!("/durable/workflows/{key}/events");
-    until("the timer has fired", async || {
-        server.ok(&events).await.to_string().contains("TimerFired")
+    wait_until("the timer has fired", async || {
+        server.get_ok(&events).await.to_string().contains("TimerFired")
     })
     .await;
     let signal = json!({ "signal_type": "go", "payload": "Rome" });
-    server.posted(&format!("/durable/workflows/{key}/signal"), signal).await;
-    server.until("parcel", "p-1", "complete").await;
-    let page = server.ok(&format!("{events}?limit=100")).await;
+    server.post_ok(&format!("/durable/workflows/{key}/signal"), signal).await;
+    server.wait_for_status("parcel", "p-1", "complete").await;
+    let page = server.get_ok(&format!("{events}?limit=100")).await;
     let rows = page["events"].as_array().unwrap();
     keys(&page, "events total");
     keys(&rows[0], "id workflow_id sequence_num type data created_at");
@@ -321,21 +321,21 @@ async fn what_happened_is_told_with_its_bodies(kind: Kind) {
     assert_eq!(data(1)["activity_type"], "weigh");
     assert!(data(1)["options"]["queue"].is_string(), "{}", data(1));
     keys(data(2), "activity_id attempt worker_id");
-    assert_eq!(data(2)["worker_id"], server.engine.worker().to_string());
+    assert_eq!(data(2)["worker_id"], server.engine.admin().worker().to_string());
     assert_eq!(data(3), &json!({ "activity_id": "scale", "result": { "kg": 2 } }));
     assert_eq!(data(4), &json!({ "timer_id": "rest", "duration_ms": 5 }));
     assert_eq!(data(5), &json!({ "timer_id": "rest" }));
     let signal = &data(6)["signal"];
     assert_eq!((&signal["signal_type"], &signal["payload"]), (&json!("go"), &json!("Rome")));
     assert_eq!(data(7), &json!({ "result": "Rome" }));
-    let first = server.ok(&format!("{events}?limit=3")).await;
+    let first = server.get_ok(&format!("{events}?limit=3")).await;
     assert_eq!((first["total"].as_u64(), page["total"].as_u64()), (Some(8), Some(8)));
     let cursor = first["cursor"].as_str().unwrap();
-    let rest = server.ok(&format!("{events}?limit=100&cursor={cursor}")).await;
+    let rest = server.get_ok(&format!("{events}?limit=100&cursor={cursor}")).await;
     assert_eq!(rest["events"].as_array().unwrap(), &rows[3..]);
 
     let failed = parcel(&server, "p-2", json!({ "broken": true }), "errored").await;
-    let page = server.ok(&format!("/durable/workflows/{failed}/events")).await;
+    let page = server.get_ok(&format!("/durable/workflows/{failed}/events")).await;
     let find = |word: &str| {
         let rows = page["events"].as_array().unwrap();
         rows.iter().find(|row| row["type"] == word).unwrap()["data"].clone()
@@ -347,7 +347,7 @@ async fn what_happened_is_told_with_its_bodies(kind: Kind) {
     server.run("nap", "n-1", json!({}), "waiting").await;
     let run = server.run("family", "f-1", json!({}), "waiting").await;
     let key = run["meta"]["runKey"].as_str().unwrap();
-    let page = server.ok(&format!("/durable/workflows/{key}/events")).await;
+    let page = server.get_ok(&format!("/durable/workflows/{key}/events")).await;
     let child = page["events"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(child["type"], "ChildWorkflowStarted");
     keys(&child["data"], "workflow_id workflow_type");
@@ -360,10 +360,10 @@ async fn dead_letters_are_requeued_deleted_and_purged(kind: Kind) {
     for n in 0..3 {
         parcel(&server, &format!("p-{n}"), json!({ "broken": true }), "errored").await;
     }
-    let page = server.ok("/durable/dlq?limit=2").await;
+    let page = server.get_ok("/durable/dlq?limit=2").await;
     assert_eq!((page["total"].as_u64(), page["entries"].as_array().unwrap().len()), (Some(3), 2));
     let cursor = page["cursor"].as_str().unwrap();
-    let rest = server.ok(&format!("/durable/dlq?limit=2&cursor={cursor}")).await;
+    let rest = server.get_ok(&format!("/durable/dlq?limit=2&cursor={cursor}")).await;
     assert_eq!(rest["entries"].as_array().unwrap().len(), 1);
     assert!(rest.get("cursor").is_none(), "{rest}");
     let letter = &page["entries"][0];
@@ -374,34 +374,37 @@ async fn dead_letters_are_requeued_deleted_and_purged(kind: Kind) {
     assert_eq!(letter["last_error"], "the scale is broken");
     assert_eq!(letter["error_history"].as_array().unwrap().len(), 1);
     assert_eq!(letter["input"], json!({ "broken": true }));
-    let none = server.ok("/durable/dlq?activity_type=other").await;
+    let none = server.get_ok("/durable/dlq?activity_type=other").await;
     assert_eq!((&none["total"], &none["entries"]), (&json!(0), &json!([])));
-    assert_eq!(server.ok("/durable/dlq?activity_type=weigh&limit=1").await["total"], 3);
+    assert_eq!(server.get_ok("/durable/dlq?activity_type=weigh&limit=1").await["total"], 3);
 
     let id = letter["id"].as_str().unwrap();
     let path = format!("/durable/dlq/{id}/requeue");
-    let requeued = server.posted(&path, json!({})).await;
+    let requeued = server.post_ok(&path, json!({})).await;
     keys(&requeued, "requeued task_id workflow_id");
     let run = requeued["workflow_id"].as_str().unwrap();
-    assert_eq!(server.ok(&format!("/durable/workflows/{run}")).await["generation"], 1);
-    refused(server.post("/durable/dlq/x/requeue", json!({})).await, (404, "DEAD_LETTER_NOT_FOUND"));
+    assert_eq!(server.get_ok(&format!("/durable/workflows/{run}")).await["generation"], 1);
+    assert_error(
+        server.post("/durable/dlq/x/requeue", json!({})).await,
+        (404, "DEAD_LETTER_NOT_FOUND"),
+    );
 
     let id = page["entries"][1]["id"].as_str().unwrap();
     let delete = || read(server.request(Method::DELETE, &format!("/durable/dlq/{id}")));
     assert_eq!(delete().await, (200, json!({ "deleted": true })));
-    refused(delete().await, (404, "DEAD_LETTER_NOT_FOUND"));
+    assert_error(delete().await, (404, "DEAD_LETTER_NOT_FOUND"));
     let purge = async |older_than: Value| {
         server.post("/durable/dlq/purge", json!({ "older_than": older_than })).await
     };
     assert_eq!(purge(json!("1 hour")).await, (200, json!({ "purged": 0 })));
     assert_eq!(purge(json!(3_600)).await, (200, json!({ "purged": 0 })));
-    refused(purge(json!("soon")).await, (400, "INVALID_DURATION"));
-    refused(server.post("/durable/dlq/purge", json!({})).await, (400, "INVALID_BODY"));
-    until("the carried-on run has failed again", async || {
-        server.ok(&format!("/durable/workflows/{run}")).await["status"] == "failed"
+    assert_error(purge(json!("soon")).await, (400, "INVALID_DURATION"));
+    assert_error(server.post("/durable/dlq/purge", json!({})).await, (400, "INVALID_BODY"));
+    wait_until("the retried run has failed again", async || {
+        server.get_ok(&format!("/durable/workflows/{run}")).await["status"] == "failed"
     })
     .await;
-    let page = server.ok("/durable/dlq").await;
+    let page = server.get_ok("/durable/dlq").await;
     let same = |row: &&Value| row["id"] == letter["id"];
     let again = page["entries"].as_array().unwrap().iter().find(same).unwrap();
     assert_eq!((&again["requeue_count"], &again["requeued_at"]), (&json!(1), &Value::Null));
@@ -409,21 +412,21 @@ async fn dead_letters_are_requeued_deleted_and_purged(kind: Kind) {
     let left = page["total"].as_u64().unwrap();
     let tomorrow = json!("2999-01-01T00:00:00Z");
     assert_eq!(purge(tomorrow).await, (200, json!({ "purged": left })));
-    assert_eq!(server.ok("/durable/dlq").await["total"], 0);
+    assert_eq!(server.get_ok("/durable/dlq").await["total"], 0);
     server.stop().await;
 }
 
-async fn a_retry_requeues_the_letter(kind: Kind) {
+async fn a_retry_marks_the_dead_letter_as_requeued(kind: Kind) {
     let server = start(kind).await;
-    // The second time it does not come to an end, so that its letter stays as it is.
+    // The second attempt does not finish, so that its dead letter does not change.
     parcel(&server, "p-1", json!({ "broken": "once" }), "errored").await;
-    assert_eq!(server.ok("/durable/health").await["dlq_size"], 1);
-    let letter = server.ok("/durable/dlq").await["entries"][0].clone();
+    assert_eq!(server.get_ok("/durable/health").await["dlq_size"], 1);
+    let letter = server.get_ok("/durable/dlq").await["entries"][0].clone();
     assert_eq!((&letter["requeue_count"], &letter["requeued_at"]), (&json!(0), &Value::Null));
-    server.posted("/workflows/parcel/instances/p-1/retry", json!({})).await;
+    server.post_ok("/workflows/parcel/instances/p-1/retry", json!({})).await;
     let path = format!("/durable/dlq/{}/requeue", letter["id"].as_str().unwrap());
-    refused(server.post(&path, json!({})).await, (409, "DEAD_LETTER_REQUEUED"));
-    let entries = server.ok("/durable/dlq").await["entries"].clone();
+    assert_error(server.post(&path, json!({})).await, (409, "DEAD_LETTER_REQUEUED"));
+    let entries = server.get_ok("/durable/dlq").await["entries"].clone();
     let same = |row: &&Value| row["id"] == letter["id"];
     let marked = entries.as_array().unwrap().iter().find(same).unwrap().clone();
     assert_eq!(marked["requeue_count"], 1);
@@ -431,7 +434,7 @@ async fn a_retry_requeues_the_letter(kind: Kind) {
     server.stop().await;
 }
 
-async fn figures_of_the_last_hour(kind: Kind) {
+async fn statistics_of_the_last_hour(kind: Kind) {
     let server = start(kind).await;
     for n in 0..3 {
         parcel(&server, &format!("p-{n}"), json!({}), "waiting").await;
@@ -441,19 +444,23 @@ async fn figures_of_the_last_hour(kind: Kind) {
         let input = json!({ "activity": "unserved", "priority": priority });
         parcel(&server, &format!("u-{n}"), input, "waiting").await;
     }
-    let tasks = server.ok("/durable/tasks?state=pending&activity_type=unserved&limit=2").await;
+    let tasks = server.get_ok("/durable/tasks?state=pending&activity_type=unserved&limit=2").await;
     assert_eq!((tasks["total"].as_u64(), tasks["tasks"].as_array().unwrap().len()), (Some(3), 2));
     let cursor = tasks["cursor"].as_str().unwrap();
-    let rest = server.ok(&format!("/durable/tasks?limit=2&cursor={cursor}")).await;
+    let rest = server.get_ok(&format!("/durable/tasks?limit=2&cursor={cursor}")).await;
     assert_eq!(rest["tasks"].as_array().unwrap().len(), 1);
     for (query, total) in [("state=claimed", 0), ("queue=other", 0), ("state=ready", 3)] {
-        assert_eq!(server.ok(&format!("/durable/tasks?{query}")).await["total"], total, "{query}");
+        assert_eq!(
+            server.get_ok(&format!("/durable/tasks?{query}")).await["total"],
+            total,
+            "{query}"
+        );
     }
     let of_run = rest["tasks"][0]["workflow_id"].as_str().unwrap();
-    let of_run = server.ok(&format!("/durable/tasks?workflow_id={of_run}")).await;
+    let of_run = server.get_ok(&format!("/durable/tasks?workflow_id={of_run}")).await;
     assert_eq!((&of_run["total"], &of_run["tasks"]), (&json!(1), &rest["tasks"]));
-    let stats = async || server.ok("/durable/tasks/stats").await;
-    until("the figures are written", async || {
+    let stats = async || server.get_ok("/durable/tasks/stats").await;
+    wait_until("the statistics are written", async || {
         stats().await["by_activity_type"]["weigh"]["completed_last_hour"] == 3
     })
     .await;
@@ -468,7 +475,7 @@ async fn figures_of_the_last_hour(kind: Kind) {
     assert_eq!(stats["by_priority"], json!({ "3": 2, "-1": 1 }));
     assert_eq!(stats["by_activity_type"]["unserved"]["pending"], 3);
     assert!(stats["oldest_pending_task_age_ms"].as_u64().unwrap() > 0, "{stats}");
-    let worker = server.ok("/durable/workers").await["workers"][0].clone();
+    let worker = server.get_ok("/durable/workers").await["workers"][0].clone();
     assert_eq!((&worker["tasks_completed"], &worker["tasks_failed"]), (&json!(3), &json!(1)));
     assert!(worker["avg_task_duration_ms"].as_f64().unwrap() > 0.0, "{worker}");
     server.stop().await;
@@ -477,11 +484,11 @@ async fn figures_of_the_last_hour(kind: Kind) {
 async fn breakers_are_listed_and_closed(kind: Kind) {
     let server = start(kind).await;
     assert_eq!(
-        server.ok("/durable/circuit-breakers").await,
+        server.get_ok("/durable/circuit-breakers").await,
         json!({ "circuit_breakers": [], "total": 0 })
     );
     parcel(&server, "p-1", json!({ "broken": true, "guarded": true }), "errored").await;
-    let list = server.ok("/durable/circuit-breakers").await;
+    let list = server.get_ok("/durable/circuit-breakers").await;
     keys(&list, "circuit_breakers total");
     let breaker = &list["circuit_breakers"][0];
     keys(
@@ -490,13 +497,13 @@ async fn breakers_are_listed_and_closed(kind: Kind) {
          updated_at",
     );
     assert_eq!((&breaker["key"], &breaker["state"]), (&json!("activity:weigh"), &json!("open")));
-    let health = server.ok("/durable/health").await;
+    let health = server.get_ok("/durable/health").await;
     assert_eq!(health["open_circuit_breakers"], json!(["activity:weigh"]));
     assert_eq!(health["status"], "degraded");
     let reset = "/durable/circuit-breakers/activity:weigh/reset";
-    assert_eq!(server.posted(reset, json!({})).await["state"], "closed");
-    assert_eq!(server.ok("/durable/health").await["status"], "healthy");
-    refused(
+    assert_eq!(server.post_ok(reset, json!({})).await["state"], "closed");
+    assert_eq!(server.get_ok("/durable/health").await["status"], "healthy");
+    assert_error(
         server.post("/durable/circuit-breakers/other/reset", json!({})).await,
         (404, "BREAKER_NOT_FOUND"),
     );
@@ -505,15 +512,18 @@ async fn breakers_are_listed_and_closed(kind: Kind) {
 
 async fn a_worker_is_drained(kind: Kind) {
     let server = start(kind).await;
-    let path = format!("/durable/workers/{}", server.engine.worker());
-    let answer = server.posted(&format!("{path}/drain"), json!({})).await;
+    let path = format!("/durable/workers/{}", server.engine.admin().worker());
+    let answer = server.post_ok(&format!("{path}/drain"), json!({})).await;
     assert!(answer["status"] == "draining" || answer["status"] == "stopped", "{answer}");
     assert_eq!(answer["accepting_tasks"], false);
-    until("it has stopped", async || server.ok(&path).await["status"] == "stopped").await;
-    refused(server.post(&format!("{path}/drain"), json!({})).await, (409, "WORKER_STOPPED"));
-    let health = server.ok("/durable/health").await;
+    wait_until("the worker has stopped", async || {
+        server.get_ok(&path).await["status"] == "stopped"
+    })
+    .await;
+    assert_error(server.post(&format!("{path}/drain"), json!({})).await, (409, "WORKER_STOPPED"));
+    let health = server.get_ok("/durable/health").await;
     assert_eq!((&health["status"], &health["total_workers"]), (&json!("unhealthy"), &json!(0)));
     let missing = "/durable/workers/00000000-0000-7000-8000-000000000000/drain";
-    refused(server.post(missing, json!({})).await, (404, "WORKER_NOT_FOUND"));
+    assert_error(server.post(missing, json!({})).await, (404, "WORKER_NOT_FOUND"));
     server.stop().await;
 }

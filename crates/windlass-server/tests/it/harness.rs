@@ -1,4 +1,4 @@
-//! A server on a socket for each test, with sample workflows, and a client that reads JSON.
+//! A test server on a socket with sample workflows, and a JSON client.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use windlass::{BoxError, Ctx, Engine, Options as EngineOptions, Store};
+use windlass::admin::Options as EngineOptions;
+use windlass::{AnyError, Ctx, Engine, Store};
 use windlass_server::auth::Auth;
 use windlass_server::{Options, ServeOptions};
 
 use crate::schema::{self, Schema};
 
-/// How long a test waits for something before it says that it does not come.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of a wait. It only stops a test that hangs.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -25,26 +26,35 @@ pub(crate) enum Kind {
     Postgres,
 }
 
-/// Makes a module with a test a store for each body, an `async fn(Kind)`.
+/// Creates a test for each store from each body, an `async fn(Kind)`.
 macro_rules! on_both_stores {
     ($($body:ident),* $(,)?) => {$(
         mod $body {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
-                crate::harness::within(super::$body(crate::harness::Kind::Sqlite)).await;
+                crate::harness::with_timeout(super::$body(crate::harness::Kind::Sqlite)).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
-                crate::harness::within(super::$body(crate::harness::Kind::Postgres)).await;
+                crate::harness::with_timeout(super::$body(crate::harness::Kind::Postgres)).await;
             }
         }
     )*};
 }
 pub(crate) use on_both_stores;
 
-pub(crate) async fn within(test: impl Future<Output = ()>) {
-    assert!(tokio::time::timeout(Duration::from_secs(120), test).await.is_ok(), "the test hangs");
+pub(crate) async fn with_timeout(test: impl Future<Output = ()>) {
+    assert!(
+        tokio::time::timeout(Duration::from_secs(300), test).await.is_ok(),
+        "the test timed out"
+    );
+}
+
+/// A client for the tests' own requests. reqwest leaves the choice of a TLS provider to the program.
+pub(crate) fn http_client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
 }
 
 /// A server, its engine and its store.
@@ -58,7 +68,7 @@ pub(crate) struct Server {
     _schema: Option<Schema>,
 }
 
-/// Without authentication, as `windlass dev` serves.
+/// Options without authentication, like `windlass dev`.
 pub(crate) fn open() -> Options {
     Options { auth: Auth::Loopback, ..Options::default() }
 }
@@ -81,7 +91,7 @@ impl Server {
         Self::start_on(kind, options, engine_options, serve, |store| store).await
     }
 
-    /// As [`Server::start_as`], on what `around` makes of the store.
+    /// Like [`Server::start_as`], on a store wrapped by `around`.
     pub(crate) async fn start_on(
         kind: Kind,
         options: Options,
@@ -94,7 +104,7 @@ impl Server {
         let store: Arc<dyn Store> = match &schema {
             None => {
                 let file = format!("sqlite://{}/test.db", folder.path().display());
-                windlass::open_store(&file).await.expect("the file opens")
+                windlass::admin::open_store(&file).await.expect("the file opens")
             }
             Some(schema) => {
                 let mut options = schema::options(&schema.name);
@@ -103,7 +113,7 @@ impl Server {
             }
         };
         let engine_options = EngineOptions { shared: kind == Kind::Postgres, ..engine_options };
-        let engine = Engine::builder().options(engine_options).start(around(store)).await;
+        let engine = windlass::Builder::from(engine_options).start(around(store)).await;
         let engine = engine.expect("the engine starts");
         register(&engine);
         let router = windlass_server::router(&engine, options).expect("the options are fine");
@@ -116,7 +126,7 @@ impl Server {
         Self {
             engine,
             address,
-            client: reqwest::Client::new(),
+            client: http_client(),
             stop: Some(stop),
             served: Some(served),
             _folder: folder,
@@ -127,8 +137,8 @@ impl Server {
     /// Stops the server, then the engine.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
-        let served = self.served.take().expect("it is served");
-        tokio::time::timeout(PATIENCE, served).await.expect("it stops").unwrap().unwrap();
+        let served = self.served.take().expect("the server is running");
+        tokio::time::timeout(WAIT_MAX, served).await.expect("the server stops").unwrap().unwrap();
         self.engine.stop(Duration::from_secs(5)).await.expect("the engine stops");
     }
 
@@ -137,7 +147,7 @@ impl Server {
         format!("http://{}{base}{}", self.address, path.replacen("//", "/", 1))
     }
 
-    /// A request to a path under `/api`; one that begins with two slashes is taken as it is.
+    /// A request to a path below `/api`. A path that starts with two slashes is absolute.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))
     }
@@ -150,40 +160,71 @@ impl Server {
         read(self.request(Method::POST, path).json(&body)).await
     }
 
-    /// Asks for something that must be there.
-    pub(crate) async fn ok(&self, path: &str) -> Value {
+    /// A GET that must succeed.
+    pub(crate) async fn get_ok(&self, path: &str) -> Value {
         let (status, body) = self.get(path).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
 
-    /// Posts something that must be taken.
-    pub(crate) async fn posted(&self, path: &str, body: Value) -> Value {
+    /// A POST that must succeed.
+    pub(crate) async fn post_ok(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.post(path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         answer
     }
 
-    /// Starts a run and waits until it has a status.
+    /// Starts a run and waits for a status.
     pub(crate) async fn run(&self, workflow: &str, id: &str, params: Value, status: &str) -> Value {
         let path = format!("/workflows/{workflow}/instances");
-        self.posted(&path, json!({ "id": id, "params": params })).await;
-        self.until(workflow, id, status).await
+        self.post_ok(&path, json!({ "id": id, "params": params })).await;
+        self.wait_for_status(workflow, id, status).await
     }
 
     /// Waits until a run has a status.
-    pub(crate) async fn until(&self, workflow: &str, id: &str, status: &str) -> Value {
+    pub(crate) async fn wait_for_status(&self, workflow: &str, id: &str, status: &str) -> Value {
         let path = format!("/workflows/{workflow}/instances/{id}");
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + WAIT_MAX;
         loop {
-            let run = self.ok(&path).await;
+            let run = self.get_ok(&path).await;
             if run["details"]["status"] == status {
                 return run;
             }
-            assert!(std::time::Instant::now() < deadline, "it is not {status}: {run}");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "timeout while waiting for status {status}: {run}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn wait_until(what: &str, mut ask: impl AsyncFnMut() -> bool) {
+    let deadline = std::time::Instant::now() + WAIT_MAX;
+    while !ask().await {
+        assert!(std::time::Instant::now() < deadline, "timeout while waiting until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Sends a request that waits for a run to end, on a server that allows one such request.
+/// Returns when the request waits. `path` ends before the value of `waitMs`.
+pub(crate) async fn waiting_request(
+    server: &Server,
+    path: &str,
+) -> tokio::task::JoinHandle<reqwest::Result<Response>> {
+    let send = || tokio::spawn(server.request(Method::GET, &format!("{path}60000")).send());
+    let mut request = send();
+    wait_until("the request waits", async || {
+        // A request of the check below held the only permit when this one arrived.
+        if request.is_finished() {
+            request = send();
+        }
+        server.get(&format!("{path}1")).await.0 == 429 && !request.is_finished()
+    })
+    .await;
+    request
 }
 
 pub(crate) async fn read(request: RequestBuilder) -> (u16, Value) {
@@ -203,14 +244,14 @@ pub(crate) async fn read_response(response: Response) -> (u16, Value) {
     (status.as_u16(), body)
 }
 
-/// The code of an answer that must be a failure with a status.
+/// Checks the status and code of an error response.
 #[track_caller]
-pub(crate) fn refused((status, body): (u16, Value), expect: (u16, &str)) {
+pub(crate) fn assert_error((status, body): (u16, Value), expect: (u16, &str)) {
     assert_eq!((status, body["code"].as_str().unwrap_or_default()), expect, "{body}");
 }
 
-fn fail() -> BoxError {
-    "the card was declined".into()
+fn fail() -> AnyError {
+    AnyError::msg("the card was declined")
 }
 
 fn register(engine: &Engine) {
@@ -218,46 +259,46 @@ fn register(engine: &Engine) {
         .workflow("greet", async |ctx: Ctx, name: Option<String>| -> windlass::Result<String> {
             let name = name.unwrap_or_else(|| "nobody".into());
             ctx.log().info("greeting")?;
-            Ok(ctx.step("compose", async || Ok::<_, BoxError>(format!("Hello, {name}!"))).await?)
+            Ok(ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?)
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     engine
         .workflow("approve", async |ctx: Ctx, _: Value| -> windlass::Result<Value> {
             let first: Value = ctx.event("first", "approval").timeout("1 day").await?;
             let second: Value = ctx.event("second", "approval").timeout("1 day").await?;
             Ok(json!([first, second]))
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     engine
         .workflow("nap", async |ctx: Ctx, _: Value| -> windlass::Result<()> {
             Ok(ctx.sleep("long", "1 hour").await?)
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     engine
         .workflow("charge", async |ctx: Ctx, retries: u32| -> windlass::Result<String> {
-            let kept = ctx.step("quote", async || Ok::<_, BoxError>("12.50".to_owned())).await?;
+            let kept = ctx.step("quote", async || Ok("12.50".to_owned())).await?;
             let charged = ctx.step("pay", async || Err::<(), _>(fail()));
             charged.retries(retries).delay("1 hour").await?;
             Ok(kept)
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     let naps = engine.remote_workflow::<Value, ()>("nap").expect("a name");
     engine
         .workflow("family", move |ctx: Ctx, _: Value| {
             let naps = naps.clone();
-            async move { Ok::<_, BoxError>(ctx.child("kid", &naps, &json!({})).await?) }
+            async move { Ok(ctx.child("kid", &naps, &json!({})).await?) }
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     let charges = engine.remote_workflow::<u32, String>("charge").expect("a name");
     engine
         .workflow("payer", move |ctx: Ctx, _: Value| {
             let charges = charges.clone();
-            async move { Ok::<_, BoxError>(ctx.child("kid", &charges, &0).await?) }
+            async move { Ok(ctx.child("kid", &charges, &0).await?) }
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
     engine
         .workflow("outside", async |ctx: Ctx, _: Value| -> windlass::Result<Value> {
             Ok(ctx.activity::<Value, Value>("call", "nobody-does-this", &json!({})).await?)
         })
-        .expect("it is registered");
+        .expect("the workflow is valid");
 }

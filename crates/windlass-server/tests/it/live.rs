@@ -1,4 +1,4 @@
-//! Server-sent events: what is told, and going on where the last connection ended.
+//! Live streams: their events, and resuming after a disconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,28 +10,31 @@ use windlass::kernel::Namespace;
 use windlass_server::Options;
 use windlass_server::auth::{Auth, KeyStore, Keys, MemoryKeys, NewKey, Scope};
 
-use crate::harness::{Kind, Server, on_both_stores, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores};
 
 on_both_stores!(
-    a_run_is_followed_to_its_end,
-    a_stream_goes_on_where_it_was_cut,
-    log_lines_go_on_where_they_were_cut,
-    a_client_that_knows_the_end_is_told_to_stay_away,
+    a_stream_follows_a_run_to_its_end,
+    a_stream_resumes_after_a_disconnect,
+    log_lines_resume_after_a_disconnect,
+    a_client_that_received_the_end_gets_204,
 );
 
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct StreamEvent {
     pub(crate) id: String,
     pub(crate) kind: String,
     pub(crate) data: Value,
 }
 
-/// Reads events until `enough` says so, or the stream ends.
-pub(crate) async fn heard(mut response: Response, enough: impl Fn(&[Told]) -> bool) -> Vec<Told> {
+/// Reads events until `enough` returns true, or the stream ends.
+pub(crate) async fn read_events(
+    mut response: Response,
+    enough: impl Fn(&[StreamEvent]) -> bool,
+) -> Vec<StreamEvent> {
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let mut text = String::new();
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while let Ok(Ok(Some(chunk))) =
         tokio::time::timeout(Duration::from_secs(20), response.chunk()).await
     {
@@ -47,91 +50,96 @@ pub(crate) async fn heard(mut response: Response, enough: impl Fn(&[Told]) -> bo
                 continue;
             }
             let data = serde_json::from_str(&field("data")).expect("data is JSON");
-            told.push(Told { id: field("id"), kind: field("event"), data });
-            if enough(&told) {
-                return told;
+            received.push(StreamEvent { id: field("id"), kind: field("event"), data });
+            if enough(&received) {
+                return received;
             }
         }
     }
-    told
+    received
 }
 
-pub(crate) fn kinds(told: &[Told], kind: &str) -> Vec<Value> {
-    told.iter().filter(|one| one.kind == kind).map(|one| one.data.clone()).collect()
+pub(crate) fn kinds(received: &[StreamEvent], kind: &str) -> Vec<Value> {
+    received.iter().filter(|one| one.kind == kind).map(|one| one.data.clone()).collect()
 }
 
-async fn a_run_is_followed_to_its_end(kind: Kind) {
+async fn a_stream_follows_a_run_to_its_end(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("approve", "live-1", json!({}), "waiting").await;
     let at = "/workflows/approve/instances/live-1";
     let stream = server.request(Method::GET, &format!("{at}/live")).send().await.unwrap();
-    let reader = tokio::spawn(heard(stream, |_| false));
+    let reader = tokio::spawn(read_events(stream, |_| false));
     for n in 0..2 {
-        server.posted(&format!("{at}/events"), json!({ "type": "approval", "payload": n })).await;
+        server.post_ok(&format!("{at}/events"), json!({ "type": "approval", "payload": n })).await;
     }
-    let told =
-        tokio::time::timeout(Duration::from_secs(30), reader).await.expect("it ends").unwrap();
-    let ledger = server.ok(&format!("{at}/ledger")).await;
+    let received = tokio::time::timeout(Duration::from_secs(30), reader)
+        .await
+        .expect("the stream ends")
+        .unwrap();
+    let ledger = server.get_ok(&format!("{at}/ledger")).await;
     let hashes =
         |events: &[Value]| events.iter().map(|event| event["hash"].clone()).collect::<Vec<_>>();
-    assert_eq!(hashes(&kinds(&told, "event")), hashes(ledger["events"].as_array().unwrap()));
-    let steps = kinds(&told, "step");
+    assert_eq!(hashes(&kinds(&received, "event")), hashes(ledger["events"].as_array().unwrap()));
+    let steps = kinds(&received, "step");
     assert!(steps.iter().any(|step| step["stepKey"] == "second" && step["status"] == "completed"));
-    let statuses = kinds(&told, "status");
+    let statuses = kinds(&received, "status");
     assert_eq!(statuses.last().unwrap()["details"]["status"], "complete");
-    let last = told.last().unwrap();
+    let last = received.last().unwrap();
     assert_eq!((last.kind.as_str(), &last.data["details"]["output"]), ("end", &json!([0, 1])));
 
     server.run("greet", "live-2", json!("Ann"), "complete").await;
     let stream = server.request(Method::GET, "/workflows/greet/instances/live-2/live").send().await;
-    let told = heard(stream.unwrap(), |_| false).await;
-    assert_eq!(kinds(&told, "log")[0]["message"], "greeting");
-    refused(
+    let received = read_events(stream.unwrap(), |_| false).await;
+    assert_eq!(kinds(&received, "log")[0]["message"], "greeting");
+    assert_error(
         server.get("/workflows/greet/instances/nobody/live").await,
         (404, "INSTANCE_NOT_FOUND"),
     );
     server.stop().await;
 }
 
-async fn a_stream_goes_on_where_it_was_cut(kind: Kind) {
+async fn a_stream_resumes_after_a_disconnect(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("approve", "cut", json!({}), "waiting").await;
     let path = "/workflows/approve/instances/cut/live";
     let first = server.request(Method::GET, path).send().await.unwrap();
-    let events = |told: &[Told]| told.iter().filter(|one| one.kind == "event").count();
-    let first = heard(first, |told| events(told) == 2).await;
+    let events =
+        |received: &[StreamEvent]| received.iter().filter(|one| one.kind == "event").count();
+    let first = read_events(first, |received| events(received) == 2).await;
     let last = first.last().unwrap();
     for n in 0..2 {
         let body = json!({ "type": "approval", "payload": n });
-        server.posted("/workflows/approve/instances/cut/events", body).await;
+        server.post_ok("/workflows/approve/instances/cut/events", body).await;
     }
     let request = server.request(Method::GET, path).header("last-event-id", &last.id);
-    let second = heard(request.send().await.unwrap(), |_| false).await;
+    let second = read_events(request.send().await.unwrap(), |_| false).await;
     let ordinals: Vec<u64> = kinds(&first, "event")
         .iter()
         .chain(&kinds(&second, "event"))
         .map(|event| event["ordinal"].as_u64().unwrap())
         .collect();
-    let whole = server.ok("/workflows/approve/instances/cut/ledger").await;
+    let whole = server.get_ok("/workflows/approve/instances/cut/ledger").await;
     let count = whole["events"].as_array().unwrap().len() as u64;
-    assert_eq!(ordinals, (0..count).collect::<Vec<_>>(), "none twice, none left out");
+    assert_eq!(ordinals, (0..count).collect::<Vec<_>>(), "no event is missing or repeated");
     assert_eq!(second.last().unwrap().kind, "end");
 
     let request = server.request(Method::GET, path).header("last-event-id", "nonsense");
-    refused(crate::harness::read(request).await, (400, "INVALID_CURSOR"));
+    assert_error(crate::harness::read(request).await, (400, "INVALID_CURSOR"));
 
-    // A restart goes on in the next generation.
-    let restarted = heard(server.request(Method::GET, path).send().await.unwrap(), |_| false).await;
+    // After a restart, the stream continues with the next generation.
+    let restarted =
+        read_events(server.request(Method::GET, path).send().await.unwrap(), |_| false).await;
     let end = restarted.last().unwrap().id.clone();
-    server.posted("/workflows/approve/instances/cut/restart", json!({})).await;
+    server.post_ok("/workflows/approve/instances/cut/restart", json!({})).await;
     let request = server.request(Method::GET, path).header("last-event-id", end);
-    let told = heard(request.send().await.unwrap(), |told| events(told) == 1).await;
-    assert_eq!(kinds(&told, "event")[0]["ordinal"], 0);
-    assert_eq!(kinds(&told, "status").last().unwrap()["runNumber"], 1);
+    let received =
+        read_events(request.send().await.unwrap(), |received| events(received) == 1).await;
+    assert_eq!(kinds(&received, "event")[0]["ordinal"], 0);
+    assert_eq!(kinds(&received, "status").last().unwrap()["runNumber"], 1);
     server.stop().await;
 }
 
-async fn log_lines_go_on_where_they_were_cut(kind: Kind) {
+async fn log_lines_resume_after_a_disconnect(kind: Kind) {
     let server = Server::start(kind).await;
     let chatty = async |ctx: Ctx, _: Value| -> windlass::Result<()> {
         for n in 0..5 {
@@ -143,14 +151,15 @@ async fn log_lines_go_on_where_they_were_cut(kind: Kind) {
     server.engine.workflow("chatty", chatty).unwrap();
     server.run("chatty", "c", json!({}), "waiting").await;
     let path = "/workflows/chatty/instances/c/live";
-    let logs = |told: &[Told]| told.iter().filter(|one| one.kind == "log").count();
-    let first =
-        heard(server.request(Method::GET, path).send().await.unwrap(), |told| logs(told) == 3)
-            .await;
-    server.posted("/workflows/chatty/instances/c/events", json!({ "type": "go" })).await;
+    let logs = |received: &[StreamEvent]| received.iter().filter(|one| one.kind == "log").count();
+    let first = read_events(server.request(Method::GET, path).send().await.unwrap(), |received| {
+        logs(received) == 3
+    })
+    .await;
+    server.post_ok("/workflows/chatty/instances/c/events", json!({ "type": "go" })).await;
     let request =
         server.request(Method::GET, path).header("last-event-id", &first.last().unwrap().id);
-    let second = heard(request.send().await.unwrap(), |_| false).await;
+    let second = read_events(request.send().await.unwrap(), |_| false).await;
     let lines: Vec<String> = (kinds(&first, "log").iter().chain(&kinds(&second, "log")))
         .filter(|line| line["isReplay"] == false)
         .map(|line| line["message"].as_str().unwrap().to_owned())
@@ -159,24 +168,24 @@ async fn log_lines_go_on_where_they_were_cut(kind: Kind) {
     server.stop().await;
 }
 
-async fn a_client_that_knows_the_end_is_told_to_stay_away(kind: Kind) {
+async fn a_client_that_received_the_end_gets_204(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("greet", "g", json!("Ann"), "complete").await;
     let path = "/workflows/greet/instances/g/live";
-    let all = heard(server.request(Method::GET, path).send().await.unwrap(), |_| false).await;
+    let all = read_events(server.request(Method::GET, path).send().await.unwrap(), |_| false).await;
     let (last, before) = (&all[all.len() - 1], &all[all.len() - 2]);
     assert_eq!(last.kind, "end");
     let request = server.request(Method::GET, path).header("last-event-id", &last.id);
     assert_eq!(request.send().await.unwrap().status(), 204);
-    // Whoever was cut off before the end has not heard it.
+    // A client that disconnected before the end still receives it.
     let request = server.request(Method::GET, path).header("last-event-id", &before.id);
-    let rest = heard(request.send().await.unwrap(), |_| false).await;
+    let rest = read_events(request.send().await.unwrap(), |_| false).await;
     assert_eq!(rest.last().unwrap().kind, "end");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_ends_with_its_credential() {
+async fn a_stream_ends_when_its_credential_expires() {
     let store: Arc<dyn KeyStore> = Arc::new(MemoryKeys::default());
     let auth = Auth::Credentials { keys: Some(Arc::clone(&store)), jwt: None };
     let options = Options { auth, recheck_every: Duration::from_millis(200), ..Options::default() };
@@ -184,10 +193,12 @@ async fn a_stream_ends_with_its_credential() {
     let naps = server.engine.remote_workflow::<Value, ()>("nap").unwrap();
     naps.start(json!({})).id("n").await.unwrap();
     let engine = server.engine.clone();
-    let keys = Keys::new(store, Arc::new(move || engine.clock().now()));
+    let keys = Keys::new(store, Arc::new(move || engine.core().clock().now()));
     let key = async |expires_in: Option<Duration>| {
         let (name, namespace) = ("test".into(), Namespace::default_namespace());
-        keys.make(NewKey { name, namespace, scopes: vec![Scope::Read], expires_in }).await.unwrap()
+        keys.create(NewKey { name, namespace, scopes: vec![Scope::Read], expires_in })
+            .await
+            .unwrap()
     };
     let follow = async |key: &str| {
         let path = "/workflows/nap/instances/n/live";
@@ -196,9 +207,10 @@ async fn a_stream_ends_with_its_credential() {
     let lasting = key(None).await;
     let stays = follow(&lasting.key).await;
     let ends = follow(&key(Some(Duration::from_millis(700))).await.key).await;
-    let told = tokio::time::timeout(Duration::from_secs(20), heard(ends, |_| false)).await;
-    assert!(!kinds(&told.expect("it ends"), "status").is_empty());
+    let received =
+        tokio::time::timeout(Duration::from_secs(20), read_events(ends, |_| false)).await;
+    assert!(!kinds(&received.expect("the stream ends"), "status").is_empty());
     let stays = tokio::time::timeout(Duration::from_secs(1), stays.bytes()).await;
-    assert!(stays.is_err(), "one with a good key goes on");
+    assert!(stays.is_err(), "a stream with a valid key continues");
     server.stop().await;
 }

@@ -1,6 +1,6 @@
-//! The server as its clients see it: over a socket, on SQLite and on PostgreSQL.
+//! Tests of the server over HTTP, on SQLite and PostgreSQL.
 
-#![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
+#![allow(clippy::disallowed_methods, reason = "the tests need the real clock")]
 
 mod auth;
 mod bad_requests;
@@ -8,16 +8,16 @@ mod control;
 mod durable;
 mod harness;
 mod instances;
+mod limits;
 mod live;
 mod operations;
 mod outage;
 mod pages;
-mod room;
 mod schedules;
 mod server;
+mod step_types;
 mod why;
-mod words;
 
 #[path = "../../../windlass-postgres/tests/it/support.rs"]
-#[allow(dead_code, reason = "most of it is for the tests of the store itself")]
+#[allow(dead_code, reason = "most of it is for the tests of the store")]
 mod schema;

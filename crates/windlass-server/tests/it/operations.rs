@@ -1,12 +1,12 @@
-//! Schedules, queues, workers, tick, metrics, documents.
+//! Schedules, queues, workers, tick, metrics and documents.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use windlass_server::{Options, ServeOptions};
 
-use crate::harness::{Kind, Server, on_both_stores, open, read, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, open, read};
 
-on_both_stores!(schedules, queues_and_workers, driven_from_outside, health_and_metrics);
+on_both_stores!(schedules, queues_and_workers, tick, health_and_metrics);
 
 async fn put(server: &Server, name: &str, body: Value) -> (u16, Value) {
     read(server.request(Method::PUT, &format!("/schedules/{name}")).json(&body)).await
@@ -28,29 +28,32 @@ async fn schedules(kind: Kind) {
         put(&server, "often", json!({ "workflow": "greet", "everyMs": 1_000 })).await.0,
         200
     );
-    let list = server.ok("/schedules").await;
+    let list = server.get_ok("/schedules").await;
     assert_eq!(list["schedules"].as_array().unwrap().len(), 2);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let fired = loop {
-        let often = server.ok("/schedules/often").await;
+        let often = server.get_ok("/schedules/often").await;
         if often["lastRun"].is_string() {
             break often;
         }
-        assert!(std::time::Instant::now() < deadline, "it does not fire: {often}");
+        assert!(std::time::Instant::now() < deadline, "the schedule does not fire: {often}");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     };
     let id = fired["lastRun"].as_str().unwrap();
-    server.until("greet", id, "complete").await;
-    assert!(!server.ok("/runs").await.to_string().contains("windlass.schedule"));
-    let paused = server.posted("/schedules/often/pause", json!({})).await;
+    server.wait_for_status("greet", id, "complete").await;
+    assert!(!server.get_ok("/runs").await.to_string().contains("windlass.schedule"));
+    let paused = server.post_ok("/schedules/often/pause", json!({})).await;
     assert_eq!(paused["paused"], true);
-    let resumed = server.posted("/schedules/often/resume", json!({})).await;
+    let resumed = server.post_ok("/schedules/often/resume", json!({})).await;
     assert_eq!(resumed["paused"], false);
     let deleted = read(server.request(Method::DELETE, "/schedules/often")).await;
     assert_eq!(deleted.0, 200);
-    refused(server.get("/schedules/often").await, (404, "SCHEDULE_NOT_FOUND"));
-    refused(server.post("/schedules/often/pause", json!({})).await, (404, "SCHEDULE_NOT_FOUND"));
-    refused(
+    assert_error(server.get("/schedules/often").await, (404, "SCHEDULE_NOT_FOUND"));
+    assert_error(
+        server.post("/schedules/often/pause", json!({})).await,
+        (404, "SCHEDULE_NOT_FOUND"),
+    );
+    assert_error(
         read(server.request(Method::DELETE, "/schedules/a%20b")).await,
         (404, "SCHEDULE_NOT_FOUND"),
     );
@@ -70,18 +73,18 @@ async fn schedules(kind: Kind) {
         (json!({ "workflow": "windlass.schedule", "everyMs": 5_000 }), (404, "WORKFLOW_NOT_FOUND")),
         (json!({ "workflow": "greet", "everyms": 5_000 }), (400, "INVALID_BODY")),
     ] {
-        refused(put(&server, "other", body).await, expect);
+        assert_error(put(&server, "other", body).await, expect);
     }
     let body = json!({ "workflow": "greet", "everyMs": 5_000 });
-    refused(put(&server, "a%20b", body).await, (400, "INVALID_NAME"));
+    assert_error(put(&server, "a%20b", body).await, (400, "INVALID_NAME"));
     server.stop().await;
 }
 
 async fn queues_and_workers(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("nap", "q-1", json!({}), "waiting").await;
-    server.engine.set_limit("printer", Some(2)).await.unwrap();
-    let queues = server.ok("/queues").await;
+    server.engine.admin().set_limit("printer", Some(2)).await.unwrap();
+    let queues = server.get_ok("/queues").await;
     assert_eq!(queues["turns"]["scheduled"], json!({ "count": 1, "more": false }));
     assert_eq!(
         queues["limits"],
@@ -90,27 +93,28 @@ async fn queues_and_workers(kind: Kind) {
         }])
     );
     assert_eq!(queues["deadLetters"]["count"], 0);
-    let workers = server.ok("/workers").await;
+    let workers = server.get_ok("/workers").await;
     let worker = &workers["workers"][0];
     assert_eq!((&worker["live"], &worker["status"]), (&json!(true), &json!("active")));
-    assert_eq!(worker["id"], server.engine.worker().to_string());
-    refused(server.get("/queues?cursor=x").await, (400, "INVALID_CURSOR"));
-    refused(server.get("/workers?pageSize=1000").await, (400, "INVALID_PAGE_SIZE"));
+    assert_eq!(worker["id"], server.engine.admin().worker().to_string());
+    assert_error(server.get("/queues?cursor=x").await, (400, "INVALID_CURSOR"));
+    assert_error(server.get("/workers?pageSize=1000").await, (400, "INVALID_PAGE_SIZE"));
     server.stop().await;
 }
 
-async fn driven_from_outside(kind: Kind) {
+async fn tick(kind: Kind) {
     let options = Options { tick: true, ..open() };
-    let engine = windlass::Options { background: false, ..windlass::Options::default() };
+    let engine =
+        windlass::admin::Options { background: false, ..windlass::admin::Options::default() };
     let server = Server::start_as(kind, options, engine, ServeOptions::default()).await;
-    server.posted("/workflows/greet/instances", json!({ "id": "t-1" })).await;
+    server.post_ok("/workflows/greet/instances", json!({ "id": "t-1" })).await;
     let ticked =
-        server.posted("/_runner/tick", json!({ "maxInstances": 10, "maxSteps": 100 })).await;
+        server.post_ok("/_runner/tick", json!({ "maxInstances": 10, "maxSteps": 100 })).await;
     assert_eq!(ticked["processed"], 1);
-    server.until("greet", "t-1", "complete").await;
+    server.wait_for_status("greet", "t-1", "complete").await;
     let none = read(server.request(Method::POST, "/_runner/tick")).await;
     assert_eq!(none, (200, json!({ "processed": 0 })));
-    refused(
+    assert_error(
         server.post("/_runner/tick", json!({ "maxInstances": 0 })).await,
         (400, "INVALID_SIZE"),
     );
@@ -122,13 +126,13 @@ async fn health_and_metrics(kind: Kind) {
     server.run("greet", "m-1", json!("Ann"), "complete").await;
     assert_eq!(server.get("//healthz").await, (200, json!({ "status": "ok" })));
     assert_eq!(server.get("//readyz").await, (200, json!({ "status": "ready" })));
-    // Another worker, which says why it takes nothing.
-    let store = server.engine.store();
+    // Adds another worker that reports backpressure.
+    let store = server.engine.admin().store();
     let query = windlass_kernel::Query::Workers { after: None, limit: 1 };
     let mut other = store.list(query).await.unwrap().workers().unwrap().remove(0).info;
     other.worker = windlass_kernel::WorkerKey(windlass_engine::new_uuid(
-        &**server.engine.env(),
-        server.engine.clock().now(),
+        &**server.engine.core().env(),
+        server.engine.core().clock().now(),
     ));
     other.note = Some("no memory left".into());
     store.renew(other).await.unwrap();
@@ -143,20 +147,30 @@ async fn health_and_metrics(kind: Kind) {
         "durable_dlq_entries 0",
         "durable_workflow_duration_seconds_count{durable_workflow_type=\"greet\"} 1",
     ] {
-        assert!(text.contains(expect), "{expect} is not in\n{text}");
+        assert!(text.contains(expect), "{expect} is missing in\n{text}");
     }
-    let api = server.ok("/openapi.json").await;
+    let api = server.get_ok("/openapi.json").await;
     assert_eq!(api["openapi"], "3.1.0");
     assert!(api["paths"]["/workflows/{workflowName}/instances"]["post"].is_object());
     let page = server.request(Method::GET, "/docs").send().await.unwrap();
     assert_eq!(page.url().path(), "/api/docs/");
     let page = page.text().await.unwrap();
-    assert!(page.contains("swagger-ui-bundle.js") && !page.contains("https://"), "{page}");
-    let script = server.request(Method::GET, "/docs/swagger-initializer.js").send().await.unwrap();
-    assert!(script.text().await.unwrap().contains("/api/openapi.json"));
+    assert!(page.contains("docs.js") && page.contains("docs.css"), "{page}");
+    for (name, kind) in [("docs.js", "text/javascript"), ("docs.css", "text/css")] {
+        let file = server.request(Method::GET, &format!("/docs/{name}")).send().await.unwrap();
+        let found = file.headers()["content-type"].to_str().unwrap().to_owned();
+        assert!(found.starts_with(kind), "{name}: {found}");
+        let text = file.text().await.unwrap();
+        assert!(
+            !text.contains("://") && !page.contains("://"),
+            "the page loads nothing from others"
+        );
+        assert_eq!(text.contains("../openapi.json"), name == "docs.js");
+    }
+    assert_error(server.get("/docs/other.js").await, (404, "ROUTE_NOT_FOUND"));
     let engine = server.engine.clone();
-    engine.shutdown(std::time::Duration::from_secs(5)).await.unwrap();
-    refused(server.get("//readyz").await, (503, "ENGINE_STOPPING"));
+    engine.core().shutdown(std::time::Duration::from_secs(5)).await.unwrap();
+    assert_error(server.get("//readyz").await, (503, "ENGINE_STOPPING"));
     assert_eq!(server.get("//healthz").await.0, 200);
     server.stop().await;
 }

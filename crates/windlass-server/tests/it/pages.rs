@@ -1,4 +1,4 @@
-//! Cursors: each is of one listing, one run, one filter.
+//! Cursors belong to one listing, one run and one filter.
 
 use reqwest::Method;
 use serde_json::json;
@@ -6,27 +6,27 @@ use serde_json::json;
 use windlass_server::ServeOptions;
 use windlass_testkit::outage::Outage;
 
-use crate::harness::{Kind, Server, on_both_stores, open, read, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, open, read, wait_until};
 
 on_both_stores!(
-    a_cursor_is_of_its_listing,
-    a_history_goes_on_in_its_generation,
-    keys_in_pages,
-    small_answers_read_little,
+    a_cursor_belongs_to_its_listing,
+    paging_stays_in_its_generation,
+    keys_are_listed_in_pages,
+    small_pages_read_few_rows,
 );
 
-async fn a_cursor_is_of_its_listing(kind: Kind) {
+async fn a_cursor_belongs_to_its_listing(kind: Kind) {
     let server = Server::start(kind).await;
     for n in 0..3 {
         let body = json!({ "id": format!("p-{n}"), "labels": { "a": "b" }, "params": "x" });
-        server.posted("/workflows/greet/instances", body).await;
-        server.until("greet", &format!("p-{n}"), "complete").await;
+        server.post_ok("/workflows/greet/instances", body).await;
+        server.wait_for_status("greet", &format!("p-{n}"), "complete").await;
     }
     let runs = "/workflows/greet/instances";
-    let first = server.ok(&format!("{runs}?pageSize=1&status=complete&label=a:b")).await;
+    let first = server.get_ok(&format!("{runs}?pageSize=1&status=complete&label=a:b")).await;
     let cursor = first["cursor"].as_str().unwrap();
     let fine = format!("{runs}?pageSize=2&status=complete&label=a:b&cursor={cursor}");
-    assert_eq!(server.ok(&fine).await["instances"].as_array().unwrap().len(), 2);
+    assert_eq!(server.get_ok(&fine).await["instances"].as_array().unwrap().len(), 2);
     for other in [
         format!("{runs}?pageSize=1&cursor={cursor}"),
         format!("{runs}?pageSize=1&status=errored&label=a:b&cursor={cursor}"),
@@ -38,25 +38,25 @@ async fn a_cursor_is_of_its_listing(kind: Kind) {
             "{runs}?status=complete&label=a:b&createdFrom=2020-01-01T00:00:00Z&cursor={cursor}"
         ),
     ] {
-        refused(server.get(&other).await, (400, "INVALID_CURSOR"));
+        assert_error(server.get(&other).await, (400, "INVALID_CURSOR"));
     }
-    let page = server.ok(&format!("{runs}/p-0/ledger?pageSize=1")).await;
+    let page = server.get_ok(&format!("{runs}/p-0/ledger?pageSize=1")).await;
     let cursor = page["cursor"].as_str().unwrap();
-    server.ok(&format!("{runs}/p-0/ledger?cursor={cursor}")).await;
+    server.get_ok(&format!("{runs}/p-0/ledger?cursor={cursor}")).await;
     for other in [
         format!("{runs}/p-1/ledger?cursor={cursor}"),
         format!("{runs}/p-0/ledger?scope=root&cursor={cursor}"),
     ] {
-        refused(server.get(&other).await, (400, "INVALID_CURSOR"));
+        assert_error(server.get(&other).await, (400, "INVALID_CURSOR"));
     }
-    let page = server.ok(&format!("{runs}/p-0/ledger?scope=root&pageSize=1")).await;
+    let page = server.get_ok(&format!("{runs}/p-0/ledger?scope=root&pageSize=1")).await;
     let cursor = page["cursor"].as_str().unwrap();
     let other = server.get(&format!("{runs}/p-1/ledger?scope=root&cursor={cursor}")).await;
-    refused(other, (400, "INVALID_CURSOR"));
+    assert_error(other, (400, "INVALID_CURSOR"));
     server.stop().await;
 }
 
-async fn a_history_goes_on_in_its_generation(kind: Kind) {
+async fn paging_stays_in_its_generation(kind: Kind) {
     let server = Server::start(kind).await;
     server.run("approve", "h-1", json!({}), "waiting").await;
     let at = "/workflows/approve/instances/h-1";
@@ -65,16 +65,16 @@ async fn a_history_goes_on_in_its_generation(kind: Kind) {
         let (status, _) = server.post(&format!("{at}/events"), event).await;
         assert!(status == 200 || payload == 2, "{status}");
     }
-    server.until("approve", "h-1", "complete").await;
+    server.wait_for_status("approve", "h-1", "complete").await;
     server.run("approve", "h-2", json!({}), "waiting").await;
-    let page = server.ok(&format!("{at}/history?pageSize=1")).await;
+    let page = server.get_ok(&format!("{at}/history?pageSize=1")).await;
     let steps = page["stepsCursor"].as_str().unwrap();
     let events = page["eventsCursor"].as_str().unwrap();
-    server.posted(&format!("{at}/restart"), json!({})).await;
-    server.until("approve", "h-1", "waiting").await;
+    server.post_ok(&format!("{at}/restart"), json!({})).await;
+    server.wait_for_status("approve", "h-1", "waiting").await;
     let both = format!("{at}/history?pageSize=1&stepsCursor={steps}&eventsCursor={events}");
-    let next = server.ok(&both).await;
-    assert_eq!(next["runNumber"], 0, "it goes on where it began: {next}");
+    let next = server.get_ok(&both).await;
+    assert_eq!(next["runNumber"], 0, "the page is of the first generation: {next}");
     assert_eq!(next["steps"][0]["stepKey"], "second");
     assert_eq!(next["events"][0]["payload"], 1);
     for other in [
@@ -84,26 +84,26 @@ async fn a_history_goes_on_in_its_generation(kind: Kind) {
         format!("/workflows/approve/instances/h-2/history?stepsCursor={steps}"),
         format!("/workflows/approve/instances/h-2/history?eventsCursor={events}"),
     ] {
-        refused(server.get(&other).await, (400, "INVALID_CURSOR"));
+        assert_error(server.get(&other).await, (400, "INVALID_CURSOR"));
     }
     let same = format!("{at}/history?runNumber=0&pageSize=1&stepsCursor={steps}");
-    assert_eq!(server.ok(&same).await["steps"][0]["stepKey"], "second");
+    assert_eq!(server.get_ok(&same).await["steps"][0]["stepKey"], "second");
     server.stop().await;
 }
 
-async fn keys_in_pages(kind: Kind) {
+async fn keys_are_listed_in_pages(kind: Kind) {
     let server = Server::start(kind).await;
     let mut made = Vec::new();
     for n in 0..5 {
         let body = json!({ "name": format!("k-{n}"), "scopes": ["read"] });
-        let key = server.posted("/keys", body).await;
+        let key = server.post_ok("/keys", body).await;
         made.push(key["id"].as_str().unwrap().to_owned());
     }
     made.sort();
     let mut found = Vec::new();
     let mut path = "/keys?pageSize=2".to_owned();
     loop {
-        let page = server.ok(&path).await;
+        let page = server.get_ok(&path).await;
         let rows = page["keys"].as_array().unwrap();
         assert!(rows.len() <= 2, "{page}");
         found.extend(rows.iter().map(|row| row["id"].as_str().unwrap().to_owned()));
@@ -115,42 +115,45 @@ async fn keys_in_pages(kind: Kind) {
         }
     }
     assert_eq!(found, made);
-    refused(server.get("/keys?cursor=x").await, (400, "INVALID_CURSOR"));
-    refused(
+    assert_error(server.get("/keys?cursor=x").await, (400, "INVALID_CURSOR"));
+    assert_error(
         read(server.request(Method::GET, "/keys?pageSize=0")).await,
         (400, "INVALID_PAGE_SIZE"),
     );
     server.stop().await;
 }
 
-async fn small_answers_read_little(kind: Kind) {
+async fn small_pages_read_few_rows(kind: Kind) {
     let mut watched = None;
-    let engine = windlass::Options::default();
+    let engine = windlass::admin::Options::default();
     let server = Server::start_on(kind, open(), engine, ServeOptions::default(), |store| {
         let around = Outage::new(store);
         watched = Some(std::sync::Arc::clone(&around));
         around
     });
     let server = server.await;
-    let watched = watched.expect("there is a store");
+    let watched = watched.expect("the store is wrapped");
     let run = server.run("approve", "s-1", json!({}), "waiting").await;
     let at = "/workflows/approve/instances/s-1";
     for payload in 0..60 {
         let event = json!({ "type": "other", "payload": payload });
-        server.posted(&format!("{at}/events"), event).await;
+        server.post_ok(&format!("{at}/events"), event).await;
     }
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    let loads = watched.loads();
     let key = run["meta"]["runKey"].as_str().unwrap();
-    let same = server.ok(&format!("/runs/{key}")).await;
-    assert_eq!(same["meta"]["currentStep"]["stepKey"], "first");
-    assert_eq!(watched.loads(), loads, "one generation is looked at, not loaded");
+    // The engine may still load the run because of the events.
+    wait_until("one generation is read and not loaded", async || {
+        let loads = watched.loads();
+        let same = server.get_ok(&format!("/runs/{key}")).await;
+        assert_eq!(same["meta"]["currentStep"]["stepKey"], "first");
+        watched.loads() == loads
+    })
+    .await;
     for (query, payload) in [("pageSize=1", 0), ("pageSize=1&order=desc", 59)] {
         let before = watched.messages();
-        let page = server.ok(&format!("{at}/history?{query}")).await;
+        let page = server.get_ok(&format!("{at}/history?{query}")).await;
         assert_eq!(page["events"][0]["payload"], payload, "{page}");
         let read = watched.messages() - before;
-        assert!(read <= 20, "{read} messages are read for one");
+        assert!(read <= 20, "{read} messages were read for one");
     }
     server.stop().await;
 }

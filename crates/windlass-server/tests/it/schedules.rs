@@ -1,15 +1,15 @@
-//! Schedules: what they are checked for, how they are replaced, and who did it.
+//! Schedules: validation, concurrent updates, pause, paging.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use windlass::kernel::Query;
 
-use crate::harness::{Kind, Server, on_both_stores, read, refused};
+use crate::harness::{Kind, Server, assert_error, on_both_stores, read, wait_until};
 
 on_both_stores!(
-    what_no_run_could_have_is_refused,
-    the_last_of_many_setters_is_told_its_own,
-    a_paused_schedule_that_is_changed_stays_paused,
+    invalid_schedules_are_rejected,
+    concurrent_updates_return_their_own_values,
+    an_update_keeps_the_pause,
     schedules_are_listed_in_pages,
 );
 
@@ -17,7 +17,7 @@ async fn put(server: &Server, name: &str, body: Value) -> (u16, Value) {
     read(server.request(Method::PUT, &format!("/schedules/{name}")).json(&body)).await
 }
 
-async fn what_no_run_could_have_is_refused(kind: Kind) {
+async fn invalid_schedules_are_rejected(kind: Kind) {
     let server = Server::start(kind).await;
     let labels: serde_json::Map<String, Value> =
         (0..33).map(|n| (format!("l-{n}"), json!("x"))).collect();
@@ -33,16 +33,16 @@ async fn what_no_run_could_have_is_refused(kind: Kind) {
     ] {
         let mut body = json!({ "workflow": "greet", "everyMs": 5_000 });
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        refused(put(&server, "other", body).await, expect);
+        assert_error(put(&server, "other", body).await, expect);
     }
-    assert_eq!(server.ok("/schedules").await["schedules"], json!([]));
+    assert_eq!(server.get_ok("/schedules").await["schedules"], json!([]));
     let body = json!({ "workflow": "greet", "everyMs": 5_000 });
     let named = put(&server, "a%20b", body).await;
     assert!(named.1["message"].as_str().unwrap().contains("schedule"), "{}", named.1);
     server.stop().await;
 }
 
-async fn the_last_of_many_setters_is_told_its_own(kind: Kind) {
+async fn concurrent_updates_return_their_own_values(kind: Kind) {
     let server = Server::start(kind).await;
     let setting = (0..8).map(|n| {
         let body = json!({ "workflow": "greet", "everyMs": 3_600_000 + n, "params": n });
@@ -52,7 +52,7 @@ async fn the_last_of_many_setters_is_told_its_own(kind: Kind) {
     for (n, (status, body)) in set.iter().enumerate() {
         assert_eq!((*status, &body["params"]), (200, &json!(n)), "{body}");
     }
-    // Each of them replaced the one before: as many generations as there were setters.
+    // Each update replaced the previous one, so there is one generation per update.
     let query = Query::Generations {
         namespace: server.engine.namespace().clone(),
         workflow: windlass::kernel::WorkflowName::from_stored("windlass.schedule"),
@@ -60,7 +60,7 @@ async fn the_last_of_many_setters_is_told_its_own(kind: Kind) {
         before: None,
         limit: 100,
     };
-    let generations = server.engine.store().list(query).await.unwrap().runs().unwrap();
+    let generations = server.engine.admin().store().list(query).await.unwrap().runs().unwrap();
     let mut inputs: Vec<Value> =
         generations.iter().map(|run| run.input.read::<Value>().unwrap()["input"].clone()).collect();
     inputs.sort_by_key(Value::as_u64);
@@ -68,24 +68,31 @@ async fn the_last_of_many_setters_is_told_its_own(kind: Kind) {
     server.stop().await;
 }
 
-async fn a_paused_schedule_that_is_changed_stays_paused(kind: Kind) {
+async fn an_update_keeps_the_pause(kind: Kind) {
     let server = Server::start(kind).await;
-    let body = |params: &str| json!({ "workflow": "greet", "everyMs": 1_000, "params": params });
-    assert_eq!(put(&server, "held", body("a")).await.0, 200);
-    let paused = server.posted("/schedules/held/pause", json!({})).await;
+    let body = |every_ms: u64, params: &str| json!({ "workflow": "greet", "everyMs": every_ms, "params": params });
+    assert_eq!(put(&server, "held", body(3_600_000, "a")).await.0, 200);
+    let paused = server.post_ok("/schedules/held/pause", json!({})).await;
     assert_eq!(paused["paused"], true);
-    let (status, changed) = put(&server, "held", body("b")).await;
+    let (status, changed) = put(&server, "held", body(1_000, "b")).await;
     assert_eq!((status, &changed["paused"], &changed["params"]), (200, &json!(true), &json!("b")));
-    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
-    let held = server.ok("/schedules/held").await;
+    // Another schedule with the same interval begins later and fires twice.
+    assert_eq!(put(&server, "other", body(1_000, "c")).await.0, 200);
+    let mut fired = std::collections::BTreeSet::new();
+    wait_until("the other schedule fires twice", async || {
+        fired
+            .extend(server.get_ok("/schedules/other").await["lastRun"].as_str().map(str::to_owned));
+        fired.len() == 2
+    })
+    .await;
+    let held = server.get_ok("/schedules/held").await;
     assert_eq!((&held["paused"], &held["lastRun"]), (&json!(true), &Value::Null), "{held}");
-    let resumed = server.posted("/schedules/held/resume", json!({})).await;
+    let resumed = server.post_ok("/schedules/held/resume", json!({})).await;
     assert_eq!(resumed["paused"], false);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !server.ok("/schedules/held").await["lastRun"].is_string() {
-        assert!(std::time::Instant::now() < deadline, "it does not fire");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    wait_until("the resumed schedule fires", async || {
+        server.get_ok("/schedules/held").await["lastRun"].is_string()
+    })
+    .await;
     server.stop().await;
 }
 
@@ -94,7 +101,7 @@ async fn schedules_are_listed_in_pages(kind: Kind) {
     let mut names = Vec::new();
     for n in 0..7 {
         let name = format!("s-{n}");
-        // One that was replaced and one that was deleted count once and not at all.
+        // A replaced schedule is listed once; a deleted one is not listed.
         for every in if n == 2 { vec![3_600_000, 3_600_001] } else { vec![3_600_000] } {
             let body = json!({ "workflow": "greet", "everyMs": every });
             assert_eq!(put(&server, &name, body).await.0, 200);
@@ -107,7 +114,7 @@ async fn schedules_are_listed_in_pages(kind: Kind) {
     let mut found = Vec::new();
     let mut path = "/schedules?pageSize=2".to_owned();
     loop {
-        let page = server.ok(&path).await;
+        let page = server.get_ok(&path).await;
         let rows = page["schedules"].as_array().unwrap();
         assert!(rows.len() <= 2, "{page}");
         found.extend(rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()));
@@ -120,7 +127,7 @@ async fn schedules_are_listed_in_pages(kind: Kind) {
     }
     found.sort();
     assert_eq!(found, names);
-    refused(server.get("/schedules?cursor=x").await, (400, "INVALID_CURSOR"));
-    refused(server.get("/schedules?pageSize=0").await, (400, "INVALID_PAGE_SIZE"));
+    assert_error(server.get("/schedules?cursor=x").await, (400, "INVALID_CURSOR"));
+    assert_error(server.get("/schedules?pageSize=0").await, (400, "INVALID_PAGE_SIZE"));
     server.stop().await;
 }

@@ -1,16 +1,16 @@
-//! How many runs of each workflow came to a status, or left it, in a batch.
+//! Counts how many runs of each workflow entered or left a status in a batch.
 
 use std::collections::HashMap;
 
 use windlass_kernel::{Namespace, RunStatus, WorkflowName};
 
-// So many are looked through one by one: the runs of a batch are mostly of a few workflows, and
-// hashing three names for every run that begins or ends costs more.
+// Up to this many keys are searched linearly. A batch mostly has runs of few workflows, and hashing
+// three names for every run costs more.
 const FEW: usize = 8;
 
 type Key = (Namespace, WorkflowName, RunStatus);
 
-/// The counts of a batch.
+/// The changes of the run counters in a batch.
 #[derive(Default)]
 pub(super) struct Counts {
     few: Vec<(Key, i64)>,
@@ -18,7 +18,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Adds to one of them.
+    /// Adds to a counter.
     pub(super) fn add(
         &mut self,
         namespace: &Namespace,
@@ -42,12 +42,12 @@ impl Counts {
         }
     }
 
-    /// Takes those that are not zero.
+    /// Takes all changes that are not zero.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (Key, i64)> {
         self.few.drain(..).chain(self.more.drain()).filter(|(_, by)| *by != 0)
     }
 
-    /// Forgets all.
+    /// Removes all changes.
     pub(super) fn clear(&mut self) {
         self.few.clear();
         self.more.clear();
@@ -59,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_and_many_are_counted_alike() {
+    fn few_and_many_keys_give_the_same_counts() {
         let namespace = Namespace::from_stored("n");
         let mut counts = Counts::default();
         for _ in 0..3 {
             for n in 0..3 * FEW {
                 let workflow = WorkflowName::from_stored(format!("w{n}"));
                 counts.add(&namespace, &workflow, RunStatus::Active, 1);
-                // Those that begin and end in one batch are no change.
+                // Runs that start and end in one batch leave no change.
                 let back = i64::from(n % 2 == 0);
                 counts.add(&namespace, &workflow, RunStatus::Active, -back);
             }

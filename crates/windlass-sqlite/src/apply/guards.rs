@@ -1,4 +1,4 @@
-//! Guards: what must be true for a commit to hold, and whether it is the same commit again.
+//! Checks guards, and detects that a commit was sent again.
 
 use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
@@ -8,21 +8,21 @@ use windlass_kernel::{
 };
 
 use super::{Buffers, Writer, created, message_seq};
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{Blob, count, number};
 
-/// Whether a run has a key.
+/// Finds a run by its key.
 pub(super) const BY_KEY: &str = "SELECT run_key, input_hash FROM runs WHERE run_key = ?1";
-/// Whether a run has a name.
+/// Finds a run by its name.
 pub(super) const BY_NAME: &str = "SELECT run_key, input_hash FROM runs \
      WHERE namespace = ?1 AND workflow = ?2 AND id = ?3 AND generation = ?4";
 
-/// The first guard that fails, if one does.
-pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {
+/// Returns the first guard that fails.
+pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, UnitError> {
     if let Some(conflict) = run_guard(w, commit)? {
         return Ok(Some(conflict));
     }
-    // The guarded run, its children and next generations must all be new.
+    // The guarded run, its children and next generations must not exist.
     for op in commit.ops.iter() {
         if let Op::CreateRun(run) = op
             && let Some(conflict) = existing(w, run)?
@@ -36,8 +36,8 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
     }
 }
 
-/// The run of a commit that creates it, if nothing else has to be looked for beforehand. A task or a log
-/// line beside it may still break a key, and with it the batch.
+/// Returns the run of a commit that creates it and needs no other check first. A task or a log line
+/// of the commit may still violate a unique key, which fails the batch.
 pub(super) fn only_creates(commit: &Commit) -> Option<&Run> {
     if commit.task.is_some() || !matches!(commit.run, Some(RunGuard::Absent { .. })) {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn only_creates(commit: &Commit) -> Option<&Run> {
     for op in commit.ops.iter() {
         match op {
             Op::CreateRun(run) if created.is_none() => created = Some(&**run),
-            Op::AppendEvent { cause, .. } if *cause != CauseCheck::Look => {}
+            Op::AppendEvent { cause, .. } if *cause != CauseCheck::LookUp => {}
             Op::PutStep(_) | Op::Enqueue(_) | Op::PutLog(_) => {}
             _ => return None,
         }
@@ -54,7 +54,7 @@ pub(super) fn only_creates(commit: &Commit) -> Option<&Run> {
     created
 }
 
-fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fail> {
+fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, UnitError> {
     let Some(guard) = &commit.run else { return Ok(None) };
     let run_key = guard.run_key();
     let (head, hold) = match guard {
@@ -74,7 +74,7 @@ fn run_guard(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Conflict>, Fa
     Ok(None)
 }
 
-fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, Fail> {
+fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, UnitError> {
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Uuid>(0)?, row.get::<_, [u8; 32]>(1)?));
     let key = params![Blob(run.run_key.as_bytes())];
     let mut found = w.run_by_key.query_row(key, read).optional()?;
@@ -89,7 +89,7 @@ fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, Fail> {
     }))
 }
 
-fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, Fail> {
+fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, UnitError> {
     let task_id = guard.task_id;
     let sql = "SELECT worker, claim_no FROM tasks WHERE task_id = ?1";
     let mut find = w.conn.prepare_cached(sql)?;
@@ -106,15 +106,16 @@ fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, Fai
     })
 }
 
-/// The answer to a commit whose guard failed: the one that was lost, if it is the same commit
-/// again; the run that a create found, if that will do; else the conflict.
-pub(super) fn repeated(
+/// Replier a commit whose guard failed. If the same commit was written before, repeats its answer.
+/// If a create found an existing run that is acceptable, returns that run. Otherwise returns the
+/// conflict.
+pub(super) fn answer_conflict(
     w: &mut Writer<'_>,
     buffers: &mut Buffers<'_>,
     commit: &Commit,
     conflict: Conflict,
-) -> Result<Committed, Fail> {
-    let run_key = if is_there(w, buffers, &commit.key)? {
+) -> Result<Committed, UnitError> {
+    let run_key = if exists(w, buffers, &commit.key)? {
         commit.run_key()
     } else {
         match (&commit.run, conflict) {
@@ -122,26 +123,29 @@ pub(super) fn repeated(
                 Some(RunGuard::Absent { run_key: own, on_existing: OnExisting::Return }),
                 Conflict::RunExists { run_key: found, same_input: true },
             ) if created(commit, *own).is_some_and(|run| existing_is(w, run, found)) => Some(found),
-            _ => return Err(Fail::Answer(CommitError::Conflict(conflict))),
+            _ => return Err(UnitError::Commit(CommitError::Conflict(conflict))),
         }
     };
-    answer_again(w, commit, run_key)
+    repeat_answer(w, commit, run_key)
 }
 
-/// The answer to a commit without guards that breaks a key: the one that was lost, if it is the
-/// same commit again.
-pub(crate) fn found_again(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Committed>, Fail> {
-    if !is_there(w, &mut Buffers::default(), &commit.key)? {
+/// Replier a commit without guards that violated a unique key: repeats the earlier answer if the
+/// same commit was written before.
+pub(crate) fn answer_if_written(
+    w: &mut Writer<'_>,
+    commit: &Commit,
+) -> Result<Option<Committed>, UnitError> {
+    if !exists(w, &mut Buffers::default(), &commit.key)? {
         return Ok(None);
     }
-    answer_again(w, commit, None).map(Some)
+    repeat_answer(w, commit, None).map(Some)
 }
 
-fn answer_again(
+fn repeat_answer(
     w: &mut Writer<'_>,
     commit: &Commit,
     run_key: Option<RunKey>,
-) -> Result<Committed, Fail> {
+) -> Result<Committed, UnitError> {
     let mut messages = Vec::new();
     for message in commit.messages() {
         messages.push(match message_seq(w.conn, message.run_key, &message.message_id)? {
@@ -157,18 +161,22 @@ fn answer_again(
         hold = run
             .turn
             .hold()
-            .filter(|hold| run_key == commit.run_key() && commit.still_has(run.head, *hold));
+            .filter(|hold| run_key == commit.run_key() && commit.still_holds(run.head, *hold));
     }
     Ok(Committed { run_key, repeated: true, accepted, hold, messages, now: w.now })
 }
 
-// Whether the conflict is about the guarded run itself, not about a child of another name.
+// Whether the conflict is about the guarded run itself, and not about a child with another name.
 fn existing_is(w: &mut Writer<'_>, run: &Run, found: RunKey) -> bool {
     let conflict = existing(w, run);
     matches!(conflict, Ok(Some(Conflict::RunExists { run_key, .. })) if run_key == found)
 }
 
-fn is_there(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, key: &CommitKey) -> Result<bool, Fail> {
+fn exists(
+    w: &mut Writer<'_>,
+    buffers: &mut Buffers<'_>,
+    key: &CommitKey,
+) -> Result<bool, UnitError> {
     let found = match key {
         CommitKey::Run(run_key) => w.run(*run_key)?.is_some(),
         CommitKey::Event { run_key, ordinal, event_id } => {

@@ -1,4 +1,4 @@
-//! The rows of a commit whose guards held and that nothing refused.
+//! Writes the rows of a commit that passed all checks.
 
 use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
@@ -10,13 +10,13 @@ use windlass_kernel::{
     Wakeup, WorkerKey,
 };
 
-use super::{Bound, Buffers, HotRun, Writer};
-use crate::error::Fail;
+use super::{Buffers, CachedBindings, CachedRun, Writer};
+use crate::error::UnitError;
 use crate::rows::{Blob, DEAD_LETTER, LOG, MESSAGE, RUN, TASK, body, labels_text, micros, number};
 
-// Bits of the parts of a run's row that one UPDATE sets beside those that every commit sets.
-// Columns of an index stand in no statement that does not change them, because SQLite writes an
-// index again whenever one of its columns is named.
+// Bits for the groups of columns that an UPDATE of a run sets in addition to those that every
+// commit sets. A statement names an indexed column only if it changes, because SQLite rewrites an
+// index whenever one of its columns is named.
 const STATUS: u16 = 1;
 const TURN: u16 = 1 << 1;
 const SEEN: u16 = 1 << 2;
@@ -47,7 +47,7 @@ const PARTS: [(u16, &str); 12] = [
 
 /// Inserts a run.
 pub(super) static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_into("runs", RUN));
-/// Inserts a run, unless its key or its name is taken.
+/// Inserts a run unless its key or its name exists.
 pub(super) static INSERT_RUN_IF_NEW: LazyLock<String> =
     LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", *INSERT_RUN));
 static INSERT_MESSAGE: LazyLock<String> = LazyLock::new(|| insert_into("messages", MESSAGE));
@@ -57,12 +57,13 @@ static INSERT_DEAD_LETTER: LazyLock<String> =
 static INSERT_LOG: LazyLock<String> = LazyLock::new(|| insert_into("logs", LOG));
 
 fn insert_into(table: &str, columns: &str) -> String {
-    let places = super::places(columns.split(',').count(), 1);
-    format!("INSERT INTO {table} ({columns}) VALUES {places}")
+    let values = super::placeholders(columns.split(',').count(), 1);
+    format!("INSERT INTO {table} ({columns}) VALUES {values}")
 }
 
-/// Inserts the runs of a commit. Before all else: a message of the same commit may be for one.
-pub(super) fn create_runs(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+/// Inserts the runs of a commit. This comes first, because a message of the same commit may be for
+/// one of them.
+pub(super) fn create_runs(w: &mut Writer<'_>, commit: &Commit) -> Result<(), UnitError> {
     for op in commit.ops.iter() {
         if let Op::CreateRun(run) = op {
             create_run(w, run, false)?;
@@ -71,13 +72,13 @@ pub(super) fn create_runs(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fai
     Ok(())
 }
 
-/// Writes what a commit does beside creating runs.
+/// Writes everything of a commit except new runs.
 pub(super) fn write<'b>(
     w: &mut Writer<'_>,
     buffers: &mut Buffers<'b>,
     commit: &'b Commit,
     deliveries: &[Delivery],
-) -> Result<(), Fail> {
+) -> Result<(), UnitError> {
     let advanced = match &commit.run {
         Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) => Some(guard.run_key()),
         _ => None,
@@ -121,7 +122,7 @@ pub(super) fn write<'b>(
             Op::PutLog(line) => put_log(w, line)?,
         }
     }
-    // Last, because messages of this very commit count for the turn.
+    // The change of the run comes last, because messages of the same commit affect the turn.
     if let (Some(guard), Some(change)) = (&commit.run, commit.run_change()) {
         set_run(w, guard, change)?;
     }
@@ -131,9 +132,8 @@ pub(super) fn write<'b>(
     }
 }
 
-/// Inserts a run. If it is only to be inserted as a new one, says whether it was: then neither its
-/// key nor its name was taken.
-pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<bool, Fail> {
+/// Inserts a run. With `if_new`, returns `false` if its key or its name exists.
+pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<bool, UnitError> {
     let turn = run.turn.clone().normalised(w.now);
     let labels = labels_text(&run.labels)?;
     let to = if if_new { w.run_insert_new.start() } else { w.run_insert.start() };
@@ -144,7 +144,7 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
     let rowid = w.conn.last_insert_rowid();
     put_labels(w, run)?;
     w.counts.add(&run.namespace, &run.workflow, run.status, 1);
-    let hot = HotRun {
+    let cached = CachedRun {
         rowid,
         namespace: run.namespace.clone(),
         workflow: run.workflow.clone(),
@@ -153,13 +153,13 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
         turn,
         accepted: run.accepted,
     };
-    wake_turn(w, &hot);
-    w.runs.put(run.run_key, hot);
+    wake_turn(w, &cached);
+    w.runs.put(run.run_key, cached);
     Ok(true)
 }
 
 fn bind_run(
-    to: &mut Bound<'_>,
+    to: &mut CachedBindings<'_>,
     run: &Run,
     turn: &Turn,
     labels: Option<&str>,
@@ -207,7 +207,7 @@ fn bind_run(
     to.body(&run.error)
 }
 
-fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
+fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), UnitError> {
     let sql = "INSERT INTO labels (namespace, key, value, run_key) VALUES (?1, ?2, ?3, ?4)";
     for (key, value) in &run.labels {
         let mut insert = w.conn.prepare_cached(sql)?;
@@ -217,8 +217,8 @@ fn put_labels(w: &Writer<'_>, run: &Run) -> Result<(), Fail> {
     Ok(())
 }
 
-// Tells listeners of a turn that nobody holds.
-fn wake_turn(w: &mut Writer<'_>, run: &HotRun) {
+// Wakes listeners for a turn that nobody holds.
+fn wake_turn(w: &mut Writer<'_>, run: &CachedRun) {
     match run.turn.due_at {
         _ if run.turn.ready => w.wake(|| Wakeup::Turn(run.route())),
         Some(at) if run.turn.worker.is_none() => w.wake(|| Wakeup::Due(at)),
@@ -226,7 +226,7 @@ fn wake_turn(w: &mut Writer<'_>, run: &HotRun) {
     }
 }
 
-fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(), Fail> {
+fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(), UnitError> {
     let now = w.now;
     let Some(run) = w.runs.find(w.conn, change.run_key)? else { return Ok(()) };
     let before = run.status;
@@ -247,20 +247,20 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
     let mut turn = run.turn.clone();
     if let RunGuard::Free { worker, .. } = guard {
         let hold = Hold { worker: *worker, claim_no: turn.claim_no + 1 };
-        turn = turn.taken(hold, now);
+        turn = turn.claimed(hold, now);
     }
     turn = turn.after_commit(change.turn, status, run.accepted, now);
-    // The claim's number rises whenever the turn changes hands.
+    // The claim number changes whenever the holder changes.
     set(TURN, turn.claim_no != run.turn.claim_no);
     set(READY, turn.ready != run.turn.ready);
     set(DUE, turn.due_at != run.turn.due_at);
-    let lets_go = turn.worker.is_none();
+    let is_released = turn.worker.is_none();
     run.turn = turn;
     run.status = status;
     run.head = change.head;
     let statement = match w.updates.entry(parts) {
         Entry::Occupied(entry) => entry.into_mut(),
-        Entry::Vacant(entry) => entry.insert(Bound::prepare(w.conn, &update_sql(parts))?),
+        Entry::Vacant(entry) => entry.insert(CachedBindings::prepare(w.conn, &update_sql(parts))?),
     };
     update_run(statement, parts, run, change)?;
 
@@ -268,20 +268,20 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
         w.counts.add(&run.namespace, &run.workflow, before, -1);
         w.counts.add(&run.namespace, &run.workflow, status, 1);
     }
-    if lets_go && w.heard {
+    if is_released && w.has_listeners {
         let run = run.clone();
         wake_turn(w, &run);
         if held_before {
-            w.freed(&run.namespace, run.turn.limit_key.as_ref())?;
+            w.wake_limited(&run.namespace, run.turn.limit_key.as_ref())?;
         }
     }
     Ok(())
 }
 
 fn update_run(
-    to: &mut Bound<'_>,
+    to: &mut CachedBindings<'_>,
     parts: u16,
-    run: &HotRun,
+    run: &CachedRun,
     change: &RunChange,
 ) -> rusqlite::Result<()> {
     to.start();
@@ -301,7 +301,7 @@ fn update_run(
                 to.bytes_opt(turn.worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
                 to.number(number(turn.claim_no))?;
                 to.number_opt(micros(turn.claimed_at))?;
-                to.bytes_opt(turn.last.as_ref().map(|worker| &worker.as_bytes()[..]))?;
+                to.bytes_opt(turn.last_worker.as_ref().map(|worker| &worker.as_bytes()[..]))?;
             }
             READY => to.number(run.turn.ready)?,
             DUE => to.number_opt(micros(run.turn.due_at))?,
@@ -342,7 +342,7 @@ fn put_message(
     message: &NewMessage,
     seq: u64,
     advanced: Option<RunKey>,
-) -> Result<(), Fail> {
+) -> Result<(), UnitError> {
     let (encoding, bytes) = body(&message.body);
     let cause = message.caused_by.as_ref().map(windlass_kernel::CausalRef::canonical);
     w.conn.prepare_cached(&INSERT_MESSAGE)?.execute(params![
@@ -365,14 +365,14 @@ fn put_message(
     let Some(run) = w.run(message.run_key)? else { return Ok(()) };
     run.accepted = seq;
     if advanced == Some(message.run_key) {
-        // The commit's own change of this row is still to come, and carries the counter.
+        // `set_run` updates this row later and also writes the counter.
         return Ok(());
     }
     let was_ready = run.turn.ready;
-    run.turn = run.turn.clone().poked(run.status, message.kind, now);
-    let readies = run.turn.ready && !was_ready;
+    run.turn = run.turn.clone().after_message(run.status, message.kind, now);
+    let became_ready = run.turn.ready && !was_ready;
     let run = run.clone();
-    if readies {
+    if became_ready {
         let sql =
             "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
         let mut update = w.conn.prepare_cached(sql)?;
@@ -385,7 +385,7 @@ fn put_message(
     Ok(())
 }
 
-fn enqueue(w: &mut Writer<'_>, task: &Task) -> Result<(), Fail> {
+fn enqueue(w: &mut Writer<'_>, task: &Task) -> Result<(), UnitError> {
     let (ready, due_at) = match (task.worker, task.due_at) {
         (Some(_), due_at) => (false, due_at),
         (None, Some(at)) => (at <= w.now, Some(at)),
@@ -439,7 +439,7 @@ fn wake_task(
     }
 }
 
-fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), Fail> {
+fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), UnitError> {
     let (ready, due_at) = match change.wake {
         Wake::Now | Wake::OnMessage => (true, Some(w.now)),
         Wake::At(at) => (at <= w.now, Some(at)),
@@ -457,7 +457,7 @@ fn reschedule(w: &mut Writer<'_>, change: &Reschedule) -> Result<(), Fail> {
     )?;
     let (namespace, route, limit_key) = found;
     wake_task(w, ready, due_at, None, || route);
-    w.freed(&namespace, limit_key.as_ref())
+    w.wake_limited(&namespace, limit_key.as_ref())
 }
 
 type TaskNames = (windlass_kernel::Namespace, Route, Option<windlass_kernel::LimitKey>);
@@ -471,8 +471,8 @@ fn task_names(row: &rusqlite::Row<'_>) -> rusqlite::Result<TaskNames> {
     Ok((Namespace::from_stored(text(0)?), route, limit_key))
 }
 
-// Removes the guarded task, or one of the run `of`.
-fn settle(w: &mut Writer<'_>, task_id: TaskId, of: Option<RunKey>) -> Result<(), Fail> {
+// Removes the guarded task, or a task of the run `of`.
+fn settle(w: &mut Writer<'_>, task_id: TaskId, of: Option<RunKey>) -> Result<(), UnitError> {
     let sql = "DELETE FROM tasks WHERE task_id = ?1 AND (?2 IS NULL OR run_key = ?2) \
                RETURNING namespace, queue, name, limit_key";
     let run_key = of.as_ref().map(|key| Blob(key.as_bytes()));
@@ -481,19 +481,19 @@ fn settle(w: &mut Writer<'_>, task_id: TaskId, of: Option<RunKey>) -> Result<(),
         delete.query_row(params![Blob(task_id.as_bytes()), run_key], task_names).optional()?;
     drop(delete);
     match gone {
-        Some((namespace, _, limit_key)) => w.freed(&namespace, limit_key.as_ref()),
+        Some((namespace, _, limit_key)) => w.wake_limited(&namespace, limit_key.as_ref()),
         None => Ok(()),
     }
 }
 
-fn keep_task(w: &Writer<'_>, guard: &TaskGuard) -> Result<(), Fail> {
+fn keep_task(w: &Writer<'_>, guard: &TaskGuard) -> Result<(), UnitError> {
     let sql = "UPDATE tasks SET reclaims = 0 WHERE task_id = ?1 AND reclaims <> 0";
     w.conn.prepare_cached(sql)?.execute(params![Blob(guard.task_id.as_bytes())])?;
     Ok(())
 }
 
-fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), Fail> {
-    // One that was requeued since it was given up last is replaced, and keeps its count.
+fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), UnitError> {
+    // Replace an earlier dead letter that was requeued, and keep its count.
     let sql = "DELETE FROM dead_letters WHERE task_id = ?1 AND requeued_at IS NOT NULL \
                RETURNING requeues";
     let id = Blob(letter.task_id.as_bytes());
@@ -523,7 +523,7 @@ fn dead_letter(w: &Writer<'_>, letter: &DeadLetter) -> Result<(), Fail> {
     Ok(())
 }
 
-fn put_log(w: &Writer<'_>, line: &LogLine) -> Result<(), Fail> {
+fn put_log(w: &Writer<'_>, line: &LogLine) -> Result<(), UnitError> {
     let (encoding, data) = body(&line.data);
     w.conn.prepare_cached(&INSERT_LOG)?.execute(params![
         Blob(line.run_key.as_bytes()),

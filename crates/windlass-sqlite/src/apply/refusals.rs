@@ -1,4 +1,4 @@
-//! Refusals: what a commit names and what does not take it. Decided by reading, before any write.
+//! Refusals: checks by reading, before any write, whether the rows that a commit names accept it.
 
 use std::collections::HashSet;
 
@@ -9,24 +9,28 @@ use windlass_kernel::{
 };
 
 use super::{Buffers, Writer, created, message_seq};
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{Blob, number};
 
-/// What becomes of each message, if nothing refuses the commit.
+/// Returns the delivery of each message, or why the commit is refused.
 pub(super) fn check(
     w: &mut Writer<'_>,
     buffers: &mut Buffers<'_>,
     commit: &Commit,
-) -> Result<Vec<Delivery>, Fail> {
+) -> Result<Vec<Delivery>, UnitError> {
     ended_run(w, commit)?;
     let deliveries = deliveries(w, commit)?;
     causes(w, buffers, commit)?;
-    if w.careful {
+    if w.check_steps_first {
         settled_steps(w, commit)?;
     }
     let rest = consumed_messages(w, commit).and_then(|()| dead_letters(w, commit));
-    if rest.is_err() && !w.careful && commit.ops.iter().any(|op| matches!(op, Op::PutStep(_))) {
-        // Nothing of the commit will be written, so its steps are not noticed later on.
+    if rest.is_err()
+        && !w.check_steps_first
+        && commit.ops.iter().any(|op| matches!(op, Op::PutStep(_)))
+    {
+        // A settled step takes precedence over the other refusals. Nothing of this commit will be
+        // written, so the upsert cannot detect it; check it here.
         w.flush_steps(buffers)?;
         settled_steps(w, commit)?;
     }
@@ -34,11 +38,11 @@ pub(super) fn check(
     Ok(deliveries)
 }
 
-fn refuse<T>(refusal: Refusal) -> Result<T, Fail> {
-    Err(Fail::Answer(CommitError::Refused(refusal)))
+fn refuse<T>(refusal: Refusal) -> Result<T, UnitError> {
+    Err(UnitError::Commit(CommitError::Refused(refusal)))
 }
 
-fn deliveries(w: &mut Writer<'_>, commit: &Commit) -> Result<Vec<Delivery>, Fail> {
+fn deliveries(w: &mut Writer<'_>, commit: &Commit) -> Result<Vec<Delivery>, UnitError> {
     let mut planned: Vec<(&NewMessage, Delivery)> = Vec::new();
     for message in commit.messages() {
         let run_key = message.run_key;
@@ -56,19 +60,19 @@ fn deliveries(w: &mut Writer<'_>, commit: &Commit) -> Result<Vec<Delivery>, Fail
         };
         let delivery = match known {
             Some(seq) => Delivery::Duplicate { seq },
-            None => fresh(w, commit, message, &planned)?,
+            None => deliver(w, commit, message, &planned)?,
         };
         planned.push((message, delivery));
     }
     Ok(planned.into_iter().map(|(_, delivery)| delivery).collect())
 }
 
-fn fresh(
+fn deliver(
     w: &mut Writer<'_>,
     commit: &Commit,
     message: &NewMessage,
     planned: &[(&NewMessage, Delivery)],
-) -> Result<Delivery, Fail> {
+) -> Result<Delivery, UnitError> {
     let run_key = message.run_key;
     let new = created(commit, run_key);
     let found: Option<(RunStatus, u64)> = match new {
@@ -91,8 +95,8 @@ fn fresh(
     }
 }
 
-fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Result<(), Fail> {
-    let look = |op: &Op| matches!(op, Op::AppendEvent { cause: CauseCheck::Look, .. });
+fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Result<(), UnitError> {
+    let look = |op: &Op| matches!(op, Op::AppendEvent { cause: CauseCheck::LookUp, .. });
     if !commit.ops.iter().any(look) {
         return Ok(());
     }
@@ -121,7 +125,7 @@ fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Res
     Ok(())
 }
 
-fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), UnitError> {
     let mut settled_here = HashSet::new();
     for op in commit.ops.iter() {
         let Op::PutStep(step) = op else { continue };
@@ -145,7 +149,7 @@ fn settled_steps(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     Ok(())
 }
 
-fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), UnitError> {
     let mut consumed_here: HashSet<(RunKey, u64)> = HashSet::new();
     for op in commit.ops.iter() {
         let Op::ConsumeMessage { run_key, seq, .. } = op else { continue };
@@ -159,7 +163,7 @@ fn consumed_messages(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     Ok(())
 }
 
-fn dead_letters(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+fn dead_letters(w: &Writer<'_>, commit: &Commit) -> Result<(), UnitError> {
     for op in commit.ops.iter() {
         let Op::Requeue { task_id, .. } = op else { continue };
         let sql = "SELECT 1 FROM dead_letters WHERE task_id = ?1 AND requeued_at IS NULL";
@@ -170,8 +174,8 @@ fn dead_letters(w: &Writer<'_>, commit: &Commit) -> Result<(), Fail> {
     Ok(())
 }
 
-// Nobody holds the turn of an ended run, so a commit that takes it passes the guards.
-fn ended_run(w: &mut Writer<'_>, commit: &Commit) -> Result<(), Fail> {
+// Nobody holds the turn of an ended run, so a commit that claims it passes the guards.
+fn ended_run(w: &mut Writer<'_>, commit: &Commit) -> Result<(), UnitError> {
     let Some(guard @ (RunGuard::Held { .. } | RunGuard::Free { .. })) = &commit.run else {
         return Ok(());
     };

@@ -1,7 +1,7 @@
-//! What the writer remembers of runs, so that a commit's guard need not read their rows.
+//! A cache of run rows, so that checking a guard does not read the row.
 //!
-//! There is one writer and no second process, so what it wrote is what is there. A rollback, or a
-//! change by another connection (somebody with a SQL prompt), empties the memory.
+//! There is one writer and no second process, so the cache matches the rows. A rollback, or a write
+//! through another connection (a SQL prompt), clears it.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,20 @@ use windlass_kernel::{
     WorkflowName,
 };
 
-use crate::error::Fail;
+use crate::error::UnitError;
 use crate::rows::{Blob, Cols};
 
-// Two halves of this many: when the young one is full it becomes the old one.
-const HALF: usize = 32_768;
+// The cache has two generations of at most this many runs. When the young one is full it replaces
+// the old one.
+const GENERATION_MAX: usize = 32_768;
 
 const SELECT: &str = "SELECT rowid, namespace, workflow, status, head, next_ordinal, queue, \
      priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
      turn_reclaims, limit_key, turn_last, accepted FROM runs WHERE run_key = ?1";
 
-/// The part of a run's row that commits are decided by.
+/// The fields of a run's row that commits need.
 #[derive(Clone, Debug)]
-pub(crate) struct HotRun {
+pub(crate) struct CachedRun {
     pub(crate) rowid: i64,
     pub(crate) namespace: Namespace,
     pub(crate) workflow: WorkflowName,
@@ -33,8 +34,8 @@ pub(crate) struct HotRun {
     pub(crate) accepted: u64,
 }
 
-impl HotRun {
-    /// What the turn is claimed by.
+impl CachedRun {
+    /// The route of the turn.
     pub(crate) fn route(&self) -> Route {
         Route { queue: self.turn.queue.clone(), name: RouteName::from(&self.workflow) }
     }
@@ -57,114 +58,114 @@ impl HotRun {
                 claimed_at: c.time_opt()?,
                 reclaims: c.number()?,
                 limit_key: c.text_opt()?.map(LimitKey::from_stored),
-                last: c.key_opt()?,
+                last_worker: c.key_opt()?,
             },
             accepted: c.number()?,
         })
     }
 }
 
-/// Runs that were used lately.
+/// Recently used runs.
 #[derive(Default)]
 pub(crate) struct RunCache {
-    // Where in `slots` a run stands.
+    // The index in `entries` of each run.
     young: HashMap<RunKey, usize>,
     old: HashMap<RunKey, usize>,
-    // What is in a free slot is stale, and is replaced when the slot is used again.
-    slots: Vec<HotRun>,
+    // An entry whose index is in `free` is out of date and is replaced on the next use.
+    entries: Vec<CachedRun>,
     free: Vec<usize>,
-    // A commit asks for its run again and again.
+    // The run that was used last: a commit looks up its run several times.
     last: Option<(RunKey, usize)>,
 }
 
 impl RunCache {
-    /// A run, from memory or from its row.
+    /// Returns a run from the cache or from its row.
     pub(crate) fn find(
         &mut self,
         conn: &Connection,
         key: RunKey,
-    ) -> Result<Option<&mut HotRun>, Fail> {
-        let slot = match self.place(key) {
-            Some(slot) => slot,
+    ) -> Result<Option<&mut CachedRun>, UnitError> {
+        let index = match self.index_of(key) {
+            Some(index) => index,
             None => match read(conn, key)? {
                 Some(run) => self.put(key, run),
                 None => return Ok(None),
             },
         };
-        Ok(self.slots.get_mut(slot))
+        Ok(self.entries.get_mut(index))
     }
 
-    fn place(&mut self, key: RunKey) -> Option<usize> {
-        if let Some((last, slot)) = self.last
+    fn index_of(&mut self, key: RunKey) -> Option<usize> {
+        if let Some((last, index)) = self.last
             && last == key
         {
-            return Some(slot);
+            return Some(index);
         }
-        let slot = match self.young.get(&key) {
-            Some(slot) => *slot,
+        let index = match self.young.get(&key) {
+            Some(index) => *index,
             None => {
-                let slot = self.aged(key)?;
-                self.keep(key, slot);
-                slot
+                let index = self.take_old(key)?;
+                self.insert_young(key, index);
+                index
             }
         };
-        self.last = Some((key, slot));
-        Some(slot)
+        self.last = Some((key, index));
+        Some(index)
     }
 
-    /// Remembers a run as it was just written.
-    pub(crate) fn put(&mut self, key: RunKey, run: HotRun) -> usize {
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot] = run;
-                slot
+    /// Adds a run that was just written or read.
+    pub(crate) fn put(&mut self, key: RunKey, run: CachedRun) -> usize {
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index] = run;
+                index
             }
             None => {
-                self.slots.push(run);
-                self.slots.len() - 1
+                self.entries.push(run);
+                self.entries.len() - 1
             }
         };
-        self.keep(key, slot);
-        self.last = Some((key, slot));
-        slot
+        self.insert_young(key, index);
+        self.last = Some((key, index));
+        index
     }
 
-    fn keep(&mut self, key: RunKey, slot: usize) {
-        if self.young.len() >= HALF {
+    fn insert_young(&mut self, key: RunKey, index: usize) {
+        if self.young.len() >= GENERATION_MAX {
             std::mem::swap(&mut self.young, &mut self.old);
-            self.free.extend(self.young.drain().map(|(_, slot)| slot));
+            self.free.extend(self.young.drain().map(|(_, index)| index));
             self.last = None;
         }
-        let replaced = self.young.insert(key, slot);
+        let replaced = self.young.insert(key, index);
         self.free.extend(replaced);
     }
 
-    // Takes a run out of the old half, which mostly is empty.
-    fn aged(&mut self, key: RunKey) -> Option<usize> {
+    // Removes a run from the old generation, which is empty most of the time.
+    fn take_old(&mut self, key: RunKey) -> Option<usize> {
         if self.old.is_empty() { None } else { self.old.remove(&key) }
     }
 
-    /// Forgets a run: it has ended, or its row was changed by a statement.
-    pub(crate) fn forget(&mut self, key: RunKey) {
+    /// Removes a run that has ended or whose row was changed by another statement.
+    pub(crate) fn remove(&mut self, key: RunKey) {
         self.last.take_if(|(last, _)| *last == key);
-        let (young, old) = (self.young.remove(&key), self.aged(key));
+        let (young, old) = (self.young.remove(&key), self.take_old(key));
         self.free.extend(young.into_iter().chain(old));
     }
 
-    /// Forgets all.
+    /// Removes all runs.
     pub(crate) fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
-        self.slots.clear();
+        self.entries.clear();
         self.free.clear();
         self.last = None;
     }
 }
 
-fn read(conn: &Connection, key: RunKey) -> Result<Option<HotRun>, Fail> {
+fn read(conn: &Connection, key: RunKey) -> Result<Option<CachedRun>, UnitError> {
     let mut select = conn.prepare_cached(SELECT)?;
     let mut rows = select.query(params![Blob(key.as_bytes())])?;
-    rows.next()?.map(HotRun::read).transpose().map_err(Fail::Kernel)
+    rows.next()?.map(CachedRun::read).transpose().map_err(UnitError::Kernel)
 }
 
 #[cfg(test)]
@@ -173,8 +174,8 @@ mod tests {
     use uuid::Uuid;
     use windlass_kernel::Sha256Digest;
 
-    fn run(rowid: i64) -> HotRun {
-        HotRun {
+    fn run(rowid: i64) -> CachedRun {
+        CachedRun {
             rowid,
             namespace: Namespace::from_stored("n"),
             workflow: WorkflowName::from_stored("w"),
@@ -186,30 +187,33 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_found_until_it_is_forgotten_or_long_unused() {
+    fn a_run_is_cached_until_it_is_removed_or_long_unused() {
         let key = |n: usize| RunKey(Uuid::from_u128(u128::try_from(n).unwrap()));
         let rowid = |cache: &mut RunCache, n: usize| {
-            let slot = cache.place(key(n))?;
-            Some(cache.slots[slot].rowid)
+            let index = cache.index_of(key(n))?;
+            Some(cache.entries[index].rowid)
         };
         let mut cache = RunCache::default();
-        for n in 0..HALF + 10 {
+        for n in 0..GENERATION_MAX + 10 {
             cache.put(key(n), run(i64::try_from(n).unwrap()));
         }
-        // One of the old half, which is young again, and one of the young.
+        // One run of the old generation, which becomes young again, and one of the young.
         assert_eq!(rowid(&mut cache, 3), Some(3));
-        assert_eq!(rowid(&mut cache, HALF + 3), Some(i64::try_from(HALF + 3).unwrap()));
-        cache.forget(key(3));
+        assert_eq!(
+            rowid(&mut cache, GENERATION_MAX + 3),
+            Some(i64::try_from(GENERATION_MAX + 3).unwrap())
+        );
+        cache.remove(key(3));
         assert_eq!(rowid(&mut cache, 3), None);
         cache.put(key(3), run(-3));
         assert_eq!(rowid(&mut cache, 3), Some(-3));
-        // A second half that fills up pushes out what was not asked for.
-        for n in 0..HALF {
-            cache.put(key(2 * HALF + n), run(1));
+        // Filling another generation evicts the runs that were not used.
+        for n in 0..GENERATION_MAX {
+            cache.put(key(2 * GENERATION_MAX + n), run(1));
         }
         assert_eq!(rowid(&mut cache, 4), None);
         assert_eq!(rowid(&mut cache, 3), Some(-3));
-        assert!(cache.slots.len() <= 2 * HALF + 1);
+        assert!(cache.entries.len() <= 2 * GENERATION_MAX + 1);
         cache.clear();
         assert_eq!(rowid(&mut cache, 3), None);
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: the write-ahead log is copied into the database beside the commits.
+//! Checkpoints: copies the write-ahead log into the database while commits continue.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::error;
 use crate::schema;
 
 /// The size of the write-ahead log.
-pub(super) struct Log {
+pub(super) struct WalSize {
     pages: Arc<AtomicU64>,
     page_bytes: u64,
 }
 
-impl Log {
+impl WalSize {
     pub(super) fn watch(conn: &mut Connection) -> Result<Self, Error> {
-        // The file's own, which need not be what a new one would get.
+        // The page size of this file can differ from the default.
         let page_bytes: u32 =
             conn.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(error::sql)?;
         let pages = Arc::new(AtomicU64::new(0));
@@ -37,54 +37,54 @@ impl Log {
         self.pages.load(Ordering::Relaxed) * self.page_bytes
     }
 
-    // The next commit writes to the log's beginning.
-    pub(super) fn restarts(&self) {
+    // After this, the next commit writes to the beginning of the log.
+    pub(super) fn reset(&self) {
         self.pages.store(0, Ordering::Relaxed);
     }
 }
 
-/// The thread that copies the log into the database beside the commits.
+/// The thread that copies the log into the database.
 pub(super) struct Checkpointer {
-    ask: Option<Sender<()>>,
+    requests: Option<Sender<()>>,
     done: Receiver<()>,
-    is_asked: bool,
+    is_requested: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpointer {
     pub(super) fn start(path: PathBuf) -> Result<Self, Error> {
-        let (ask, asked) = unbounded::<()>();
+        let (requests, requested) = unbounded::<()>();
         let (finish, done) = unbounded();
         let work = move || {
-            while asked.recv().is_ok() {
+            while requested.recv().is_ok() {
                 if let Err(error) = copy_log(&path) {
-                    tracing::warn!(%error, "a checkpoint failed; the log grows");
+                    tracing::warn!(%error, "checkpoint failed; the write-ahead log keeps growing");
                 }
                 let _ = finish.send(());
             }
         };
         let thread = Some(schema::spawn("windlass-checkpoint", work)?);
-        Ok(Self { ask: Some(ask), done, is_asked: false, thread })
+        Ok(Self { requests: Some(requests), done, is_requested: false, thread })
     }
 
-    pub(super) fn ask(&mut self) {
-        if let Some(ask) = &self.ask
-            && !self.is_asked
+    pub(super) fn request(&mut self) {
+        if let Some(requests) = &self.requests
+            && !self.is_requested
         {
-            self.is_asked = ask.send(()).is_ok();
+            self.is_requested = requests.send(()).is_ok();
         }
     }
 
     pub(super) fn is_done(&mut self) -> bool {
         let done = self.done.try_recv().is_ok();
-        self.is_asked &= !done;
+        self.is_requested &= !done;
         done
     }
 }
 
 impl Drop for Checkpointer {
     fn drop(&mut self) {
-        self.ask = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

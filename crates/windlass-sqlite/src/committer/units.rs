@@ -1,4 +1,4 @@
-//! What the writer is asked, and the answers it gives.
+//! The calls in a batch and their answers.
 
 use std::cell::RefCell;
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use futures::channel::oneshot;
 use windlass_kernel::{Commit, CommitResults, Error};
 
 use crate::apply::Writer;
-use crate::error::{self, Fail};
+use crate::error::{self, UnitError};
 use crate::schema;
 
 /// One call.
@@ -17,9 +17,9 @@ pub(super) enum Unit {
     Call(RefCell<Box<dyn Call + Send>>),
 }
 
-/// A call that writes and is not a commit. It may be run again after a rollback.
+/// A write call that is not a commit. It may run again after a rollback.
 pub(super) trait Call {
-    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail>;
+    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), UnitError>;
     fn answer(&mut self, outcome: Result<(), Error>);
 }
 
@@ -29,16 +29,16 @@ pub(super) struct CallOf<T, F> {
     pub(super) reply: Option<oneshot::Sender<Result<T, Error>>>,
 }
 
-impl<T: Send, F: FnMut(&mut Writer<'_>) -> Result<T, Fail> + Send> Call for CallOf<T, F> {
-    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), Fail> {
+impl<T: Send, F: FnMut(&mut Writer<'_>) -> Result<T, UnitError> + Send> Call for CallOf<T, F> {
+    fn run(&mut self, writer: &mut Writer<'_>) -> Result<(), UnitError> {
         self.result = Some((self.work)(writer)?);
         Ok(())
     }
 
     fn answer(&mut self, outcome: Result<(), Error>) {
         let Some(reply) = self.reply.take() else { return };
-        let answer = outcome.and_then(|()| self.result.take().ok_or_else(error::lost));
-        // Nobody waits any more: what was written stays written.
+        let answer = outcome.and_then(|()| self.result.take().ok_or_else(error::no_answer));
+        // The caller may have stopped waiting; the write stays.
         let _ = reply.send(answer);
     }
 }
@@ -55,19 +55,19 @@ impl Unit {
         matches!(self, Unit::Commits { user_sql: true, .. })
     }
 
-    // Answers that nothing was written, because of `error`.
+    // Replier that nothing was written because of `error`.
     pub(super) fn refuse(self, error: &Error) {
         match self {
             Unit::Commits { commits, reply, .. } => {
-                let error = error::commit_error(error::again(error));
+                let error = error::commit_error(error::copy(error));
                 let _ = reply.send(commits.iter().map(|_| Err(error.clone())).collect());
             }
-            Unit::Call(call) => call.into_inner().answer(Err(error::again(error))),
+            Unit::Call(call) => call.into_inner().answer(Err(error::copy(error))),
         }
     }
 }
 
-/// What became of a batch's units: for commits the results, for calls whether it went through.
+/// The outcome of a unit: the results of commits, or whether a call succeeded.
 pub(super) enum Outcome {
     Commits(CommitResults),
     Call(Result<(), Error>),
@@ -77,36 +77,36 @@ pub(super) fn answer(unit: Unit, outcome: Outcome) {
     match (unit, outcome) {
         (Unit::Commits { reply, .. }, Outcome::Commits(results)) => drop(reply.send(results)),
         (Unit::Call(call), Outcome::Call(result)) => call.into_inner().answer(result),
-        // Outcomes are made from their units, one for one.
+        // Unreachable: each outcome is built from its unit.
         _ => {}
     }
 }
 
-// Fewer answers than this are given by the writer itself: a thread more would only cost time.
+// The writer sends fewer answers than this itself, because another thread would only cost time.
 const ANSWERS_MIN: usize = 32;
 
-/// The thread that answers large batches, while the writer is at the next one: waking a caller
-/// and taking its commit apart costs a quarter of writing it.
-pub(super) struct Answers {
-    give: Option<Sender<Vec<(Unit, Outcome)>>>,
+/// The thread that answers large batches while the writer handles the next one. Waking a caller and
+/// dropping its commit costs a quarter of writing it.
+pub(super) struct Replier {
+    queue: Option<Sender<Vec<(Unit, Outcome)>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Answers {
+impl Replier {
     pub(super) fn start() -> Result<Self, Error> {
-        let (give, given) = unbounded::<Vec<(Unit, Outcome)>>();
+        let (queue, batches) = unbounded::<Vec<(Unit, Outcome)>>();
         let work =
-            move || given.into_iter().flatten().for_each(|(unit, outcome)| answer(unit, outcome));
+            move || batches.into_iter().flatten().for_each(|(unit, outcome)| answer(unit, outcome));
         let thread = Some(schema::spawn("windlass-answer", work)?);
-        Ok(Self { give: Some(give), thread })
+        Ok(Self { queue: Some(queue), thread })
     }
 
-    pub(super) fn give(&self, answers: Vec<(Unit, Outcome)>) {
-        match &self.give {
-            Some(give) if answers.len() >= ANSWERS_MIN => {
-                // The thread is gone only when the writer is.
-                if let Err(unheard) = give.send(answers) {
-                    unheard
+    pub(super) fn send(&self, answers: Vec<(Unit, Outcome)>) {
+        match &self.queue {
+            Some(queue) if answers.len() >= ANSWERS_MIN => {
+                // Sending fails only if the thread is gone; answer here then.
+                if let Err(unsent) = queue.send(answers) {
+                    unsent
                         .into_inner()
                         .into_iter()
                         .for_each(|(unit, outcome)| answer(unit, outcome));
@@ -117,9 +117,9 @@ impl Answers {
     }
 }
 
-impl Drop for Answers {
+impl Drop for Replier {
     fn drop(&mut self) {
-        self.give = None;
+        self.queue = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,33 +1,33 @@
-//! A full disk, a disk that does not confirm, a writer that dies: nobody is left without an answer.
+//! A full disk, a disk that does not confirm, a writer that dies: every caller gets an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use windlass_kernel::{CommitError, ErrorKind, Statement, Turn};
+use windlass_kernel::{CommitError, ErrorCode, ErrorKind, Statement, Turn};
 use windlass_sqlite::{Options, SqliteStore};
 
-use crate::support::Home;
+use crate::support::StoreDir;
 
 // SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC.
 const FULL: i32 = 13;
 const IOERR_WRITE: i32 = 10 | (3 << 8);
 const IOERR_FSYNC: i32 = 10 | (4 << 8);
 
-fn faulty(home: &Home) -> (Options, Arc<AtomicI32>) {
+fn faulty(dir: &StoreDir) -> (Options, Arc<AtomicI32>) {
     let code = Arc::new(AtomicI32::new(0));
-    let asked = code.clone();
-    let fault = move || match asked.load(Ordering::SeqCst) {
+    let current = code.clone();
+    let fault = move || match current.load(Ordering::SeqCst) {
         0 => None,
         code => Some(code),
     };
-    (Options { commit_fault: Some(Arc::new(fault)), ..home.options() }, code)
+    (Options { commit_fault: Some(Arc::new(fault)), ..dir.options() }, code)
 }
 
 #[tokio::test]
-async fn a_full_disk_fails_everybody_and_nothing_is_written() {
-    let home = Home::new();
-    let world = home.open_with(Options { pages_max: Some(120), ..home.options() }).await;
-    let mut taken = Vec::new();
+async fn a_full_disk_fails_all_commits_and_nothing_is_written() {
+    let dir = StoreDir::new();
+    let world = dir.open_with(Options { pages_max: Some(120), ..dir.options() }).await;
+    let mut created = Vec::new();
     let mut refused = None;
     for n in 0..200 {
         let mut new = world.new_run(&format!("r{n}"), Turn::ready());
@@ -35,7 +35,7 @@ async fn a_full_disk_fails_everybody_and_nothing_is_written() {
         let key = new.run_key;
         let create = world.create_commit(new, windlass_kernel::OnExisting::Refuse);
         match world.commit(create.clone()).await {
-            Ok(_) => taken.push(key),
+            Ok(_) => created.push(key),
             Err(error) => {
                 assert!(matches!(error, CommitError::Unavailable(_)), "{error:?}");
                 assert!(error.is_retryable());
@@ -44,23 +44,23 @@ async fn a_full_disk_fails_everybody_and_nothing_is_written() {
             }
         }
     }
-    let (key, create) = refused.expect("120 pages are full before 200 runs");
-    assert!(!taken.is_empty());
+    let (key, create) = refused.expect("200 runs need more than 120 pages");
+    assert!(!created.is_empty());
     assert!(world.store.load(vec![key]).await.unwrap().is_empty());
-    assert_eq!(world.store.load(taken.clone()).await.unwrap().len(), taken.len());
+    assert_eq!(world.store.load(created.clone()).await.unwrap().len(), created.len());
     assert!(world.store.check().await.unwrap().is_empty());
     world.store.close().await.unwrap();
-    // There is room again.
-    let world = home.open().await;
+    // Without the page limit the commit succeeds.
+    let world = dir.open().await;
     world.ok(create).await;
 }
 
 #[tokio::test]
-async fn a_commit_that_finds_no_room_is_undone_and_the_store_goes_on() {
+async fn a_commit_that_fails_on_a_full_disk_is_rolled_back() {
     for code in [FULL, IOERR_WRITE] {
-        let home = Home::new();
-        let (options, fault) = faulty(&home);
-        let world = home.open_with(options).await;
+        let dir = StoreDir::new();
+        let (options, fault) = faulty(&dir);
+        let world = dir.open_with(options).await;
         let (run, hold) = world.create_held("run").await;
         let step = world.step_commit(&run, hold, "one", "1");
         fault.store(code, Ordering::SeqCst);
@@ -71,7 +71,7 @@ async fn a_commit_that_finds_no_room_is_undone_and_the_store_goes_on() {
         let error = world.store.promote(1).await;
         assert!(error.is_err_and(|error| error.kind() == ErrorKind::Unavailable));
         fault.store(0, Ordering::SeqCst);
-        assert!(!world.ok(step.clone()).await.repeated, "nothing was left of the first try");
+        assert!(!world.ok(step.clone()).await.repeated, "the failed attempt left nothing behind");
         assert!(world.ok(step).await.repeated);
         assert_eq!(world.load(run.run_key).await.steps.len(), 1);
     }
@@ -79,16 +79,16 @@ async fn a_commit_that_finds_no_room_is_undone_and_the_store_goes_on() {
 
 #[tokio::test]
 async fn a_failed_sync_is_unknown_and_closes_the_store() {
-    let home = Home::new();
-    let (options, fault) = faulty(&home);
-    let world = home.open_with(options).await;
+    let dir = StoreDir::new();
+    let (options, fault) = faulty(&dir);
+    let world = dir.open_with(options).await;
     let (run, hold) = world.create_held("run").await;
     let step = world.step_commit(&run, hold, "one", "1");
     fault.store(IOERR_FSYNC, Ordering::SeqCst);
     let answer = world.commit(step.clone()).await;
     assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
     fault.store(0, Ordering::SeqCst);
-    // The writer says goodbye after it has answered.
+    // The writer thread closes the store after it has answered.
     while world.store.now().await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -96,41 +96,43 @@ async fn a_failed_sync_is_unknown_and_closes_the_store() {
     assert_eq!(world.store.load(vec![run.run_key]).await.unwrap_err().code(), "STORE_CLOSED");
     assert_eq!(world.store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
     drop(world);
-    let world = home.open().await;
-    assert_eq!(world.code(step).await, "RUN_HOLD_CONFLICT", "the same commit tells: not written");
+    let world = dir.open().await;
+    assert_eq!(world.code(step).await, "RUN_HOLD_CONFLICT", "the commit was not written");
 }
 
 #[tokio::test]
-async fn a_failed_sync_of_user_sql_does_the_same() {
-    let home = Home::new();
-    let (options, fault) = faulty(&home);
-    let world = home.open_with(options).await;
+async fn a_failed_sync_of_user_sql_is_unknown_too() {
+    let dir = StoreDir::new();
+    let (options, fault) = faulty(&dir);
+    let world = dir.open_with(options).await;
     let (run, hold) = world.create_held("run").await;
     let mut draft = world.draft(&run, hold);
     draft.user_sql(vec![Statement { sql: "CREATE TABLE mine (x)".into(), params: Vec::new() }]);
-    draft.event("step.started", &serde_json::json!({}), world.stamp()).unwrap();
+    draft
+        .event(windlass_testkit::events::STEP_COMPLETED, &serde_json::json!({}), world.stamp())
+        .unwrap();
     fault.store(IOERR_FSYNC, Ordering::SeqCst);
     let answer = world.commit(draft.finish()).await;
     assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_panics_answers_everybody() {
-    let home = Home::new();
-    let broken = Arc::new(AtomicBool::new(false));
-    let (clock, asked) = (home.clock.as_clock(), broken.clone());
+async fn a_panicking_writer_answers_all_callers() {
+    let dir = StoreDir::new();
+    let fails = Arc::new(AtomicBool::new(false));
+    let (clock, clock_fails) = (dir.clock.as_clock(), fails.clone());
     let clock = move || {
-        // The writer reads the clock of every batch; nobody else does here.
-        assert!(!asked.load(Ordering::SeqCst), "the clock is broken");
+        // Only the writer reads the clock here, once for every batch.
+        assert!(!clock_fails.load(Ordering::SeqCst), "injected failure of the clock");
         clock()
     };
     let options = Options { clock: Arc::new(clock), ..Options::default() };
-    let world = home.open_with(options).await;
+    let world = dir.open_with(options).await;
     let mut runs = Vec::new();
     for n in 0..20 {
         runs.push(world.create_held(&format!("r{n}")).await);
     }
-    broken.store(true, Ordering::SeqCst);
+    fails.store(true, Ordering::SeqCst);
     let calls: Vec<_> = runs
         .iter()
         .map(|(run, hold)| {
@@ -146,26 +148,26 @@ async fn a_writer_that_panics_answers_everybody() {
     }
     assert_eq!(world.store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
     drop(world);
-    broken.store(false, Ordering::SeqCst);
-    let world = home.open().await;
+    fails.store(false, Ordering::SeqCst);
+    let world = dir.open().await;
     for (run, _) in runs {
         assert!(world.load(run.run_key).await.steps.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_trigger_of_somebody_else_fails_only_whom_it_is_about() {
+async fn a_failing_user_trigger_affects_only_its_commits() {
     for way in ["ABORT", "FAIL", "ROLLBACK"] {
-        mean_trigger(way).await;
+        check_failing_trigger(way).await;
     }
 }
 
-async fn mean_trigger(way: &str) {
-    let home = Home::new();
-    let world = home.open().await;
+async fn check_failing_trigger(way: &str) {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let sql = format!(
-        "CREATE TRIGGER mean BEFORE INSERT ON steps WHEN NEW.step_key = 'bad' \
-         BEGIN SELECT RAISE({way}, 'mean'); END"
+        "CREATE TRIGGER fails BEFORE INSERT ON steps WHEN NEW.step_key = 'bad' \
+         BEGIN SELECT RAISE({way}, 'fails'); END"
     );
     world.subject.raw_sql(sql).await.unwrap();
     let mut commits = Vec::new();
@@ -191,9 +193,9 @@ async fn mean_trigger(way: &str) {
 }
 
 #[tokio::test]
-async fn rows_that_somebody_changed_at_a_prompt_are_seen() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn writes_of_other_processes_are_seen() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let (run, hold) = world.create_held("run").await;
     world.ok(world.step_commit(&run, hold, "one", "1")).await;
     let run = world.run(run.run_key).await;
@@ -203,8 +205,8 @@ async fn rows_that_somebody_changed_at_a_prompt_are_seen() {
 }
 
 #[test]
-fn options_that_cannot_work_are_refused() {
-    let home = Home::new();
+fn invalid_options_are_refused() {
+    let dir = StoreDir::new();
     let bad = [
         Options { readers: 0, ..Options::default() },
         Options { batch_commits_max: 0, ..Options::default() },
@@ -212,7 +214,7 @@ fn options_that_cannot_work_are_refused() {
         Options { wal_bytes_soft: 2, wal_bytes_hard: 1, ..Options::default() },
     ];
     for options in bad {
-        let error = SqliteStore::open(home.path(), options).err().expect("it is refused");
-        assert_eq!((error.code(), error.kind()), ("INVALID_OPTION", ErrorKind::Invalid));
+        let error = SqliteStore::open(dir.path(), options).err().expect("open must fail");
+        assert_eq!((error.code(), error.kind()), (ErrorCode::InvalidOption, ErrorKind::Invalid));
     }
 }

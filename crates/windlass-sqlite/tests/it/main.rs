@@ -1,4 +1,4 @@
-//! What the SQLite store does beyond, and as every other store does.
+//! Tests of the SQLite store, beyond and including the conformance suite.
 
 #![allow(clippy::disallowed_methods, reason = "tests start tasks of their own")]
 

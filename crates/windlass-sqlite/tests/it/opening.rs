@@ -1,133 +1,141 @@
-//! Opening: one process, our files only, holds freed, time never back.
+//! Opening: only one process, only Windlass files, holds released, time never goes back.
 
 use std::time::Duration;
 
 use rusqlite::Connection;
 use windlass_kernel::verify::verify_store;
-use windlass_kernel::{ErrorKind, RunStatus, Store as _, Turn, Wake};
+use windlass_kernel::{ErrorCode, ErrorKind, RunStatus, Store as _, Turn, Wake};
 use windlass_sqlite::{Options, SqliteStore};
+use windlass_testkit::events;
 use windlass_testkit::memory::ManualClock;
 
-use crate::support::Home;
+use crate::support::StoreDir;
 
 #[tokio::test]
-async fn a_second_opener_is_told_who_has_it() {
-    let home = Home::new();
-    let world = home.open().await;
-    let error = home.refusal();
-    assert_eq!((error.code(), error.kind()), ("STORE_LOCKED", ErrorKind::Closed));
+async fn a_second_opener_learns_which_process_has_the_lock() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
+    let error = dir.refusal();
+    assert_eq!((error.code(), error.kind()), (ErrorCode::StoreLocked, ErrorKind::Closed));
     assert!(error.message().contains("store.db.lock"), "{error}");
     assert!(error.message().contains(&std::process::id().to_string()), "{error}");
     world.store.close().await.unwrap();
-    home.open().await.store.close().await.unwrap();
-    // A store that nobody closed gives the lock back as well.
-    drop(home.open().await);
-    home.open().await;
+    dir.open().await.store.close().await.unwrap();
+    // A dropped store releases the lock as well.
+    drop(dir.open().await);
+    dir.open().await;
 }
 
 #[tokio::test]
-async fn a_foreign_database_is_left_alone() {
+async fn a_foreign_database_is_not_changed() {
     for (what, id) in [("another application", 42), ("tables without an id", 0)] {
-        let home = Home::new();
-        let conn = home.raw();
+        let dir = StoreDir::new();
+        let conn = dir.raw();
         conn.execute_batch("CREATE TABLE runs (x)").unwrap();
         conn.pragma_update(None, "application_id", id).unwrap();
         drop(conn);
-        let before = std::fs::read(home.path()).unwrap();
-        let error = home.refusal();
-        assert_eq!((error.code(), error.kind()), ("STORE_FOREIGN", ErrorKind::Closed), "{what}");
-        assert_eq!(std::fs::read(home.path()).unwrap(), before, "{what}");
+        let before = std::fs::read(dir.path()).unwrap();
+        let error = dir.refusal();
+        assert_eq!(
+            (error.code(), error.kind()),
+            (ErrorCode::StoreForeign, ErrorKind::Closed),
+            "{what}"
+        );
+        assert_eq!(std::fs::read(dir.path()).unwrap(), before, "{what}");
     }
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_left_alone() {
-    let home = Home::new();
-    let text = "not a database, but somebody's only copy of a poem ".repeat(100);
-    std::fs::write(home.path(), &text).unwrap();
-    assert_eq!(home.refusal().code(), "STORE_FOREIGN");
-    assert_eq!(std::fs::read_to_string(home.path()).unwrap(), text);
+async fn a_file_that_is_not_a_database_is_not_changed() {
+    let dir = StoreDir::new();
+    let text = "not a database but an important text file ".repeat(100);
+    std::fs::write(dir.path(), &text).unwrap();
+    assert_eq!(dir.refusal().code(), "STORE_FOREIGN");
+    assert_eq!(std::fs::read_to_string(dir.path()).unwrap(), text);
 }
 
 #[tokio::test]
 async fn an_empty_file_becomes_a_store() {
-    let home = Home::new();
-    std::fs::write(home.path(), "").unwrap();
-    home.open().await;
+    let dir = StoreDir::new();
+    std::fs::write(dir.path(), "").unwrap();
+    dir.open().await;
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_left_alone() {
-    let home = Home::new();
-    home.open().await.store.close().await.unwrap();
-    home.raw().pragma_update(None, "user_version", 99).unwrap();
-    let before = std::fs::read(home.path()).unwrap();
-    let error = home.refusal();
-    assert_eq!((error.code(), error.kind()), ("STORE_NEWER", ErrorKind::Closed));
+async fn a_newer_schema_is_not_changed() {
+    let dir = StoreDir::new();
+    dir.open().await.store.close().await.unwrap();
+    dir.raw().pragma_update(None, "user_version", 99).unwrap();
+    let before = std::fs::read(dir.path()).unwrap();
+    let error = dir.refusal();
+    assert_eq!((error.code(), error.kind()), (ErrorCode::StoreNewer, ErrorKind::Closed));
     assert!(error.message().contains("99"), "{error}");
-    assert_eq!(std::fs::read(home.path()).unwrap(), before);
+    assert_eq!(std::fs::read(dir.path()).unwrap(), before);
 }
 
 #[tokio::test]
-async fn what_is_only_looked_at_is_left_as_it_is() {
-    let home = Home::new();
-    let look = || SqliteStore::open(home.path(), Options { inspect: true, ..home.options() });
-    let refused = || look().err().expect("it does not open");
-    assert_eq!((refused().code(), refused().kind()), ("STORE_NOT_FOUND", ErrorKind::NotFound));
-    std::fs::write(home.path(), "").unwrap();
+async fn opening_for_inspection_changes_nothing() {
+    let dir = StoreDir::new();
+    let inspect = || SqliteStore::open(dir.path(), Options { inspect: true, ..dir.options() });
+    let refused = || inspect().err().expect("open must fail");
+    assert_eq!(
+        (refused().code(), refused().kind()),
+        (ErrorCode::StoreNotFound, ErrorKind::NotFound)
+    );
+    std::fs::write(dir.path(), "").unwrap();
     assert_eq!(refused().code(), "STORE_NOT_FOUND");
-    assert_eq!(std::fs::read_dir(home.path().parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(dir.path().parent().unwrap()).unwrap().count(), 1);
 
-    let world = home.open().await;
+    let world = dir.open().await;
     let (run, _) = world.create_held("held").await;
     world.store.close().await.unwrap();
-    home.raw().execute_batch("DROP INDEX runs_ready; DROP TRIGGER runs_ended").unwrap();
-    let before = std::fs::read(home.path()).unwrap();
-    let store = look().unwrap();
-    assert_eq!(home.refusal().code(), "STORE_LOCKED");
+    dir.raw().execute_batch("DROP INDEX runs_ready; DROP TRIGGER runs_ended").unwrap();
+    let before = std::fs::read(dir.path()).unwrap();
+    let store = inspect().unwrap();
+    assert_eq!(dir.refusal().code(), "STORE_LOCKED");
     let damage = store.check().await.unwrap().join(" ");
     assert!(damage.contains("\"runs_ready\"") && damage.contains("\"runs_ended\""), "{damage}");
     let report = verify_store(&*store, &[]).await.unwrap();
     assert!(report.is_clean() && report.runs == 1, "{report:?}");
-    // Whoever held a turn holds it still.
+    // Turns stay held.
     let loaded = store.load(vec![run.run_key]).await.unwrap().remove(0);
     assert!(loaded.run.turn.worker.is_some());
     assert_eq!(store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
     store.close().await.unwrap();
-    assert_eq!(std::fs::read(home.path()).unwrap(), before);
+    assert_eq!(std::fs::read(dir.path()).unwrap(), before);
 
-    home.raw().pragma_update(None, "user_version", 0).unwrap();
+    dir.raw().pragma_update(None, "user_version", 0).unwrap();
     let error = refused();
-    assert_eq!((error.code(), error.kind()), ("STORE_OLDER", ErrorKind::Closed));
+    assert_eq!((error.code(), error.kind()), (ErrorCode::StoreOlder, ErrorKind::Closed));
     assert!(error.message().contains("version 0; this build needs 1"), "{error}");
 }
 
 #[tokio::test]
 async fn a_missing_trigger_or_index_is_damage() {
     for sql in ["DROP TRIGGER runs_ended", "DROP INDEX runs_ready", "DROP TABLE labels"] {
-        let home = Home::new();
-        home.open().await.store.close().await.unwrap();
-        home.raw().execute_batch(sql).unwrap();
-        assert_eq!(home.refusal().kind(), ErrorKind::Corrupt, "{sql}");
+        let dir = StoreDir::new();
+        dir.open().await.store.close().await.unwrap();
+        dir.raw().execute_batch(sql).unwrap();
+        assert_eq!(dir.refusal().kind(), ErrorKind::Corrupt, "{sql}");
     }
 }
 
 #[tokio::test]
-async fn tables_of_the_user_are_welcome() {
-    let home = Home::new();
-    home.open().await.store.close().await.unwrap();
-    home.raw().execute_batch("CREATE TABLE accounts (id INTEGER PRIMARY KEY)").unwrap();
-    home.open().await;
+async fn user_tables_are_allowed() {
+    let dir = StoreDir::new();
+    dir.open().await.store.close().await.unwrap();
+    dir.raw().execute_batch("CREATE TABLE accounts (id INTEGER PRIMARY KEY)").unwrap();
+    dir.open().await;
 }
 
 #[tokio::test]
-async fn opening_frees_what_was_held() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn opening_releases_all_holds() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let (held, hold) = world.create_held("held").await;
     let (paused, paused_hold) = world.create_held("paused").await;
     let mut draft = world.draft(&paused, paused_hold);
-    draft.event("workflow.paused", &serde_json::json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &serde_json::json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused);
     world.ok(draft.finish()).await;
     world.enqueue(vec![world.task(None)]).await;
@@ -136,7 +144,7 @@ async fn opening_frees_what_was_held() {
     let task = world.claim_tasks(worker, 1).await.remove(0);
     world.store.close().await.unwrap();
 
-    let world = home.open().await;
+    let world = dir.open().await;
     let run = world.run(held.run_key).await;
     assert_eq!((run.turn.worker, run.turn.ready, run.turn.reclaims), (None, true, 1));
     assert_eq!(run.turn.claim_no, hold.claim_no + 1);
@@ -153,33 +161,33 @@ async fn opening_frees_what_was_held() {
 }
 
 #[tokio::test]
-async fn the_clock_never_runs_behind_the_last_commit() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn the_clock_is_never_before_the_last_commit() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let before = world.now().await;
     world.advance_ms(3_600_000).await;
     world.create(world.new_run("late", Turn::ready())).await;
     world.store.close().await.unwrap();
     let options = Options { clock: ManualClock::new().as_clock(), ..Options::default() };
-    let world = home.open_with(options).await;
+    let world = dir.open_with(options).await;
     assert_eq!(world.now().await, before.plus(Duration::from_secs(3_600)));
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_a_crash_of_the_process() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn committed_data_survives_a_crash_of_the_process() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let (run, hold) = world.create_held("run").await;
     world.ok(world.step_commit(&run, hold, "one", "1")).await;
-    // A copy of the files while the store is open is what a crash leaves.
-    let other = Home::new();
+    // A copy of the files of an open store is what a crash leaves.
+    let other = StoreDir::new();
     for suffix in ["", "-wal"] {
-        let name = |home: &Home| {
-            let mut name = home.path().into_os_string();
+        let name = |dir: &StoreDir| {
+            let mut name = dir.path().into_os_string();
             name.push(suffix);
             name
         };
-        std::fs::copy(name(&home), name(&other)).unwrap();
+        std::fs::copy(name(&dir), name(&other)).unwrap();
     }
     let world = other.open().await;
     assert_eq!(world.load(run.run_key).await.steps.len(), 1);
@@ -187,37 +195,37 @@ async fn what_was_committed_is_there_after_a_crash_of_the_process() {
 }
 
 #[tokio::test]
-async fn damage_in_a_row_is_said_and_stays_in_its_row() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn damage_in_a_row_is_reported_and_does_not_spread() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let (bad, _) = world.create_held("bad").await;
     let (good, good_hold) = world.create_held("good").await;
     world.create(world.new_run("ready", Turn::ready())).await;
     let broken = world.create(world.new_run("broken", Turn::ready())).await;
     world.store.close().await.unwrap();
-    let conn: Connection = home.raw();
+    let conn: Connection = dir.raw();
     conn.execute_batch("DROP TRIGGER runs_identity").unwrap();
     conn.execute_batch("UPDATE runs SET status = 'dancing' WHERE id IN ('bad', 'broken')").unwrap();
     conn.execute_batch(
         "CREATE TRIGGER runs_identity AFTER UPDATE OF run_key ON runs BEGIN SELECT 1; END",
     )
     .unwrap();
-    assert_eq!(home.refusal().kind(), ErrorKind::Corrupt, "a changed trigger is damage, too");
+    assert_eq!(dir.refusal().kind(), ErrorKind::Corrupt, "a changed trigger is damage");
     restore_trigger(&conn);
     drop(conn);
 
-    let world = home.open().await;
+    let world = dir.open().await;
     let error = world.store.load(vec![bad.run_key]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let good = world.run(good.run_key).await;
     assert_eq!(good.turn.claim_no, good_hold.claim_no + 1);
     let claimed = world.claim_turns(world.worker(), 10).await;
-    assert_eq!(claimed.len(), 2, "the damaged ones are passed over");
+    assert_eq!(claimed.len(), 2, "damaged rows are skipped");
     assert!(claimed.iter().all(|turn| turn.run_key != broken.run_key));
     let report = verify_store(&*world.store, &[]).await.unwrap();
     assert!(report.flaws.iter().any(|flaw| flaw.run_key == broken.run_key), "{report:?}");
-    assert!(!world.store.check().await.unwrap().is_empty(), "the counts do not add up");
-    let turn = claimed.iter().find(|turn| turn.run_key == good.run_key).expect("it is claimed");
+    assert!(!world.store.check().await.unwrap().is_empty(), "the counters do not match the rows");
+    let turn = claimed.iter().find(|turn| turn.run_key == good.run_key).expect("a claimed turn");
     world.ok(world.release_commit(&good, turn.hold, Wake::Now, 0)).await;
 }
 

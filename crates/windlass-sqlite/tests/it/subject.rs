@@ -1,4 +1,4 @@
-//! A SQLite store in a folder of its own, as the suite's subject.
+//! A SQLite store in its own directory, for the conformance suite.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use windlass_testkit::world::{Dialect, Subject};
 struct SqliteSubject {
     store: Arc<SqliteStore>,
     clock: ManualClock,
-    folder: TempDir,
+    dir: TempDir,
 }
 
-/// Opens a fresh store whose clock stands still until it is moved.
+/// Opens a new store with a manual clock.
 pub(crate) async fn open() -> Box<dyn Subject> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let clock = ManualClock::new();
     let options = Options { clock: clock.as_clock(), ..Options::default() };
-    let store = SqliteStore::open(folder.path().join("store.db"), options).expect("it opens");
-    Box::new(SqliteSubject { store, clock, folder })
+    let store = SqliteStore::open(dir.path().join("store.db"), options).expect("open failed");
+    Box::new(SqliteSubject { store, clock, dir })
 }
 
 impl Subject for SqliteSubject {
@@ -40,7 +40,7 @@ impl Subject for SqliteSubject {
     }
 
     fn raw_sql(&self, sql: String) -> BoxFuture<'_, Result<(), String>> {
-        let path = self.folder.path().join("store.db");
+        let path = self.dir.path().join("store.db");
         let run = move || {
             let connection = Connection::open(path)?;
             connection.busy_timeout(Duration::from_secs(10))?;

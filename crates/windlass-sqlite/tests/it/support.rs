@@ -1,4 +1,4 @@
-//! Stores at a path of the test's choice.
+//! Stores in a temporary directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,63 +11,64 @@ use windlass_sqlite::{Options, SqliteStore};
 use windlass_testkit::memory::ManualClock;
 use windlass_testkit::world::{Dialect, Subject, World};
 
-/// A folder with a database in it, and a clock.
-pub(crate) struct Home {
-    folder: TempDir,
+/// A directory with a database, and a manual clock.
+pub(crate) struct StoreDir {
+    dir: TempDir,
     pub(crate) clock: ManualClock,
 }
 
-impl Home {
+impl StoreDir {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        Self { folder, clock: ManualClock::new() }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self { dir, clock: ManualClock::new() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.path().join("store.db")
+        self.dir.path().join("store.db")
     }
 
     pub(crate) fn options(&self) -> Options {
         Options { clock: self.clock.as_clock(), ..Options::default() }
     }
 
-    /// Opens the store with other options than the usual ones.
+    /// Opens the store with the given options.
     pub(crate) async fn open_with(&self, options: Options) -> World {
-        let store = SqliteStore::open(self.path(), options).expect("it opens");
-        World::new(Box::new(At { store, path: self.path(), clock: self.clock.clone() })).await
+        let store = SqliteStore::open(self.path(), options).expect("open failed");
+        let path = self.path();
+        World::new(Box::new(OpenStore { store, path, clock: self.clock.clone() })).await
     }
 
     pub(crate) async fn open(&self) -> World {
         self.open_with(self.options()).await
     }
 
-    /// The code of the error with which it does not open.
+    /// The error of a failed opening.
     pub(crate) fn refusal(&self) -> windlass_kernel::Error {
         match SqliteStore::open(self.path(), self.options()) {
-            Ok(_) => panic!("the store opens"),
+            Ok(_) => panic!("the store was opened"),
             Err(error) => error,
         }
     }
 
-    /// A connection past the store.
+    /// A connection that bypasses the store.
     pub(crate) fn raw(&self) -> Connection {
         raw(&self.path())
     }
 }
 
 fn raw(path: &Path) -> Connection {
-    let conn = Connection::open(path).expect("the file opens");
-    conn.busy_timeout(Duration::from_secs(10)).expect("a timeout");
+    let conn = Connection::open(path).expect("open failed");
+    conn.busy_timeout(Duration::from_secs(10)).expect("cannot set the timeout");
     conn
 }
 
-struct At {
+struct OpenStore {
     store: Arc<SqliteStore>,
     path: PathBuf,
     clock: ManualClock,
 }
 
-impl Subject for At {
+impl Subject for OpenStore {
     fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
     }

@@ -1,19 +1,20 @@
-//! What user SQL may do, and what it may not.
+//! Allowed and denied statements of user SQL.
 
 use std::time::Duration;
 
 use serde_json::json;
 use windlass_kernel::{Commit, CommitError, Hold, Run, SqlValue, Statement, StepStatus};
 use windlass_sqlite::Options;
+use windlass_testkit::events;
 use windlass_testkit::world::World;
 
-use crate::support::Home;
+use crate::support::StoreDir;
 
 fn commit(world: &World, run: &Run, hold: Hold, key: &str, statements: Vec<Statement>) -> Commit {
     let mut draft = world.draft(run, hold);
     draft.user_sql(statements);
     let step = world.step(run, key, StepStatus::Completed, Some("1"));
-    draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+    draft.step(events::STEP_COMPLETED, &json!({}), step, world.stamp()).unwrap();
     draft.finish()
 }
 
@@ -39,9 +40,9 @@ async fn try_sql(world: &World, sql: &str) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn the_fence_keeps_out_what_is_not_the_users() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn the_sandbox_denies_access_to_the_stores_tables() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     world
         .subject
         .raw_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY, t TEXT)".into())
@@ -102,7 +103,7 @@ async fn the_fence_keeps_out_what_is_not_the_users() {
     ];
     for sql in denied {
         let answer = try_sql(&world, sql).await;
-        assert!(answer.is_err(), "the fence let through: {sql}");
+        assert!(answer.is_err(), "the sandbox allowed: {sql}");
     }
     let allowed = [
         "INSERT INTO mine (t) VALUES ('a') RETURNING id",
@@ -120,7 +121,7 @@ async fn the_fence_keeps_out_what_is_not_the_users() {
         "SELECT name FROM sqlite_schema",
     ];
     for sql in allowed {
-        // The trigger goes with the table that it writes to.
+        // Drop the trigger before the table that it writes to is gone.
         if sql.starts_with("DELETE FROM mine") {
             assert_eq!(try_sql(&world, "DROP TRIGGER more_t").await, Ok(()));
         }
@@ -130,9 +131,9 @@ async fn the_fence_keeps_out_what_is_not_the_users() {
 }
 
 #[tokio::test]
-async fn a_users_rollback_fails_only_its_own_commit() {
-    let home = Home::new();
-    let world = home.open().await;
+async fn a_rollback_in_user_sql_fails_only_its_commit() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     world.subject.raw_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY)".into()).await.unwrap();
     world.subject.raw_sql("INSERT INTO mine VALUES (1)".into()).await.unwrap();
     let mut runs = Vec::new();
@@ -161,8 +162,8 @@ async fn a_users_rollback_fails_only_its_own_commit() {
 
 #[tokio::test]
 async fn a_deferred_constraint_fails_its_commit() {
-    let home = Home::new();
-    let world = home.open().await;
+    let dir = StoreDir::new();
+    let world = dir.open().await;
     let tables = "CREATE TABLE parents (id INTEGER PRIMARY KEY); \
                   CREATE TABLE children (parent REFERENCES parents DEFERRABLE INITIALLY DEFERRED)";
     world.subject.raw_sql(tables.into()).await.unwrap();
@@ -174,10 +175,10 @@ async fn a_deferred_constraint_fails_its_commit() {
 }
 
 #[tokio::test]
-async fn a_statement_that_never_ends_is_cut_off() {
-    let home = Home::new();
-    let options = Options { user_sql_max: Duration::from_millis(50), ..home.options() };
-    let world = home.open_with(options).await;
+async fn a_long_statement_is_interrupted() {
+    let dir = StoreDir::new();
+    let options = Options { user_sql_max: Duration::from_millis(50), ..dir.options() };
+    let world = dir.open_with(options).await;
     let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) \
                    SELECT count(*) FROM n";
     let message = try_sql(&world, endless).await.unwrap_err();

@@ -6,13 +6,14 @@ use windlass_kernel::{
     Turn, Wake,
 };
 
+use crate::events;
 use crate::world::World;
 
 async fn codes(world: &World, commits: Vec<Commit>) -> Vec<&'static str> {
     let answers = world.store.commit(commits).await;
     let code = |answer: &Result<_, windlass_kernel::CommitError>| match answer {
         Ok(_) => "ok",
-        Err(error) => error.code(),
+        Err(error) => error.code().as_str(),
     };
     answers.iter().map(code).collect()
 }
@@ -71,7 +72,7 @@ pub async fn a_chain_of_commits(world: World) {
     let (mut commits, mut last) = chain(&world, &run, hold, 5);
     let mut draft = world.draft(&last, hold);
     draft.open_step(world.step(&last, "slow", StepStatus::Running, None));
-    draft.event("step.retried", &json!({}), world.stamp()).unwrap();
+    draft.event(events::STEP_RETRIED, &json!({}), world.stamp()).unwrap();
     let task = world.task(Some(&last));
     draft.enqueue(task.clone());
     let commit = draft.finish();
@@ -79,7 +80,7 @@ pub async fn a_chain_of_commits(world: World) {
     commits.push(commit);
     let mut draft = world.draft(&last, hold);
     let step = world.step(&last, "slow", StepStatus::Completed, Some("9"));
-    draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+    draft.step(events::STEP_COMPLETED, &json!({}), step, world.stamp()).unwrap();
     draft.op(Op::Settle { task_id: task.task_id });
     let commit = draft.finish();
     commit.run_change().unwrap().apply_to(&mut last);
@@ -116,7 +117,7 @@ pub async fn a_broken_key_fails_alone(world: World) {
     let (run, hold) = world.create_held("good").await;
     let (bad, bad_hold) = world.create_held("bad").await;
     let mut draft = world.draft(&bad, bad_hold);
-    draft.event("activity.scheduled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_SCHEDULED, &json!({}), world.stamp()).unwrap();
     draft.enqueue(task);
     let commits = vec![world.step_commit(&run, hold, "one", "1"), draft.finish()];
     assert_eq!(codes(&world, commits).await, ["ok", "STORE_CONSTRAINT"]);
@@ -140,7 +141,7 @@ pub async fn a_create_that_breaks_a_key_leaves_nothing(world: World) {
         world.step_commit(&run, hold, "one", "1"),
     ];
     assert_eq!(codes(&world, commits).await, ["ok", "STORE_CONSTRAINT", "ok"]);
-    assert!(world.store.look_at(bad.run_key).await.unwrap().is_none());
+    assert!(world.store.run_overview_by_key(bad.run_key).await.unwrap().is_none());
     assert_eq!(world.events(bad.run_key).await, []);
     let again = world.create_commit(bad.clone(), OnExisting::Refuse);
     world.ok(again).await;
@@ -296,7 +297,7 @@ pub async fn settled_tasks_with_planted_conflicts(world: World) {
 pub(super) async fn idle_run(world: &World, id: &str, wake: Wake) -> Run {
     let (run, hold) = world.create_held(id).await;
     let mut draft: Draft = world.draft(&run, hold);
-    draft.event("sleep.started", &json!({}), world.stamp()).unwrap();
+    draft.event(events::SLEEP_STARTED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Waiting).release(wake, 0);
     world.ok(draft.finish()).await;
     world.run(run.run_key).await

@@ -1,4 +1,5 @@
-//! Circuit breakers: one value for all, replaced only by whoever read the last one.
+//! Circuit breakers: one value for all processes. A writer replaces it only if it has read the last
+//! version.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use windlass_kernel::{
 
 use crate::world::World;
 
-fn row(key: &str, version: u64, said: &str) -> BreakerRow {
+fn row(key: &str, version: u64, data: &str) -> BreakerRow {
     BreakerRow {
         namespace: Namespace::default_namespace(),
         key: LimitKey::new(key).unwrap(),
         status: BreakerStatus::HalfOpen,
         retry_at: Some(Timestamp::from_micros(version as i64)),
-        data: Body::json(said.to_owned()),
+        data: Body::json(data.to_owned()),
         version,
         updated_at: Timestamp::ZERO,
     }

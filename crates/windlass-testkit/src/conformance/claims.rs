@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_kernel::{
-    ClaimOrder, ClaimRequest, HeldItem, Hold, QueueName, RouteName, RunStatus, Task, Turn, Wake,
-    Want, WorkflowName,
+    ClaimFilter, ClaimOrder, ClaimRequest, HeldItem, Hold, QueueName, RouteName, RunStatus, Task,
+    Turn, Wake, WorkflowName,
 };
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::{World, route};
 
 fn prioritised(world: &World, priority: i16) -> Task {
@@ -53,7 +54,7 @@ pub async fn by_priority_then_resumed_then_age(world: World) {
     assert_eq!(found, expect);
 }
 
-/// A run that has begun comes before first turns, whoever gave its turn back: a commit, a release, a
+/// A run that has begun comes before first turns, however its turn was released: by a commit, a release, a
 /// message, a timer or a reaper. One that was claimed and has written nothing is still a first turn.
 pub async fn resumed_however_the_turn_came_back(world: World) {
     let worker = world.steady_worker().await;
@@ -139,8 +140,8 @@ pub async fn oldest_whatever_its_priority(world: World) {
     }
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: Want { routes: vec![route("default", "w")], max: 1 },
-        tasks: Want::default(),
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1 },
+        tasks: ClaimFilter::default(),
         order: ClaimOrder::Oldest,
         offer: Duration::ZERO,
     };
@@ -172,7 +173,7 @@ pub async fn only_what_is_asked_for(world: World) {
     assert!(world.claim_turns(world.worker(), 10).await.is_empty());
 }
 
-/// What is due later is not claimed.
+/// A turn or a task that is due later is not claimed.
 pub async fn never_a_future_task(world: World) {
     let now = world.now().await;
     let later = now.plus(Duration::from_secs(3_600));
@@ -201,8 +202,8 @@ pub async fn never_one_task_twice(world: World) {
         while empty < 3 {
             let request = ClaimRequest {
                 worker,
-                turns: Want { routes: vec![route("default", "w")], max: 5 },
-                tasks: Want { routes: vec![route("q", "t")], max: 7 },
+                turns: ClaimFilter { routes: vec![route("default", "w")], max: 5 },
+                tasks: ClaimFilter { routes: vec![route("q", "t")], max: 7 },
                 order: ClaimOrder::Priority,
                 offer: Duration::ZERO,
             };
@@ -280,8 +281,8 @@ pub async fn several_routes_in_one_order(world: World) {
 pub async fn too_many_at_once_are_refused(world: World) {
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: Want { routes: vec![route("default", "w")], max: 1_001 },
-        tasks: Want::default(),
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1_001 },
+        tasks: ClaimFilter::default(),
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };
@@ -295,7 +296,7 @@ pub async fn nothing_of_a_paused_run(world: World) {
     let run = world.create(world.new_run("paused", Turn::ready())).await;
     let worker = world.worker();
     let mut draft = windlass_kernel::Draft::free(&run, worker, run.created_at);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::Now, 0);
     world.ok(draft.finish()).await;
     world.store.promote(100).await.unwrap();
@@ -314,14 +315,14 @@ pub async fn a_turn_is_left_to_its_last_worker_for_a_while(world: World) {
     let (run, hold) = world.create_held("sticky").await;
     world.ok(world.release_commit(&run, hold, Wake::OnMessage, 0)).await;
     let released = world.run(run.run_key).await;
-    assert_eq!(released.turn.last, Some(hold.worker));
+    assert_eq!(released.turn.last_worker, Some(hold.worker));
     world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
     let fresh = world.create(world.new_run("fresh", Turn::ready())).await;
     let claim = |worker, offer| {
         let request = ClaimRequest {
             worker,
-            turns: Want { routes: vec![route("default", "w")], max: 10 },
-            tasks: Want::default(),
+            turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
+            tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer,
         };
@@ -337,10 +338,14 @@ pub async fn a_turn_is_left_to_its_last_worker_for_a_while(world: World) {
     assert_eq!(claim(other, offer).await, []);
     assert_eq!(claim(hold.worker, offer).await, [run.run_key]);
 
-    // Whoever is not waited for gets it at once; so does everybody after a while.
+    // The preferred worker claims it at once; every other worker after the offer window.
     let again = world.store.held(hold.worker).await.unwrap();
     world.store.release(again).await.unwrap();
-    assert_eq!(world.run(run.run_key).await.turn.last, None, "it was given back without a commit");
+    assert_eq!(
+        world.run(run.run_key).await.turn.last_worker,
+        None,
+        "it was given back without a commit"
+    );
     assert_eq!(claim(other, offer).await, [run.run_key]);
     let row = world.run(run.run_key).await;
     let commit = world.release_commit(&row, row.turn.hold().unwrap(), Wake::Now, 1);

@@ -5,6 +5,7 @@ use windlass_kernel::{
     Timestamp, Turn,
 };
 
+use crate::events;
 use crate::world::World;
 
 /// A create writes the run, its first event and its labels, and the turn that it states.
@@ -83,7 +84,8 @@ pub async fn that_must_not_exist(world: World) {
 pub async fn of_children_and_generations(world: World) {
     let (run, hold) = world.create_held("parent").await;
     let mut draft = world.draft(&run, hold);
-    let fork = draft.event("fork_join.started", &serde_json::json!({}), world.stamp()).unwrap();
+    let fork =
+        draft.event(events::FORK_JOIN_STARTED, &serde_json::json!({}), world.stamp()).unwrap();
     let mut child = world.new_run("child", Turn::ready());
     child.parent = Some((run.root, run.run_key));
     child.caused_by = Some(CausalRef::event(fork));
@@ -110,14 +112,14 @@ pub async fn of_a_child_that_exists_writes_nothing(world: World) {
     let (other, _) = world.create_held("child").await;
     let (run, hold) = world.create_held("parent").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("fork_join.started", &serde_json::json!({}), world.stamp()).unwrap();
+    draft.event(events::FORK_JOIN_STARTED, &serde_json::json!({}), world.stamp()).unwrap();
     draft.also_create(world.new_run("child", Turn::ready()), world.stamp()).unwrap();
     let answer = world.commit(draft.finish()).await;
     let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
     assert_eq!(conflict, Conflict::RunExists { run_key: other.run_key, same_input: true });
     // Nor can a commit create two of one name.
     let mut draft = world.draft(&run, hold);
-    draft.event("fork_join.started", &serde_json::json!({}), world.stamp()).unwrap();
+    draft.event(events::FORK_JOIN_STARTED, &serde_json::json!({}), world.stamp()).unwrap();
     for _ in 0..2 {
         draft.also_create(world.new_run("twin", Turn::ready()), world.stamp()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Fences: whoever lost a hold can write nothing under it, ever.
+//! Fences: a worker that has lost a hold can never write under it again.
 
 use windlass_kernel::{Commit, HeldItem, Op, Reschedule, RunKey, Task, TaskGuard, Wake};
 

@@ -3,10 +3,11 @@
 use serde_json::json;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
-    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepKey, StepStatus, Task, TaskGuard,
-    TasksQuery, Timestamp, Turn, Wake,
+    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepKey, StepKind, StepStatus, Task,
+    TaskGuard, TasksQuery, Timestamp, Turn, Wake,
 };
 
+use crate::events;
 use crate::world::World;
 
 /// The life of a run: created held, three steps, an end.
@@ -34,7 +35,7 @@ pub async fn a_run_from_start_to_end(world: World) {
     });
     draft.state(Body::bytes("snapshot"));
     let end = End::Complete(Body::json("\"done\""));
-    draft.end("workflow.completed", &json!({}), end, world.stamp()).unwrap();
+    draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, world.stamp()).unwrap();
     assert_eq!(world.ok(draft.finish()).await.hold, None, "an ended run is held by nobody");
 
     let loaded = world.load(run.run_key).await;
@@ -61,7 +62,7 @@ pub async fn a_stale_head_writes_nothing(world: World) {
 
     let mut draft = world.draft(&run, hold);
     let step = world.step(&run, "two", StepStatus::Completed, Some("2"));
-    draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+    draft.step(events::STEP_COMPLETED, &json!({}), step, world.stamp()).unwrap();
     draft.enqueue(world.task(Some(&run)));
     let (other, _) = world.create_held("other").await;
     draft.send(world.message(other.run_key, "m"));
@@ -109,7 +110,7 @@ pub async fn a_free_turn_can_be_taken(world: World) {
     let run = world.create(world.new_run("free", Turn::ready())).await;
     let worker = world.worker();
     let mut draft = Draft::free(&run, worker, run.created_at);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::Now, 0);
     let answer = world.ok(draft.finish()).await;
     assert_eq!(answer.hold, None);
@@ -118,7 +119,7 @@ pub async fn a_free_turn_can_be_taken(world: World) {
     assert_eq!(paused.turn.claim_no, 2, "taking and giving back are two changes of hands");
 
     let mut draft = Draft::free(&paused, worker, run.created_at);
-    draft.event("workflow.resumed", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_RESUMED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Active);
     let answer = world.ok(draft.finish()).await;
     let hold = Hold { worker, claim_no: 3 };
@@ -133,7 +134,7 @@ pub async fn a_free_turn_can_be_taken(world: World) {
 pub async fn a_held_turn_is_not_free(world: World) {
     let (run, hold) = world.create_held("held").await;
     let mut draft = Draft::free(&run, world.worker(), run.created_at);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     let answer = world.commit(draft.finish()).await;
     let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
     assert_eq!(conflict, Conflict::RunHold { run_key: run.run_key, found: Some(hold) });
@@ -144,7 +145,7 @@ pub async fn a_held_turn_is_not_free(world: World) {
 pub async fn a_task_and_its_message_settle_together(world: World) {
     let (run, hold) = world.create_held("activity").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("activity.scheduled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_SCHEDULED, &json!({}), world.stamp()).unwrap();
     let task = world.task(Some(&run));
     draft.enqueue(task.clone()).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
@@ -190,7 +191,7 @@ pub async fn an_open_step_is_replaced(world: World) {
     step.wait_for = Some("approved".into());
     step.error = Some(Body::json("\"first try\""));
     let mut draft = world.draft(&run, hold);
-    draft.step("step.retried", &json!({}), step.clone(), world.stamp()).unwrap();
+    draft.step(events::STEP_RETRIED, &json!({}), step.clone(), world.stamp()).unwrap();
     let commit = draft.finish();
     commit.run_change().unwrap().apply_to(&mut run);
     world.ok(commit).await;
@@ -198,9 +199,9 @@ pub async fn an_open_step_is_replaced(world: World) {
 
     let mut done = world.step(&run, "one", StepStatus::Completed, Some("1"));
     (done.attempt, done.updated_at) = (2, Timestamp::from_micros(7));
-    (done.name, done.kind, done.position) = ("renamed".into(), "sleep".into(), 99);
+    (done.name, done.kind, done.position) = ("renamed".into(), StepKind::from_static("sleep"), 99);
     let mut draft = world.draft(&run, hold);
-    draft.step("step.completed", &json!({}), done.clone(), world.stamp()).unwrap();
+    draft.step(events::STEP_COMPLETED, &json!({}), done.clone(), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     (done.name, done.kind, done.position) = (step.name, step.kind, step.position);
     assert_eq!(world.load(run.run_key).await.steps, [done]);
@@ -216,7 +217,7 @@ pub async fn an_ended_run_takes_nothing(world: World) {
         "RUN_HOLD_CONFLICT"
     );
     let mut draft = Draft::free(&ended.run, world.worker(), run.created_at);
-    draft.event("workflow.resumed", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_RESUMED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Active);
     assert_eq!(world.code(draft.finish()).await, "RUN_TERMINAL");
     assert_eq!(world.store.revoke(run.run_key, world.worker()).await.unwrap(), None);
@@ -233,7 +234,7 @@ pub async fn a_run_settles_its_own_tasks(world: World) {
     let held = world.claim_tasks(world.worker(), 1).await.remove(0);
     assert_eq!(held.task_id, tasks[0].task_id);
     let mut draft = world.draft(&run, hold);
-    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_CANCELLED, &json!({}), world.stamp()).unwrap();
     for task in &tasks {
         draft.op(Op::Settle { task_id: task.task_id });
     }
@@ -253,7 +254,7 @@ pub async fn a_task_is_not_enqueued_and_settled_at_once(world: World) {
     let (run, hold) = world.create_held("both").await;
     let task = world.task(Some(&run));
     let mut draft = world.draft(&run, hold);
-    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_CANCELLED, &json!({}), world.stamp()).unwrap();
     draft.enqueue(task.clone());
     let mut both = draft.finish();
     both.ops_mut().push(Op::Settle { task_id: task.task_id });
@@ -261,7 +262,7 @@ pub async fn a_task_is_not_enqueued_and_settled_at_once(world: World) {
     assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
 
     let mut draft = world.draft(&run, hold);
-    draft.event("activity.cancelled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_CANCELLED, &json!({}), world.stamp()).unwrap();
     draft.enqueue(task.clone()).settle(task.task_id);
     world.ok(draft.finish()).await;
     assert!(world.claim_tasks(world.worker(), 10).await.is_empty());
@@ -278,7 +279,7 @@ pub async fn an_end_begins_nothing(world: World) {
     let mut draft = world.draft(&run, hold);
     draft.enqueue(activity).enqueue(effect.clone()).enqueue(of_engine.clone());
     let end = End::Complete(Body::json("1"));
-    draft.end("workflow.completed", &json!({}), end, world.stamp()).unwrap();
+    draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     let mut left: Vec<_> =
         world.claim_tasks(world.worker(), 10).await.iter().map(|task| task.task_id).collect();
@@ -372,7 +373,7 @@ pub async fn dead_letters(world: World) {
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
     let letters = world.store.list(query).await.unwrap().dead_letters().unwrap();
     assert_eq!(letters, std::slice::from_ref(&letter));
-    let of_run = |run_key, limit| world.store.list(Query::LettersOfRun { run_key, limit });
+    let of_run = |run_key, limit| world.store.list(Query::DeadLettersOfRun { run_key, limit });
     let run_key = windlass_kernel::RunKey(world.key());
     assert_eq!(of_run(run_key, 10).await.unwrap().dead_letters().unwrap(), []);
     for _ in 0..2 {

@@ -4,6 +4,7 @@ use serde_json::json;
 use windlass_kernel::{Capped, RunCount, RunStatus, Task, Turn, Wake};
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::World;
 
 fn count(world: &World, status: RunStatus, count: u64) -> RunCount {
@@ -67,9 +68,9 @@ pub async fn counts_after_many_changes(world: World) {
         let mut draft = world.draft(&run, wrong);
         let body = windlass_kernel::Body::json("1");
         let end = match n % 3 {
-            0 => ("workflow.completed", windlass_kernel::End::Complete(body)),
-            1 => ("workflow.failed", windlass_kernel::End::Errored(body)),
-            _ => ("workflow.terminated", windlass_kernel::End::Terminated(None)),
+            0 => (events::WORKFLOW_COMPLETED, windlass_kernel::End::Complete(body)),
+            1 => (events::WORKFLOW_FAILED, windlass_kernel::End::Errored(body)),
+            _ => (events::WORKFLOW_TERMINATED, windlass_kernel::End::Terminated(None)),
         };
         draft.end(end.0, &json!({}), end.1, world.stamp()).unwrap();
         if n % 5 == 0 {

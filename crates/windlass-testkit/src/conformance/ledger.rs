@@ -7,6 +7,7 @@ use windlass_kernel::{
     StepStatus, Turn, Wake,
 };
 
+use crate::events;
 use crate::world::World;
 
 /// A commit can append events and change nothing else.
@@ -15,7 +16,7 @@ pub async fn events_only(world: World) {
     let mut draft = world.draft(&run, hold);
     for n in 0..3 {
         draft
-            .event("timer.started", &json!({ "n": n, "text": "é漢\u{0}" }), world.stamp())
+            .event(events::TIMER_STARTED, &json!({ "n": n, "text": "é漢\u{0}" }), world.stamp())
             .unwrap();
     }
     let commit = draft.finish();
@@ -38,12 +39,12 @@ pub async fn events_only(world: World) {
 pub async fn events_by_run_by_id_and_by_root(world: World) {
     let (run, hold) = world.create_held("root").await;
     let mut draft = world.draft(&run, hold);
-    let fork = draft.event("fork_join.started", &json!({}), world.stamp()).unwrap();
+    let fork = draft.event(events::FORK_JOIN_STARTED, &json!({}), world.stamp()).unwrap();
     let mut child = world.new_run("child", Turn::ready());
     child.parent = Some((run.run_key, run.run_key));
     child.caused_by = Some(CausalRef::event(fork));
     let child_key = draft.also_create(child, world.stamp()).unwrap();
-    draft.event("child.started", &json!({}), world.stamp()).unwrap();
+    draft.event(events::CHILD_STARTED, &json!({}), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     world.create_held("unrelated").await;
 
@@ -144,15 +145,15 @@ pub(super) async fn varied(world: &World) -> Vec<RunKey> {
         let message = world.load(run.run_key).await.messages.remove(0);
         let mut draft = world.draft(&run, hold);
         let by = windlass_kernel::StepKey::new("wait").unwrap();
-        draft.consume("event.consumed", &json!({}), &message, by, world.stamp()).unwrap();
+        draft.consume(events::EVENT_CONSUMED, &json!({}), &message, by, world.stamp()).unwrap();
         let mut failed = world.step(&run, "two", StepStatus::Errored, None);
         failed.error = Some(Body::json("\"boom\""));
-        draft.step("step.failed", &json!({}), failed, world.stamp()).unwrap();
+        draft.step(events::STEP_FAILED, &json!({}), failed, world.stamp()).unwrap();
         let body = Body::json("\"end\"");
         let end = match n {
-            0 => Some(("workflow.completed", End::Complete(body))),
-            1 => Some(("workflow.failed", End::Errored(body))),
-            2 => Some(("workflow.terminated", End::Terminated(None))),
+            0 => Some((events::WORKFLOW_COMPLETED, End::Complete(body))),
+            1 => Some((events::WORKFLOW_FAILED, End::Errored(body))),
+            2 => Some((events::WORKFLOW_TERMINATED, End::Terminated(None))),
             _ => None,
         };
         match end {
@@ -169,7 +170,7 @@ pub(super) async fn varied(world: &World) -> Vec<RunKey> {
     keys
 }
 
-/// What was written through drafts verifies, and its heads can be kept as anchors.
+/// Ledgers written through drafts verify, and their heads can serve as anchors.
 pub async fn the_chain_verifies(world: World) {
     let keys = varied(&world).await;
     let report = verify_store(&*world.store, &[]).await.unwrap();
@@ -183,7 +184,7 @@ pub async fn the_chain_verifies(world: World) {
     // A run goes on: the old anchor still lies on its chain.
     let going = world.run(keys[3]).await;
     let mut draft = Draft::free(&going, world.worker(), going.created_at);
-    draft.event("timer.started", &json!({}), world.stamp()).unwrap();
+    draft.event(events::TIMER_STARTED, &json!({}), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     let report = verify_store(&*world.store, &anchors).await.unwrap();
     assert!(report.flaws.is_empty(), "{:?}", report.flaws);

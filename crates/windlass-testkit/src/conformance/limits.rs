@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use windlass_kernel::{
-    Capped, ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op, Query, Task,
-    TaskGuard, Turn, Wake, Want,
+    Capped, ClaimFilter, ClaimOrder, ClaimRequest, Commit, LimitKey, LimitState, Namespace, Op,
+    Query, Task, TaskGuard, Turn, Wake,
 };
 
 use super::batches::idle_run;
@@ -72,8 +72,8 @@ pub async fn are_shared_by_turns_and_tasks(world: World) {
     assert_eq!(world.claim_turns(world.worker(), 1).await.len(), 1);
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: Want { routes: vec![route("default", "w")], max: 10 },
-        tasks: Want { routes: vec![route("q", "t")], max: 10 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
+        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10 },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };

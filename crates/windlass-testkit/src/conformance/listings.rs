@@ -8,6 +8,7 @@ use windlass_kernel::{
 };
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::World;
 
 async fn keys(world: &World, mut query: RunsQuery) -> Vec<RunKey> {
@@ -60,7 +61,7 @@ pub async fn runs_by_workflow_status_and_label(world: World) {
             0 => drop(world.ok(world.complete_commit(&run, hold)).await),
             1 => {
                 let mut draft = world.draft(&run, hold);
-                draft.event("sleep.started", &json!({}), world.stamp()).unwrap();
+                draft.event(events::SLEEP_STARTED, &json!({}), world.stamp()).unwrap();
                 draft.status(RunStatus::Waiting).release(Wake::OnMessage, 0);
                 world.ok(draft.finish()).await;
             }
@@ -136,7 +137,7 @@ pub async fn steps_in_order_of_record(world: World) {
     for name in ["y", "x"] {
         draft.open_step(world.step(&run, name, StepStatus::Pending, None));
     }
-    draft.event("timer.started", &json!({}), world.stamp()).unwrap();
+    draft.event(events::TIMER_STARTED, &json!({}), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     let mut found = Vec::new();
     let mut after = None;
@@ -267,9 +268,9 @@ pub async fn tasks_by_filter(world: World) {
 pub async fn a_look_gives_the_open_steps(world: World) {
     let look = async |run: &Run| {
         let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
-        world.store.look(name.0, name.1, name.2).await.unwrap()
+        world.store.run_overview(name.0, name.1, name.2).await.unwrap()
     };
-    let (run, hold) = world.create_held("looked-at").await;
+    let (run, hold) = world.create_held("overview-at").await;
     let mut open = Vec::new();
     for n in 0..100 {
         let now = world.run(run.run_key).await;
@@ -278,7 +279,7 @@ pub async fn a_look_gives_the_open_steps(world: World) {
             Some(status) => {
                 let step = world.step(&now, &format!("s{n}"), *status, None);
                 let mut draft = world.draft(&now, hold);
-                draft.step("step.retried", &json!({}), step.clone(), world.stamp()).unwrap();
+                draft.step(events::STEP_RETRIED, &json!({}), step.clone(), world.stamp()).unwrap();
                 world.ok(draft.finish()).await;
                 open.push(step);
             }
@@ -287,19 +288,19 @@ pub async fn a_look_gives_the_open_steps(world: World) {
             }
         }
         if n % 33 == 0 {
-            let looked = look(&run).await.unwrap();
-            assert_eq!(looked.run, world.run(run.run_key).await);
-            assert_eq!(looked.open_steps, open, "after {n} steps");
-            assert_eq!(world.store.look_at(run.run_key).await.unwrap(), Some(looked));
+            let overview = look(&run).await.unwrap();
+            assert_eq!(overview.run, world.run(run.run_key).await);
+            assert_eq!(overview.open_steps, open, "after {n} steps");
+            assert_eq!(world.store.run_overview_by_key(run.run_key).await.unwrap(), Some(overview));
         }
     }
     let now = world.run(run.run_key).await;
     world.ok(world.complete_commit(&now, hold)).await;
-    let looked = look(&run).await.unwrap();
-    assert_eq!(world.store.look_at(run.run_key).await.unwrap(), Some(looked.clone()));
-    assert_eq!((looked.run.status, looked.open_steps), (RunStatus::Complete, Vec::new()));
+    let overview = look(&run).await.unwrap();
+    assert_eq!(world.store.run_overview_by_key(run.run_key).await.unwrap(), Some(overview.clone()));
+    assert_eq!((overview.run.status, overview.open_steps), (RunStatus::Complete, Vec::new()));
     let nobody = RunKey(uuid::Uuid::nil());
-    assert_eq!(world.store.look_at(nobody).await.unwrap(), None);
+    assert_eq!(world.store.run_overview_by_key(nobody).await.unwrap(), None);
     assert_eq!(look(&Run { id: RunId::new("nobody").unwrap(), ..run }).await, None);
 }
 
@@ -320,8 +321,8 @@ pub async fn generations_and_trees(world: World) {
     };
     assert_eq!(list(None, 10).await, [keys[3], keys[2], keys[1], keys[0]]);
     let new = world.new_run("again", Turn::ready());
-    let looked = world.store.look(new.namespace, new.workflow, new.id).await.unwrap();
-    assert_eq!(looked.unwrap().run.run_key, keys[3], "a look is at the newest generation");
+    let overview = world.store.run_overview(new.namespace, new.workflow, new.id).await.unwrap();
+    assert_eq!(overview.unwrap().run.run_key, keys[3], "a look is at the newest generation");
     assert_eq!(list(Some(3), 2).await, [keys[2], keys[1]]);
 
     let root = idle_run(&world, "root", Wake::OnMessage).await;

@@ -7,6 +7,7 @@ use windlass_kernel::{
 };
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::World;
 
 /// Messages get numbers in the order of acceptance and come back whole.
@@ -66,7 +67,7 @@ pub async fn are_dropped_unless_required(world: World) {
         draft.send(message);
     }
     let end = windlass_kernel::End::Complete(Body::json("1"));
-    draft.end("workflow.completed", &json!({}), end, world.stamp()).unwrap();
+    draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, world.stamp()).unwrap();
     let answer = world.ok(draft.finish()).await;
     assert_eq!(answer.messages, [Delivery::Dropped, Delivery::Dropped]);
     assert_eq!(world.run(child.run_key).await.status, RunStatus::Complete);
@@ -82,7 +83,7 @@ pub async fn wake_an_unheld_turn(world: World) {
         let answer = world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
         let woken = world.run(run.run_key).await;
         assert!(woken.turn.ready && woken.turn.due_at.is_some_and(|due| due <= answer.now));
-        assert_eq!(woken.turn.claim_no, run.turn.claim_no, "a poke changes no hands");
+        assert_eq!(woken.turn.claim_no, run.turn.claim_no, "a message does not change the holder");
         let claimed = world.claim_turns(world.worker(), 1).await;
         assert_eq!((claimed[0].run_key, claimed[0].accepted), (run.run_key, 1));
     }
@@ -119,7 +120,7 @@ pub async fn are_not_lost_while_the_turn_is_held(world: World) {
 pub async fn do_not_wake_a_paused_run(world: World) {
     let (run, hold) = world.create_held("paused").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
     world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
@@ -129,7 +130,7 @@ pub async fn do_not_wake_a_paused_run(world: World) {
 
     let worker = world.worker();
     let mut draft = Draft::free(&paused, worker, run.created_at);
-    draft.event("workflow.resumed", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_RESUMED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Waiting).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
     assert!(world.run(run.run_key).await.turn.ready, "the message was waiting");
@@ -139,7 +140,7 @@ pub async fn do_not_wake_a_paused_run(world: World) {
 pub async fn of_control_wake_a_paused_run(world: World) {
     let (run, hold) = world.create_held("paused").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
     let control = NewMessage { kind: MessageKind::Control, ..world.message(run.run_key, "m") };
@@ -160,7 +161,7 @@ pub async fn unread_keep_a_paused_turn_ready(world: World) {
     let (run, hold) = world.create_held("paused").await;
     world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
     let mut draft = world.draft(&run, hold);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::OnMessage, 0);
     world.ok(draft.finish()).await;
     let worker = world.worker();
@@ -181,7 +182,7 @@ pub async fn are_consumed_once(world: World) {
     let by = StepKey::new("wait").unwrap();
     let mut draft = world.draft(&run, hold);
     let stamp = world.stamp();
-    draft.consume("event.consumed", &json!({}), &message, by.clone(), stamp).unwrap();
+    draft.consume(events::EVENT_CONSUMED, &json!({}), &message, by.clone(), stamp).unwrap();
     let commit = draft.finish();
     commit.run_change().unwrap().apply_to(&mut run);
     world.ok(commit).await;
@@ -191,7 +192,7 @@ pub async fn are_consumed_once(world: World) {
 
     for seq in [1, 2] {
         let mut draft = world.draft(&run, hold);
-        draft.event("event.consumed", &json!({}), world.stamp()).unwrap();
+        draft.event(events::EVENT_CONSUMED, &json!({}), world.stamp()).unwrap();
         let run_key = run.run_key;
         draft.op(Op::ConsumeMessage { run_key, seq, by: by.clone(), at: stamp.at });
         assert_eq!(world.code(draft.finish()).await, "MESSAGE_CONSUMED");
@@ -246,10 +247,12 @@ pub async fn between_load_and_release_never_lost(world: World) {
             let mut draft = world.draft(&loaded.run, turn.hold);
             for message in &loaded.messages {
                 let by = StepKey::new("reader").unwrap();
-                draft.consume("event.consumed", &json!({}), message, by, world.stamp()).unwrap();
+                draft
+                    .consume(events::EVENT_CONSUMED, &json!({}), message, by, world.stamp())
+                    .unwrap();
                 read += 1;
             }
-            draft.event("event.awaited", &json!({}), world.stamp()).unwrap();
+            draft.event(events::EVENT_AWAITED, &json!({}), world.stamp()).unwrap();
             draft.release(Wake::OnMessage, loaded.run.accepted);
             world.ok(draft.finish()).await;
         }

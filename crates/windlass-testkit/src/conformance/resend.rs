@@ -3,6 +3,7 @@
 use serde_json::json;
 use windlass_kernel::{Commit, Delivery, Draft, OnExisting, Op, TaskGuard, Turn, Wake};
 
+use crate::events;
 use crate::world::World;
 
 /// A create that was written answers as the creator's own, with its hold.
@@ -25,7 +26,7 @@ pub async fn of_a_create(world: World) {
 pub async fn of_a_turn_commit(world: World) {
     let (run, hold) = world.create_held("turn").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("activity.scheduled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_SCHEDULED, &json!({}), world.stamp()).unwrap();
     draft.enqueue(world.task(Some(&run)));
     let commit = draft.finish();
     world.ok(commit.clone()).await;
@@ -103,7 +104,7 @@ pub async fn of_a_commit_that_took_a_turn(world: World) {
     let worker = world.worker();
     let take = |release: bool| {
         let mut draft = Draft::free(&run, worker, run.created_at);
-        draft.event("timer.started", &json!({}), world.stamp()).unwrap();
+        draft.event(events::TIMER_STARTED, &json!({}), world.stamp()).unwrap();
         if release {
             draft.release(Wake::Now, 0);
         }
@@ -118,7 +119,7 @@ pub async fn of_a_commit_that_took_a_turn(world: World) {
 
     let run = world.run(turn.run_key).await;
     let mut draft = Draft::free(&run, worker, run.created_at);
-    draft.event("timer.fired", &json!({}), world.stamp()).unwrap();
+    draft.event(events::TIMER_FIRED, &json!({}), world.stamp()).unwrap();
     let kept = draft.finish();
     let first = world.ok(kept.clone()).await;
     let again = world.ok(kept).await;

@@ -6,6 +6,7 @@ use serde_json::json;
 use windlass_kernel::{RunStatus, Task, Timestamp, Wake};
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::World;
 
 async fn in_seconds(world: &World, seconds: u64) -> Timestamp {
@@ -58,7 +59,7 @@ pub async fn of_paused_runs_wait(world: World) {
     let due = in_seconds(&world, 10).await;
     let (run, hold) = world.create_held("paused").await;
     let mut draft = world.draft(&run, hold);
-    draft.event("workflow.paused", &json!({}), world.stamp()).unwrap();
+    draft.event(events::WORKFLOW_PAUSED, &json!({}), world.stamp()).unwrap();
     draft.status(RunStatus::Paused).release(Wake::At(due), 0);
     world.ok(draft.finish()).await;
     world.advance_ms(20_000).await;

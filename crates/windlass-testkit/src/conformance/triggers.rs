@@ -1,5 +1,6 @@
-//! Triggers: the database itself refuses what must never happen, whoever asks.
+//! Triggers: the database itself refuses changes that are never allowed.
 
+use crate::events;
 use crate::world::World;
 
 async fn refused(world: &World, sql: &str) {
@@ -53,14 +54,14 @@ pub async fn keep_settled_steps_final(world: World) {
     refused(&world, &format!("DELETE FROM steps WHERE run_key = {key}")).await;
 }
 
-/// What a run or a step is never changes.
+/// The identity of a run or a step never changes.
 pub async fn keep_identities(world: World) {
     let dialect = world.subject.dialect().expect("a SQL database");
     let (run, hold) = world.create_held("run").await;
     let mut draft = world.draft(&run, hold);
     let open = windlass_kernel::StepStatus::Pending;
     draft.open_step(world.step(&run, "one", open, None));
-    draft.event("timer.started", &serde_json::json!({}), world.stamp()).unwrap();
+    draft.event(events::TIMER_STARTED, &serde_json::json!({}), world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     let key = dialect.key(run.run_key.0);
     let changes =

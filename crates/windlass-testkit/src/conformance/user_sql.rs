@@ -3,6 +3,7 @@
 use serde_json::json;
 use windlass_kernel::{Commit, CommitError, Hold, Run, SqlValue, Statement, StepStatus};
 
+use crate::events;
 use crate::world::{Dialect, World};
 
 const TABLE: &str = "CREATE TABLE accounts (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, \
@@ -25,7 +26,7 @@ fn with_sql(world: &World, run: &Run, hold: Hold, statements: Vec<Statement>) ->
     let mut draft = world.draft(run, hold);
     draft.user_sql(statements);
     let step = world.step(run, "pay", StepStatus::Completed, Some("1"));
-    draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+    draft.step(events::STEP_COMPLETED, &json!({}), step, world.stamp()).unwrap();
     draft.finish()
 }
 
@@ -76,13 +77,13 @@ pub async fn rolls_back_with_a_failed_guard(world: World) {
     world.enqueue(vec![task.clone()]).await;
     let mut draft = world.draft(&run, hold);
     draft.user_sql(vec![insert(dialect, 1, "ann")]).enqueue(task);
-    draft.event("activity.scheduled", &json!({}), world.stamp()).unwrap();
+    draft.event(events::ACTIVITY_SCHEDULED, &json!({}), world.stamp()).unwrap();
     assert_eq!(world.code(draft.finish()).await, "STORE_CONSTRAINT");
     accounts(&world, &[]).await;
     assert_eq!(world.run(run.run_key).await, run);
 }
 
-/// A unique violation is told as such, and leaves nothing.
+/// A unique violation has an error of its own, and leaves nothing.
 pub async fn unique_violations_are_named(world: World) {
     let dialect = tables(&world).await;
     let (run, hold) = world.create_held("run").await;

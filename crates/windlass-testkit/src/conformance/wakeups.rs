@@ -14,7 +14,7 @@ pub async fn tell_of_what_became_ready(world: World) {
     let sink = heard.clone();
     world.store.listen(Arc::new(move |wakeup| sink.lock().unwrap().push(wakeup)));
     let expect = async |wakeup: Wakeup| {
-        for _ in 0..500 {
+        for _ in 0..30_000 {
             if heard.lock().unwrap().contains(&wakeup) {
                 heard.lock().unwrap().clear();
                 return;
@@ -41,7 +41,7 @@ pub async fn tell_of_what_became_ready(world: World) {
     expect(turn()).await;
     let worker = world.worker();
     world.claim_turns(worker, 10).await;
-    // Whoever holds a turn hears of what is to be read before anything else.
+    // The holder of a turn is notified of a message first.
     let control = NewMessage { kind: MessageKind::Control, ..world.message(run.run_key, "c") };
     world.ok(world.send_commit(control)).await;
     expect(Wakeup::Control(run.run_key)).await;

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use windlass_kernel::{
-    Beat, Body, Hold, Limits, MessageKind, Query, Task, Wakeup, WorkerInfo, WorkerKey, WorkerStatus,
+    Body, Heartbeat, Hold, Limits, MessageKind, Query, Task, Wakeup, WorkerInfo, WorkerKey,
+    WorkerStatus,
 };
 
 use super::batches::idle_run;
+use crate::events;
 use crate::world::World;
 
 async fn listed(world: &World) -> Vec<windlass_kernel::Worker> {
@@ -16,7 +18,7 @@ async fn listed(world: &World) -> Vec<windlass_kernel::Worker> {
     world.store.list(query).await.unwrap().workers().unwrap()
 }
 
-/// A worker's row is what it last said of itself.
+/// A worker's row has the info of its last renewal.
 pub async fn register_and_renew(world: World) {
     let worker = world.worker();
     let first = world.renew(worker).await;
@@ -70,7 +72,7 @@ pub async fn a_drain_is_told(world: World) {
     assert!(!world.store.drain_worker(worker).await.unwrap(), "it has stopped");
 }
 
-/// A worker that renews too late is told, and has to be steady anew.
+/// A worker that renews too late learns it, and must be steady again before it may reap.
 pub async fn a_lapse_is_told(world: World) {
     let worker = world.steady_worker().await;
     assert!(world.renew(worker).await.may_reap);
@@ -188,33 +190,33 @@ pub async fn holds_are_listed_and_released(world: World) {
 pub async fn heartbeats_of_holders_are_kept(world: World) {
     world.enqueue(vec![world.task(None), world.task(None)]).await;
     let tasks = world.claim_tasks(world.worker(), 2).await;
-    let beat = |task: &Task, claim_no: u64, said: Option<&str>| Beat {
+    let beat = |task: &Task, claim_no: u64, details: Option<&str>| Heartbeat {
         task_id: task.task_id,
         hold: Hold { claim_no, ..task.hold().unwrap() },
-        details: said.map(|said| Body::json(said.to_owned())),
+        details: details.map(|details| Body::json(details.to_owned())),
     };
     let (first, second) = (&tasks[0], &tasks[1]);
     let beats =
         vec![beat(first, first.claim_no, Some("1")), beat(second, second.claim_no + 1, Some("2"))];
     let before = world.now().await;
-    assert_eq!(world.store.beat(beats).await.unwrap(), [true, false]);
+    assert_eq!(world.store.heartbeat(beats).await.unwrap(), [true, false]);
     world.advance_ms(1_000).await;
     let again = vec![beat(first, first.claim_no, None)];
-    assert_eq!(world.store.beat(again).await.unwrap(), [true]);
+    assert_eq!(world.store.heartbeat(again).await.unwrap(), [true]);
 
     let held = world.store.held(first.worker.unwrap()).await.unwrap();
     assert_eq!(world.store.release(held).await.unwrap(), 2);
     let again = world.claim_tasks(world.worker(), 2).await;
     let found = |of: &Task| again.iter().find(|task| task.task_id == of.task_id).unwrap();
-    assert_eq!(found(first).beat, Some(Body::json("1")), "the next attempt can read it");
-    assert!(found(first).beat_at.unwrap() >= before.plus(Duration::from_secs(1)));
-    assert_eq!((found(second).beat_at, &found(second).beat), (None, &None));
+    assert_eq!(found(first).heartbeat, Some(Body::json("1")), "the next attempt can read it");
+    assert!(found(first).heartbeat_at.unwrap() >= before.plus(Duration::from_secs(1)));
+    assert_eq!((found(second).heartbeat_at, &found(second).heartbeat), (None, &None));
     let stale = vec![beat(first, first.claim_no, Some("9"))];
-    assert_eq!(world.store.beat(stale).await.unwrap(), [false], "its hold is over");
+    assert_eq!(world.store.heartbeat(stale).await.unwrap(), [false], "its hold is over");
 
-    let long = Body::json("1".repeat(Limits::DEFAULT.beat_bytes_max + 1));
-    let long = Beat { details: Some(long), ..beat(first, 0, None) };
-    let refused = world.store.beat(vec![long]).await.unwrap_err();
+    let long = Body::json("1".repeat(Limits::DEFAULT.heartbeat_bytes_max + 1));
+    let long = Heartbeat { details: Some(long), ..beat(first, 0, None) };
+    let refused = world.store.heartbeat(vec![long]).await.unwrap_err();
     assert_eq!(refused.code(), "INVALID_SIZE");
 }
 
@@ -236,12 +238,12 @@ pub async fn control_messages_reach_the_holder(world: World) {
     let mut draft = world.draft(&run, hold);
     let by = windlass_kernel::StepKey::new("control").unwrap();
     let none = serde_json::json!({});
-    draft.consume("message.received", &none, &message, by, world.stamp()).unwrap();
+    draft.consume(events::MESSAGE_RECEIVED, &none, &message, by, world.stamp()).unwrap();
     world.ok(draft.finish()).await;
     assert!(world.renew(hold.worker).await.control.is_empty());
 }
 
-/// What a worker that said goodbye still holds is freed at once.
+/// The holds of a worker that has stopped are freed at once.
 pub async fn stopped_workers_hold_nothing(world: World) {
     let reaper = world.steady_worker().await;
     let (run, hold) = world.create_held("run").await;

@@ -21,7 +21,7 @@ pub struct Journal {
     transactions: BTreeSet<usize>,
 }
 
-/// What a damaged log has left.
+/// The part of a damaged log that can still be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remains {
     /// The store does not open.
@@ -104,7 +104,7 @@ pub async fn write_log(store: Arc<dyn Store>, commits: usize, seed: u64) -> Jour
             } else {
                 let at = rng.below(open.len() as u64) as usize;
                 let (key, hold) = open[at];
-                // What was created in this batch is not there to be loaded yet.
+                // Runs of this batch cannot be loaded yet.
                 if busy.contains(&key) || !journal.heads.contains_key(&key) {
                     continue;
                 }

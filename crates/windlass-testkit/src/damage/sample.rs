@@ -9,6 +9,7 @@ use windlass_kernel::{
     StepStatus, Store, Turn,
 };
 
+use crate::events;
 use crate::world::{Dialect, Subject, World};
 
 /// A store that is only written to and read.
@@ -77,7 +78,9 @@ async fn consume(world: &World, run_key: windlass_kernel::RunKey, hold: Hold) {
     let mut draft = world.draft(&loaded.run, hold);
     let by = StepKey::new("wait").unwrap();
     let message = &loaded.messages[0];
-    draft.consume("message.consumed", &json!({ "seq": 1 }), message, by, world.stamp()).unwrap();
+    draft
+        .consume(events::MESSAGE_CONSUMED, &json!({ "seq": 1 }), message, by, world.stamp())
+        .unwrap();
     world.ok(draft.finish()).await;
 }
 
@@ -90,7 +93,7 @@ async fn write_step(world: &World, run: &Run, hold: Hold, n: usize, number: usiz
     let mut step = world.step(run, &key, status, (!fails).then_some(&*result));
     step.input = Some(Body::bytes(vec![n as u8; 10]));
     step.error = fails.then(|| Body::json(r#"{"name":"CardDeclined","message":"try another"}"#));
-    let word = if fails { "step.failed" } else { "step.completed" };
+    let word = if fails { events::STEP_FAILED } else { events::STEP_COMPLETED };
     draft.step(word, &json!({ "key": key }), step, world.stamp()).unwrap();
     if number == 1 {
         draft.log(line(world, run, &key));
@@ -119,12 +122,14 @@ fn line(world: &World, run: &Run, key: &str) -> LogLine {
 async fn end(world: &World, run: &Run, hold: Hold, n: usize) {
     let mut draft: Draft = world.draft(run, hold);
     let (word, end) = match n % 4 {
-        1 => ("workflow.failed", End::Errored(Body::json(r#"{"name":"OutOfStock"}"#))),
+        1 => (events::WORKFLOW_FAILED, End::Errored(Body::json(r#"{"name":"OutOfStock"}"#))),
         2 => {
             let reason = n.is_multiple_of(8).then(|| Body::json("\"asked for\""));
-            ("workflow.terminated", End::Terminated(reason))
+            (events::WORKFLOW_TERMINATED, End::Terminated(reason))
         }
-        _ => ("workflow.completed", End::Complete(Body::json(format!("{{\"shipped\":{n}}}")))),
+        _ => {
+            (events::WORKFLOW_COMPLETED, End::Complete(Body::json(format!("{{\"shipped\":{n}}}"))))
+        }
     };
     draft.end(word, &json!({}), end, world.stamp()).unwrap();
     world.ok(draft.finish()).await;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_kernel::{
-    Beat, Body, Breaker, BreakerPolicy, BreakerRow, ClaimOrder, ClaimRequest, Commit, DeleteTrees,
-    HeldItem, Hold, LimitKey, Namespace, Permit, Rate, RateRow, RouteName, RunKey, SettingName,
-    Store, Tally, Want, WorkerInfo, WorkerKey, WorkerStatus,
+    Body, Breaker, BreakerPolicy, BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, Commit,
+    DeleteTrees, Heartbeat, HeldItem, Hold, LimitKey, Namespace, Permit, Rate, RateRow, RouteName,
+    RunKey, SettingName, Store, TaskStat, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::commit;
@@ -19,7 +19,7 @@ pub(super) enum Call {
     Commit(Vec<Commit>),
     Claim(ClaimRequest),
     Release(Vec<HeldItem>),
-    Beat(Vec<Beat>),
+    Heartbeat(Vec<Heartbeat>),
     Revoke(RunKey, WorkerKey),
     Promote(u32),
     Renew(WorkerInfo),
@@ -30,7 +30,7 @@ pub(super) enum Call {
     SwapRate(RateRow),
     Rate(Namespace, LimitKey),
     PutSetting(SettingName, Option<Body>),
-    Tally(Vec<Tally>),
+    TaskStat(Vec<TaskStat>),
     DeleteTrees(DeleteTrees),
     Advance(Duration),
 }
@@ -61,13 +61,13 @@ impl Call {
                 held.extend(author.stale_hold());
                 let beat = |item| match item {
                     HeldItem::Task { task_id, worker, claim_no } => {
-                        let said = author.rng.chance(700).then(|| author.rng.below(100));
-                        let details = said.map(|said| Body::of(&said).unwrap());
-                        Some(Beat { task_id, hold: Hold { worker, claim_no }, details })
+                        let details = author.rng.chance(700).then(|| author.rng.below(100));
+                        let details = details.map(|details| Body::of(&details).unwrap());
+                        Some(Heartbeat { task_id, hold: Hold { worker, claim_no }, details })
                     }
                     HeldItem::Turn { .. } => None,
                 };
-                Self::Beat(held.into_iter().filter_map(beat).collect())
+                Self::Heartbeat(held.into_iter().filter_map(beat).collect())
             }
             79..82 => Self::Revoke(author.run_key(world), worker),
             82..86 => Self::Promote(author.rng.range(1, 5) as u32),
@@ -90,16 +90,16 @@ impl Call {
                 Self::SwapBreaker(row)
             }
             96 if author.rng.chance(500) => {
-                let minute = Tally::minute_of(world.now().await);
+                let minute = TaskStat::minute_of(world.now().await);
                 let count = author.rng.range(0, 4);
-                let tally = |_| Tally {
+                let stat = |_| TaskStat {
                     minute: minute - author.rng.below(62) as i64,
                     namespace: author.namespace(),
                     name: RouteName::new(["t", "u"][author.rng.below(2) as usize]).unwrap(),
                     field: author.rng.below(3) as u16,
                     value: author.rng.below(10),
                 };
-                Self::Tally((0..count).map(tally).collect())
+                Self::TaskStat((0..count).map(stat).collect())
             }
             95 | 96 => {
                 let name = SettingName::new("kind", ["a", "b"][author.rng.below(2) as usize]);
@@ -147,7 +147,9 @@ impl Call {
                 vec![format!("{:?}", store.claim(request.clone()).await.unwrap())]
             }
             Self::Release(held) => vec![format!("{}", store.release(held.clone()).await.unwrap())],
-            Self::Beat(beats) => vec![format!("{:?}", store.beat(beats.clone()).await.unwrap())],
+            Self::Heartbeat(beats) => {
+                vec![format!("{:?}", store.heartbeat(beats.clone()).await.unwrap())]
+            }
             Self::Revoke(run_key, worker) => {
                 vec![format!("{:?}", store.revoke(*run_key, *worker).await.unwrap())]
             }
@@ -177,7 +179,9 @@ impl Call {
                 let answer = store.put_setting(name.clone(), value.clone()).await;
                 vec![format!("{answer:?}")]
             }
-            Self::Tally(tallies) => vec![format!("{:?}", store.tally(tallies.clone()).await)],
+            Self::TaskStat(stats) => {
+                vec![format!("{:?}", store.add_task_stats(stats.clone()).await)]
+            }
             Self::DeleteTrees(request) => {
                 vec![format!("{:?}", store.delete_trees(request.clone()).await.unwrap())]
             }
@@ -195,8 +199,8 @@ fn claim(author: &mut Author, worker: WorkerKey) -> ClaimRequest {
     let order = if author.rng.chance(250) { ClaimOrder::Oldest } else { ClaimOrder::Priority };
     ClaimRequest {
         worker,
-        turns: Want { routes: routes.clone(), max: author.rng.below(4) as u32 },
-        tasks: Want { routes, max: author.rng.below(4) as u32 },
+        turns: ClaimFilter { routes: routes.clone(), max: author.rng.below(4) as u32 },
+        tasks: ClaimFilter { routes, max: author.rng.below(4) as u32 },
         order,
         offer: Duration::from_millis(author.rng.below(2) * author.rng.below(3_000)),
     }

@@ -11,6 +11,7 @@ use windlass_kernel::{
 };
 
 use super::calls::Call;
+use crate::events;
 use crate::sim::rng::Rng;
 use crate::world::World;
 
@@ -215,34 +216,34 @@ impl Author {
             world.now().await.plus(std::time::Duration::from_millis(self.rng.below(20_000)));
         match self.rng.below(12) {
             0 => drop(draft.end(
-                "workflow.completed",
+                events::WORKFLOW_COMPLETED,
                 &json!({}),
                 End::Complete(Body::json("1")),
                 stamp,
             )),
             1 => drop(draft.end(
-                "workflow.failed",
+                events::WORKFLOW_FAILED,
                 &json!({}),
                 End::Errored(Body::bytes("e")),
                 stamp,
             )),
             2 => {
-                draft.event("workflow.paused", &json!({}), stamp).unwrap();
+                draft.event(events::WORKFLOW_PAUSED, &json!({}), stamp).unwrap();
                 draft.status(RunStatus::Paused).release(Wake::At(later), seen);
             }
             3..6 => {
-                draft.event("sleep.started", &json!({}), stamp).unwrap();
+                draft.event(events::SLEEP_STARTED, &json!({}), stamp).unwrap();
                 draft.status(RunStatus::Waiting).release(Wake::At(later), seen);
             }
             6 => {
-                draft.event("event.awaited", &json!({}), stamp).unwrap();
+                draft.event(events::EVENT_AWAITED, &json!({}), stamp).unwrap();
                 draft.status(RunStatus::Waiting).release(Wake::OnMessage, seen);
             }
             7 => {
-                draft.event("timer.fired", &json!({}), stamp).unwrap();
+                draft.event(events::TIMER_FIRED, &json!({}), stamp).unwrap();
                 draft.status(RunStatus::Active).release(Wake::Now, seen);
             }
-            _ => drop(draft.event("timer.started", &json!({}), stamp)),
+            _ => drop(draft.event(events::TIMER_STARTED, &json!({}), stamp)),
         }
         draft.finish()
     }
@@ -305,7 +306,7 @@ impl Author {
         step.attempt = self.rng.below(4) as u32;
         step.error = self.rng.chance(300).then(|| Body::bytes("oops"));
         if status.is_settled() {
-            draft.step("step.completed", &json!({}), step, world.stamp()).unwrap();
+            draft.step(events::STEP_COMPLETED, &json!({}), step, world.stamp()).unwrap();
         } else {
             draft.open_step(step);
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use windlass_kernel::{
-    BreakerRow, Census, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
-    Namespace, Query, RunCount, RunKey, Store, Tally, Task, TasksQuery, Worker,
+    BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
+    Namespace, NamespaceStats, Query, RunCount, RunKey, Store, Task, TaskStat, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -21,8 +21,8 @@ pub(super) struct Dump {
     breakers: Vec<BreakerRow>,
     workers: Vec<Worker>,
     held: Vec<HeldItem>,
-    census: Vec<Census>,
-    tallies: Vec<Tally>,
+    namespace_stats: Vec<NamespaceStats>,
+    stats: Vec<TaskStat>,
     health: Health,
 }
 
@@ -43,11 +43,11 @@ impl Dump {
         let (mut tasks, mut letters, mut limits) = (Vec::new(), Vec::new(), Vec::new());
         let mut counts = Vec::new();
         let mut breakers = Vec::new();
-        let (mut census, mut tallies) = (Vec::new(), Vec::new());
+        let (mut namespace_stats, mut stats) = (Vec::new(), Vec::new());
         for namespace in ["default", "other"].map(|name| Namespace::new(name).unwrap()) {
             tasks.extend(tasks_of(store, &namespace).await);
-            census.push(store.census(namespace.clone()).await.unwrap());
-            tallies.extend(store.tallied(namespace.clone()).await.unwrap());
+            namespace_stats.push(store.namespace_stats(namespace.clone()).await.unwrap());
+            stats.extend(store.task_stats(namespace.clone()).await.unwrap());
             let query = Query::DeadLetters {
                 namespace: namespace.clone(),
                 queue: None,
@@ -87,8 +87,8 @@ impl Dump {
             breakers,
             workers,
             held,
-            census,
-            tallies,
+            namespace_stats,
+            stats,
             health,
         }
     }
@@ -105,8 +105,8 @@ impl Dump {
         same("breakers", &self.breakers, &found.breakers, place);
         same("workers", &self.workers, &found.workers, place);
         same("holds", &self.held, &found.held, place);
-        same("a census", &self.census, &found.census, place);
-        same("tallies", &self.tallies, &found.tallies, place);
+        same("a namespace_stats", &self.namespace_stats, &found.namespace_stats, place);
+        same("task stats", &self.stats, &found.stats, place);
         assert_eq!(self.health, found.health, "health differs: {place}");
     }
 }

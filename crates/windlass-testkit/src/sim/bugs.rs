@@ -1,5 +1,5 @@
-//! Planted bugs of the store: commits and answers that are changed on their way in and out, as a
-//! store with the bug would have treated them.
+//! Planted bugs of the store: commits and answers are changed on their way in and out, so that they
+//! look as if the store had the bug.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,6 +13,7 @@ use windlass_kernel::{
 
 use super::executor::locked;
 use super::faults::PlantedBug;
+use super::fleet;
 use super::rng::Rng;
 
 /// The bug of this run, if there is one.
@@ -163,7 +164,7 @@ impl Bugs {
         rows
     }
 
-    /// What a pass of the reaper frees in the store with the bug.
+    /// The holds that the reaper frees in the store with the bug.
     pub fn reaped(&self, inner: &MemoryStore, worker: WorkerKey, mut reaped: Reaped) -> Reaped {
         let (hasty, deadly) = match self.bug {
             Some(PlantedBug::HastyReaper) => (true, false),
@@ -188,7 +189,7 @@ impl Bugs {
     /// The namespace in which the store with the bug looks.
     pub fn namespace(&self, asked: &Namespace) -> Namespace {
         if PlantedBug::NamespaceMixed.is(self.bug) {
-            return Namespace::from_stored("east");
+            return Namespace::default_namespace();
         }
         asked.clone()
     }
@@ -292,8 +293,8 @@ fn forget_timer(commit: &mut Commit) {
 
 fn borrow_task(inner: &MemoryStore, commit: &mut Commit) {
     let Some(guard) = &mut commit.task else { return };
-    for namespace in ["east", "west"] {
-        let query = TasksQuery::all(Namespace::from_stored(namespace), 1_000);
+    for namespace in fleet::namespaces() {
+        let query = TasksQuery::all(namespace, 1_000);
         let rows = inner.list(Query::Tasks(query)).now_or_never();
         let tasks = rows.and_then(|rows| rows.ok()?.tasks().ok()).unwrap_or_default();
         let found = tasks.iter().find(|task| task.task_id == guard.task_id);

@@ -1,8 +1,8 @@
-//! What must hold at every call: watches the store at the moment a call takes effect, and trusts
-//! neither the store's answer nor the driver.
+//! Invariants of every call. The checker reads the store at the moment a call takes effect, and trusts
+//! neither the store's answer nor the engine.
 //!
-//! The numbers in the names of invariants are those of the project's list of invariants. What can
-//! only be judged at the end is in `audit`.
+//! The numbers in the names of invariants are those of the project's list of invariants. The checks
+//! that need the final state are in `audit`.
 
 mod audit;
 mod commits;
@@ -34,7 +34,7 @@ pub use idle::Rest;
 pub struct Violation {
     /// Its name.
     pub invariant: &'static str,
-    /// What was seen.
+    /// The rows or values that violate it.
     pub detail: String,
 }
 
@@ -44,7 +44,7 @@ enum Item {
     Task(TaskId),
 }
 
-// The row by which a commit is known again, in a form that sorts.
+// The row that identifies a commit that is sent again, in a form that sorts.
 type Trace = (u8, Uuid, String);
 
 fn trace_of(key: &CommitKey) -> Option<Trace> {
@@ -62,7 +62,7 @@ struct Settled {
     digest: Sha256Digest,
 }
 
-// A worker's lease as its renewals give it, whatever its row says.
+// A worker's lease as its renewals set it. The worker's row is not trusted.
 #[derive(Clone, Copy)]
 struct Lease {
     span: Duration,
@@ -85,19 +85,6 @@ struct Enqueued {
     namespace: Namespace,
 }
 
-/// How a create was answered, for the log of what clients were told.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// The tenant.
-    pub namespace: Namespace,
-    /// The user's id.
-    pub id: RunId,
-    /// The hash of the input it was asked with.
-    pub input: Sha256Digest,
-    /// The run it was told; nothing if it was told of a conflict.
-    pub run_key: Option<RunKey>,
-}
-
 #[derive(Default)]
 struct State {
     failure: Option<Violation>,
@@ -111,15 +98,12 @@ struct State {
     anchors: Vec<Anchor>,
     settled: BTreeMap<(RunKey, StepKey), Settled>,
     ended: BTreeMap<RunKey, Sha256Digest>,
-    tasks_done: BTreeMap<TaskId, u64>,
     enqueued: BTreeMap<TaskId, Enqueued>,
     dead_letters: BTreeSet<TaskId>,
     limits: BTreeMap<(Namespace, LimitKey), u32>,
     leases: BTreeMap<WorkerKey, Lease>,
-    control: BTreeSet<WorkerKey>,
     accepted: BTreeMap<(RunKey, MessageId), u64>,
     effects: BTreeMap<TaskId, u64>,
-    told: Vec<Told>,
     deleted: BTreeSet<RunKey>,
     timers_may_be_early: bool,
 }
@@ -148,8 +132,8 @@ impl Checker {
         self.state().failure.clone()
     }
 
-    /// Says that an invariant does not hold, and ends the run. The first one counts: the others
-    /// mostly follow from it.
+    /// Records a violation and ends the simulation. The first one counts, because the others mostly
+    /// follow from it.
     pub fn fail(&self, invariant: &'static str, detail: String) {
         self.sim.trace(format_args!("VIOLATION {invariant}: {detail}"));
         let mut state = self.state();
@@ -160,19 +144,9 @@ impl Checker {
         self.sim.stop();
     }
 
-    /// Says that a worker key is a client's: it takes turns from whoever holds them, past limits.
-    pub fn control_worker(&self, worker: WorkerKey) {
-        self.state().control.insert(worker);
-    }
-
-    /// Says that the clock of this world will be set back, so that timers are not judged.
+    /// Stops judging timers, because the store's clock will be set back.
     pub fn let_timers_be_early(&self) {
         self.state().timers_may_be_early = true;
-    }
-
-    /// Logs what a client was told about a create.
-    pub fn told(&self, told: Told) {
-        self.state().told.push(told);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -199,7 +173,7 @@ impl Checker {
         Snapshot { runs, tasks: tasks.into_iter().map(|task| (task.task_id, task)).collect() }
     }
 
-    /// Who holds a run's turn.
+    /// The hold of a run's turn.
     pub fn holder(&self, store: &MemoryStore, run_key: RunKey) -> Option<Hold> {
         load(store, vec![run_key]).pop().and_then(|row| row.run.turn.hold())
     }
@@ -259,7 +233,7 @@ impl Checker {
         self.check_limits(store, request, claims);
     }
 
-    /// The runs of the trees that somebody wants to delete.
+    /// The runs of trees that are about to be deleted.
     pub fn trees(&self, store: &MemoryStore, roots: &[RunKey]) -> Vec<Run> {
         let wanted = |run: &Run| roots.contains(&run.root);
         self.runs(store).into_iter().filter(wanted).collect()
@@ -299,7 +273,7 @@ impl Checker {
         }
     }
 
-    // Whoever held before can never match again.
+    // After this no earlier holder can match the claim number.
     fn raise(&self, item: Item, claim_no: u64) {
         let before = self.state().fences.insert(item, claim_no);
         if before.is_some_and(|before| claim_no <= before) {
@@ -308,7 +282,7 @@ impl Checker {
         }
     }
 
-    /// Holds were given back: those that were current are fenced now.
+    /// Holds were released. Those that were current are fenced now.
     pub fn released(&self, store: &MemoryStore, held: &[HeldItem], count: u32) {
         let mut freed = 0;
         for item in held {
@@ -337,18 +311,15 @@ impl Checker {
         }
     }
 
-    // Counts holders from the rows, not from what the store says it counted.
+    // Counts holders in the rows; the store's own counter is not trusted.
     fn check_limits(&self, store: &MemoryStore, request: &ClaimRequest, claims: &Claims) {
         let limits = self.state().limits.clone();
         if limits.is_empty() {
             return;
         }
-        let control = self.state().control.clone();
         let mut held: BTreeMap<(Namespace, LimitKey), u32> = BTreeMap::new();
         let mut count = |namespace: Namespace, key: Option<LimitKey>, worker: Option<WorkerKey>| {
-            if let (Some(key), Some(worker)) = (key, worker)
-                && !control.contains(&worker)
-            {
+            if let (Some(key), Some(_)) = (key, worker) {
                 *held.entry((namespace, key)).or_default() += 1;
             }
         };
@@ -480,48 +451,6 @@ impl Checker {
         {
             let detail = format!("asked for {id} of {namespace}, got one of {}", run.namespace);
             self.fail("27 nothing crosses namespaces", detail);
-        }
-    }
-
-    /// A step's body begins. It may be a zombie's: then it has lost its claim, or will.
-    pub fn executing(&self, store: &MemoryStore, run_key: RunKey, step_key: &StepKey, hold: Hold) {
-        let settled = self.state().settled.get(&(run_key, step_key.clone())).map(|s| s.claim_no);
-        if let Some(claim_no) = settled {
-            if hold.claim_no >= claim_no {
-                let run = short(run_key.0);
-                let detail = format!(
-                    "step {step_key} of r{run:x} was settled under claim {claim_no} and runs under {}",
-                    hold.claim_no
-                );
-                self.fail("1 a completed step never executes again", detail);
-            } else {
-                self.sim.sometimes("zombie executed a step that was completed meanwhile");
-            }
-            return;
-        }
-        let Some(row) = load(store, vec![run_key]).pop() else { return };
-        let now = store.now().now_or_never().and_then(Result::ok).unwrap_or_default();
-        let current = row.run.turn.hold() == Some(hold);
-        let step = row.steps.iter().find(|step| step.step_key == *step_key);
-        if let Some(due_at) = step.and_then(|step| step.due_at)
-            && current
-            && due_at > now
-        {
-            let detail = format!("step {step_key} is due at {due_at} and ran at {now}");
-            self.fail("18 a backoff is not cut short", detail);
-        }
-    }
-
-    /// A task's body begins.
-    pub fn executing_task(&self, task: &Task, hold: Hold) {
-        let id = short(task.task_id.0);
-        let done = self.state().tasks_done.get(&task.task_id).copied();
-        if done.is_some_and(|claim_no| hold.claim_no >= claim_no) {
-            let detail = format!("task t{id:x} was settled and runs under claim {}", hold.claim_no);
-            self.fail("3 a settled task never executes again", detail);
-        }
-        if &*task.kind == "effect" {
-            self.effect(task.task_id);
         }
     }
 

@@ -10,11 +10,11 @@ use windlass_kernel::BoxFuture;
 use super::executor::{Handle, NodeId, locked};
 use super::rng::Rng;
 
-/// What an engine on one node sees of the world.
+/// The environment of an engine on one node.
 pub struct SimEnv {
     sim: Handle,
     node: NodeId,
-    // How far this node's clock was when virtual time began: no two processes start alike.
+    // This node's clock when virtual time began. Every process has another one.
     base_us: u64,
     // How fast its clock runs, in thousandths of virtual time.
     rate: AtomicU64,
@@ -28,8 +28,8 @@ impl SimEnv {
         Arc::new(Self { sim, node, base_us, rate: AtomicU64::new(1_000), rng: Mutex::new(rng) })
     }
 
-    /// Makes this node's clock run faster or slower than the world, in thousandths. An engine's
-    /// estimate of the store's time is wrong then: this plants a bug.
+    /// Makes this node's clock run faster or slower than virtual time, in thousandths. This plants a
+    /// bug: the engine's estimate of the store's time is wrong.
     pub fn set_rate(&self, thousandths: u64) {
         self.rate.store(thousandths, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl Env for SimEnv {
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
-        // Rounded up: a timer that ends a little early would be asked for again and again.
+        // Rounded up: the engine would set a timer that ends early again and again.
         let us = span.as_nanos().div_ceil(1_000);
         let us = u64::try_from(us).unwrap_or(u64::MAX).saturating_mul(1_000);
         Box::pin(self.sim.sleep_us(us.div_ceil(self.rate.load(Ordering::Relaxed).max(1))))

@@ -15,7 +15,7 @@ use super::points::Reached;
 use super::rng::Rng;
 use super::trace::Trace;
 
-/// One life of one simulated process. A restarted process is another node.
+/// One simulated process. A restarted process is another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
@@ -41,7 +41,7 @@ struct Core {
     reached: Reached,
 }
 
-/// What tasks use to reach the executor. Cheap to clone.
+/// The handle of tasks to their executor. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle(Arc<Mutex<Core>>);
 
@@ -86,12 +86,12 @@ impl Handle {
         core.crashed.push(node);
     }
 
-    /// Ends `block_on` before its future ends: the run has failed and there is no more to learn.
+    /// Ends `block_on` before its future ends, because the simulation has failed.
     pub fn stop(&self) {
         self.core().stopped = true;
     }
 
-    /// A number that nothing else in this run has: the part of an id that makes it unique.
+    /// A number that is unique in this simulation, for ids.
     pub fn unique(&self) -> u64 {
         let mut core = self.core();
         core.counter += 1;
@@ -138,17 +138,17 @@ struct Task {
     waker: Waker,
 }
 
-/// Why a future that was to end did not.
+/// The reason why a future did not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// So many steps were made and the end is not in sight.
+    /// The executor made this many polls, and the future has not ended.
     LiveLock {
         /// How many.
         steps: u64,
     },
     /// No task can run and no timer is set.
     Nothing,
-    /// Somebody called [`Handle::stop`].
+    /// A task called [`Handle::stop`].
     Stopped,
 }
 
@@ -159,7 +159,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor whose schedule is that of the seed.
+    /// An executor whose schedule follows from the seed.
     pub fn new(seed: u64) -> Self {
         let core = Core {
             now_us: 0,
@@ -177,7 +177,7 @@ impl Executor {
         Self { handle: Handle(Arc::new(Mutex::new(core))), tasks: BTreeMap::new() }
     }
 
-    /// What tasks use to reach this executor.
+    /// The handle of tasks to this executor.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -209,8 +209,8 @@ impl Executor {
         Err(Stuck::LiveLock { steps: steps_max })
     }
 
-    /// Runs what is ready, and what becomes ready by it, without moving time. Says how many polls
-    /// that took.
+    /// Runs all ready tasks, and those that become ready, without moving time. Returns the number of
+    /// polls.
     pub fn run_ready(&mut self, steps_max: u64) -> Result<u64, Stuck> {
         for steps in 0..steps_max {
             if !self.poll_one()? {
@@ -225,7 +225,7 @@ impl Executor {
         self.handle.core().timers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Lets virtual time pass, from timer to timer, and runs whatever becomes ready on the way.
+    /// Moves virtual time forward, from timer to timer, and runs all tasks that become ready.
     pub fn advance_us(&mut self, us: u64, steps_max: u64) -> Result<(), Stuck> {
         let until = self.handle.now_us().saturating_add(us);
         self.run_ready(steps_max)?;
@@ -256,8 +256,8 @@ impl Executor {
         Ok(true)
     }
 
-    // Takes in what was spawned and throws out what was crashed. Destructors may call the handle,
-    // so nothing is dropped under the lock.
+    // Adds spawned tasks and drops those of crashed nodes. Destructors may call the handle, so nothing
+    // is dropped under the lock.
     fn admit(&mut self) {
         let (incoming, crashed) = {
             let mut core = self.handle.core();
@@ -354,7 +354,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Something that a task can wait for with a bound: set once, seen once.
+/// A signal that a task can wait for with a timeout. It is set once and seen once.
 #[derive(Clone, Default)]
 pub struct Signal(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -371,7 +371,7 @@ impl Signal {
         }
     }
 
-    /// Waits until it is set or the time has passed; says whether it was set.
+    /// Waits until it is set or the time has passed. Returns whether it was set.
     pub async fn wait_us(&self, handle: &Handle, us: u64) -> bool {
         let mut sleep = handle.sleep_us(us);
         std::future::poll_fn(|context| {

@@ -1,9 +1,9 @@
-//! What can go wrong in a run, and the bugs that can be planted to see whether it is noticed.
+//! The faults of a simulated world, and the bugs that can be planted to see whether a check finds them.
 
 use super::rng::Rng;
 
-/// How often, of 1,000 times, each fault strikes. A seed switches some on (swarm testing): with
-/// all of them always on, most would hide behind the loudest.
+/// The rate of each fault, of 1,000. A seed switches some of them on (swarm testing): with all of them
+/// always on, the most frequent ones would hide the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// A call is refused; nothing is written.
@@ -14,7 +14,7 @@ pub struct Faults {
     pub lost_after: u32,
     /// The answer is lost first, and the call arrives later.
     pub late: u32,
-    /// A call takes up to several leases, on its way or on its way back.
+    /// A call or its answer takes up to several leases.
     pub slow: u32,
     /// A wake-up is lost.
     pub wake_dropped: u32,
@@ -22,24 +22,24 @@ pub struct Faults {
     pub wake_doubled: u32,
     /// A wake-up comes late, and so out of order.
     pub wake_slow: u32,
-    /// Of the acts of chaos: a worker is killed and another one starts.
+    /// Between calls: a worker is killed and another one starts.
     pub crash: u32,
-    /// A worker is killed at the very commit that it sent, before or after it is written.
+    /// A worker is killed at a commit that it sent, before or after the commit is written.
     pub crash_at_commit: u32,
-    /// Of the acts of chaos: a worker stalls and comes back.
+    /// Between calls: a worker stalls and comes back.
     pub freeze: u32,
     /// A worker stalls in the middle of its work and comes back.
     pub stall_at_work: u32,
-    /// Of the acts of chaos: the store's clock jumps forward.
+    /// Between calls: the store's clock jumps forward.
     pub clock_forward: u32,
-    /// Of the acts of chaos: the store's clock jumps back.
+    /// Between calls: the store's clock jumps back.
     pub clock_back: u32,
     /// The user's code takes longer than a lease.
     pub slow_body: u32,
 }
 
 impl Faults {
-    /// A world in which everything works.
+    /// No faults.
     pub fn none() -> Self {
         Self::default()
     }
@@ -73,7 +73,7 @@ impl Faults {
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $bug:ident),+ $(,)?) => {
-        /// A bug that the faulty store or the driver can be given. Each must be caught.
+        /// A bug that can be planted in the store, the workers or the workflows. Each must be caught.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum PlantedBug {
             $($(#[$doc])* $bug,)+
@@ -93,15 +93,15 @@ bugs!(
     SkipHoldCheck,
     /// Store: a claim by an earlier holder gets its old number again.
     ClaimNumberReused,
-    /// Store: a turn that somebody holds is handed out again.
+    /// Store: a turn that a worker holds is claimed by another worker.
     ClaimGivenTwice,
-    /// Store: a release does not look for messages beyond `seen`.
+    /// Store: a release ignores messages after `seen`.
     ReleaseIgnoresAccepted,
     /// Store: some timers are not written.
     ForgetTimer,
     /// Store: a message that is sent again is accepted again.
     MessageAcceptedTwice,
-    /// Store: whoever asks may reap.
+    /// Store: every worker may reap.
     HastyReaper,
     /// Store: reaping frees live holders too.
     ReapsTheLiving,
@@ -109,7 +109,7 @@ bugs!(
     KeyIgnored,
     /// Store: a commit that was written is written once more when it is sent again.
     ResendAppliedTwice,
-    /// Store: whoever holds a task, anybody can settle it.
+    /// Store: the hold of a task is not compared.
     SettleUnguarded,
     /// Store: limits are stored and not enforced.
     LimitIgnored,
@@ -127,24 +127,10 @@ bugs!(
     EventRewritten,
     /// Store: some loads leave out the step that was settled last.
     StaleLoad,
-    /// Driver: policies are not asked when a step fails.
-    RetriesForever,
-    /// Driver: the newest message is consumed first.
-    NewestFirst,
-    /// Driver: a child tells its parent twice.
-    ChildTellsTwice,
-    /// Driver: what was claimed under a lost answer is never found again.
-    NeverAdopts,
-    /// Driver: an effect is run before the commit that asks for it.
-    EffectBeforeCommit,
-    /// Driver: timers are compared with the worker's own clock.
-    TimerOnOwnClock,
-    /// Driver: a step whose commit has an unknown outcome is run again.
-    RunsAgainAfterUnknown,
-    /// Driver: terminating a parent leaves its children alone.
-    CancelStopsAtParent,
-    /// Driver: `seen` is the counter of the last commit, not of what was read.
-    SeenIsGuessed,
+    /// Worker: its clock runs twice as fast as the store's.
+    FastClock,
+    /// Workflow: its code asks for other steps in another process.
+    UnstableCode,
 );
 
 impl PlantedBug {

@@ -1,8 +1,8 @@
-//! A fleet of real engines in the simulated world: random workflows on the faulty store, workers
-//! that die, stall and drain, clients that interfere; then healing, then the audit.
+//! One simulation: real engines run random workflows on the faulty store. Workers crash, stall and
+//! drain, and clients interfere. Then the faults stop, and the checker audits the store.
 
 pub(crate) mod client;
-pub(crate) mod mill;
+pub(crate) mod machine;
 pub(crate) mod program;
 pub(crate) mod relay;
 
@@ -12,67 +12,53 @@ use std::time::Duration;
 
 use windlass_engine::{Engine, Options};
 use windlass_kernel::{ErrorKind, Namespace, RunKey, StepKey, Store, TaskId, WorkerKey};
-use windlass_models::relays::{RunOutcome, WorkflowRuntime};
+use windlass_models::AnyError;
+use windlass_models::relays::{self, RunOutcome};
 use windlass_models::steps;
 
 use super::bugs::Bugs;
 use super::check::relays::Hooked;
-use super::check::{Checker, Rest};
+use super::check::{Checker, Rest, Violation};
 use super::env::SimEnv;
 use super::executor::{Executor, Handle, NETWORK, NodeId, Stuck, locked};
 use super::faults::{Faults, PlantedBug};
+use super::points::Reached;
 use super::rng::Rng;
 use super::store::{FaultyStore, Link, SkewedClock};
-use super::world::Report;
-use client::{Client, Told};
-use program::{ACTIVITY, BRIEF, Input, Labour, WORKFLOW, step_value};
+use super::trace::Trace;
+use client::{Client, ClientView};
+use program::{ACTIVITY, ActivityInput, BRIEF, Input, WORKFLOW, step_value};
 use relay::{Order, RELAY};
 
-// More polls than any world needs that makes progress.
+// A simulation that makes progress needs fewer polls.
 const STEPS_MAX: u64 = 3_000_000;
 const HEAL_US_MAX: u64 = 300_000_000;
 
-/// A bug of the fleet that must be caught.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FleetBug {
-    /// A bug of the store.
-    Store(PlantedBug),
-    /// The clocks of the workers run twice as fast as the store's.
-    FastClock,
-    /// The workflows' code asks for other steps in another life of a process.
-    UnstableCode,
+/// The outcome of one seed.
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// The first invariant that did not hold.
+    pub failure: Option<Violation>,
+    /// The events of the simulation, in order.
+    pub trace: Trace,
+    /// The points that were reached.
+    pub reached: Reached,
 }
 
-impl FleetBug {
-    /// All that the fleet is tried with.
-    pub const ALL: &'static [FleetBug] = &[
-        FleetBug::FastClock,
-        FleetBug::UnstableCode,
-        FleetBug::Store(PlantedBug::StaleLoad),
-        FleetBug::Store(PlantedBug::SkipHeadCheck),
-        FleetBug::Store(PlantedBug::SkipHoldCheck),
-        FleetBug::Store(PlantedBug::ForgetTimer),
-        FleetBug::Store(PlantedBug::ClaimGivenTwice),
-        FleetBug::Store(PlantedBug::ReleaseIgnoresAccepted),
-        FleetBug::Store(PlantedBug::MessageAcceptedTwice),
-        FleetBug::Store(PlantedBug::KeyIgnored),
-        FleetBug::Store(PlantedBug::EndForgotten),
-        FleetBug::Store(PlantedBug::AckWithoutWrite),
-    ];
+/// The tenants of a simulated world.
+pub(crate) fn namespaces() -> [Namespace; 2] {
+    [Namespace::default_namespace(), Namespace::from_stored("west")]
 }
 
 /// Runs one seed of the fleet, with a planted bug or without.
-pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
+pub fn run_seed(seed: u64, bug: Option<PlantedBug>) -> Report {
     let mut rng = Rng::new(seed ^ 0xF1EE_7000);
     let mut executor = Executor::new(rng.next_u64());
     let sim = executor.handle();
-    let checker = Arc::new(Checker::new(sim.clone(), vec![Namespace::default_namespace()]));
+    let checker = Arc::new(Checker::new(sim.clone(), namespaces().into()));
     let clock = SkewedClock::new(sim.clone(), rng.below(20_000_000) as i64);
-    let store_bug = match bug {
-        Some(FleetBug::Store(bug)) => Some(bug),
-        _ => None,
-    };
-    let bugs = Bugs::new(store_bug, rng.fork());
+    let bugs = Bugs::new(bug, rng.fork());
     let faulty = FaultyStore::new(&sim, clock, &mut rng, bugs, checker.clone());
     let fleet = Arc::new(Fleet {
         patient: rng.chance(800),
@@ -81,11 +67,12 @@ pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
         faulty: faulty.clone(),
         checker: checker.clone(),
         bug,
-        cast: Mutex::new(Cast::default()),
+        nodes: Mutex::new(Nodes::default()),
         intents: Mutex::default(),
         relays: Mutex::new(Rng::new(seed ^ 0xBA70_0000)),
-        mills: Mutex::new(Rng::new(seed ^ 0x3111_0000)),
-        batons: Mutex::default(),
+        machines: Mutex::new(Rng::new(seed ^ 0x3111_0000)),
+        tenants: Mutex::new(Rng::new(seed ^ 0x7E4A_0000)),
+        relay_orders: Mutex::default(),
         hooked: Mutex::default(),
     });
     let (weak, deaths) = (Arc::downgrade(&fleet), Mutex::new(rng.fork()));
@@ -98,31 +85,31 @@ pub fn run_fleet(seed: u64, bug: Option<FleetBug>) -> Report {
     let result = executor.block_on(STEPS_MAX, fleet.clone().play(rng, orders.clone()));
     match result {
         Ok(()) => {
-            let (batons, hooked) = (fleet.batons(), locked(&fleet.hooked));
-            let relays = (&batons[..], &*hooked);
-            checker.audit_fleet(faulty.inner(), &told(&orders), relays, !fleet.patient);
+            let (relay_orders, hooked) = (fleet.relay_orders(), locked(&fleet.hooked));
+            let relays = (&relay_orders[..], &*hooked);
+            checker.audit_fleet(faulty.inner(), &views(&orders), relays, !fleet.patient);
         }
         Err(Stuck::Stopped) => {}
         Err(stuck) => checker.fail("30 the world comes to rest", format!("{stuck:?}")),
     }
-    // Engines, their store and its listeners would keep each other alive.
-    locked(&fleet.cast).workers.clear();
+    // Breaks the cycle of engines, their store and its listeners.
+    locked(&fleet.nodes).workers.clear();
     drop(faulty.inner().close());
     let (trace, reached) = executor.finish();
     Report { seed, failure: checker.failure(), trace, reached }
 }
 
-type Orders = Arc<Mutex<Vec<Arc<Mutex<Told>>>>>;
+type Orders = Arc<Mutex<Vec<Arc<Mutex<ClientView>>>>>;
 
-fn told(orders: &Orders) -> Vec<Told> {
-    locked(orders).iter().map(|told| locked(told).clone()).collect()
+fn views(orders: &Orders) -> Vec<ClientView> {
+    locked(orders).iter().map(|view| locked(view).clone()).collect()
 }
 
-// Small rooms and no memory are where most of an engine's corners are.
+// Small limits and no cache reach more branches of the engine.
 fn options(rng: &mut Rng) -> Options {
     Options {
         worker_name: "sim".into(),
-        manners: windlass_models::MANNERS,
+        models: windlass_models::MODELS.to_vec(),
         shared: true,
         lease: Duration::from_secs(3),
         renew_every: Duration::from_millis(rng.range(300, 1_000)),
@@ -130,7 +117,7 @@ fn options(rng: &mut Rng) -> Options {
         turns_max: if rng.chance(300) { rng.range(1, 4) as usize } else { 100 },
         tasks_max: if rng.chance(300) { rng.range(1, 3) as usize } else { 100 },
         claim_max: if rng.chance(300) { rng.range(1, 3) as u32 } else { 100 },
-        sticky_bytes_max: if rng.chance(300) { 0 } else { 1 << 20 },
+        run_cache_bytes_max: if rng.chance(300) { 0 } else { 1 << 20 },
         blocked_retry: Duration::from_secs(2),
         sweep_every: Duration::from_millis(rng.range(1_000, 6_000)),
         ..Options::default()
@@ -144,10 +131,10 @@ struct Worker {
 }
 
 #[derive(Default)]
-struct Cast {
+struct Nodes {
     nodes: u32,
     workers: Vec<Worker>,
-    // Nodes that are starting: they can die before they are workers.
+    // Nodes that are starting. They can crash before they are workers.
     starting: BTreeMap<NodeId, Arc<Link>>,
 }
 
@@ -156,22 +143,23 @@ struct Fleet {
     faulty: FaultyStore,
     checker: Arc<Checker>,
     options: Options,
-    // Whether turns may be taken from dead workers as often as it happens.
+    // Whether the reaper may take a turn from dead workers without a limit.
     patient: bool,
-    bug: Option<FleetBug>,
-    cast: Mutex<Cast>,
-    // The attempts of intents that have begun since their probe was last asked.
+    bug: Option<PlantedBug>,
+    nodes: Mutex<Nodes>,
+    // Attempts with an intent: whether a body has begun since the probe was last called.
     intents: Mutex<BTreeMap<(RunKey, String, u32), bool>>,
-    // Of their own, so that the rest of a world is what it is without relays and machines.
+    // Generators of their own, so that relays, machines and tenants do not change the rest of a seed.
     relays: Mutex<Rng>,
-    mills: Mutex<Rng>,
-    // What clients know of runs of relays, and what hooks were told.
-    batons: Mutex<Vec<Arc<Mutex<Order>>>>,
+    machines: Mutex<Rng>,
+    tenants: Mutex<Rng>,
+    // The views of clients on runs of relays, and the calls of hooks.
+    relay_orders: Mutex<Vec<Arc<Mutex<Order>>>>,
     hooked: Mutex<Hooked>,
 }
 
-/// What user code on one node reaches of the world.
-pub(crate) struct Yard {
+/// The part of the simulation that user code on one node can reach.
+pub(crate) struct NodeContext {
     fleet: std::sync::Weak<Fleet>,
     sim: Handle,
     node: NodeId,
@@ -180,11 +168,11 @@ pub(crate) struct Yard {
     unstable: bool,
 }
 
-impl Yard {
+impl NodeContext {
     /// The body of a step begins.
     ///
-    /// With an intent, whoever runs the same attempt once more has asked the probe before, unless
-    /// it has lost the run and does not know yet.
+    /// With an intent, a second run of the same attempt must call the probe first, unless its worker
+    /// has lost the run and does not know it yet.
     pub(crate) fn body_begins(&self, run_key: RunKey, key: &str, intent: Option<u32>) {
         if let Some(attempt) = intent
             && let Some(fleet) = self.fleet.upgrade()
@@ -204,7 +192,7 @@ impl Yard {
         }
     }
 
-    /// The probe of an intent is asked.
+    /// The probe of an intent is called.
     pub(crate) fn probed(&self, run_key: RunKey, key: &str, attempt: u32) {
         if let Some(fleet) = self.fleet.upgrade() {
             fleet.sim.sometimes("probe of an intent was asked");
@@ -212,7 +200,7 @@ impl Yard {
         }
     }
 
-    /// How long user code takes: sometimes longer than a lease, sometimes with the whole process.
+    /// Takes time as user code does: sometimes longer than a lease, and sometimes the process freezes.
     pub(crate) async fn work(&self) {
         let Some(fleet) = self.fleet.upgrade() else { return };
         let faults = fleet.faulty.faults();
@@ -236,18 +224,18 @@ impl Yard {
         self.sim.sleep_us(us).await;
     }
 
-    /// A hook is told how a run ended.
+    /// A hook receives the end of a run.
     pub(crate) fn hooked(&self, outcome: &RunOutcome) {
         let Some(fleet) = self.fleet.upgrade() else { return };
-        fleet.sim.sometimes("hook was told of an end");
+        fleet.sim.sometimes("hook received the end of a run");
         if let Ok(id) = outcome.id.parse() {
             fleet.checker.effect(TaskId(id));
         }
-        let told = (outcome.id.clone(), outcome.status);
-        locked(&fleet.hooked).entry(outcome.run_key).or_default().push(told);
+        let view = (outcome.id.clone(), outcome.status);
+        locked(&fleet.hooked).entry(outcome.run_key).or_default().push(view);
     }
 
-    /// Takes so long.
+    /// Sleeps in virtual time.
     pub(crate) async fn linger(&self, us: u64) {
         self.sim.sleep_us(us).await;
     }
@@ -257,19 +245,19 @@ impl Yard {
         self.sim.sometimes(point);
     }
 
-    /// Something is not as it must be.
+    /// Reports a violation from user code.
     pub(crate) fn wrong(&self, what: &str) {
         if let Some(fleet) = self.fleet.upgrade() {
             fleet.checker.fail("1 a completed step never executes again", what.to_owned());
         }
     }
 
-    /// Heads or tails.
+    /// A random bool.
     pub(crate) fn coin(&self) -> bool {
         locked(&self.rng).chance(500)
     }
 
-    /// The key of a program's act.
+    /// The step key of an action.
     pub(crate) fn key(&self, place: usize) -> String {
         if self.unstable { format!("{place}@{}", self.node.0) } else { place.to_string() }
     }
@@ -282,8 +270,8 @@ impl Fleet {
         }
         let (engine, node) = self.start_client(&mut rng).await;
         let mut faults = Faults::swarm(&mut rng);
-        // An engine learns with its next renewal that the store's clock was set back; until then
-        // timers of turns that it holds may be early on that clock. The other worlds are strict.
+        // An engine learns with its next renewal that the store's clock was set back. Until then its
+        // timers may be early on that clock. The other seeds are strict about timers.
         if rng.chance(700) {
             faults.clock_back = 0;
         } else {
@@ -292,18 +280,20 @@ impl Fleet {
         self.faulty.set_faults(faults);
         for number in 0..rng.range(2, 6) {
             let input = Input { seed: rng.next_u64(), depth: 1, events: true };
-            let told = Told { id: format!("run-{number}"), input: Some(input), ..Told::default() };
-            let told = Arc::new(Mutex::new(told));
-            locked(&orders).push(told.clone());
+            let [namespace, _] = namespaces();
+            let view = ClientView::new(namespace, format!("run-{number}"), Some(input));
+            let view = Arc::new(Mutex::new(view));
+            locked(&orders).push(view.clone());
             if rng.chance(400) {
-                self.start_eagerly(told.clone(), &mut rng);
+                self.start_eagerly(view.clone(), &mut rng);
             }
             let (sim, engine) = (self.sim.clone(), engine.clone());
-            let client = Client { sim, node, engine, told, rng: rng.fork() };
-            self.sim.spawn(node, client.see_through());
+            let client = Client { sim, node, engine, view, rng: rng.fork() };
+            self.sim.spawn(node, client.run_to_end());
         }
         self.order_relays(&engine, node);
-        self.order_mills(&engine, node, &orders);
+        self.order_machines(&engine, node, &orders).await;
+        self.order_of_tenant(&engine, node, &orders);
         if rng.chance(400) {
             let brief = client::brief_runs(self.sim.clone(), engine.clone(), rng.fork());
             self.sim.spawn(node, brief);
@@ -311,7 +301,7 @@ impl Fleet {
         let mut chaos = rng.fork();
         for _ in 0..rng.range(3, 12) {
             self.sim.sleep_us(chaos.range(100_000, 2_000_000)).await;
-            self.wreak(&mut chaos);
+            self.inject_faults(&mut chaos);
         }
         self.heal(&mut rng, &orders).await;
     }
@@ -320,7 +310,7 @@ impl Fleet {
         let mut rng = locked(&self.relays);
         let count = if rng.chance(600) { rng.range(1, 3) } else { 0 };
         for number in 0..count {
-            let (id, seed) = (format!("baton-{number}"), rng.next_u64());
+            let (id, seed) = (format!("relay-{number}"), rng.next_u64());
             let order = Arc::new(Mutex::new(Order {
                 id,
                 seed,
@@ -328,53 +318,76 @@ impl Fleet {
                 answered: None,
                 ended: None,
             }));
-            locked(&self.batons).push(order.clone());
+            locked(&self.relay_orders).push(order.clone());
             let (sim, engine) = (self.sim.clone(), engine.clone());
-            let client = relay::see_through(sim, node, engine, order, rng.fork());
+            let client = relay::run_to_end(sim, node, engine, order, rng.fork());
             self.sim.spawn(node, client);
         }
     }
 
-    fn order_mills(&self, engine: &Engine, node: NodeId, orders: &Orders) {
-        let mut rng = locked(&self.mills);
+    async fn order_machines(&self, engine: &Engine, node: NodeId, orders: &Orders) {
+        let mut rng = locked(&self.machines).fork();
         let count = if rng.chance(600) { rng.range(1, 4) } else { 0 };
+        if count > 0 && rng.chance(500) {
+            // Set before the first task: a lower limit does not end what is under way.
+            let slots = Some(rng.range(1, 2) as u32);
+            let set = client::until_answered(&self.sim, || engine.set_limit(machine::LIMIT, slots));
+            set.await.expect("the limit is valid");
+        }
         for number in 0..count {
-            let (id, seed) = (format!("mill-{number}"), rng.next_u64());
-            let told = Arc::new(Mutex::new(Told { id, ..Told::default() }));
-            locked(orders).push(told.clone());
+            let (id, seed) = (format!("machine-{number}"), rng.next_u64());
+            let [namespace, _] = namespaces();
+            let view = Arc::new(Mutex::new(ClientView::new(namespace, id, None)));
+            locked(orders).push(view.clone());
             let (sim, engine) = (self.sim.clone(), engine.clone());
-            let client = mill::see_through(sim, node, engine, (told, seed), rng.fork());
+            let client = machine::run_to_end(sim, node, engine, (view, seed), rng.fork());
             self.sim.spawn(node, client);
         }
     }
 
-    fn batons(&self) -> Vec<Order> {
-        locked(&self.batons).iter().map(|order| locked(order).clone()).collect()
+    // Another tenant has a run with a name that is taken in the default namespace.
+    fn order_of_tenant(&self, engine: &Engine, node: NodeId, orders: &Orders) {
+        let mut rng = locked(&self.tenants);
+        if !rng.chance(400) {
+            return;
+        }
+        let [_, namespace] = namespaces();
+        let engine = engine.in_namespace(namespace.clone());
+        let input = Input { seed: rng.next_u64(), depth: 1, events: true };
+        let view = ClientView::new(namespace, "run-0".to_owned(), Some(input));
+        let view = Arc::new(Mutex::new(view));
+        locked(orders).push(view.clone());
+        let client = Client { sim: self.sim.clone(), node, engine, view, rng: rng.fork() };
+        self.sim.spawn(node, client.run_to_end());
+    }
+
+    fn relay_orders(&self) -> Vec<Order> {
+        locked(&self.relay_orders).iter().map(|order| locked(order).clone()).collect()
     }
 
     fn node(&self) -> NodeId {
-        let mut cast = locked(&self.cast);
-        cast.nodes += 1;
-        NodeId(NETWORK.0 + cast.nodes)
+        let mut nodes = locked(&self.nodes);
+        nodes.nodes += 1;
+        NodeId(NETWORK.0 + nodes.nodes)
     }
 
-    // A process comes up: its engine may have to ask a store that does not answer.
+    // Starts a process. Its engine retries while the store does not answer.
     fn start_worker(self: &Arc<Self>, rng: &mut Rng) {
         let node = self.node();
         let (store, link) = self.faulty.connect(node);
-        locked(&self.cast).starting.insert(node, link.clone());
+        locked(&self.nodes).starting.insert(node, link.clone());
         self.sim.trace(format_args!("n{} starts", node.0));
         let env = SimEnv::new(self.sim.clone(), node, rng.fork());
-        if self.bug == Some(FleetBug::FastClock) {
+        if self.bug == Some(PlantedBug::FastClock) {
             env.set_rate(2_000);
         }
-        let yard = Arc::new(Yard {
+        let node_context = Arc::new(NodeContext {
             fleet: Arc::downgrade(self),
             sim: self.sim.clone(),
             node,
             worker: OnceLock::new(),
             rng: Mutex::new(rng.fork()),
-            unstable: self.bug == Some(FleetBug::UnstableCode),
+            unstable: self.bug == Some(PlantedBug::UnstableCode),
         });
         let mut options = self.options.clone();
         options.reclaims_max = if self.patient { 1_000 } else { 3 };
@@ -382,16 +395,16 @@ impl Fleet {
         let sim = self.sim.clone();
         self.sim.spawn(node, async move {
             let engine = start_engine(&sim, store, env, options).await;
-            let _ = yard.worker.set(engine.worker());
-            serve(&engine, yard);
+            let _ = node_context.worker.set(engine.worker());
+            serve(&engine, node_context);
             let Some(fleet) = fleet.upgrade() else { return };
-            let mut cast = locked(&fleet.cast);
-            cast.starting.remove(&node);
-            cast.workers.push(Worker { node, link, engine });
+            let mut nodes = locked(&fleet.nodes);
+            nodes.starting.remove(&node);
+            nodes.workers.push(Worker { node, link, engine });
         });
     }
 
-    // Clients talk to an engine that serves nothing; it does not die, but its calls fail as others.
+    // Clients use an engine that serves nothing. It never crashes, but its calls can fail.
     async fn start_client(self: &Arc<Self>, rng: &mut Rng) -> (Engine, NodeId) {
         let node = self.node();
         let (store, _) = self.faulty.connect(node);
@@ -400,25 +413,26 @@ impl Fleet {
         (start_engine(&self.sim, store, env, options).await, node)
     }
 
-    // A run that is also started on a worker, which may hold it from the start and die with it.
-    fn start_eagerly(self: &Arc<Self>, told: Arc<Mutex<Told>>, rng: &mut Rng) {
+    // Starts the run on a worker too. The worker may hold it from the start and crash with it.
+    fn start_eagerly(self: &Arc<Self>, view: Arc<Mutex<ClientView>>, rng: &mut Rng) {
         let (fleet, wait_us, any) = (self.clone(), rng.range(1, 2_000_000), rng.next_u64());
         self.sim.spawn(NETWORK, async move {
             fleet.sim.sleep_us(wait_us).await;
             let (node, engine) = {
-                let cast = locked(&fleet.cast);
-                if cast.workers.is_empty() {
+                let nodes = locked(&fleet.nodes);
+                if nodes.workers.is_empty() {
                     return;
                 }
-                let worker = &cast.workers[any as usize % cast.workers.len()];
+                let worker = &nodes.workers[any as usize % nodes.workers.len()];
                 (worker.node, worker.engine.clone())
             };
             fleet.sim.spawn(node, async move {
                 let (id, input) = {
-                    let told = locked(&told);
-                    (told.id.clone(), told.input.clone().expect("an order has an input"))
+                    let view = locked(&view);
+                    (view.id.clone(), view.input.clone().expect("an order has an input"))
                 };
-                let workflow = steps::WorkflowRef::<Input, u64>::remote(&engine, WORKFLOW);
+                let workflow =
+                    windlass_models::WorkflowRef::<Input, u64>::remote(&engine, WORKFLOW);
                 let start = workflow.expect("a valid name").start(input).id(id);
                 drop(engine);
                 let _ = start.await;
@@ -426,7 +440,7 @@ impl Fleet {
         });
     }
 
-    fn wreak(self: &Arc<Self>, rng: &mut Rng) {
+    fn inject_faults(self: &Arc<Self>, rng: &mut Rng) {
         let faults = self.faulty.faults();
         if rng.chance(faults.crash) {
             self.crash(rng, None);
@@ -438,8 +452,8 @@ impl Fleet {
             self.drain(rng);
         }
         if rng.chance(200) {
-            let cast = locked(&self.cast);
-            cast.workers.iter().for_each(|worker| worker.engine.evict_all());
+            let nodes = locked(&self.nodes);
+            nodes.workers.iter().for_each(|worker| worker.engine.evict_all());
         }
         if rng.chance(faults.clock_forward) {
             self.sim.sometimes("clock jumped forward");
@@ -451,23 +465,23 @@ impl Fleet {
         }
     }
 
-    // Kills a worker, this one or any; another process takes its place.
+    // Kills the given worker or a random one. Another process replaces it.
     fn crash(self: &Arc<Self>, rng: &mut Rng, node: Option<NodeId>) {
         let sim = self.sim.clone();
         let (node, link, engine) = {
-            let mut cast = locked(&self.cast);
+            let mut nodes = locked(&self.nodes);
             let any = rng.next_u64() as usize;
             if let Some(node) = node
-                && let Some(link) = cast.starting.remove(&node)
+                && let Some(link) = nodes.starting.remove(&node)
             {
                 (node, link, None)
             } else {
                 let place = match node {
-                    Some(node) => cast.workers.iter().position(|worker| worker.node == node),
-                    None => (!cast.workers.is_empty()).then(|| any % cast.workers.len()),
+                    Some(node) => nodes.workers.iter().position(|worker| worker.node == node),
+                    None => (!nodes.workers.is_empty()).then(|| any % nodes.workers.len()),
                 };
                 let Some(place) = place else { return };
-                let Worker { node, link, engine } = cast.workers.remove(place);
+                let Worker { node, link, engine } = nodes.workers.remove(place);
                 (node, link, Some(engine))
             }
         };
@@ -487,15 +501,15 @@ impl Fleet {
         });
     }
 
-    // Stops a worker the polite way; another process takes its place.
+    // Drains a random worker. Another process replaces it.
     fn drain(self: &Arc<Self>, rng: &mut Rng) {
         let worker = {
-            let mut cast = locked(&self.cast);
-            if cast.workers.is_empty() {
+            let mut nodes = locked(&self.nodes);
+            if nodes.workers.is_empty() {
                 return;
             }
-            let place = rng.below(cast.workers.len() as u64) as usize;
-            cast.workers.remove(place)
+            let place = rng.below(nodes.workers.len() as u64) as usize;
+            nodes.workers.remove(place)
         };
         self.sim.trace(format_args!("n{} drains", worker.node.0));
         let (sim, deadline) = (self.sim.clone(), Duration::from_millis(rng.below(3_000)));
@@ -511,11 +525,11 @@ impl Fleet {
 
     fn freeze(&self, rng: &mut Rng) {
         let node = {
-            let cast = locked(&self.cast);
-            if cast.workers.is_empty() {
+            let nodes = locked(&self.nodes);
+            if nodes.workers.is_empty() {
                 return;
             }
-            cast.workers[rng.below(cast.workers.len() as u64) as usize].node
+            nodes.workers[rng.below(nodes.workers.len() as u64) as usize].node
         };
         self.sim.trace(format_args!("n{} freezes", node.0));
         self.sim.freeze(node);
@@ -528,10 +542,10 @@ impl Fleet {
         });
     }
 
-    // No more faults: every run must end, for its clients ask for nothing else.
+    // Stops all faults. Now every run must end.
     async fn heal(self: &Arc<Self>, rng: &mut Rng, orders: &Orders) {
         self.sim.trace(format_args!("heals"));
-        // Wake-ups are hints: in half of the worlds none arrives any more.
+        // Wake-ups are hints: in half of the seeds no wake-up arrives any more.
         let wake_dropped = if rng.chance(500) { 1_000 } else { 0 };
         self.faulty.set_faults(Faults { wake_dropped, ..Faults::none() });
         self.start_worker(rng);
@@ -542,8 +556,8 @@ impl Fleet {
             let runs = self.checker.runs(store);
             let moving: Vec<_> = runs.iter().filter(|run| !run.status.is_ended()).collect();
             let tasks = self.checker.tasks(store, None).len();
-            let waiting = told(orders).iter().filter(|told| told.ended.is_none()).count()
-                + self.batons().iter().filter(|order| order.ended.is_none()).count();
+            let waiting = views(orders).iter().filter(|view| view.ended.is_none()).count()
+                + self.relay_orders().iter().filter(|order| order.ended.is_none()).count();
             if moving.is_empty() && tasks == 0 && waiting == 0 {
                 return;
             }
@@ -583,25 +597,24 @@ async fn start_engine(
     }
 }
 
-fn serve(engine: &Engine, yard: Arc<Yard>) {
+fn serve(engine: &Engine, node_context: Arc<NodeContext>) {
     for name in [WORKFLOW, BRIEF] {
-        let own = yard.clone();
+        let own = node_context.clone();
         let workflow = move |ctx, input: Input| program::run(own.clone(), ctx, input);
         steps::register(engine, name, workflow).expect("the workflow is registered once");
     }
-    let (runner, hook) = (relay::Runner(yard.clone()), relay::Hook(yard.clone()));
-    WorkflowRuntime::builder(engine, runner, hook)
-        .name(RELAY)
+    let (runner, hook) = (relay::Runner(node_context.clone()), relay::Hook(node_context.clone()));
+    relays::relay(engine, RELAY, runner, hook)
         .backoff(Duration::from_millis(300), Duration::from_secs(2))
         .build()
         .expect("the relay is registered once");
-    mill::serve(engine);
-    steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: Labour| {
-        let yard = yard.clone();
+    machine::serve(engine);
+    steps::serve_activity(engine, "default", ACTIVITY, move |context, labour: ActivityInput| {
+        let node_context = node_context.clone();
         async move {
-            yard.work().await;
+            node_context.work().await;
             let fails = context.attempt <= labour.fails;
-            if fails { Err("it fails") } else { Ok(step_value(&labour.key)) }
+            if fails { Err(AnyError::msg("it fails")) } else { Ok(step_value(&labour.key)) }
         }
     })
     .expect("the activity is registered once");

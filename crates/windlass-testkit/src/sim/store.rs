@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    Beat, Body, BoxFuture, BreakerRow, Census, ClaimRequest, ClaimedTurn, Claims, Commit,
-    CommitError, CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorKind, Health,
-    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, Promoted, Query, RateRow, Reaped,
-    Renewed, Rows, Run, RunId, RunKey, SettingName, Store, Tally, TaskId, Timestamp, WakeSink,
-    Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Health, Heartbeat,
+    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, NamespaceStats, Promoted, Query,
+    RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId, TaskStat,
+    Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -26,7 +26,7 @@ use super::rng::Rng;
 /// When the virtual world begins.
 const EPOCH_US: i64 = 1_700_000_000_000_000;
 
-/// A clock that runs with virtual time, some way off it.
+/// A clock that runs with virtual time, at an offset.
 #[derive(Clone)]
 pub struct SkewedClock {
     sim: Handle,
@@ -39,7 +39,7 @@ impl SkewedClock {
         Self { sim, skew_us: Arc::new(AtomicI64::new(skew_us)) }
     }
 
-    /// What it shows.
+    /// The time that it shows.
     pub fn now(&self) -> Timestamp {
         let elapsed = i64::try_from(self.sim.now_us()).unwrap_or(i64::MAX);
         Timestamp::from_micros(EPOCH_US + elapsed + self.skew_us.load(Ordering::Relaxed))
@@ -51,14 +51,14 @@ impl SkewedClock {
     }
 }
 
-/// One process's way to the store. Cutting it is what a crash does to a connection.
+/// The connection of one process to the store. A crash cuts it.
 pub struct Link {
     node: NodeId,
     cut: AtomicBool,
 }
 
 impl Link {
-    /// No answer and no wake-up comes through any more.
+    /// Cuts the connection: no answer and no wake-up arrives any more.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ struct Network {
     delivered: Mutex<BTreeMap<(NodeId, RunKey), u64>>,
 }
 
-/// What ends a node's life when the store says so.
+/// Kills a node when the store asks for it.
 pub type Killer = Arc<dyn Fn(NodeId) + Send + Sync>;
 
 /// The store and the network before it.
@@ -122,49 +122,49 @@ impl FaultyStore {
         }))
     }
 
-    /// Who is asked to kill the sender of a commit.
+    /// Sets the function that kills the sender of a commit.
     pub fn set_killer(&self, killer: Killer) {
         *locked(&self.0.killer) = Some(killer);
     }
 
-    /// Changes what goes wrong from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         *locked(&self.0.faults) = faults;
     }
 
-    /// The newest claim of a run that a node was told of.
+    /// The newest claim of a run whose answer has reached a node.
     pub fn delivered(&self, node: NodeId, run_key: RunKey) -> Option<u64> {
         locked(&self.0.delivered).get(&(node, run_key)).copied()
     }
 
-    /// Ends a node's life now.
+    /// Kills a node now.
     pub fn kill(&self, node: NodeId) {
         self.0.kill(node);
     }
 
-    /// What goes wrong now.
+    /// The faults of now.
     pub fn faults(&self) -> Faults {
         locked(&self.0.faults).clone()
     }
 
-    /// The store's clock before the store keeps it from running backwards.
+    /// The clock that the store reads. The store itself never runs backwards.
     pub fn clock(&self) -> &SkewedClock {
         &self.0.clock
     }
 
-    /// The store itself, for those who watch and do not take part.
+    /// The store itself, for checks that do not take part in the simulation.
     pub fn inner(&self) -> &MemoryStore {
         &self.0.inner
     }
 
-    /// A way to the store for a node.
+    /// Connects a node to the store.
     pub fn connect(&self, node: NodeId) -> (Arc<NodeStore>, Arc<Link>) {
         let link = Arc::new(Link { node, cut: AtomicBool::new(false) });
         (Arc::new(NodeStore { network: self.0.clone(), link: link.clone() }), link)
     }
 }
 
-// Wake-ups are packets too: lost, doubled, late and out of order.
+// Wake-ups are packets too: they can be lost, doubled, late and out of order.
 fn wake_sink(
     sim: Handle,
     faults: Arc<Mutex<Faults>>,
@@ -279,14 +279,16 @@ pub struct NodeStore {
 
 fn lost(kind: ErrorKind) -> Error {
     match kind {
-        ErrorKind::Unknown => Error::new(kind, "SIM_ANSWER_LOST", "the simulator lost the answer"),
-        _ => Error::new(kind, "SIM_REFUSED", "the simulator refused the call"),
+        ErrorKind::Unknown => {
+            Error::new(kind, ErrorCode::Custom("SIM_ANSWER_LOST"), "the simulator lost the answer")
+        }
+        _ => Error::new(kind, ErrorCode::Custom("SIM_REFUSED"), "the simulator refused the call"),
     }
 }
 
 impl NodeStore {
-    // Sends a call over the network. `apply` runs when it arrives, if it does; `fail` makes the
-    // answer of one that does not, or whose answer is lost.
+    // Sends a call over the network. `apply` runs if the call arrives; `fail` makes the error of a call
+    // that is lost, or whose answer is lost.
     fn send<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -334,13 +336,13 @@ impl NodeStore {
     ) -> BoxFuture<'_, Result<T, Error>> {
         let shown = move |result: &Result<T, Error>| match result {
             Ok(value) => show(value),
-            Err(error) => error.code().to_owned(),
+            Err(error) => error.code().as_str().to_owned(),
         };
         self.send(name, apply, |kind| Err(lost(kind)), shown)
     }
 }
 
-// A packet's way to the store and back.
+// One packet to the store, and its answer.
 async fn carry<T>(
     network: &Network,
     link: &Link,
@@ -387,7 +389,7 @@ async fn carry<T>(
             reply(fail(ErrorKind::Unknown));
             sim.sleep_us(back_us.saturating_mul(3)).await;
             if name == "commit" {
-                sim.sometimes("commit arrived after its sender was told unknown");
+                sim.sometimes("commit arrived after its sender got an unknown outcome");
             }
             apply(network);
         }
@@ -402,7 +404,7 @@ fn note_lost(sim: &Handle, name: &str) {
     }
 }
 
-/// The part of a key that people can tell apart.
+/// The part of a key that differs most, for traces.
 pub(crate) fn short(key: uuid::Uuid) -> u32 {
     key.as_u128() as u32
 }
@@ -411,7 +413,7 @@ fn show_commit(result: &Result<Committed, CommitError>) -> String {
     match result {
         Ok(done) if done.repeated => "repeated".to_owned(),
         Ok(done) => format!("ok acc={} {:?}", done.accepted, done.hold.map(|hold| hold.claim_no)),
-        Err(error) => error.code().to_owned(),
+        Err(error) => error.code().as_str().to_owned(),
     }
 }
 
@@ -477,8 +479,9 @@ impl Store for NodeStore {
         self.ask("release", apply, |count| count.to_string())
     }
 
-    fn beat(&self, beats: Vec<Beat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.beat(beats.clone()));
+    fn heartbeat(&self, beats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.heartbeat(beats.clone()));
         self.ask("beat", apply, |held| format!("{held:?}"))
     }
 
@@ -588,19 +591,23 @@ impl Store for NodeStore {
         self.ask("health", |network| network.at_once(network.inner.health()), |_| String::new())
     }
 
-    fn census(&self, namespace: Namespace) -> BoxFuture<'_, Result<Census, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.census(namespace));
-        self.ask("census", apply, |_| String::new())
+    fn namespace_stats(
+        &self,
+        namespace: Namespace,
+    ) -> BoxFuture<'_, Result<NamespaceStats, Error>> {
+        let apply =
+            move |network: &Network| network.at_once(network.inner.namespace_stats(namespace));
+        self.ask("namespace_stats", apply, |_| String::new())
     }
 
-    fn tally(&self, tallies: Vec<Tally>) -> BoxFuture<'_, Result<(), Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.tally(tallies));
-        self.ask("tally", apply, |()| String::new())
+    fn add_task_stats(&self, stats: Vec<TaskStat>) -> BoxFuture<'_, Result<(), Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.add_task_stats(stats));
+        self.ask("stat", apply, |()| String::new())
     }
 
-    fn tallied(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<Tally>, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.tallied(namespace));
-        self.ask("tallied", apply, |_| String::new())
+    fn task_stats(&self, namespace: Namespace) -> BoxFuture<'_, Result<Vec<TaskStat>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.task_stats(namespace));
+        self.ask("task_stats", apply, |_| String::new())
     }
 
     fn set_limit(
@@ -690,7 +697,7 @@ impl Store for NodeStore {
         locked(&self.network.listeners).insert(self.link.node, (self.link.clone(), sink));
     }
 
-    // The store belongs to the whole world; a node that closes only leaves it.
+    // All nodes share the store, so one node cannot close it.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         locked(&self.network.listeners).remove(&self.link.node);
         Box::pin(std::future::ready(Ok(())))

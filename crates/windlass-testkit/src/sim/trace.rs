@@ -1,4 +1,4 @@
-//! What a run did, line by line, with a rolling hash, so that two runs of a seed can be compared.
+//! The trace of a simulation: lines and a rolling hash, so that two runs of a seed can be compared.
 
 /// The lines of one run. The hash also covers every pick of the executor, which has no line.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Trace {
         self.lines.iter().map(|(_, line)| line.as_str())
     }
 
-    /// Where two traces part, in words; nothing if they are equal.
+    /// Describes the first difference of two traces; nothing if they are equal.
     pub fn difference(&self, other: &Trace) -> Option<String> {
         if self.hash == other.hash && self.lines.len() == other.lines.len() {
             return None;

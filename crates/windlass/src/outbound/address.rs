@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use windlass_kernel::{Error, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind};
 
 /// A range of addresses: `10.0.0.0/8`, `fd00::/8`, or one address alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             let message = format!("{text:?} is no range of addresses: {why}");
-            Error::new(ErrorKind::Invalid, "INVALID_CIDR", message)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidCidr, message)
         };
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
@@ -87,7 +87,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// What is set aside in IPv4. Ranges that are reachable though they are listed (AS112, AMT) are not
+/// The reserved ranges of IPv4. Ranges that are reachable though they are listed (AS112, AMT) are not
 /// here.
 const SPECIAL_V4: &[(Cidr, &str)] = &[
     (Cidr::v4(0, 0, 0, 0, 8), "this network"),
@@ -110,7 +110,7 @@ const SPECIAL_V4: &[(Cidr, &str)] = &[
     (Cidr::v4(240, 0, 0, 0, 4), "reserved"),
 ];
 
-/// What is set aside in IPv6, the narrow ranges before the wide ones that hold them.
+/// The reserved ranges of IPv6, the narrow ranges before the wide ones that hold them.
 const SPECIAL_V6: &[(Cidr, &str)] = &[
     (Cidr::v6(0, 128), "unspecified"),
     (Cidr::v6(1, 128), "loopback"),

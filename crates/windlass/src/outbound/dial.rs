@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
-use windlass_kernel::{BoxFuture, Error, ErrorKind};
+use rustls::ClientConfig;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind};
 
 use super::{Answer, Call};
 
@@ -45,6 +47,7 @@ impl Network {
     pub(super) fn new(connect_timeout: Duration) -> Result<Self, Error> {
         let pins = Arc::new(Pins::default());
         let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls().map_err(unusable)?)
             .dns_resolver(Arc::clone(&pins))
             .redirect(reqwest::redirect::Policy::none())
             // Without this, variables of the environment would send calls to a third party.
@@ -53,12 +56,25 @@ impl Network {
             .pool_idle_timeout(IDLE)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|source| {
-                let message = "the client for calls to others cannot be made";
-                Error::new(ErrorKind::Unavailable, "CALL_FAILED", message).with_source(source)
-            })?;
+            .map_err(unusable)?;
         Ok(Self { client, pins })
     }
+}
+
+// A configuration of its own: a library does not choose the TLS provider of the whole process.
+fn tls() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_platform_verifier()?;
+    let mut config = config.with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn unusable(source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let message = "the client for calls to others cannot be made";
+    Error::new(ErrorKind::Unavailable, ErrorCode::CallFailed, message).with_source(source)
 }
 
 impl Dial for Network {
@@ -102,7 +118,7 @@ fn failed(error: reqwest::Error) -> Error {
         reason = source;
     }
     let message = format!("the call failed: {reason}");
-    Error::new(ErrorKind::Unavailable, "CALL_FAILED", message)
+    Error::new(ErrorKind::Unavailable, ErrorCode::CallFailed, message)
 }
 
 /// The resolver of the client: it knows the addresses of calls under way, as they were checked, and

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use windlass_kernel::{BoxFuture, Error, ErrorKind};
+use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind};
 
 /// Looks up the addresses of a host.
 pub trait Resolve: Send + Sync + 'static {
@@ -19,7 +19,8 @@ impl Resolve for SystemResolver {
         Box::pin(async move {
             let found = tokio::net::lookup_host((host, 0)).await.map_err(|source| {
                 let message = format!("the name {host:?} does not resolve");
-                Error::new(ErrorKind::Unavailable, "HOST_UNRESOLVED", message).with_source(source)
+                Error::new(ErrorKind::Unavailable, ErrorCode::HostUnresolved, message)
+                    .with_source(source)
             })?;
             Ok(found.map(|address| address.ip()).collect())
         })

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use reqwest::Url;
-use windlass_kernel::{Error, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind};
 
 use super::Policy;
 
@@ -38,7 +38,7 @@ impl Target {
 pub(super) fn parse(text: &str, policy: &Policy) -> Result<Target, Error> {
     if text.len() > URL_BYTES_MAX {
         let message = format!("a URL of {} bytes; the limit is {URL_BYTES_MAX}", text.len());
-        return Err(Error::new(ErrorKind::Invalid, "INVALID_URL", message));
+        return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidUrl, message));
     }
     // Other parsers drop, decode or turn these, each in its own way.
     let odd = |c: &char| !c.is_ascii_graphic() || "\\\"<>^`{|}".contains(*c);
@@ -116,7 +116,7 @@ fn name(host: &str, read: &str) -> Result<String, Error> {
 
 // The URL itself is not shown: it may hold tokens.
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "INVALID_URL", format!("the URL is refused: {why}"))
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidUrl, format!("the URL is refused: {why}"))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use windlass_kernel::{Error, ErrorKind};
-use windlass_models::relays::{Signal, Step, StepError, StepOutcome, StepRunner};
+use windlass_kernel::{Error, ErrorCode, ErrorKind};
+use windlass_models::relays::{RelayError, RelayStep, Signal, StepOutcome, StepRunner};
 
 use super::payload::Payload;
 use crate::outbound::{Answer, Call, Outbound, Policy};
@@ -18,7 +18,7 @@ use crate::webhooks::{Secret, excerpt, retry_after, sign_call};
 pub struct HttpRunnerOptions {
     /// Where it is asked.
     pub url: String,
-    /// What signs the requests, the newest first.
+    /// The secrets that sign requests, newest first.
     pub secrets: Vec<Secret>,
     /// How long one attempt of a step may take. Default 60 s.
     pub timeout: Duration,
@@ -49,7 +49,8 @@ impl HttpRunner {
         let HttpRunnerOptions { url, secrets, timeout, policy } = options;
         let outbound = Outbound::new(policy)?;
         outbound.check_url(&url)?;
-        let wrong = |message: &str| Error::new(ErrorKind::Invalid, "INVALID_OPTION", message);
+        let wrong =
+            |message: &str| Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message);
         if secrets.is_empty() {
             return Err(wrong("an HTTP relay needs a secret that signs its requests"));
         }
@@ -59,7 +60,7 @@ impl HttpRunner {
         Ok(Self { outbound, url, secrets, timeout })
     }
 
-    fn call(&self, step: &Step) -> Result<Call, Error> {
+    fn call(&self, step: &RelayStep) -> Result<Call, Error> {
         let payload = Payload::of(&step.payload);
         let (status, signal) = match &step.signal {
             Some(Signal::Received(bytes)) => ("received", Some(Payload::of(bytes))),
@@ -98,8 +99,8 @@ impl HttpRunner {
 }
 
 impl StepRunner for HttpRunner {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
-        let call = self.call(step).map_err(StepError::permanent)?;
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+        let call = self.call(step).map_err(RelayError::permanent)?;
         let called = step.cancel_token.run_until_cancelled(self.outbound.call(call)).await;
         // Dropping the call closes its connection, so the runner notices too.
         let Some(called) = called else {
@@ -107,13 +108,13 @@ impl StepRunner for HttpRunner {
         };
         match called {
             Ok(answer) => read(&answer),
-            Err(error) if error.is_retryable() => Err(StepError::transient(error)),
-            Err(error) => Err(StepError::permanent(error)),
+            Err(error) if error.is_retryable() => Err(RelayError::transient(error)),
+            Err(error) => Err(RelayError::permanent(error)),
         }
     }
 }
 
-/// What a runner is asked.
+/// The request to a runner.
 #[derive(Serialize)]
 struct Asked<'a> {
     namespace: &'a str,
@@ -142,7 +143,7 @@ struct AskedSignal<'a> {
     payload_base64: Option<&'a str>,
 }
 
-/// What a runner answers. Which fields belong to which outcome is checked after reading.
+/// The answer of a runner. Which fields belong to which outcome is checked after reading.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answered {
@@ -162,10 +163,10 @@ struct Answered {
 }
 
 // Whether another attempt can help is told by the status; what the runner decided by the body.
-fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
+fn read(answer: &Answer) -> Result<StepOutcome, RelayError> {
     match answer.status {
         200 if answer.is_cut => {
-            Err(StepError::permanent("the runner's answer is larger than a payload may be"))
+            Err(RelayError::permanent("the runner's answer is larger than a payload may be"))
         }
         200 => match serde_json::from_slice(&answer.body) {
             Ok(answered) => outcome(answered).unwrap_or_else(|why| Err(unreadable(&why))),
@@ -173,7 +174,7 @@ fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
             Err(error) if error.is_eof() => {
                 let bytes = answer.body.len();
                 let message = format!("the runner's answer ends too early, after {bytes} bytes");
-                Err(StepError::transient(message))
+                Err(RelayError::transient(message))
             }
             Err(error) => Err(unreadable(&error.to_string())),
         },
@@ -181,8 +182,8 @@ fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
             let message = format!("the runner answered {status}: {}", excerpt(&answer.body));
             let transient = matches!(status, 408 | 425 | 429 | 500..=599);
             let error = match transient {
-                true => StepError::transient(message),
-                false => StepError::permanent(message),
+                true => RelayError::transient(message),
+                false => RelayError::permanent(message),
             };
             Err(match retry_after(answer) {
                 Some(delay) => error.retry_after(delay),
@@ -192,11 +193,11 @@ fn read(answer: &Answer) -> Result<StepOutcome, StepError> {
     }
 }
 
-fn unreadable(why: &str) -> StepError {
-    StepError::permanent(format!("the runner's answer does not read: {why}"))
+fn unreadable(why: &str) -> RelayError {
+    RelayError::permanent(format!("the runner's answer does not read: {why}"))
 }
 
-fn outcome(answered: Answered) -> Result<Result<StepOutcome, StepError>, String> {
+fn outcome(answered: Answered) -> Result<Result<StepOutcome, RelayError>, String> {
     let mut rest = answered;
     let word = rest.outcome.take().ok_or("it has no outcome")?;
     let text = |field: &str, value: Option<String>| {
@@ -225,10 +226,10 @@ fn outcome(answered: Answered) -> Result<Result<StepOutcome, StepError>, String>
             let mut error = match text("kind", rest.kind.take())?.as_str() {
                 "transient" => {
                     let after = rest.retry_after_ms.take().map(Duration::from_millis);
-                    let error = StepError::transient(message);
-                    after.into_iter().fold(error, StepError::retry_after)
+                    let error = RelayError::transient(message);
+                    after.into_iter().fold(error, RelayError::retry_after)
                 }
-                "permanent" => StepError::permanent(message),
+                "permanent" => RelayError::permanent(message),
                 other => return Err(format!("kind is {other:?}; use transient or permanent")),
             };
             if let Some(name) = rest.name.take() {
@@ -278,7 +279,7 @@ mod tests {
         let secrets = vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap()];
         let options = HttpRunnerOptions::new("https://runner.example/", secrets);
         let runner = HttpRunner::new(options).unwrap();
-        let mut step = Step::detached("r", 0, "1");
+        let mut step = RelayStep::detached("r", 0, "1");
         step.answer_bytes_max = 8 * 1024 * 1024;
         assert!(runner.call(&step).unwrap().answer_bytes_max > 8 * 1024 * 1024 * 4 / 3);
     }

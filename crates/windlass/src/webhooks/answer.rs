@@ -1,4 +1,4 @@
-//! What an answer says beyond its status: when to come back, and a little of its text.
+//! Details of an answer beyond its status: when to come back, and a little of its text.
 
 use std::time::Duration;
 

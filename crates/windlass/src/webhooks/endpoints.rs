@@ -54,14 +54,14 @@ impl Endpoints {
         if let Some(oldest) = oldest.filter(|_| known.len() >= ENDPOINTS_MAX) {
             self.0.put_setting(oldest.name.clone(), None).await?;
         }
-        let value = Body::of(&Value { url: shown(url), webhook_id: id.to_owned() })?;
+        let value = Body::of(&Value { url: display_url(url), webhook_id: id.to_owned() })?;
         self.0.put_setting(SettingName::new(&kind(of), &name(url)), Some(value)).await
     }
 
     /// Without a query, all that are shown as this URL.
     pub(super) async fn enable(&self, of: &Namespace, url: &str) -> Result<bool, Error> {
         let one = Url::parse(url).is_ok_and(|url| url.query().is_some());
-        let (name, shown) = (name(url), shown(url));
+        let (name, shown) = (name(url), display_url(url));
         let mut was = false;
         for setting in self.all(of).await? {
             let meant = match one {
@@ -122,8 +122,8 @@ fn name(url: &str) -> String {
     Sha256Digest::of(parsed.as_str().as_bytes()).to_string()
 }
 
-// What is kept of a URL to be shown.
-fn shown(url: &str) -> String {
+// The part of a URL that is stored and shown.
+fn display_url(url: &str) -> String {
     let Ok(mut parsed) = Url::parse(url) else { return url.to_owned() };
     parsed.set_query(None);
     parsed.set_fragment(None);

@@ -35,7 +35,7 @@ impl WebhookTerminalHook {
     }
 }
 
-/// What is told of an end.
+/// The data about the end of a run.
 #[derive(Serialize)]
 struct Ended<'a> {
     namespace: &'a str,

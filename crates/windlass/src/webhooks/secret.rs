@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use reqwest::header::HeaderMap;
 use standardwebhooks::Webhook as Signer;
-use windlass_kernel::{Error, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind};
 
 /// The header with the id, which stays the same over all attempts.
 pub const ID_HEADER: &str = "webhook-id";
@@ -33,7 +33,7 @@ impl FromStr for Secret {
         let wrong = |why: String| {
             let hint = "make one with: echo whsec_$(openssl rand -base64 32)";
             let message = format!("the webhook secret {why}; {hint}");
-            Error::new(ErrorKind::Invalid, "INVALID_SECRET", message)
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidSecret, message)
         };
         let encoded = text
             .strip_prefix(PREFIX)
@@ -61,7 +61,8 @@ pub fn sign(secrets: &[Secret], id: &str, seconds: i64, body: &[u8]) -> Result<S
         secrets.iter().map(|secret| secret.0.sign(id, seconds, body)).collect();
     let signed = signed.map_err(|source| {
         let message = "the webhook's body cannot be signed: it is no UTF-8 text";
-        Error::new(ErrorKind::Invalid, "INVALID_BODY", message).with_source(source.to_string())
+        Error::new(ErrorKind::Invalid, ErrorCode::InvalidBody, message)
+            .with_source(source.to_string())
     })?;
     Ok(signed.join(" "))
 }
@@ -88,7 +89,7 @@ pub fn verify(secrets: &[Secret], headers: &HeaderMap, body: &[u8]) -> Result<()
         }
     }
     let message = format!("the webhook's signature is refused: {why}");
-    Err(Error::new(ErrorKind::Refused, "SIGNATURE_REFUSED", message))
+    Err(Error::new(ErrorKind::Refused, ErrorCode::SignatureRefused, message))
 }
 
 #[cfg(test)]

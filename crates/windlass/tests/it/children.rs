@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass::kernel::{Namespace, Query, TasksQuery};
 use windlass::{
-    Ctx, Engine, NonRetryable, Result, RetryPolicy, RunStatus, TaskContext, WorkflowRef,
+    AnyError, Ctx, Engine, NonRetryable, Result, RetryPolicy, RunStatus, TaskContext, WorkflowRef,
 };
 
 use crate::harness::{
@@ -53,11 +53,11 @@ async fn a_child_gives_its_result(h: Arc<Harness>) {
         .unwrap();
     let run = flow.start(()).id("p").await.unwrap();
     until_asked(&run, "go").await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), (16, 200_000));
     let root = run.run_key();
-    let tree = engine.store().list(Query::Tree { root, after: None, limit: 10 });
+    let tree = engine.admin().store().list(Query::Tree { root, after: None, limit: 10 });
     let tree = tree.await.unwrap().runs().unwrap();
     assert_eq!(tree.len(), 4);
     let children = tree.iter().filter(|child| child.parent == Some(root));
@@ -66,7 +66,8 @@ async fn a_child_gives_its_result(h: Arc<Harness>) {
 
 async fn a_child_that_fails_can_be_caught(h: Arc<Harness>) {
     let engine = h.engine().await;
-    let fails = engine.workflow("fails", async |_: Ctx, (): ()| Err::<u32, _>("oh no".to_owned()));
+    let fails =
+        engine.workflow("fails", async |_: Ctx, (): ()| Err::<u32, _>(AnyError::msg("oh no")));
     let fails = fails.unwrap();
     let flow = engine
         .workflow("parent", move |ctx: Ctx, catch: bool| {
@@ -185,7 +186,7 @@ async fn a_child_that_loses_a_race_is_ended(h: Arc<Harness>) {
     until_asked(&run, "go").await;
     let child = children.get("r:child").await.unwrap();
     until_status(&child, RunStatus::Terminated).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), "Cancelled");
 }
@@ -200,7 +201,7 @@ async fn a_run_that_fails_ends_its_children(h: Arc<Harness>) {
             async move {
                 let fails = async {
                     ctx.sleep("short", "30 ms").await?;
-                    let body = async || Err::<u32, _>("enough");
+                    let body = async || Err::<u32, _>(AnyError::msg("enough"));
                     ctx.step("fails", body).retries(0).await
                 };
                 tokio::try_join!(ctx.child("child", &children, &()), fails)?;
@@ -224,7 +225,7 @@ async fn retry_begins_a_failed_child_anew(h: Arc<Harness>) {
             let counts = inner.clone();
             async move {
                 match counts.hit("child") {
-                    1 => Err("not yet".into()),
+                    1 => Err(AnyError::msg("not yet")),
                     n => ok(n),
                 }
             }
@@ -256,7 +257,7 @@ async fn an_activity_gives_its_result(h: Arc<Harness>) {
         .unwrap();
     let run = flow.start(()).await.unwrap();
     until_asked(&run, "go").await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), ("ABC".to_owned(), 3));
     let types = event_types(&run).await;
@@ -264,7 +265,7 @@ async fn an_activity_gives_its_result(h: Arc<Harness>) {
 }
 
 fn quick(retries: u32) -> RetryPolicy {
-    let mut policy = RetryPolicy::machines();
+    let mut policy = windlass_engine::description::ACTIVITY_RETRY;
     policy.limit = windlass::kernel::RetryLimit::Times(retries);
     policy.delay = Duration::from_millis(5);
     policy
@@ -277,7 +278,7 @@ async fn an_activity_is_tried_again_and_given_up(h: Arc<Harness>) {
             n if n == succeeds_at => ok(n),
             n if succeeds_at == 99 && n == 2 => panic!("out of \0 order"),
             _ if succeeds_at == 100 => Err(NonRetryable::new("never").into()),
-            n => Err(format!("attempt {n} failed").into()),
+            n => Err(AnyError::msg(format!("attempt {n} failed"))),
         }
     };
     engine.activity("flaky", flaky).unwrap();
@@ -301,17 +302,19 @@ async fn an_activity_is_tried_again_and_given_up(h: Arc<Harness>) {
         let (attempts, message) = run.result().await.unwrap();
         assert_eq!((attempts, &*message), expect, "{succeeds_at}");
     }
-    assert_eq!(engine.metrics().tasks_dead.get(), 3);
+    assert_eq!(engine.admin().metrics().tasks_dead.get(), 3);
 }
 
 async fn an_activity_that_takes_too_long(h: Arc<Harness>) {
     let engine = h.engine().await;
     let slow = |context: TaskContext, beats: bool| async move {
-        for _ in 0..20 {
+        // It takes longer than the heartbeat's timeout.
+        for _ in 0..125 {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            if beats {
-                context.heartbeat();
+            if !beats {
+                futures::future::pending::<()>().await;
             }
+            context.heartbeat();
         }
         ok("done".to_owned())
     };
@@ -322,14 +325,14 @@ async fn an_activity_that_takes_too_long(h: Arc<Harness>) {
             let activity = activity.retry_policy(quick(0));
             let ended = match how.as_str() {
                 "timeout" => activity.timeout("50 ms").await,
-                _ => activity.heartbeat("200 ms").await,
+                _ => activity.heartbeat("2 seconds").await,
             };
             ok(ended.unwrap_or_else(|error| format!("{}: {}", error.name, error.message)))
         })
         .unwrap();
     for (how, expect) in [
         ("timeout", "Timeout: the attempt took longer than 50ms"),
-        ("silent", "HeartbeatTimeout: there was no heartbeat for 200ms"),
+        ("silent", "HeartbeatTimeout: there was no heartbeat for 2s"),
         ("beats", "done"),
     ] {
         assert_eq!(flow.start(how.into()).await.unwrap().result().await.unwrap(), expect);
@@ -371,7 +374,7 @@ async fn an_activity_ends_with_its_run(h: Arc<Harness>) {
 async fn no_tasks(engine: &Engine) {
     let none = || async {
         let query = Query::Tasks(TasksQuery::all(Namespace::default_namespace(), 10));
-        engine.store().list(query).await.unwrap().tasks().unwrap().is_empty()
+        engine.admin().store().list(query).await.unwrap().tasks().unwrap().is_empty()
     };
     until("no task is left", none).await;
 }
@@ -396,7 +399,7 @@ async fn an_activity_that_loses_a_race_is_cancelled(h: Arc<Harness>) {
     if counts.get("begun") == 1 {
         until("the activity hears of it", || async { counts.get("cancelled") == 1 }).await;
     }
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), 0);
     assert!(event_types(&run).await.contains(&"activity.cancelled".to_owned()));

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::admin::Options;
 use windlass::kernel::{Query, StepStatus};
-use windlass::{Ctx, Engine, Options, Result, RunStatus, WorkflowRef};
+use windlass::{AnyError, Ctx, Engine, Result, RunStatus, WorkflowRef};
 
 use crate::harness::{
-    Counts, Harness, completed, event_types, ok, on_every_store, until, until_asked, until_status,
-    until_waiting,
+    Counts, Harness, completed, event_types, fence, fence_elsewhere, ok, on_every_store, until,
+    until_asked, until_status, until_waiting,
 };
 
 on_every_store!(
@@ -48,7 +49,7 @@ async fn a_waiting_run_pauses_and_goes_on(h: Arc<Harness>) {
     run.pause().await.unwrap();
     // What comes while it is paused is kept.
     run.send_event("go", &5).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    fence(&engine).await;
     assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);
     assert_eq!(counts.get("second"), 0);
     run.resume().await.unwrap();
@@ -88,7 +89,7 @@ async fn a_run_pauses_when_its_body_has_ended(h: Arc<Harness>) {
     let run = gated(&engine, &counts, &gate).start(()).await.unwrap();
     until("the body runs", || async { counts.get("first") == 1 }).await;
     run.pause().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    fence(&engine).await;
     assert_eq!(run.status().await.unwrap().status, RunStatus::Active);
     gate.add_permits(1);
     until_status(&run, RunStatus::Paused).await;
@@ -105,7 +106,7 @@ async fn timers_go_on_while_a_run_is_paused(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine
         .workflow("sleeps", |ctx: Ctx, (): ()| async move {
-            ctx.sleep("s", "200 ms").await?;
+            ctx.sleep("s", "2 seconds").await?;
             ok(())
         })
         .unwrap();
@@ -113,7 +114,9 @@ async fn timers_go_on_while_a_run_is_paused(h: Arc<Harness>) {
     until_asked(&run, "s").await;
     run.pause().await.unwrap();
     until_status(&run, RunStatus::Paused).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // This one begins to sleep later, and so the first timer is due before it ends.
+    flow.start(()).await.unwrap().result().await.unwrap();
+    fence(&engine).await;
     assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);
     run.resume().await.unwrap();
     run.result().await.unwrap();
@@ -156,9 +159,9 @@ async fn terminate_cuts_off_a_body(h: Arc<Harness>) {
     until("the body runs", || async { counts.get("first") == 1 }).await;
     run.terminate().await.unwrap();
     assert_eq!(run.result().await.unwrap_err().code(), "RUN_TERMINATED");
-    until("the body is dropped", || async { engine.load().0 == 0 }).await;
+    until("the body is dropped", || async { engine.core().load().0 == 0 }).await;
     gate.add_permits(5);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    fence(&engine).await;
     assert_eq!((gate.available_permits(), counts.get("second")), (5, 0));
     assert_eq!(run.status().await.unwrap().status, RunStatus::Terminated);
     assert_eq!(run.terminate().await.unwrap_err().code(), "RUN_TERMINAL");
@@ -187,14 +190,14 @@ async fn restart_of_a_live_run(h: Arc<Harness>) {
     until_asked(&again, "wait").await;
     assert_eq!(again.status().await.unwrap().generation, 1);
     assert_eq!(counts.get("first"), 2);
-    let old = engine.current(run.run_key()).await.unwrap();
+    let old = engine.core().current(run.run_key()).await.unwrap();
     assert_eq!((old.status, old.generation), (RunStatus::Terminated, 0));
     // A handle of the old generation reaches the new one.
     run.send_event("go", &3).await.unwrap();
     assert_eq!(again.result().await.unwrap(), 3);
     assert_eq!(run.result().await.unwrap_err().code(), "RUN_TERMINATED");
     let query = Query::Messages { run_key: again.run_key(), after: 0, limit: 10 };
-    let messages = engine.store().list(query).await.unwrap().messages().unwrap();
+    let messages = engine.admin().store().list(query).await.unwrap().messages().unwrap();
     assert_eq!(messages.len(), 1, "the old generation's event was not delivered");
 }
 
@@ -232,13 +235,13 @@ async fn retry_goes_on_at_the_failed_step(h: Arc<Harness>) {
                 let drawn = ctx.step("first", async || ok(counts.hit("first"))).await?;
                 let caught = ctx.step("caught", async || {
                     counts.hit("caught");
-                    Err::<(), _>("never mind")
+                    Err::<(), _>(AnyError::msg("never mind"))
                 });
                 let caught = caught.retries(0).await.is_err();
                 ctx.sleep("short", "5 ms").await?;
                 let event: u32 = ctx.event("early", "early").await?;
                 let body = async || match counts.hit("flaky") {
-                    1 => Err("not this time"),
+                    1 => Err(AnyError::msg("not this time")),
                     n => Ok(n),
                 };
                 let flaky = ctx.step("flaky", body).retries(0).await?;
@@ -256,7 +259,7 @@ async fn retry_goes_on_at_the_failed_step(h: Arc<Harness>) {
     assert_eq!(again.result().await.unwrap(), (1, true, 7, 2, 8));
     assert_eq!((counts.get("first"), counts.get("caught"), counts.get("flaky")), (1, 1, 2));
     assert_eq!(again.status().await.unwrap().generation, 1);
-    assert_eq!(engine.current(run.run_key()).await.unwrap().status, RunStatus::Errored);
+    assert_eq!(engine.core().current(run.run_key()).await.unwrap().status, RunStatus::Errored);
 }
 
 async fn retry_of_a_run_that_caught_and_compensated(h: Arc<Harness>) {
@@ -269,7 +272,7 @@ async fn retry_of_a_run_that_caught_and_compensated(h: Arc<Harness>) {
             async move {
                 ctx.step("book", async || ok(counts.hit("book"))).await?;
                 let body = async || match counts.hit("pay") {
-                    n if n < 3 => Err("declined"),
+                    n if n < 3 => Err(AnyError::msg("declined")),
                     n => Ok(n),
                 };
                 match ctx.step("pay", body).retries(0).await {
@@ -291,7 +294,7 @@ async fn retry_of_a_run_that_caught_and_compensated(h: Arc<Harness>) {
         run = run.retry().await.unwrap();
     }
     until_asked(&run, "go").await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), 3);
     assert_eq!((counts.get("book"), counts.get("pay")), (1, 3));
@@ -374,15 +377,15 @@ async fn a_host_that_ticks(h: Arc<Harness>) {
         })
         .unwrap();
     let run = flow.start(()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    fence_elsewhere().await;
     assert_eq!(counts.get("step"), 0, "nothing moves by itself");
     // Three steps, and then the last one.
-    assert_eq!(engine.tick(10, Some(3)).await.unwrap(), 1);
+    assert_eq!(engine.admin().tick(10, Some(3)).await.unwrap(), 1);
     assert_eq!((counts.get("step"), completed(&run).await.len()), (3, 3));
-    assert_eq!(engine.tick(10, None).await.unwrap(), 1);
+    assert_eq!(engine.admin().tick(10, None).await.unwrap(), 1);
     assert_eq!(counts.get("step"), 4);
     run.result().await.unwrap();
-    assert_eq!(engine.tick(10, None).await.unwrap(), 0);
+    assert_eq!(engine.admin().tick(10, None).await.unwrap(), 0);
 }
 
 async fn who_asks_may_go_before_the_answer(h: Arc<Harness>) {
@@ -399,16 +402,24 @@ async fn who_asks_may_go_before_the_answer(h: Arc<Harness>) {
     let run = flow.start(()).id("left").await.unwrap();
     until_asked(&run, "go").await;
     let (of, key) = (engine.clone(), run.run_key());
-    left(Box::pin(async move { drop(of.restart(key, None).await) })).await;
+    left(Box::pin(async move { drop(of.core().restart(key, None).await) })).await;
     until("it is restarted", || async {
-        let newest = engine.newest(&engine.current(run.run_key()).await.unwrap()).await.unwrap();
+        let newest = engine
+            .core()
+            .newest(&engine.core().current(run.run_key()).await.unwrap())
+            .await
+            .unwrap();
         newest.generation == 1 && newest.status == RunStatus::Waiting
     })
     .await;
     let (of, key) = (engine.clone(), run.run_key());
-    left(Box::pin(async move { drop(of.terminate(key, None, None).await) })).await;
+    left(Box::pin(async move { drop(of.core().terminate(key, None, None).await) })).await;
     until("it has ended", || async {
-        let newest = engine.newest(&engine.current(run.run_key()).await.unwrap()).await.unwrap();
+        let newest = engine
+            .core()
+            .newest(&engine.core().current(run.run_key()).await.unwrap())
+            .await
+            .unwrap();
         newest.status == RunStatus::Terminated
     })
     .await;

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass::kernel::{Body, BoxFuture, Commit, Op, Query, RetryLimit, RetryPolicy, TasksQuery};
 use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+use windlass::model::{TaskHandler, TaskResult};
 use windlass::{
-    Attempt, BoxError, Ctx, Engine, RunHandle, SqlValue, StepTx, TaskContext, TaskFailure,
-    TaskHandler, TaskResult,
+    AnyError, Attempt, Ctx, Engine, RunHandle, SqlValue, StepTx, TaskContext, TaskFailure,
 };
 
 use crate::harness::{
@@ -52,21 +52,22 @@ async fn effects_are_delivered_and_die_with_their_errors(h: Arc<Harness>) {
     let mut ops = Vec::new();
     for text in ["fine", "flaky", "never"] {
         let input = RawValue::from_string(format!("\"{text}\"")).unwrap();
-        let task = engine.effect("mail", Some(run.run_key()), input, policy.clone()).unwrap();
+        let task =
+            engine.core().effect("mail", Some(run.run_key()), input, policy.clone()).unwrap();
         ops.push(Op::Enqueue(Box::new(task)));
     }
-    let answers = engine.store().commit(vec![Commit::new(None, None, ops)]).await;
+    let answers = engine.admin().store().commit(vec![Commit::new(None, None, ops)]).await;
     assert!(answers[0].is_ok(), "{answers:?}");
-    let namespace = engine.options().namespace.clone();
+    let namespace = engine.admin().options().namespace.clone();
     until("all effects are settled", || async {
         let query = TasksQuery::all(namespace.clone(), 10);
-        engine.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap().is_empty()
+        engine.admin().store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap().is_empty()
     })
     .await;
     let times = |text: &str| counts.get(&format!("\"{text}\""));
     assert_eq!((times("fine"), times("flaky"), times("never")), (1, 2, 3));
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 10 };
-    let dead = engine.store().list(query).await.unwrap().dead_letters().unwrap();
+    let dead = engine.admin().store().list(query).await.unwrap().dead_letters().unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!((dead[0].attempt, &*dead[0].reason), (3, "the other side refuses"));
     let errors: Vec<serde_json::Value> = dead[0].errors.as_ref().unwrap().read().unwrap();
@@ -84,7 +85,7 @@ async fn enqueued<O>(run: &RunHandle<O>) -> Vec<String> {
 async fn settled(engine: &Engine) {
     until("all effects are settled", || async {
         let query = TasksQuery::all(engine.namespace().clone(), 10);
-        engine.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap().is_empty()
+        engine.admin().store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap().is_empty()
     })
     .await;
 }
@@ -105,7 +106,7 @@ async fn effects_of_a_step_go_with_its_record(h: Arc<Harness>) {
         let tell = async |attempt: Attempt| {
             attempt.enqueue("mail", "fine", none())?;
             match attempt.number {
-                1 => Err::<(), BoxError>("not yet".into()),
+                1 => Err::<(), AnyError>(AnyError::msg("not yet")),
                 _ => Ok(()),
             }
         };
@@ -117,7 +118,7 @@ async fn effects_of_a_step_go_with_its_record(h: Arc<Harness>) {
             }
             let many = attempt.enqueue("mail", "fine", none()).unwrap_err();
             // None of this is kept: the attempt fails.
-            Err::<(), BoxError>(format!("{} {}", error.code(), many.code()).into())
+            Err::<(), _>(AnyError::msg(format!("{} {}", error.code(), many.code())))
         };
         let refused = ctx.step_with("too-large", too_large).retries(0).await.unwrap_err();
         assert!(refused.to_string().contains("INVALID_SIZE INVALID_SIZE"), "{refused}");
@@ -199,7 +200,7 @@ async fn a_machine_enqueues_its_effects_once_over_all_processes_and_generations(
     // Another build wants another effect: it is not enqueued behind the record's back.
     let engine = h.engine().await;
     engine.serve_effects("mail", Arc::new(Mail(counts.clone()))).unwrap();
-    engine.register_activity(Work(counts.clone())).unwrap();
+    engine.machine_activity(Work(counts.clone())).unwrap();
     let other = engine.machine::<Sends<true>>().unwrap();
     let run = other.get("sends").await.unwrap();
     let reason = until_blocked(&run).await;
@@ -208,7 +209,7 @@ async fn a_machine_enqueues_its_effects_once_over_all_processes_and_generations(
     // The build that agrees reads the run back, and enqueues nothing again.
     let engine = h.engine().await;
     engine.serve_effects("mail", Arc::new(Mail(counts.clone()))).unwrap();
-    engine.register_activity(Work(counts.clone())).unwrap();
+    engine.machine_activity(Work(counts.clone())).unwrap();
     let sends = engine.machine::<Sends<false>>().unwrap();
     let run = sends.get("sends").await.unwrap();
     run.wake().await.unwrap();

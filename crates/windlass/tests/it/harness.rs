@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use windlass::Status;
+use windlass::admin::Options;
 use windlass::kernel::verify::verify_store;
 use windlass::kernel::{Event, MemoryStore, StepStatus};
-use windlass::steps::Status;
-use windlass::{BoxError, Builder, Engine, Env, Limits, Options, RunHandle, RunStatus, Store};
+use windlass::model::Env;
+use windlass::{AnyError, Builder, Ctx, Engine, Limits, RunHandle, RunStatus, Store};
 
 use crate::schema::{self, Schema};
 
 /// How long a test waits for something before it says that it does not come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a whole test may take before it counts as hung.
-const HUNG: Duration = Duration::from_secs(120);
+const HUNG: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -92,7 +95,7 @@ impl Harness {
             Kind::Memory => Arc::clone(&self.memory),
             Kind::Sqlite => {
                 let file = format!("sqlite://{}/test.db", self.folder.path().display());
-                windlass::open_store(&file).await.expect("the file opens")
+                windlass::admin::open_store(&file).await.expect("the file opens")
             }
             Kind::Postgres => {
                 let mut options = schema::options(&self.schema().name);
@@ -109,17 +112,18 @@ impl Harness {
     /// An engine with other options than the defaults.
     pub(crate) async fn engine_with(&self, set: impl FnOnce(Options) -> Options) -> Engine {
         let options = Options { shared: self.kind == Kind::Postgres, ..Options::default() };
-        self.start(Engine::builder().options(set(options))).await
+        self.start(windlass::Builder::from(set(options))).await
     }
 
     /// Two engines that share the store: each with a connection of its own where it is a server.
     pub(crate) async fn two_engines(&self, set: impl Fn(Options) -> Options) -> (Engine, Engine) {
         let options = || set(Options { shared: true, ..Options::default() });
-        let first = self.start(Engine::builder().options(options())).await;
+        let first = self.start(windlass::Builder::from(options())).await;
         let second = match self.kind {
-            Kind::Postgres => self.start(Engine::builder().options(options())).await,
+            Kind::Postgres => self.start(windlass::Builder::from(options())).await,
             Kind::Memory | Kind::Sqlite => {
-                let beside = Engine::builder().options(options()).start(Arc::clone(first.store()));
+                let beside =
+                    windlass::Builder::from(options()).start(Arc::clone(first.admin().store()));
                 let beside = beside.await.expect("the engine starts");
                 self.engines.lock().push(beside.clone());
                 beside
@@ -135,7 +139,7 @@ impl Harness {
         set: impl FnOnce(Options) -> Options,
     ) -> Result<Engine, windlass::Error> {
         let options = Options { shared: self.kind == Kind::Postgres, ..Options::default() };
-        let builder = Engine::builder().options(set(options));
+        let builder = windlass::Builder::from(set(options));
         let engine = builder.start_in(self.open().await, env).await?;
         self.engines.lock().push(engine.clone());
         Ok(engine)
@@ -154,19 +158,19 @@ impl Harness {
 
     /// Stops an engine; what has not ended by the deadline is cut off.
     pub(crate) async fn stop_within(&self, engine: &Engine, deadline: Duration) {
-        engine.shutdown(deadline).await.expect("it stops");
+        engine.core().shutdown(deadline).await.expect("it stops");
         if self.kind != Kind::Memory {
-            engine.store().close().await.expect("it closes");
+            engine.admin().store().close().await.expect("it closes");
         }
-        self.engines.lock().retain(|known| known.worker() != engine.worker());
+        self.engines.lock().retain(|known| known.admin().worker() != engine.admin().worker());
     }
 
     /// Loses an engine, as a machine that is switched off: it gives nothing back. Only where each
     /// engine has a connection of its own.
     pub(crate) async fn lose(&self, engine: &Engine) {
         assert_eq!(self.kind, Kind::Postgres);
-        self.engines.lock().retain(|known| known.worker() != engine.worker());
-        engine.store().close().await.expect("it closes");
+        self.engines.lock().retain(|known| known.admin().worker() != engine.admin().worker());
+        engine.admin().store().close().await.expect("it closes");
     }
 
     /// Ends the connections that listen for wake-ups; engines listen anew after a while.
@@ -213,17 +217,17 @@ impl Harness {
     async fn done(&self) {
         let engines = std::mem::take(&mut *self.engines.lock());
         for engine in &engines {
-            engine.shutdown(Duration::from_secs(5)).await.expect("it stops");
+            engine.core().shutdown(Duration::from_secs(5)).await.expect("it stops");
         }
         let store = match engines.first() {
-            Some(engine) => Arc::clone(engine.store()),
+            Some(engine) => Arc::clone(engine.admin().store()),
             None => self.open().await,
         };
         let report = verify_store(&*store, &[]).await.expect("the store can be verified");
         assert!(report.is_clean(), "{:?} {:?}", report.flaws, report.unreadable);
         assert!(report.runs > 0, "the test has run nothing");
         for engine in &engines {
-            engine.store().close().await.expect("it closes");
+            engine.admin().store().close().await.expect("it closes");
         }
         if engines.is_empty() {
             store.close().await.expect("it closes");
@@ -258,7 +262,7 @@ impl Counts {
 }
 
 /// An outcome of a body, with the error type that needs no name.
-pub(crate) fn ok<T>(value: T) -> Result<T, BoxError> {
+pub(crate) fn ok<T>(value: T) -> Result<T, AnyError> {
     Ok(value)
 }
 
@@ -275,6 +279,30 @@ where
     }
 }
 
+/// Runs other workflows to their end: by then the engine has seen everything that was written before,
+/// and has had time to act on it.
+pub(crate) async fn fence(engine: &Engine) {
+    fence_between(engine, engine).await;
+}
+
+/// As [`fence`], for an engine that learns from the store what another one has written.
+pub(crate) async fn fence_between(asks: &Engine, serves: &Engine) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("fence-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    serves.workflow(&name, async |_: Ctx, n: u32| ok(n)).expect("the name is free");
+    let flow = asks.remote_workflow::<u32, u32>(&name).expect("the name is valid");
+    for n in 0..3 {
+        assert_eq!(flow.start(n).await.unwrap().result().await.unwrap(), n);
+    }
+}
+
+/// As [`fence`], beside an engine that takes no work: an engine that takes some has done it by now.
+pub(crate) async fn fence_elsewhere() {
+    let engine = Engine::open("memory:").await.expect("the engine starts");
+    fence(&engine).await;
+    engine.stop(PATIENCE).await.expect("it stops");
+}
+
 /// Waits until a run has a status.
 pub(crate) async fn until_status<O>(run: &RunHandle<O>, status: RunStatus) -> Status {
     until(status.as_str(), || async { run.status().await.unwrap().status == status }).await;
@@ -284,7 +312,7 @@ pub(crate) async fn until_status<O>(run: &RunHandle<O>, status: RunStatus) -> St
 /// Waits until a run has given its turn back and waits.
 pub(crate) async fn until_waiting<O>(engine: &Engine, run: &RunHandle<O>) {
     until_status(run, RunStatus::Waiting).await;
-    until("the turn is put away", || async { engine.load().0 == 0 }).await;
+    until("the turn is put away", || async { engine.core().load().0 == 0 }).await;
 }
 
 /// Waits until a run waits for this step.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use windlass::admin::Options;
 use windlass::kernel::CausalRef;
-use windlass::{Ctx, LogLevel, Options};
+use windlass::{Ctx, ErrorCode, LogLevel};
 
 use crate::harness::{Harness, event_types, ok, on_every_store, until_asked, until_waiting};
 
@@ -37,7 +38,7 @@ async fn log_lines_say_where_they_come_from(h: Arc<Harness>) {
     let run = flow.start(()).await.unwrap();
     until_asked(&run, "go").await;
     until_waiting(&engine, &run).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     run.result().await.unwrap();
     let lines = run.logs().await.unwrap();
@@ -81,11 +82,14 @@ async fn events_of_the_author_are_recorded_once(h: Arc<Harness>) {
                 ctx.record_event(name, version, &payload).map_err(|error| error.code())
             };
             let large = "x".repeat(40_000);
-            assert_eq!(refused("step.completed", 1, json!(0)), Err("INVALID_EVENT_TYPE"));
-            assert_eq!(refused("app.large", 1, json!(large)), Err("INVALID_SIZE"));
-            assert_eq!(refused("app.ended", 0, json!(0)), Err("INVALID_EVENT_VERSION"));
-            assert_eq!(refused("app.ended", 32_768, json!(0)), Err("INVALID_EVENT_VERSION"));
-            assert_eq!(refused("app.ended", 1, json!(u64::MAX)), Err("INVALID_EVENT_PAYLOAD"));
+            assert_eq!(refused("step.completed", 1, json!(0)), Err(ErrorCode::InvalidEventType));
+            assert_eq!(refused("app.large", 1, json!(large)), Err(ErrorCode::InvalidSize));
+            assert_eq!(refused("app.ended", 0, json!(0)), Err(ErrorCode::InvalidEventVersion));
+            assert_eq!(refused("app.ended", 32_768, json!(0)), Err(ErrorCode::InvalidEventVersion));
+            assert_eq!(
+                refused("app.ended", 1, json!(u64::MAX)),
+                Err(ErrorCode::InvalidEventPayload)
+            );
             ok(ids.iter().map(ToString::to_string).collect::<Vec<_>>())
         })
         .unwrap();
@@ -93,7 +97,7 @@ async fn events_of_the_author_are_recorded_once(h: Arc<Harness>) {
     for n in 0..3 {
         until_asked(&run, &format!("go{n}")).await;
         until_waiting(&engine, &run).await;
-        engine.evict_all();
+        engine.core().evict_all();
         run.send_event("go", &()).await.unwrap();
     }
     let ids = run.result().await.unwrap();
@@ -132,7 +136,7 @@ async fn time_chance_and_ids_replay_alike(h: Arc<Harness>) {
     for n in 0..3 {
         until_asked(&run, &format!("go{n}")).await;
         until_waiting(&engine, &run).await;
-        engine.evict_all();
+        engine.core().evict_all();
         run.send_event("go", &()).await.unwrap();
     }
     let end = run.result().await.unwrap();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::{Ctx, Options, Result, RunStatus};
+use windlass::admin::Options;
+use windlass::{Ctx, ErrorCode, Result, RunStatus};
 
 use crate::harness::{Harness, ok, on_every_store, until, until_status};
 
@@ -73,7 +74,7 @@ async fn bad_names_are_refused_at_the_edge(h: Arc<Harness>) {
     let long = "x".repeat(101);
     for id in ["", "-a", "a b", "a:b", "ä", "a\0", &long] {
         let refused = flow.start("x".into()).id(id).await.err();
-        assert_eq!(refused.map(|error| error.code()), Some("INVALID_NAME"), "{id:?}");
+        assert_eq!(refused.map(|error| error.code()), Some(ErrorCode::InvalidName), "{id:?}");
     }
     assert!(engine.workflow("x".repeat(65), echo).is_err());
     assert_eq!(engine.workflow("echo", echo).err().unwrap().code(), "WORKFLOW_EXISTS");
@@ -84,7 +85,7 @@ async fn bad_names_are_refused_at_the_edge(h: Arc<Harness>) {
     let run = flow.start("fine".into()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), "fine");
     let late = run.send_event("late", &()).await.unwrap_err().to_string();
-    assert!(late.ends_with("and takes nothing more [RUN_TERMINAL]"), "{late}");
+    assert!(late.ends_with("and accepts no more changes [RUN_TERMINAL]"), "{late}");
     let waiting = engine
         .workflow("waits", async |ctx: Ctx, (): ()| ok(ctx.event::<u8>("e", "e").await?))
         .unwrap();
@@ -161,7 +162,7 @@ async fn a_key_that_is_live_twice(h: Arc<Harness>) {
         .workflow("twice", |ctx: Ctx, (): ()| async move {
             let one = || ctx.step("same", async || ok(1));
             let (a, b) = tokio::join!(one(), one());
-            ok((a?, b.unwrap_err().code.to_owned()))
+            ok((a?, b.unwrap_err().code.to_string()))
         })
         .unwrap();
     let found = flow.start(()).await.unwrap().result().await.unwrap();
@@ -187,7 +188,7 @@ async fn waits_over_the_limit_are_refused(h: Arc<Harness>) {
             ];
             // What has passed is no error.
             ctx.sleep_until("past", windlass::Timestamp::ZERO).await?;
-            ok(refused.map(|error| error.code.to_owned()).to_vec())
+            ok(refused.map(|error| error.code.to_string()).to_vec())
         })
         .unwrap();
     let run = flow.start(()).await.unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::kernel::{DeadLetter, Namespace, Query, RetryLimit};
 use windlass::machines::{
-    Activity, ActivityContext, ActivityError, ActivityOptions, MachineRun, WorkflowAction,
+    Activity, ActivityContext, ActivityError, ActivityOptions, WorkflowAction,
 };
-use windlass::{Engine, RetryPolicy, RunStatus, TaskContext};
+use windlass::{AnyError, Engine, RetryPolicy, RunStatus, TaskContext};
 
 use crate::harness::{Counts, Harness, event_types, ok, on_every_store, until};
 use crate::machines_fixtures::{Order, Puppet, quick, serve};
@@ -28,7 +28,7 @@ on_every_store!(
 async fn dead(engine: &Engine) -> Vec<DeadLetter> {
     let (namespace, queue) = (Namespace::default_namespace(), None);
     let query = Query::DeadLetters { namespace, queue, after: None, limit: 100 };
-    engine.store().list(query).await.unwrap().dead_letters().unwrap()
+    engine.admin().store().list(query).await.unwrap().dead_letters().unwrap()
 }
 
 // Starts a puppet that asks for one activity.
@@ -38,7 +38,7 @@ pub(crate) async fn asks_for(
     activity: &str,
     input: Value,
     options: ActivityOptions,
-) -> MachineRun<Vec<String>> {
+) -> windlass::RunHandle<Vec<String>> {
     let puppets = engine.remote_machine::<Puppet>().unwrap();
     let run = puppets.start(false).id(id).await.unwrap();
     let action = WorkflowAction::activity_with("a", activity, input, options);
@@ -47,7 +47,7 @@ pub(crate) async fn asks_for(
 }
 
 // What the machine was told of its activity.
-pub(crate) async fn told(run: &MachineRun<Vec<String>>) -> String {
+pub(crate) async fn told(run: &windlass::RunHandle<Vec<String>>) -> String {
     until("the activity is over", || async {
         let over = ["activity.completed", "activity.failed", "activity.timed_out"];
         event_types(run).await.iter().any(|t| over.contains(&t.as_str()))
@@ -100,15 +100,15 @@ async fn no_heartbeat(h: Arc<Harness>) {
     serve(&engine, &counts);
     serve_hanging(&engine, &counts);
     let beats = async |context: TaskContext, _: Value| {
-        for _ in 0..20 {
-            tokio::time::sleep(Duration::from_millis(40)).await;
+        // It takes longer than the heartbeat's timeout.
+        for _ in 0..125 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
             context.heartbeat();
         }
         ok(1)
     };
     engine.activity("beats", beats).unwrap();
-    let beat =
-        ActivityOptions { heartbeat_timeout: Some(Duration::from_millis(400)), ..options(0) };
+    let beat = ActivityOptions { heartbeat_timeout: Some(Duration::from_secs(2)), ..options(0) };
     let run = asks_for(&engine, "hangs", "hang", Value::Null, beat.clone()).await;
     let alive = asks_for(&engine, "beats", "beats", Value::Null, beat).await;
     assert_eq!(told(&run).await, "a!Heartbeat HeartbeatTimeout");
@@ -119,7 +119,7 @@ async fn all_attempts_together(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     serve_hanging(&engine, &counts);
-    let fails = async |_: TaskContext, _: Value| Err::<u32, windlass::BoxError>("again".into());
+    let fails = async |_: TaskContext, _: Value| Err::<u32, _>(windlass::AnyError::msg("again"));
     engine.activity("fails", fails).unwrap();
     let all = |retries| ActivityOptions { schedule_to_close_timeout: SOON, ..options(retries) };
     // Its second attempt would begin when all must be over.
@@ -162,7 +162,7 @@ impl Activity for Resuming {
 async fn heartbeats_reach_the_next_attempt(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
-    engine.register_activity(Resuming(Arc::clone(&counts))).unwrap();
+    engine.machine_activity(Resuming(Arc::clone(&counts))).unwrap();
     let run = asks_for(&engine, "p", "resuming", Value::Null, options(2)).await;
     assert_eq!(told(&run).await, "a=[1,2,3]");
 }
@@ -185,7 +185,7 @@ impl Activity for Busy {
 async fn being_told_to_wait_is_no_attempt(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
-    engine.register_activity(Busy(Arc::clone(&counts))).unwrap();
+    engine.machine_activity(Busy(Arc::clone(&counts))).unwrap();
     let run = asks_for(&engine, "p", "busy", Value::Null, options(0)).await;
     assert_eq!(told(&run).await, "a=1", "its only attempt");
     assert_eq!(counts.get("busy"), 4);
@@ -220,7 +220,7 @@ impl Activity for Poison {
 async fn poisoned_activities_end_as_dead_letters(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
-    engine.register_activity(Poison).unwrap();
+    engine.machine_activity(Poison).unwrap();
     let silent =
         ActivityOptions { heartbeat_timeout: Some(Duration::from_millis(200)), ..options(1) };
     let mut runs = Vec::new();
@@ -273,14 +273,14 @@ async fn a_requeued_activity_keeps_its_letter(h: Arc<Harness>) {
     of_steps.start(()).await.unwrap().result().await.unwrap_err();
     for letter in dead(&engine).await {
         for times in 1..=2 {
-            engine.requeue(letter.task_id, None).await.unwrap();
+            engine.admin().requeue(letter.task_id, None).await.unwrap();
             until("it dies again, and its run with it", || async {
-                let again = engine.dead_letter(letter.task_id).await.unwrap();
-                let run = engine.current(again.run_key.unwrap()).await.unwrap();
+                let again = engine.core().dead_letter(letter.task_id).await.unwrap();
+                let run = engine.core().current(again.run_key.unwrap()).await.unwrap();
                 again.requeued_at.is_none() && run.status == RunStatus::Errored
             })
             .await;
-            let again = engine.dead_letter(letter.task_id).await.unwrap();
+            let again = engine.core().dead_letter(letter.task_id).await.unwrap();
             assert_eq!(again.requeues, times);
             assert_eq!(error_names(&again).len(), 1 + times as usize);
         }
@@ -328,7 +328,7 @@ async fn the_activity_of_the_letter_is_tried_again(h: Arc<Harness>) {
             let times = counts.hit(&id);
             async move {
                 match times {
-                    1 => Err("not now".into()),
+                    1 => Err(AnyError::msg("not now")),
                     _ => ok(()),
                 }
             }
@@ -339,7 +339,7 @@ async fn the_activity_of_the_letter_is_tried_again(h: Arc<Harness>) {
     run.result().await.unwrap_err();
     let dead = dead(&engine).await;
     let first = dead.iter().find(|letter| letter.step_key.as_ref().unwrap().as_str() == "first");
-    engine.requeue(first.unwrap().task_id, None).await.unwrap();
+    engine.admin().requeue(first.unwrap().task_id, None).await.unwrap();
     let again = engine.remote_machine::<Fallback>().unwrap().get("f").await.unwrap();
     assert_eq!(again.result().await.unwrap(), "first");
     assert_eq!((counts.get("first"), counts.get("second")), (2, 1));

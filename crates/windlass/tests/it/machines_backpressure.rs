@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use windlass::admin::{Admission, BackpressureConfig, Options};
 use windlass::kernel::{BoxFuture, Query, WorkerInfo};
-use windlass::{
-    Admission, BackpressureConfig, Ctx, Engine, Env, Lane, Options, RunHandle, TaskContext,
-    TokioEnv, Usage, WorkflowRef,
-};
+use windlass::model::{Env, Lane, TokioEnv, Usage};
+use windlass::{Ctx, Engine, RunHandle, TaskContext, WorkflowRef};
 
-use crate::harness::{Counts, Harness, ok, on_every_store, until};
+use crate::harness::{Counts, Harness, fence_elsewhere, ok, on_every_store, until};
 
 on_every_store!(
     a_worker_stops_at_the_upper_mark_and_goes_on_below_the_lower,
@@ -23,8 +22,11 @@ on_every_store!(
 
 async fn info(engine: &Engine) -> WorkerInfo {
     let query = Query::Workers { after: None, limit: 100 };
-    let rows = engine.store().list(query).await.unwrap().workers().unwrap();
-    rows.into_iter().find(|row| row.info.worker == engine.worker()).expect("it is registered").info
+    let rows = engine.admin().store().list(query).await.unwrap().workers().unwrap();
+    rows.into_iter()
+        .find(|row| row.info.worker == engine.admin().worker())
+        .expect("it is registered")
+        .info
 }
 
 /// A workflow of one activity that waits for the gate.
@@ -64,8 +66,9 @@ async fn a_worker_stops_at_the_upper_mark_and_goes_on_below_the_lower(h: Arc<Har
     assert_eq!((counts.get("begun"), said.task_load, said.task_slots), (6, 6, 10));
     // Four left are too many to go on; with the next that ends, it takes up to the mark again.
     gate.add_permits(2);
-    until("two are done", || async { engine.metrics().tasks_completed.get() == 2 }).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("two are done", || async { engine.admin().metrics().tasks_completed.get() == 2 }).await;
+    until("four are left", || async { engine.core().capacity_used().0 == 4 }).await;
+    fence_elsewhere().await;
     assert_eq!(counts.get("begun"), 6, "it has not fallen below the lower mark");
     gate.add_permits(18);
     for (n, run) in runs.iter().enumerate() {
@@ -79,6 +82,7 @@ async fn a_worker_stops_at_the_upper_mark_and_goes_on_below_the_lower(h: Arc<Har
 struct Memory {
     env: Arc<TokioEnv>,
     bytes: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl Env for Memory {
@@ -99,7 +103,8 @@ impl Env for Memory {
     }
 
     fn usage(&self) -> Option<Usage> {
-        let memory_bytes = self.bytes.load(Ordering::Relaxed);
+        let memory_bytes = self.bytes.load(Ordering::SeqCst);
+        self.reads.fetch_add(1, Ordering::SeqCst);
         // Nobody tells: a system without the files.
         (memory_bytes > 0).then_some(Usage {
             memory_bytes,
@@ -110,7 +115,8 @@ impl Env for Memory {
 }
 
 async fn a_worker_without_memory_takes_nothing_until_it_has_some(h: Arc<Harness>) {
-    let env = Arc::new(Memory { env: TokioEnv::new().unwrap(), bytes: AtomicU64::new(0) });
+    let (bytes, reads) = Default::default();
+    let env = Arc::new(Memory { env: TokioEnv::new().unwrap(), bytes, reads });
     let config = BackpressureConfig { memory_threshold: Some(1_000), ..Default::default() };
     let set = |options| Options { backpressure: Some(config.clone()), ..options };
     if h.kind == crate::harness::Kind::Memory {
@@ -118,16 +124,18 @@ async fn a_worker_without_memory_takes_nothing_until_it_has_some(h: Arc<Harness>
         assert_eq!(refused.code(), "INVALID_OPTION");
         assert!(refused.message().contains("/proc"), "{refused}");
     }
-    env.bytes.store(1_500, Ordering::Relaxed);
+    env.bytes.store(1_500, Ordering::SeqCst);
     let engine = h.engine_in(env.clone(), set).await.unwrap();
     let echo = engine.workflow("echo", async |_: Ctx, n: u32| ok(n)).unwrap();
     until("it says so", || async { !info(&engine).await.accepting }).await;
     assert_eq!(info(&engine).await.note.as_deref(), Some("backpressure: memory"));
     let run = echo.start(7).await.unwrap();
-    env.bytes.store(800, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(engine.metrics().turns.get(), 0, "it has not fallen below 700");
-    env.bytes.store(600, Ordering::Relaxed);
+    env.bytes.store(800, Ordering::SeqCst);
+    let reads = env.reads.load(Ordering::SeqCst);
+    // It has acted on a value before it reads the next one.
+    until("it has read this", || async { env.reads.load(Ordering::SeqCst) >= reads + 3 }).await;
+    assert_eq!(engine.admin().metrics().turns.get(), 0, "it has not fallen below 700");
+    env.bytes.store(600, Ordering::SeqCst);
     assert_eq!(run.result().await.unwrap(), 7);
     until("it takes again", || async { info(&engine).await.accepting }).await;
     assert!(TokioEnv::new().unwrap().usage().is_some_and(|usage| usage.memory_bytes > 1_000_000));
@@ -150,12 +158,13 @@ async fn new_runs_are_refused_while_too_much_waits(h: Arc<Harness>) {
         })
         .unwrap();
     let parent = parent.start(()).id("p").await.unwrap();
-    assert!(engine.should_accept_workflow().await.unwrap());
+    assert!(engine.admin().should_accept_workflow().await.unwrap());
     let runs = started(&flow, 15).await;
-    until("too much waits", || async { !engine.should_accept_workflow().await.unwrap() }).await;
+    until("too much waits", || async { !engine.admin().should_accept_workflow().await.unwrap() })
+        .await;
     let refused = flow.start(99).id("new").await.err().unwrap();
     assert_eq!(refused.code(), "OVERLOADED");
-    assert!(refused.message().contains("and 10 are too many"), "{refused}");
+    assert!(refused.message().contains("the limit is 10"), "{refused}");
     assert_eq!(
         flow.start_batch([("new".to_owned(), 99)]).await.err().unwrap().code(),
         "OVERLOADED"
@@ -167,7 +176,8 @@ async fn new_runs_are_refused_while_too_much_waits(h: Arc<Harness>) {
     for run in runs {
         run.result().await.unwrap();
     }
-    until("it takes in again", || async { engine.should_accept_workflow().await.unwrap() }).await;
+    until("it takes in again", || async { engine.admin().should_accept_workflow().await.unwrap() })
+        .await;
     assert_eq!(flow.start(99).id("new").await.unwrap().result().await.unwrap(), 99);
 }
 
@@ -182,8 +192,10 @@ async fn a_worker_full_of_activities_ends_what_they_are_for(h: Arc<Harness>) {
     until("it is full", || async { counts.get("begun") == 1 }).await;
     // The children of an ended run are ended by a task of the engine's.
     run.terminate().await.unwrap();
-    until("the child is ended, too", || async { engine.metrics().runs_terminated.get() == 2 })
-        .await;
+    until("the child is ended, too", || async {
+        engine.admin().metrics().runs_terminated.get() == 2
+    })
+    .await;
     gate.add_permits(1);
 }
 

@@ -8,8 +8,7 @@ use serde_json::Value;
 use windlass::Engine;
 use windlass::kernel::BreakerStatus;
 use windlass::machines::{
-    Activity, ActivityContext, ActivityError, ActivityOptions, CircuitBreakerConfig, MachineRun,
-    WorkflowAction,
+    Activity, ActivityContext, ActivityError, ActivityOptions, CircuitBreakerConfig, WorkflowAction,
 };
 
 use crate::harness::{Counts, Harness, event_types, on_every_store, until};
@@ -63,7 +62,11 @@ fn guarded(retries: u32, reset: Duration) -> ActivityOptions {
     ActivityOptions { circuit_breaker, ..ActivityOptions::retrying(quick(retries)) }
 }
 
-async fn calls(engine: &Engine, id: &str, options: &ActivityOptions) -> MachineRun<Vec<String>> {
+async fn calls(
+    engine: &Engine,
+    id: &str,
+    options: &ActivityOptions,
+) -> windlass::RunHandle<Vec<String>> {
     let puppets = engine.remote_machine::<Puppet>().unwrap();
     let run = puppets.start(false).id(id).await.unwrap();
     let call = WorkflowAction::activity_with("a", "call", Value::Null, options.clone());
@@ -71,7 +74,7 @@ async fn calls(engine: &Engine, id: &str, options: &ActivityOptions) -> MachineR
     run
 }
 
-async fn told(run: &MachineRun<Vec<String>>) -> String {
+async fn told(run: &windlass::RunHandle<Vec<String>>) -> String {
     until("the call is over", || async {
         let over = ["activity.completed", "activity.failed"];
         event_types(run).await.iter().any(|t| over.contains(&t.as_str()))
@@ -82,7 +85,7 @@ async fn told(run: &MachineRun<Vec<String>>) -> String {
 }
 
 async fn status(engine: &Engine) -> Option<BreakerStatus> {
-    let breakers = engine.breakers(None, 10).await.unwrap();
+    let breakers = engine.admin().breakers(None, 10).await.unwrap();
     breakers.iter().find(|row| row.key.as_str() == "activity:call").map(|row| row.status)
 }
 
@@ -92,7 +95,7 @@ async fn it_opens_and_closes_for_all(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let callee = Callee::down(&counts);
-    engine.register_activity(callee.clone()).unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
     let options = guarded(3, Duration::from_millis(300));
     let first = calls(&engine, "first", &options).await;
     until("it is open", || async { status(&engine).await == Some(BreakerStatus::Open) }).await;
@@ -108,17 +111,17 @@ async fn it_opens_and_closes_for_all(h: Arc<Harness>) {
     }
     assert_eq!(status(&engine).await, Some(BreakerStatus::Closed));
     assert_eq!(counts.get("calls"), 8);
-    assert_eq!(engine.metrics().breaker_opens.get(), 1);
+    assert_eq!(engine.admin().metrics().breaker_opens.get(), 1);
 }
 
 async fn calls_of_another_process_wait_as_well(h: Arc<Harness>) {
     let (first, counts) = (h.engine().await, Counts::new());
     serve(&first, &counts);
-    first.register_activity(Callee::down(&counts)).unwrap();
+    first.machine_activity(Callee::down(&counts)).unwrap();
     let options = guarded(3, LONG);
     let run = calls(&first, "first", &options).await;
     until("it is postponed", || async {
-        let health = first.store().health().await.unwrap();
+        let health = first.admin().store().health().await.unwrap();
         let next = health.tasks.scheduled_next;
         next.is_some_and(|next| next > health.now.plus(Duration::from_secs(60)))
     })
@@ -135,11 +138,11 @@ async fn calls_of_another_process_wait_as_well(h: Arc<Harness>) {
     if h.kind == crate::harness::Kind::Sqlite {
         second.machine::<Puppet>().unwrap();
     }
-    second.register_activity_on("second", callee).unwrap();
+    second.machine_activity_on("second", callee).unwrap();
     let options = ActivityOptions { queue: "second".into(), ..options };
     let other = calls(&second, "other", &options).await;
     until("it is postponed", || async {
-        let health = second.store().health().await.unwrap();
+        let health = second.admin().store().health().await.unwrap();
         health.tasks.scheduled.count == 2
     })
     .await;
@@ -152,13 +155,13 @@ async fn an_operator_closes_it(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let callee = Callee::down(&counts);
-    engine.register_activity(callee.clone()).unwrap();
-    assert!(!engine.reset_breaker("activity:call").await.unwrap());
+    engine.machine_activity(callee.clone()).unwrap();
+    assert!(!engine.admin().reset_breaker("activity:call").await.unwrap());
     let fails = calls(&engine, "fails", &guarded(2, LONG)).await;
     assert_eq!(told(&fails).await, "a!ActivityError");
     assert_eq!(status(&engine).await, Some(BreakerStatus::Open));
     callee.up.store(true, Ordering::Relaxed);
-    assert!(engine.reset_breaker("activity:call").await.unwrap());
+    assert!(engine.admin().reset_breaker("activity:call").await.unwrap());
     assert_eq!(status(&engine).await, Some(BreakerStatus::Closed));
     let works = calls(&engine, "works", &guarded(0, LONG)).await;
     assert_eq!(told(&works).await, "a=1");
@@ -169,7 +172,7 @@ async fn a_callee_that_asks_to_wait_is_left_alone_by_all(h: Arc<Harness>) {
     serve(&engine, &counts);
     let error = || ActivityError::rate_limited(Duration::from_millis(400));
     let callee = Callee { error, ..Callee::down(&counts) };
-    engine.register_activity(callee.clone()).unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
     let options = guarded(0, LONG);
     let first = calls(&engine, "first", &options).await;
     until("it asked to wait", || async { status(&engine).await.is_some() }).await;
@@ -184,7 +187,7 @@ async fn errors_of_the_caller_do_not_count(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let error = || ActivityError::non_retryable("there is no such customer");
-    engine.register_activity(Callee { error, ..Callee::down(&counts) }).unwrap();
+    engine.machine_activity(Callee { error, ..Callee::down(&counts) }).unwrap();
     for n in 0..5 {
         let run = calls(&engine, &format!("r{n}"), &guarded(0, LONG)).await;
         assert_eq!(told(&run).await, "a!ActivityError");
@@ -196,7 +199,7 @@ async fn calls_can_have_breakers_of_their_own(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let callee = Callee::down(&counts);
-    engine.register_activity(callee.clone()).unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
     let keyed = |key: &str| {
         let mut options = guarded(3, LONG);
         let breaker = options.circuit_breaker.take().unwrap();
@@ -205,7 +208,7 @@ async fn calls_can_have_breakers_of_their_own(h: Arc<Harness>) {
     };
     calls(&engine, "one", &keyed("one")).await;
     let open = || async {
-        let breakers = engine.breakers(None, 10).await.unwrap();
+        let breakers = engine.admin().breakers(None, 10).await.unwrap();
         let open = breakers.into_iter().filter(|row| row.status == BreakerStatus::Open);
         open.map(|row| row.key.to_string()).collect::<Vec<_>>()
     };

@@ -215,7 +215,7 @@ pub(crate) fn serve(engine: &Engine, counts: &Arc<Counts>) {
 }
 
 pub(crate) fn serve_activities(engine: &Engine, counts: &Arc<Counts>) {
-    engine.register_activity(Mark(Arc::clone(counts))).unwrap();
+    engine.machine_activity(Mark(Arc::clone(counts))).unwrap();
     let double = async |_: windlass::TaskContext, n: u64| crate::harness::ok(n * 2);
     engine.activity("double", double).unwrap();
 }

@@ -9,11 +9,11 @@ use windlass::kernel::{
     Body, Commit, Op, Query, QueueName, Rate, Route, RouteName, Task, TaskId, TasksQuery,
 };
 use windlass::machines::{
-    Activity, ActivityContext, ActivityError, ActivityOptions, MachineRun, WorkflowAction,
+    Activity, ActivityContext, ActivityError, ActivityOptions, WorkflowAction,
 };
 use windlass::{Ctx, Engine, Why};
 
-use crate::harness::{Counts, Harness, Kind, ok, on_every_store, until};
+use crate::harness::{Counts, Harness, Kind, fence, fence_between, ok, on_every_store, until};
 use crate::machines_fixtures::{Puppet, serve};
 
 on_every_store!(
@@ -67,11 +67,11 @@ async fn two_processes_share_a_rate(h: Arc<Harness>) {
     let engines = engines(&h).await;
     let callee = Calls::default();
     for engine in &engines {
-        engine.register_activity(callee.clone()).unwrap();
+        engine.machine_activity(callee.clone()).unwrap();
     }
     let (count, burst) = (60_u32, 3_u32);
     let rate = Rate::per(20, Duration::from_secs(1)).burst(burst);
-    engines[0].set_activity_rate(CALL, Some(rate)).await.unwrap();
+    engines[0].admin().set_activity_rate(CALL, Some(rate)).await.unwrap();
     let flow = engines[0].workflow("calls", calls).unwrap();
     let before = Instant::now();
     let run = flow.start((CALL.into(), count)).await.unwrap();
@@ -84,7 +84,8 @@ async fn two_processes_share_a_rate(h: Arc<Harness>) {
         let earliest = Duration::from_millis(50) * (n + 1).saturating_sub(burst);
         assert!(*at - before >= earliest, "call {n} began after {:?}", *at - before);
     }
-    let invalid = engines[0].set_activity_rate(CALL, Some(Rate::per(0, Duration::from_secs(1))));
+    let invalid =
+        engines[0].admin().set_activity_rate(CALL, Some(Rate::per(0, Duration::from_secs(1))));
     assert_eq!(invalid.await.unwrap_err().code(), "INVALID_RATE");
 }
 
@@ -102,7 +103,11 @@ async fn other_keys_are_not_held_up_and_why_says_what_is(h: Arc<Harness>) {
         };
         engine.activity_on(name, name, activity).unwrap();
     }
-    engine.set_queue_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    engine
+        .admin()
+        .set_queue_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600))))
+        .await
+        .unwrap();
     let flow = async |ctx: Ctx, name: String| {
         let call = |n: u32| ctx.activity::<_, u32>(format!("c{n}"), name.as_str(), &n).queue(&name);
         let all = futures::future::join_all((0..50).map(call)).await;
@@ -114,16 +119,16 @@ async fn other_keys_are_not_held_up_and_why_says_what_is(h: Arc<Harness>) {
     assert_eq!(flow.start("fast".into()).await.unwrap().result().await.unwrap(), 50);
     assert_eq!((counts.get("fast"), counts.get("slow")), (50, 1));
     until("why says so", || async {
-        let why = engine.why(slow.run_key()).await.unwrap();
+        let why = engine.core().why(slow.run_key()).await.unwrap();
         why.reasons.iter().any(|reason| {
             reason.code == Why::RateReached && reason.text.contains("the rate of \"queue:slow\"")
         })
     })
     .await;
-    // Nobody asks again and again meanwhile.
-    let begun = engine.metrics().tasks_begun.get();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(engine.metrics().tasks_begun.get(), begun);
+    // Nobody asks again and again while others work.
+    let begun = engine.admin().metrics().tasks_begun.get();
+    assert_eq!(flow.start("fast".into()).await.unwrap().result().await.unwrap(), 50);
+    assert_eq!(engine.admin().metrics().tasks_begun.get(), begun + 50);
     slow.terminate().await.unwrap();
 }
 
@@ -131,7 +136,7 @@ async fn a_callee_that_asks_to_wait_closes_its_key_for_all(h: Arc<Harness>) {
     let engines = engines(&h).await;
     let callee = Calls::default();
     for engine in &engines {
-        engine.register_activity(callee.clone()).unwrap();
+        engine.machine_activity(callee.clone()).unwrap();
     }
     let flow = engines[0].workflow("calls", calls).unwrap();
     // Whoever served it before knows of no rate, and hears of the one that comes.
@@ -144,11 +149,14 @@ async fn a_callee_that_asks_to_wait_closes_its_key_for_all(h: Arc<Harness>) {
     until("the key is closed", || async {
         let key = windlass::kernel::LimitKey::new(format!("activity:{CALL}")).unwrap();
         let namespace = engines[0].namespace().clone();
-        engines[0].store().rate(namespace, key).await.unwrap().0.is_some()
+        engines[0].admin().store().rate(namespace, key).await.unwrap().0.is_some()
     })
     .await;
-    // The other process is told through the database.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The other process learns it from the database.
+    fence(&engines[0]).await;
+    if h.kind == Kind::Postgres {
+        fence_between(&engines[0], &engines[1]).await;
+    }
     let others = flow.start((CALL.into(), 30)).await.unwrap();
     assert_eq!(limited.result().await.unwrap(), [1], "it spends no attempt");
     assert_eq!(others.result().await.unwrap(), [1; 30]);
@@ -163,41 +171,45 @@ async fn reclaimed(engine: &Engine, name: &str, reclaims: u32) -> TaskId {
     let route = Route { queue: QueueName::default_queue(), name: RouteName::new(name).unwrap() };
     let retry = serde_json::to_value(windlass::RetryPolicy::none()).unwrap();
     let body = serde_json::json!({ "input": 1, "retry": retry });
-    let task_id = engine.clock().task_id();
-    let (namespace, now) = (engine.namespace().clone(), engine.clock().now());
+    let task_id = engine.core().clock().task_id();
+    let (namespace, now) = (engine.namespace().clone(), engine.core().clock().now());
     let task = Task {
         reclaims,
         body: Some(Body::of(&body).unwrap()),
         ..Task::new(task_id, namespace, "activity", route, now)
     };
     let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
-    engine.store().commit(vec![commit]).await.remove(0).unwrap();
-    engine.wake();
+    engine.admin().store().commit(vec![commit]).await.remove(0).unwrap();
+    engine.core().wake();
     task_id
 }
 
 async fn what_workers_died_of_is_given_up_whatever_holds_it_up(h: Arc<Harness>) {
     let engine = h.engine().await;
     let callee = Calls::default();
-    engine.register_activity(callee.clone()).unwrap();
-    engine.set_activity_rate(CALL, Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
+    engine
+        .admin()
+        .set_activity_rate(CALL, Some(Rate::per(1, Duration::from_secs(3_600))))
+        .await
+        .unwrap();
     let flow = engine.workflow("calls", calls).unwrap();
     let run = flow.start((CALL.into(), 1)).await.unwrap();
     assert_eq!(run.result().await.unwrap(), [1], "the rate is used up");
     let waits = reclaimed(&engine, CALL, 2).await;
     until("it was put back", || async {
         let tasks = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-        let tasks = engine.store().list(tasks).await.unwrap().tasks().unwrap();
+        let tasks = engine.admin().store().list(tasks).await.unwrap().tasks().unwrap();
         tasks.iter().any(|task| {
-            let put_back = task.task_id == waits && task.due_at > Some(engine.clock().now());
+            let put_back = task.task_id == waits && task.due_at > Some(engine.core().clock().now());
             assert!(!put_back || task.reclaims == 2, "nothing was done with it");
             put_back
         })
     })
     .await;
     let dead = reclaimed(&engine, CALL, 3).await;
-    until("it is given up", || async { engine.dead_letter(dead).await.is_ok() }).await;
-    let letter = engine.dead_letter(dead).await.unwrap();
+    until("it is given up", || async { engine.core().dead_letter(dead).await.is_ok() }).await;
+    let letter = engine.core().dead_letter(dead).await.unwrap();
     let errors: Vec<serde_json::Value> = letter.errors.unwrap().read().unwrap();
     assert_eq!(errors[0]["name"], "NoProgress");
     assert_eq!(callee.begun.lock().len(), 1);
@@ -209,7 +221,7 @@ async fn asks_under(
     id: &str,
     key: &str,
     ids: std::ops::Range<u32>,
-) -> MachineRun<Vec<String>> {
+) -> windlass::RunHandle<Vec<String>> {
     let puppets = engine.remote_machine::<Puppet>().unwrap();
     let run = puppets.start(false).id(id).await.unwrap();
     let options = ActivityOptions { limit_key: Some(key.into()), ..ActivityOptions::default() };
@@ -225,17 +237,17 @@ async fn a_rate_of_a_users_key_holds_up_no_other(h: Arc<Harness>) {
     let engine = h.engine().await;
     serve(&engine, &Counts::new());
     let callee = Calls::default();
-    engine.register_activity(callee.clone()).unwrap();
-    engine.set_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
+    engine.admin().set_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
     // So many may begin in all; those that wait for their own key take none of it.
     let rate = Rate::per(4, Duration::from_secs(3_600)).burst(4);
-    engine.set_activity_rate(CALL, Some(rate)).await.unwrap();
+    engine.admin().set_activity_rate(CALL, Some(rate)).await.unwrap();
     let slow = asks_under(&engine, "slow", "slow", 0..5).await;
     until("one has begun", || async { callee.begun.lock().len() == 1 }).await;
     until("the others were put back", || async {
         let tasks = Query::Tasks(TasksQuery::of_run(&slow.run().await.unwrap(), 10));
-        let tasks = engine.store().list(tasks).await.unwrap().tasks().unwrap();
-        let now = engine.clock().now();
+        let tasks = engine.admin().store().list(tasks).await.unwrap().tasks().unwrap();
+        let now = engine.core().clock().now();
         tasks.len() == 4 && tasks.iter().all(|task| task.due_at.is_some_and(|due| due > now))
     })
     .await;
@@ -247,13 +259,13 @@ async fn a_callee_that_asks_to_wait_closes_the_users_key(h: Arc<Harness>) {
     let engine = h.engine().await;
     serve(&engine, &Counts::new());
     let callee = Calls::default();
-    engine.register_activity(callee.clone()).unwrap();
+    engine.machine_activity(callee.clone()).unwrap();
     callee.limited.store(true, Ordering::Release);
     asks_under(&engine, "limited", "k", 0..1).await;
     until("it was refused", || async { !callee.limited.load(Ordering::Acquire) }).await;
     let row = |key: &str| {
         let key = windlass::kernel::LimitKey::new(key).unwrap();
-        let (namespace, store) = (engine.namespace().clone(), engine.store());
+        let (namespace, store) = (engine.namespace().clone(), engine.admin().store());
         async move { store.rate(namespace, key).await.unwrap().0 }
     };
     until("the key is closed", || async { row("k").await.is_some() }).await;

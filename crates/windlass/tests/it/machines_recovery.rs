@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::machines::{
-    ActivityError, ActivityOptions, MachineRun, Workflow, WorkflowAction, WorkflowError,
-};
-use windlass::{RunStatus, TaskContext};
+use windlass::machines::{ActivityError, ActivityOptions, Workflow, WorkflowAction, WorkflowError};
+use windlass::{AnyError, RunStatus, TaskContext};
 
 use crate::harness::{
     Counts, Harness, event_types, ok, on_every_store, until, until_asked, until_status,
@@ -43,7 +41,7 @@ async fn a_run_goes_on_in_the_next_process(h: Arc<Harness>) {
 }
 
 // Things that happen between two reads of the run: results, failures, timers, signals, cancellations.
-async fn busy_past(run: &MachineRun<Vec<String>>) {
+async fn busy_past(run: &windlass::RunHandle<Vec<String>>) {
     let hour = Duration::from_secs(3_600);
     let fails = ActivityOptions::retrying(quick(0));
     let actions = [
@@ -80,7 +78,7 @@ async fn told_the_same(h: Arc<Harness>, snapshots: bool) {
     let run = puppets.start(snapshots).id("p").await.unwrap();
     busy_past(&run).await;
     until_waiting(&engine, &run).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.signal("again", &()).await.unwrap();
     until_waiting(&engine, &run).await;
     h.stop(&engine).await;
@@ -127,7 +125,7 @@ async fn a_snapshot_spares_the_past(h: Arc<Harness>) {
         .await;
         until_waiting(&engine, &run).await;
         let before = CALLS.lock()[&counted];
-        engine.evict_all();
+        engine.core().evict_all();
         run.signal("end", &()).await.unwrap();
         assert_eq!(run.result().await.unwrap().len(), 7);
         let told_again = CALLS.lock()[&counted] - before;
@@ -143,11 +141,11 @@ async fn a_child_is_asked_for_again(h: Arc<Harness>) {
     run.signal("do", &[WorkflowAction::child("c", "puppet", json!(false))]).await.unwrap();
     until_asked(&run, "child/c").await;
     until_waiting(&engine, &run).await;
-    engine.evict_all();
+    engine.core().evict_all();
     let child = run.steps().await.unwrap().remove(0).input.unwrap();
     let child: Value = child.read().unwrap();
     let query = windlass::kernel::Query::Tree { root: run.run_key(), after: None, limit: 10 };
-    let tree = engine.store().list(query).await.unwrap().runs().unwrap();
+    let tree = engine.admin().store().list(query).await.unwrap().runs().unwrap();
     assert!(tree.iter().any(|row| row.id.as_str() == child["id"]), "{child}");
     run.signal("end", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), ["start", "signal do", "signal end"]);
@@ -201,7 +199,9 @@ impl<const BUILD: u8> Workflow for Changing<BUILD> {
     }
 }
 
-async fn reopened<const BUILD: u8>(h: &Arc<Harness>) -> (windlass::Engine, MachineRun<u8>) {
+async fn reopened<const BUILD: u8>(
+    h: &Arc<Harness>,
+) -> (windlass::Engine, windlass::RunHandle<u8>) {
     let engine = h.engine().await;
     serve_activities(&engine, &Counts::new());
     let run = engine.machine::<Changing<BUILD>>().unwrap().get("c").await.unwrap();
@@ -256,7 +256,7 @@ async fn a_retried_run_keeps_what_was_done(h: Arc<Harness>) {
             async move {
                 let times = counts.hit(&id);
                 match id == "charge" && times <= 3 {
-                    true => Err("no money".into()),
+                    true => Err(AnyError::msg("no money")),
                     false => ok(format!("{text} {id}")),
                 }
             }
@@ -305,7 +305,7 @@ async fn a_retried_run_with_snapshots_keeps_what_was_done(h: Arc<Harness>) {
     })
     .await;
     until_waiting(&engine, &again).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.signal("do", &[WorkflowAction::activity("a", "double", json!(5))]).await.unwrap();
     until("it is done", || async {
         event_types(&run).await.contains(&"activity.started".to_owned())
@@ -325,7 +325,7 @@ async fn activities_survive_their_process(h: Arc<Harness>) {
     let puppets = engine.remote_machine::<Puppet>().unwrap();
     let run = puppets.start(false).id("p").await.unwrap();
     run.signal("do", &[WorkflowAction::activity("a", "hang", Value::Null)]).await.unwrap();
-    until("it runs", || async { engine.metrics().tasks_begun.get() > 0 }).await;
+    until("it runs", || async { engine.admin().metrics().tasks_begun.get() > 0 }).await;
     h.stop_within(&engine, Duration::from_millis(10)).await;
     let engine = h.engine().await;
     serve(&engine, &counts);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use windlass::Store;
 use windlass::kernel::{
-    ClaimOrder, ClaimRequest, Commit, Namespace, Op, Query, QueueName, Route, RouteName, Task,
-    TaskGuard, TaskId, Want, WorkerInfo, WorkerKey, WorkerStatus,
+    ClaimFilter, ClaimOrder, ClaimRequest, Commit, Namespace, Op, Query, QueueName, Route,
+    RouteName, Task, TaskGuard, TaskId, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use crate::harness::{Harness, ok, on_every_store, until};
@@ -52,8 +52,8 @@ fn info(worker: WorkerKey, lease: Duration) -> WorkerInfo {
 async fn claimed(store: &dyn Store, worker: WorkerKey, max: u32) -> Vec<Task> {
     let request = ClaimRequest {
         worker,
-        turns: Want::default(),
-        tasks: Want { routes: vec![route()], max },
+        turns: ClaimFilter::default(),
+        tasks: ClaimFilter { routes: vec![route()], max },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };
@@ -73,11 +73,11 @@ async fn a_thousand_workers(h: Arc<Harness>) {
     // What is verified at the end of a test is a store with a run in it.
     let flow = engine.workflow("w", async |_: windlass::Ctx, n: u32| ok(n)).unwrap();
     assert_eq!(flow.start(1).await.unwrap().result().await.unwrap(), 1);
-    let store = Arc::clone(engine.store());
+    let store = Arc::clone(engine.admin().store());
     let store = &*store;
     let (lives, dies) = (Duration::from_secs(600), Duration::from_millis(400));
     let workers: Vec<WorkerKey> =
-        (0..WORKERS).map(|_| WorkerKey(engine.clock().task_id().0)).collect();
+        (0..WORKERS).map(|_| WorkerKey(engine.core().clock().task_id().0)).collect();
     let is_dying = |n: usize| n as u32 % DIES == 3;
     let registered = futures::stream::iter(workers.iter().enumerate())
         .map(|(n, worker)| store.renew(info(*worker, if is_dying(n) { dies } else { lives })));
@@ -86,7 +86,7 @@ async fn a_thousand_workers(h: Arc<Harness>) {
 
     let now = store.now().await.unwrap();
     let make = |_| {
-        let id = engine.clock().task_id();
+        let id = engine.core().clock().task_id();
         Task::new(id, Namespace::default_namespace(), "activity", route(), now)
     };
     let tasks: Vec<Task> = (0..TASKS).map(make).collect();
@@ -120,7 +120,7 @@ async fn a_thousand_workers(h: Arc<Harness>) {
     assert!(lost.len() > 100, "{} were held by those that died", lost.len());
 
     // Somebody who has been there for a whole lease frees what the dead hold.
-    let reaper = WorkerKey(engine.clock().task_id().0);
+    let reaper = WorkerKey(engine.core().clock().task_id().0);
     let mut freed = 0;
     until("the dead are found", || {
         let renewed = store.renew(info(reaper, dies));

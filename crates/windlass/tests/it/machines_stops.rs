@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::admin::Options;
 use windlass::machines::{Activity, ActivityContext, ActivityError, ActivityOptions};
-use windlass::{Engine, Options, TaskContext};
+use windlass::{Engine, TaskContext};
 
 use crate::examples::example;
 use crate::harness::{Counts, Harness, PATIENCE, event_types, ok, on_every_store, until};
@@ -141,7 +142,7 @@ async fn with_worker<Fut: Future<Output = ()>>(
         shared: true,
         ..Options::default()
     };
-    let engine = Engine::builder().options(options).open(&dsn).await.unwrap();
+    let engine = windlass::Builder::from(options).open(&dsn).await.unwrap();
     let worker = Worker::start(&dsn, QUEUE, &lease.to_string());
     assert_eq!(worker.line(), "serving photos");
     engine.machine::<Puppet>().unwrap();
@@ -152,9 +153,15 @@ async fn with_worker<Fut: Future<Output = ()>>(
 
 const QUEUE: &str = "photos";
 
-// What a frozen worker has to say when it goes on is refused.
-async fn completed_once(run: &windlass::machines::MachineRun<Vec<String>>, attempt: u32) {
-    tokio::time::sleep(Duration::from_secs(1)).await;
+// How long the attempt of a worker takes that is frozen meanwhile: on a busy machine the signal may
+// arrive a good while after the attempt has begun.
+const ATTEMPT_MS: u64 = 3_000;
+
+// The result that a frozen worker sends when it continues is refused.
+async fn completed_once(worker: &Worker, run: &windlass::RunHandle<Vec<String>>, attempt: u32) {
+    // A worker that stops has sent everything.
+    worker.send("-TERM");
+    while worker.line() != "stopped" {}
     let steps = run.steps().await.unwrap();
     assert_eq!((steps.len(), steps[0].attempt), (1, attempt));
     let completed = event_types(run).await.into_iter().filter(|t| t == "activity.completed");
@@ -166,18 +173,19 @@ async fn completed_once(run: &windlass::machines::MachineRun<Vec<String>>, attem
 async fn a_frozen_worker_settles_nothing() {
     with_worker("frozen", 30, |engine, worker| async move {
         let options = ActivityOptions {
-            start_to_close_timeout: Some(Duration::from_secs(1)),
+            // Longer than the attempt, so that the continued worker finds its own result first.
+            start_to_close_timeout: Some(Duration::from_millis(2 * ATTEMPT_MS)),
             queue: QUEUE.into(),
             ..options(1)
         };
-        let run = asks_for(&engine, "frozen", "develop", json!(300), options).await;
+        let run = asks_for(&engine, "frozen", "develop", json!(ATTEMPT_MS), options).await;
         assert_eq!(worker.line(), "attempt 1 of a begins");
         worker.send("-STOP");
-        engine.register_activity_on(QUEUE, Here).unwrap();
+        engine.machine_activity_on(QUEUE, Here).unwrap();
         assert_eq!(told(&run).await, "a=\"here\"");
         worker.send("-CONT");
         assert_eq!(worker.line(), "attempt 1 of a is over");
-        completed_once(&run, 2).await;
+        completed_once(&worker, &run, 2).await;
     })
     .await;
 }
@@ -185,16 +193,16 @@ async fn a_frozen_worker_settles_nothing() {
 // As above, but nothing times out: its lease does, and a reaper takes the task away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_frozen_past_its_lease_settles_nothing() {
-    with_worker("reaped", 2, |engine, worker| async move {
+    with_worker("reaped", 4, |engine, worker| async move {
         let options =
             ActivityOptions { start_to_close_timeout: None, queue: QUEUE.into(), ..options(1) };
-        let run = asks_for(&engine, "reaped", "develop", json!(300), options).await;
+        let run = asks_for(&engine, "reaped", "develop", json!(ATTEMPT_MS), options).await;
         assert_eq!(worker.line(), "attempt 1 of a begins");
         worker.send("-STOP");
-        engine.register_activity_on(QUEUE, Here).unwrap();
+        engine.machine_activity_on(QUEUE, Here).unwrap();
         assert_eq!(told(&run).await, "a=\"here\"");
         worker.send("-CONT");
-        completed_once(&run, 1).await;
+        completed_once(&worker, &run, 1).await;
     })
     .await;
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::kernel::{Query, TasksQuery, WorkflowName};
-use windlass::machines::{MachineRun, WorkflowAction};
+use windlass::machines::WorkflowAction;
 use windlass::{Ctx, Engine, RunStatus, TaskContext};
 
 use crate::harness::{
-    Counts, Harness, event_types, ok, on_every_store, until, until_asked, until_blocked,
+    Counts, Harness, event_types, fence, ok, on_every_store, until, until_asked, until_blocked,
     until_status, until_waiting,
 };
 use crate::machines_fixtures::{Fan, Order, Puppet, serve};
@@ -32,16 +32,16 @@ on_every_store!(
     a_cancelled_run_that_cannot_hear_is_terminated,
 );
 
-async fn puppet(engine: &Engine, id: &str) -> MachineRun<Vec<String>> {
+async fn puppet(engine: &Engine, id: &str) -> windlass::RunHandle<Vec<String>> {
     let puppets = engine.remote_machine::<Puppet>().unwrap();
     puppets.start(false).id(id).await.unwrap()
 }
 
-async fn told(run: &MachineRun<Vec<String>>, actions: &[WorkflowAction]) {
+async fn told(run: &windlass::RunHandle<Vec<String>>, actions: &[WorkflowAction]) {
     run.signal("do", &actions).await.unwrap();
 }
 
-async fn ended(run: &MachineRun<Vec<String>>) -> Vec<String> {
+async fn ended(run: &windlass::RunHandle<Vec<String>>) -> Vec<String> {
     run.signal("end", &()).await.unwrap();
     run.result().await.unwrap()
 }
@@ -73,7 +73,10 @@ async fn activities_one_after_the_other(h: Arc<Harness>) {
     let steps = run.steps().await.unwrap();
     let shown: Vec<_> = steps.iter().map(|step| (step.step_key.as_str(), step.attempt)).collect();
     assert_eq!(shown, [("reserve", 1), ("charge", 3), ("ship", 1)]);
-    assert_eq!(engine.model_of(&WorkflowName::new("order").unwrap()).unwrap().as_str(), "machines");
+    assert_eq!(
+        engine.core().model_of(&WorkflowName::new("order").unwrap()).unwrap().as_str(),
+        "machines"
+    );
     let again = orders.start("lamp late-charge".into()).id("o1").await.unwrap();
     assert!(again.existed());
     let found = orders.get("o1").await.unwrap();
@@ -158,7 +161,7 @@ async fn an_activity_is_called_off(h: Arc<Harness>) {
     assert_eq!(ended(&run).await, ["start", "signal do", "signal do", "signal end"]);
     assert!(event_types(&run).await.contains(&"activity.cancelled".to_owned()));
     let tasks = Query::Tasks(TasksQuery::of_run(&run.run().await.unwrap(), 10));
-    assert!(engine.store().list(tasks).await.unwrap().tasks().unwrap().is_empty());
+    assert!(engine.admin().store().list(tasks).await.unwrap().tasks().unwrap().is_empty());
 }
 
 async fn signals_come_in_order(h: Arc<Harness>) {
@@ -187,7 +190,7 @@ async fn a_child_of_another_model(h: Arc<Harness>) {
     serve(&engine, &Counts::new());
     let upper = async |ctx: Ctx, text: String| {
         if text.is_empty() {
-            return Err::<String, windlass::BoxError>("nothing".into());
+            return Err::<String, _>(windlass::AnyError::msg("nothing"));
         }
         let big = text.repeat(40_000);
         Ok(ctx.step("up", async || ok(big.to_uppercase())).await?)
@@ -236,7 +239,8 @@ async fn ids_can_be_used_again(h: Arc<Harness>) {
 }
 
 async fn a_cancelled_run_is_told_once_and_then_terminated(h: Arc<Harness>) {
-    let short = |options| windlass::Options { cancel_grace: Duration::from_millis(300), ..options };
+    let short =
+        |options| windlass::admin::Options { cancel_grace: Duration::from_millis(300), ..options };
     let (engine, counts) = (h.engine_with(short).await, Counts::new());
     serve(&engine, &counts);
     serve_endless(&engine, &counts);
@@ -336,15 +340,15 @@ async fn a_paused_run_is_told_nothing(h: Arc<Harness>) {
     run.pause().await.unwrap();
     until_status(&run, RunStatus::Paused).await;
     run.signal("quiet", &()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    fence(&engine).await;
     assert!(!event_types(&run).await.contains(&"signal.received".to_owned()));
     run.resume().await.unwrap();
     assert_eq!(ended(&run).await, ["start", "signal quiet", "signal end"]);
 }
 
-async fn tasks_left(engine: &Engine, run: &MachineRun<Vec<String>>) -> usize {
+async fn tasks_left(engine: &Engine, run: &windlass::RunHandle<Vec<String>>) -> usize {
     let tasks = Query::Tasks(TasksQuery::of_run(&run.run().await.unwrap(), 10));
-    engine.store().list(tasks).await.unwrap().tasks().unwrap().len()
+    engine.admin().store().list(tasks).await.unwrap().tasks().unwrap().len()
 }
 
 // An activity that counts how often it is begun.
@@ -400,7 +404,8 @@ async fn nothing_outlives_a_run_that_ends_in_the_same_turn(h: Arc<Harness>) {
 }
 
 async fn a_cancelled_run_that_cannot_hear_is_terminated(h: Arc<Harness>) {
-    let short = |options| windlass::Options { cancel_grace: Duration::from_millis(300), ..options };
+    let short =
+        |options| windlass::admin::Options { cancel_grace: Duration::from_millis(300), ..options };
     let engine = h.engine_with(short).await;
     let unserved = puppet(&engine, "unserved").await;
     unserved.cancel("nobody is there").await.unwrap();

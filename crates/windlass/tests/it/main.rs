@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod api;
 mod changes;
 mod children;
 mod control;
@@ -12,10 +13,10 @@ mod harness;
 mod ledger_lines;
 mod limits;
 mod machines_activity_retry;
-mod machines_at_hand;
 mod machines_backpressure;
 mod machines_circuit_breaker;
 mod machines_fixtures;
+mod machines_local_completion;
 mod machines_rates;
 mod machines_recovery;
 mod machines_scale_1000_workers;
@@ -28,6 +29,7 @@ mod pair;
 mod panics;
 #[cfg(feature = "webhooks")]
 mod receiver;
+mod relay_calls;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
 mod relay_http;
 mod relays;

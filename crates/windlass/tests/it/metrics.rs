@@ -25,7 +25,7 @@ impl Recorder for Taken {
 async fn activities_and_dead_letters_are_counted(h: Arc<Harness>) {
     let engine = h.engine().await;
     serve(&engine, &Counts::new());
-    let (metrics, taken) = (engine.metrics(), Taken::default());
+    let (metrics, taken) = (engine.admin().metrics(), Taken::default());
     assert!(metrics.set_recorder(taken.clone()));
     assert!(!metrics.set_recorder(Taken::default()), "there is one already");
     // The first activity is told to come back twice; the second fails for good.
@@ -58,7 +58,7 @@ async fn activities_and_dead_letters_are_counted(h: Arc<Harness>) {
     assert_eq!(taken["durable.activity.schedule_to_start_latency mark"], 4);
     assert!(taken["durable.tasks.claim_latency "] >= 1);
 
-    let letter = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
-    engine.requeue(letter.task_id, None).await.unwrap();
+    let letter = engine.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     assert_eq!(metrics.dead_requeued.get(), 1);
 }

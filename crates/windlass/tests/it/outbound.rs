@@ -9,9 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use windlass::Error;
 use windlass::kernel::BoxFuture;
 use windlass::outbound::{Answer, Call, Destination, Dial, Outbound, Policy, Resolve};
+use windlass::{Error, ErrorCode};
 
 use crate::receiver::{Receiver, answer};
 
@@ -94,7 +94,7 @@ async fn nothing_of_the_list_gets_through() {
             let called = outbound.call(Call::post(url, "{}")).await;
             let code = called.as_ref().map_err(Error::code);
             let dialled = stub.0.lock().clone();
-            let refused = matches!(code, Err("INVALID_URL" | "ADDRESS_REFUSED"));
+            let refused = matches!(code, Err(ErrorCode::InvalidUrl | ErrorCode::AddressRefused));
             if !refused || !dialled.is_empty() {
                 through.insert(url, (format!("{called:?}"), dialled));
             }

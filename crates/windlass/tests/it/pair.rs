@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::admin::Options;
 use windlass::kernel::{Query, WorkerKey, WorkerStatus};
-use windlass::{Ctx, Engine, Options, RunStatus, TaskContext};
+use windlass::{Ctx, Engine, RunStatus, TaskContext};
 
-use crate::harness::{Counts, Harness, Kind, ok, run, until, until_asked};
+use crate::harness::{Counts, Harness, Kind, PATIENCE, ok, run, until, until_asked};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_starts_and_the_other_serves() {
@@ -21,7 +22,7 @@ async fn one_starts_and_the_other_serves() {
         for n in 0..5 {
             assert_eq!(remote.start(n).await.unwrap().result().await.unwrap(), 2 * n);
         }
-        assert_eq!(asks.metrics().turns.get(), 0);
+        assert_eq!(asks.admin().metrics().turns.get(), 0);
         // Control and events reach a run that another process holds.
         let waits = async |ctx: Ctx, (): ()| ok(ctx.event::<u32>("wait", "go").await?);
         serves.workflow("waits", waits).unwrap();
@@ -60,17 +61,19 @@ async fn an_engine_that_stops_hands_over_at_once() {
             };
             engine.workflow("long", flow).unwrap()
         };
-        let first = h.engine().await;
+        // Longer than the test waits: only the engine that stops can hand its run over.
+        let lease = Duration::from_secs(3_600);
+        let set = |options| Options { lease, renew_every: lease / 3, ..options };
+        let first = h.engine_with(set).await;
         let started = register(&first, true).start(()).id("long").await.unwrap();
         until("the body runs", || async { counts.get("long") == 1 }).await;
-        let second = h.engine().await;
+        let second = h.engine_with(set).await;
         let flow = register(&second, false);
         assert_eq!(started.status().await.unwrap().status, RunStatus::Active);
         h.stop_within(&first, Duration::from_millis(20)).await;
-        // Sooner than the lease of 30 seconds.
         let handed = flow.get("long").await.unwrap();
-        let result = tokio::time::timeout(Duration::from_secs(25), handed.result()).await;
-        assert_eq!(result.expect("the turn is handed over at once").unwrap(), 2);
+        let result = tokio::time::timeout(PATIENCE, handed.result()).await;
+        assert_eq!(result.expect("the turn is handed over").unwrap(), 2);
         assert_eq!(counts.get("first"), 1);
     })
     .await;
@@ -105,7 +108,7 @@ async fn both_serve_many_runs_and_no_step_runs_twice() {
         let once =
             (0..60).all(|n| counts.get(&format!("a{n}")) == 1 && counts.get(&format!("b{n}")) == 1);
         assert!(once);
-        assert!(two.metrics().turns.get() > 0, "the other engine took its share");
+        assert!(two.admin().metrics().turns.get() > 0, "the other engine took its share");
     })
     .await;
 }
@@ -131,7 +134,7 @@ async fn a_run_goes_on_where_it_is_in_memory() {
         }
         assert_eq!(run.result().await.unwrap(), rounds);
         // The sender hears of the event first, and would have taken nearly all turns.
-        let taken = second.metrics().turns.get();
+        let taken = second.admin().metrics().turns.get();
         assert!(taken < u64::from(rounds) / 2, "{taken} of {rounds} turns were taken elsewhere");
     })
     .await;
@@ -139,7 +142,7 @@ async fn a_run_goes_on_where_it_is_in_memory() {
 
 async fn row(engine: &Engine, worker: WorkerKey) -> windlass::kernel::Worker {
     let query = Query::Workers { after: None, limit: 100 };
-    let rows = engine.store().list(query).await.unwrap().workers().unwrap();
+    let rows = engine.admin().store().list(query).await.unwrap().workers().unwrap();
     rows.into_iter().find(|row| row.info.worker == worker).expect("it is registered")
 }
 
@@ -167,12 +170,12 @@ async fn a_worker_that_is_asked_to_drain_finishes_what_it_holds_and_stops() {
         let flow = asks.workflow("flow", flow).unwrap();
         let first = flow.start(1).await.unwrap();
         until("it runs", || async { begun.get("begun") == 1 }).await;
-        assert!(asks.drain_worker(works.worker()).await.unwrap());
+        assert!(asks.admin().drain_worker(works.admin().worker()).await.unwrap());
         until("it drains", || async {
-            row(&asks, works.worker()).await.info.status == WorkerStatus::Draining
+            row(&asks, works.admin().worker()).await.info.status == WorkerStatus::Draining
         })
         .await;
-        let info = row(&asks, works.worker()).await.info;
+        let info = row(&asks, works.admin().worker()).await.info;
         assert_eq!((info.load, info.task_load, info.task_slots, info.accepting), (1, 1, 1, false));
         assert_eq!((&*info.group, info.note.as_deref()), ("red", Some("it drains")));
         // What comes now is left to others.
@@ -180,12 +183,15 @@ async fn a_worker_that_is_asked_to_drain_finishes_what_it_holds_and_stops() {
         gate.add_permits(2);
         assert_eq!(first.result().await.unwrap(), 1);
         until("it stops", || async {
-            row(&asks, works.worker()).await.info.status == WorkerStatus::Stopped
+            row(&asks, works.admin().worker()).await.info.status == WorkerStatus::Stopped
         })
         .await;
         assert_eq!(begun.get("begun"), 1, "it took nothing new");
-        assert!(!asks.drain_worker(works.worker()).await.unwrap(), "it has stopped");
-        assert!(row(&asks, asks.worker()).await.info.accepting);
+        assert!(
+            !asks.admin().drain_worker(works.admin().worker()).await.unwrap(),
+            "it has stopped"
+        );
+        assert!(row(&asks, asks.admin().worker()).await.info.accepting);
         serve(&asks);
         assert_eq!(second.result().await.unwrap(), 2);
     })

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass::Options;
+use windlass::admin::Options;
 use windlass::kernel::{Body, BoxFuture, End, Error, ModelName, WorkflowName};
-use windlass_engine::{Model, Opened, Program, StartRun, Turn, TurnError};
+use windlass_engine::events::WORKFLOW_COMPLETED;
+use windlass_engine::{Model, ModelDescription, Opened, Program, StartRun, Turn, TurnError};
 
 use crate::harness::{Counts, Harness, on_every_store, until};
 
@@ -17,18 +18,16 @@ struct Careless(Arc<Counts>);
 
 struct Run(Arc<Counts>);
 
+static DESCRIPTION: ModelDescription = ModelDescription::new(ModelName::from_static("careless"));
+
 impl Model for Careless {
-    fn name(&self) -> ModelName {
-        ModelName::from_stored("careless")
+    fn description(&self) -> &'static ModelDescription {
+        &DESCRIPTION
     }
 
     fn open(&self, _: Opened<'_>) -> Result<Box<dyn Program>, Error> {
         assert!(self.0.hit("opened") > 1, "the model");
         Ok(Box::new(Run(self.0.clone())))
-    }
-
-    fn has_reach(&self, _: &str) -> bool {
-        false
     }
 }
 
@@ -37,7 +36,7 @@ impl Program for Run {
         Box::pin(async move {
             assert!(self.0.hit("turns") > 1, "the program");
             let mut draft = turn.draft();
-            turn.end(&mut draft, "workflow.completed", &json!({}), End::Complete(Body::json("1")))
+            turn.end(&mut draft, WORKFLOW_COMPLETED, &json!({}), End::Complete(Body::json("1")))
                 .map_err(TurnError::Blocked)?;
             turn.commit(draft).await.map(|_| ())
         })
@@ -53,15 +52,15 @@ async fn a_turn_that_panics_is_given_back_and_blocked(h: Arc<Harness>) {
     let engine = h.engine_with(|options| Options { blocked_retry: again, ..options }).await;
     let counts = Counts::new();
     let name = WorkflowName::new("careless").unwrap();
-    engine.register(name.clone(), Arc::new(Careless(counts.clone()))).unwrap();
+    engine.core().register(name.clone(), Arc::new(Careless(counts.clone()))).unwrap();
     let model = ModelName::from_stored("careless");
-    let run = engine.start_run(StartRun::new(name, model, Body::json("1"))).await.unwrap();
-    let ended = engine.wait(run.run_key).await.unwrap();
+    let run = engine.core().start_run(StartRun::new(name, model, Body::json("1"))).await.unwrap();
+    let ended = engine.core().wait(run.run_key).await.unwrap();
     assert_eq!(ended.output, Some(Body::json("1")));
     assert_eq!((counts.get("opened"), counts.get("turns")), (3, 2));
-    until("nothing is held", || async { engine.load().0 == 0 }).await;
+    until("nothing is held", || async { engine.core().load().0 == 0 }).await;
     let query = windlass::kernel::Query::Events { run_key: run.run_key, from: 0, limit: 10 };
-    let events = engine.store().list(query).await.unwrap().events().unwrap();
+    let events = engine.admin().store().list(query).await.unwrap().events().unwrap();
     let blocked: Vec<String> = (events.iter())
         .filter(|event| event.event_type.as_str() == "workflow.blocked")
         .map(|event| event.payload_json().unwrap()["reason"].as_str().unwrap().to_owned())

@@ -12,13 +12,13 @@ use windlass::kernel::{Query, RetryPolicy, TasksQuery};
 use windlass::outbound::Policy;
 use windlass::relays::{
     HttpRunner, HttpRunnerOptions, NoopTerminalHook, RunSpec, RunState, TerminalStatus,
-    WorkflowRuntime,
 };
 use windlass::webhooks::{Secret, WebhookOptions, WebhookTerminalHook, Webhooks, verify};
-use windlass::{Engine, ErrorKind};
+use windlass::{Engine, ErrorCode, ErrorKind};
 
 use crate::harness::{Harness, on_every_store, until};
 use crate::receiver::{Receiver, answer};
+use crate::relay_calls::{Relay, RelayCalls as _};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -46,9 +46,9 @@ fn runner(url: String) -> HttpRunner {
     HttpRunner::new(options).unwrap()
 }
 
-fn relay(engine: &Engine, url: String) -> WorkflowRuntime {
+fn relay(engine: &Engine, url: String) -> Relay {
     let policy = RetryPolicy::listed(vec![Duration::from_millis(2); 2]);
-    engine.relay("r", runner(url), NoopTerminalHook).retry(policy).build().unwrap()
+    engine.relay("r", runner(url), NoopTerminalHook).retry_policy(policy).build().unwrap()
 }
 
 fn outcome(value: &Value) -> String {
@@ -195,7 +195,7 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
         let receiver = Receiver::start(answers).await;
         let relay = engine
             .relay(format!("r{nth}"), runner(receiver.url()), NoopTerminalHook)
-            .retry(policy.clone())
+            .retry_policy(policy.clone())
             .build()
             .unwrap();
         relay.submit(RunSpec::new("1").id("x")).await.unwrap();
@@ -210,7 +210,7 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<H
     }
     let namespace = engine.namespace().clone();
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 100 };
-    let dead = engine.store().list(query).await.unwrap().dead_letters().unwrap();
+    let dead = engine.admin().store().list(query).await.unwrap().dead_letters().unwrap();
     // Three runs succeeded, and two ended by a verdict.
     assert_eq!(dead.len(), count - 5);
 }
@@ -313,19 +313,19 @@ async fn a_callback_that_is_gone_is_told_again_under_its_id(h: Arc<Harness>) {
     };
     submit("a").await;
     until("it is a dead letter", || async {
-        engine.dead_letters(None, None, 10).await.unwrap().len() == 1
+        engine.admin().dead_letters(None, None, 10).await.unwrap().len() == 1
     })
     .await;
-    let letter = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    let letter = engine.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
     assert!(letter.reason.contains("WEBHOOK_GONE"), "{letter:?}");
     // One run's callback is gone; another's on the same path is not.
     submit("b").await;
     until("the other is told", || async { told.requests().len() == 2 }).await;
-    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(engine.admin().dead_letters(None, None, 10).await.unwrap().len(), 1);
     // Requeued while it is disabled, it dies again without being sent; enabled, it is sent.
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     until("it has died again", || async {
-        let letter = engine.dead_letter(letter.task_id).await.unwrap();
+        let letter = engine.core().dead_letter(letter.task_id).await.unwrap();
         letter.requeues == 1 && letter.requeued_at.is_none()
     })
     .await;
@@ -333,7 +333,7 @@ async fn a_callback_that_is_gone_is_told_again_under_its_id(h: Arc<Harness>) {
     let namespace = engine.namespace();
     assert_eq!(webhooks.disabled(namespace).await.unwrap()[0].url, told.url());
     assert!(webhooks.enable(namespace, &told.url()).await.unwrap());
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     until("it is told again", || async { told.requests().len() == 3 }).await;
     let requests = told.requests();
     let id = |nth: usize| requests[nth].header("webhook-id").to_owned();
@@ -354,7 +354,10 @@ async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
     // Who asks for it here is told at once, and asking again does not help.
     let with = |id: &str| RunSpec::new("1").id(id).header("callback_url", told.url());
     let refused = relay.submit(with("here")).await.unwrap_err();
-    assert_eq!((refused.code(), refused.kind()), ("WEBHOOK_SECRET_UNKNOWN", ErrorKind::Refused));
+    assert_eq!(
+        (refused.code(), refused.kind()),
+        (ErrorCode::WebhookSecretUnknown, ErrorKind::Refused)
+    );
     h.stop(&engine).await;
     // Who starts the run cannot ask the hook, and who comes upon its end has no secret.
     let asks = h.engine().await;
@@ -369,7 +372,7 @@ async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
     }
     let tasks = async |engine: &Engine| {
         let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-        engine.store().list(query).await.unwrap().tasks().unwrap()
+        engine.admin().store().list(query).await.unwrap().tasks().unwrap()
     };
     until("it is put off, and what nobody wants is done", || async {
         matches!(&tasks(&engine).await[..], [task] if task.due_at.is_some() && task.worker.is_none())
@@ -380,5 +383,5 @@ async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
     let engine = h.engine().await;
     serve(&engine, &["default"]);
     until("it is told", || async { told.requests().len() == 1 }).await;
-    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
+    assert_eq!(engine.admin().dead_letters(None, None, 10).await.unwrap(), []);
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass::kernel::{Query, TasksQuery};
+use windlass::kernel::{ErrorCode, Query, TasksQuery};
 use windlass::relays::{
-    HookError, NoopTerminalHook, RunOutcome, RunSpec, RunState, Signal, Step, StepError,
+    HookError, NoopTerminalHook, RelayError, RelayStep, RunOutcome, RunSpec, RunState, Signal,
     StepOutcome, StepRunner, TerminalHook, TerminalStatus, Typed, TypedOutcome, TypedRunner,
-    WorkflowRuntime,
 };
 use windlass::{Ctx, Engine, RunStatus};
 
-use crate::harness::{Counts, Harness, Kind, on_every_store, until};
+use crate::harness::{Counts, Harness, Kind, fence, on_every_store, until};
+use crate::relay_calls::{Relay, RelayCalls as _};
 
 on_every_store!(
     outcomes_reach_the_hook_with_headers,
@@ -40,7 +40,7 @@ on_every_store!(
 pub(crate) struct Script(pub(crate) Arc<Counts>);
 
 impl StepRunner for Script {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let text = String::from_utf8_lossy(&step.payload).into_owned();
         let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
         self.0.hit(&format!("{}/{}", step.run_id, step.step_number));
@@ -53,11 +53,11 @@ impl StepRunner for Script {
             "never" => StepOutcome::ContinueAfter { payload, delay: Duration::from_secs(3_600) },
             "fail" => StepOutcome::Fail { reason: rest.into() },
             "cancel" => StepOutcome::Cancel { reason: rest.into() },
-            "break" => return Err(StepError::permanent(rest)),
+            "break" => return Err(RelayError::permanent(rest)),
             "panic" => panic!("{rest}"),
-            "flaky" if step.attempt == 1 => return Err(StepError::transient("not yet")),
+            "flaky" if step.attempt == 1 => return Err(RelayError::transient("not yet")),
             "flaky" => StepOutcome::Continue { payload },
-            "heal" if self.0.get("healed") == 0 => return Err(StepError::permanent("ill")),
+            "heal" if self.0.get("healed") == 0 => return Err(RelayError::permanent("ill")),
             "heal" => StepOutcome::Continue { payload },
             _ => StepOutcome::done(text),
         })
@@ -85,7 +85,7 @@ impl Told {
     }
 }
 
-pub(crate) fn script(engine: &Engine, counts: &Arc<Counts>, hook: &Told) -> WorkflowRuntime {
+pub(crate) fn script(engine: &Engine, counts: &Arc<Counts>, hook: &Told) -> Relay {
     engine
         .relay("script", Script(counts.clone()), hook.clone())
         .backoff(Duration::from_millis(5), Duration::from_millis(20))
@@ -93,7 +93,7 @@ pub(crate) fn script(engine: &Engine, counts: &Arc<Counts>, hook: &Told) -> Work
         .unwrap()
 }
 
-pub(crate) async fn submit(relay: &WorkflowRuntime, id: &str, input: &str) {
+pub(crate) async fn submit(relay: &Relay, id: &str, input: &str) {
     relay.submit(RunSpec::new(input).id(id).header("for", id)).await.unwrap();
 }
 
@@ -139,10 +139,10 @@ async fn outcomes_reach_the_hook_with_headers(h: Arc<Harness>) {
     assert_eq!(types, expect);
 }
 
-pub(crate) async fn event_types(engine: &Engine, relay: &WorkflowRuntime, id: &str) -> Vec<String> {
+pub(crate) async fn event_types(engine: &Engine, relay: &Relay, id: &str) -> Vec<String> {
     let run_key = relay.status(id).await.unwrap().unwrap().run_key;
     let query = Query::Events { run_key, from: 0, limit: 100 };
-    let events = engine.store().list(query).await.unwrap().events().unwrap();
+    let events = engine.admin().store().list(query).await.unwrap().events().unwrap();
     events.iter().map(|event| event.event_type.as_str().to_owned()).collect()
 }
 
@@ -175,7 +175,7 @@ async fn a_dead_step_is_requeued_where_it_failed(h: Arc<Harness>) {
     submit(&relay, "ill", "next heal done").await;
     assert_eq!(relay.wait("ill").await.unwrap().status, TerminalStatus::Failed);
     let first = hook.of("ill").await;
-    let letters = engine.dead_letters(None, None, 10).await.unwrap();
+    let letters = engine.admin().dead_letters(None, None, 10).await.unwrap();
     assert_eq!(letters.len(), 1);
     let letter = &letters[0];
     assert_eq!(
@@ -184,7 +184,7 @@ async fn a_dead_step_is_requeued_where_it_failed(h: Arc<Harness>) {
     );
     assert_eq!((letter.step_key.as_ref().unwrap().as_str(), &*letter.reason), ("1", "ill"));
     counts.hit("healed");
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     let ended = relay.wait("ill").await.unwrap();
     assert_eq!(ended.result.as_deref(), Some(&b"done"[..]));
     assert_eq!((counts.get("ill/0"), counts.get("ill/1"), counts.get("ill/2")), (1, 2, 1));
@@ -195,12 +195,12 @@ async fn a_dead_step_is_requeued_where_it_failed(h: Arc<Harness>) {
     assert_ne!(first.id, second.id);
     assert_eq!(second.headers, first.headers);
     // It is requeued once, and counted.
-    let again = engine.requeue(letter.task_id, None).await.unwrap_err();
+    let again = engine.admin().requeue(letter.task_id, None).await.unwrap_err();
     assert_eq!(again.code(), "DEAD_LETTER_REQUEUED");
-    let letter = engine.dead_letter(letter.task_id).await.unwrap();
+    let letter = engine.core().dead_letter(letter.task_id).await.unwrap();
     assert_eq!(letter.requeues, 1);
-    assert_eq!(engine.purge_dead_letters(None).await.unwrap(), 1);
-    let gone = engine.requeue(letter.task_id, None).await.unwrap_err();
+    assert_eq!(engine.core().purge_dead_letters(None).await.unwrap(), 1);
+    let gone = engine.admin().requeue(letter.task_id, None).await.unwrap_err();
     assert_eq!(gone.code(), "DEAD_LETTER_NOT_FOUND");
 }
 
@@ -211,7 +211,7 @@ async fn a_verdict_leaves_no_dead_letter(h: Arc<Harness>) {
     submit(&relay, "c", "cancel no").await;
     relay.wait("f").await.unwrap();
     relay.wait("c").await.unwrap();
-    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
+    assert_eq!(engine.admin().dead_letters(None, None, 10).await.unwrap(), []);
     // A failed run can be carried on; a cancelled one is over.
     let before = relay.status("f").await.unwrap().unwrap().run_key;
     assert_ne!(relay.retry("f").await.unwrap(), before);
@@ -223,7 +223,7 @@ async fn a_verdict_leaves_no_dead_letter(h: Arc<Harness>) {
 struct Waiter;
 
 impl StepRunner for Waiter {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let wait = |ms: Option<u64>| StepOutcome::ContinueOnSignal {
             payload: step.payload.clone(),
             signal: "go".into(),
@@ -232,7 +232,7 @@ impl StepRunner for Waiter {
         match (step.step_number, &step.signal) {
             (0, None) => Ok(wait(None)),
             (1, Some(Signal::Received(_))) if step.attempt == 1 => {
-                Err(StepError::transient("the signal stays"))
+                Err(RelayError::transient("the signal stays"))
             }
             (1, Some(Signal::Received(bytes))) => {
                 assert_eq!(bytes.as_ref(), b"one");
@@ -243,7 +243,7 @@ impl StepRunner for Waiter {
                 Ok(wait(Some(20)))
             }
             (3, Some(Signal::TimedOut)) => Ok(StepOutcome::done("timed out")),
-            (number, signal) => Err(StepError::permanent(format!("{number} {signal:?}"))),
+            (number, signal) => Err(RelayError::permanent(format!("{number} {signal:?}"))),
         }
     }
 }
@@ -264,8 +264,9 @@ async fn signals_and_their_timeouts(h: Arc<Harness>) {
     h.stop(&engine).await;
     let engine = h.engine().await;
     let relay = build(&engine);
-    relay.signal_once("w", "go", "one", "s1").await.unwrap();
-    relay.signal_once("w", "go", "one", "s1").await.unwrap();
+    let waits = relay.get("w").await.unwrap();
+    waits.signal_bytes_once("go", "one", "s1").await.unwrap();
+    waits.signal_bytes_once("go", "one", "s1").await.unwrap();
     relay.signal("w", "go", "two").await.unwrap();
     let ended = relay.wait("w").await.unwrap();
     assert_eq!((ended.result.as_deref(), ended.error), (Some(&b"timed out"[..]), None));
@@ -277,14 +278,14 @@ async fn signals_and_their_timeouts(h: Arc<Harness>) {
 pub(crate) struct Given(pub(crate) Arc<Counts>);
 
 impl StepRunner for Given {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         match (&step.signal, step.step_number) {
             (_, 0) => Ok(StepOutcome::ContinueOnSignal {
                 payload: "".into(),
                 signal: "approved".into(),
                 timeout: None,
             }),
-            _ if self.0.get("healed") == 0 => Err(StepError::permanent("ill")),
+            _ if self.0.get("healed") == 0 => Err(RelayError::permanent("ill")),
             (Some(Signal::Received(bytes)), _) => Ok(StepOutcome::done(bytes.clone())),
             (other, _) => Ok(StepOutcome::Fail { reason: format!("{other:?}") }),
         }
@@ -297,20 +298,20 @@ async fn a_requeued_step_has_the_signal_it_was_given(h: Arc<Harness>) {
     relay.submit(RunSpec::new("").id("g")).await.unwrap();
     relay.signal("g", "approved", "by ada").await.unwrap();
     assert_eq!(relay.wait("g").await.unwrap().status, TerminalStatus::Failed);
-    let first = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    let first = engine.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
     // The first retry fails too: the letter that it took up is done with, and its own is the one to
     // requeue now.
-    engine.retry(first.run_key.unwrap(), None).await.unwrap();
+    engine.core().retry(first.run_key.unwrap(), None).await.unwrap();
     until("it fails again", || async {
-        engine.dead_letters(None, None, 10).await.unwrap().len() == 2
+        engine.admin().dead_letters(None, None, 10).await.unwrap().len() == 2
     })
     .await;
-    let letters = engine.dead_letters(None, None, 10).await.unwrap();
+    let letters = engine.admin().dead_letters(None, None, 10).await.unwrap();
     let second = letters.into_iter().find(|letter| letter.run_key != first.run_key).unwrap();
-    let late = engine.requeue(first.task_id, None).await.unwrap_err();
+    let late = engine.admin().requeue(first.task_id, None).await.unwrap_err();
     assert_eq!(late.code(), "DEAD_LETTER_REQUEUED", "{late}");
     counts.hit("healed");
-    engine.requeue(second.task_id, None).await.unwrap();
+    engine.admin().requeue(second.task_id, None).await.unwrap();
     let ended = relay.wait("g").await.unwrap();
     assert_eq!((ended.result.as_deref(), ended.error), (Some(&b"by ada"[..]), None));
 }
@@ -326,7 +327,7 @@ async fn a_child_tells_its_hook(h: Arc<Harness>) {
     until("it is told", || async { hook.0.lock().len() == 1 }).await;
     let told = hook.0.lock()[0].clone();
     assert_eq!(told.status, TerminalStatus::Succeeded);
-    let child = engine.current(told.run_key).await.unwrap();
+    let child = engine.core().current(told.run_key).await.unwrap();
     assert_eq!(child.model.as_str(), "relays");
 }
 
@@ -334,7 +335,7 @@ async fn a_child_tells_its_hook(h: Arc<Harness>) {
 struct PutsOff(Arc<Counts>);
 
 impl StepRunner for PutsOff {
-    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, _: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.hit("begun");
         while self.0.get("end") == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -349,17 +350,17 @@ async fn a_pause_is_obeyed_though_the_step_ends_in_a_wait(h: Arc<Harness>) {
     relay.submit(RunSpec::new("").id("p")).await.unwrap();
     until("it runs", || async { counts.get("begun") == 1 }).await;
     let run_key = relay.status("p").await.unwrap().unwrap().run_key;
-    engine.pause(&engine.current(run_key).await.unwrap(), None).await.unwrap();
-    // Long enough for the holder to have read it while the step runs.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    engine.core().pause(&engine.core().current(run_key).await.unwrap(), None).await.unwrap();
+    // The holder has read it while the step runs.
+    fence(&engine).await;
     counts.hit("end");
     until("it is paused", || async {
-        engine.current(run_key).await.unwrap().status == RunStatus::Paused
+        engine.core().current(run_key).await.unwrap().status == RunStatus::Paused
     })
     .await;
-    engine.resume(&engine.current(run_key).await.unwrap(), None).await.unwrap();
+    engine.core().resume(&engine.core().current(run_key).await.unwrap(), None).await.unwrap();
     until("it waits for its time", || async {
-        engine.current(run_key).await.unwrap().status == RunStatus::Waiting
+        engine.core().current(run_key).await.unwrap().status == RunStatus::Waiting
     })
     .await;
     assert_eq!(counts.get("begun"), 1);
@@ -383,10 +384,11 @@ async fn the_end_is_told_whoever_ends_the_run(h: Arc<Harness>) {
         let remote = remote.clone();
         async move { remote.status(id).await.unwrap().unwrap().run_key }
     };
-    stranger.terminate(key("terminated").await, Some("over"), None).await.unwrap();
-    stranger.restart(key("restarted").await, None).await.unwrap();
+    stranger.core().terminate(key("terminated").await, Some("over"), None).await.unwrap();
+    stranger.core().restart(key("restarted").await, None).await.unwrap();
     let query = TasksQuery::all(stranger.namespace().clone(), 10);
-    let mut tasks = stranger.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap();
+    let mut tasks =
+        stranger.admin().store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap();
     tasks.retain(|task| &*task.kind == "effect");
     assert_eq!(tasks.len(), 2, "{tasks:?}");
     h.stop(&stranger).await;
@@ -443,22 +445,22 @@ async fn a_hook_that_fails_is_called_again_and_dies(h: Arc<Harness>) {
     let outcome = told.of("hard").await;
     assert_eq!((outcome.attempt, counts.get("hard")), (2, 2));
     until("it has died", || async {
-        engine.dead_letters(None, None, 10).await.unwrap().len() == 1
+        engine.admin().dead_letters(None, None, 10).await.unwrap().len() == 1
     })
     .await;
-    let letter = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    let letter = engine.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
     assert_eq!((&*letter.kind, &*letter.reason, letter.attempt), ("effect", "gone", 1));
     assert_eq!(letter.name.as_str(), "hook:hard");
     // It dies again, and is heard the third time, all under one id.
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     until("it has died again", || async {
-        let letter = engine.dead_letter(letter.task_id).await.unwrap();
+        let letter = engine.core().dead_letter(letter.task_id).await.unwrap();
         letter.requeues == 1 && letter.requeued_at.is_none()
     })
     .await;
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     assert_eq!(told.of("deaf").await.id, letter.task_id.to_string());
-    assert_eq!(engine.dead_letter(letter.task_id).await.unwrap().requeues, 2);
+    assert_eq!(engine.core().dead_letter(letter.task_id).await.unwrap().requeues, 2);
     assert_eq!(counts.get("nobody"), 0);
     let types = event_types(&engine, &relay, "nobody").await;
     assert!(!types.contains(&"hook.enqueued".to_owned()), "{types:?}");
@@ -469,19 +471,19 @@ struct Keeper {
 }
 
 impl StepRunner for Keeper {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let text = String::from_utf8_lossy(&step.payload).into_owned();
         let policy = windlass::RetryPolicy::none();
-        step.effects.enqueue("mail", &text, policy).map_err(StepError::permanent)?;
+        step.effects.enqueue("mail", &text, policy).map_err(RelayError::permanent)?;
         if !self.insert.is_empty() {
             let params = vec![windlass::SqlValue::Text(text.clone())];
-            step.effects.sql(self.insert, params).map_err(StepError::permanent)?;
+            step.effects.sql(self.insert, params).map_err(RelayError::permanent)?;
         }
         match text.as_str() {
-            "once" if step.attempt == 1 => Err(StepError::transient("again")),
+            "once" if step.attempt == 1 => Err(RelayError::transient("again")),
             "fail" => Ok(StepOutcome::Fail { reason: "no".into() }),
             "cancel" => Ok(StepOutcome::Cancel { reason: "no".into() }),
-            "break" => Err(StepError::permanent("broken")),
+            "break" => Err(RelayError::permanent("broken")),
             _ => Ok(StepOutcome::done(text)),
         }
     }
@@ -489,12 +491,12 @@ impl StepRunner for Keeper {
 
 pub(crate) struct Mail(pub(crate) Arc<Counts>);
 
-impl windlass::TaskHandler for Mail {
+impl windlass::model::TaskHandler for Mail {
     fn run(
         &self,
         _: windlass::TaskContext,
         input: windlass::kernel::Body,
-    ) -> windlass::kernel::BoxFuture<'static, windlass::TaskResult> {
+    ) -> windlass::kernel::BoxFuture<'static, windlass::model::TaskResult> {
         self.0.hit(&input.read::<String>().unwrap());
         Box::pin(std::future::ready(Ok(windlass::kernel::Body::json("null"))))
     }
@@ -537,9 +539,9 @@ impl TypedRunner for Sum {
 
     async fn run_step(
         &self,
-        _: &Step,
+        _: &RelayStep,
         (sum, mut rest): (u64, Vec<u64>),
-    ) -> Result<TypedOutcome<(u64, Vec<u64>), u64>, StepError> {
+    ) -> Result<TypedOutcome<(u64, Vec<u64>), u64>, RelayError> {
         Ok(match rest.pop() {
             Some(n) => TypedOutcome::Continue((sum + n, rest)),
             None => TypedOutcome::Succeed(sum),
@@ -553,7 +555,7 @@ async fn payloads_of_a_type(h: Arc<Harness>) {
     let json = |input: &str| RunSpec { json: true, ..RunSpec::new(input) };
     let run = relay.submit(json("[0,[1,2,3]]")).await.unwrap();
     assert_eq!(relay.wait(&run.run_id).await.unwrap().result.as_deref(), Some(&b"6"[..]));
-    let row = engine.current(run.run_key).await.unwrap();
+    let row = engine.core().current(run.run_key).await.unwrap();
     assert_eq!(row.output, Some(windlass::kernel::Body::json("6")));
     let run = relay.submit(json("\"none\"")).await.unwrap();
     let ended = relay.wait(&run.run_id).await.unwrap();
@@ -563,7 +565,7 @@ async fn payloads_of_a_type(h: Arc<Harness>) {
 struct Large;
 
 impl StepRunner for Large {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let bytes: usize = String::from_utf8_lossy(&step.payload).parse().unwrap_or(0);
         match step.step_number {
             0 => Ok(StepOutcome::next(vec![b'x'; bytes])),
@@ -592,12 +594,8 @@ async fn limits_are_named(h: Arc<Harness>) {
     assert_eq!(long.err().unwrap().code(), "INVALID_NAME");
     let none = engine.relay("none", Large, NoopTerminalHook).concurrency(0).build();
     assert_eq!(none.err().unwrap().code(), "INVALID_OPTION");
-    let untried = engine.relay("untried", Large, NoopTerminalHook).max_attempts(0).build();
-    let error = untried.err().unwrap();
-    assert_eq!(
-        error.to_string(),
-        "max_attempts is 0; a step is tried at least once [INVALID_OPTION]"
-    );
+    let wrong = engine.relay("wrong", Large, NoopTerminalHook).backoff("soon", "later").build();
+    assert_eq!(wrong.err().unwrap().code(), "INVALID_OPTION");
     let days = |days: u64| RunSpec {
         delay: Some(Duration::from_secs(days * 24 * 60 * 60)),
         ..RunSpec::new("0").id(format!("in-{days}-days"))
@@ -606,7 +604,7 @@ async fn limits_are_named(h: Arc<Harness>) {
     let error = relay.submit(days(366)).await.unwrap_err();
     assert_eq!(error.code(), "INVALID_DURATION");
     assert!(error.to_string().contains("at most 365 days"), "{error}");
-    let error = relay.group("late").submit(vec![days(366)]).await.unwrap_err();
+    let error = relay.group("late").start(vec![days(366)]).await.unwrap_err();
     assert_eq!(error.code(), "INVALID_DURATION");
 }
 
@@ -614,7 +612,7 @@ async fn limits_are_named(h: Arc<Harness>) {
 struct Greedy(Arc<Mutex<Vec<String>>>);
 
 impl StepRunner for Greedy {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let (none, large) = (windlass::RetryPolicy::none(), "x".repeat(1_048_576));
         // With a short policy it would fit.
         let long = windlass::RetryPolicy::listed(vec![Duration::from_secs(60); 64]);
@@ -625,7 +623,7 @@ impl StepRunner for Greedy {
         ];
         let text = |bytes: usize| vec![windlass::SqlValue::Text("x".repeat(bytes))];
         refused.push(step.effects.sql("SELECT ?1", text(8 * 1_048_576)).unwrap_err());
-        step.effects.enqueue("mail", &"fits", none).map_err(StepError::permanent)?;
+        step.effects.enqueue("mail", &"fits", none).map_err(RelayError::permanent)?;
         *self.0.lock() = refused.iter().map(ToString::to_string).collect();
         Ok(StepOutcome::done(""))
     }
@@ -650,7 +648,10 @@ async fn what_no_commit_takes_is_refused_where_it_is_stored(h: Arc<Harness>) {
 struct Early(Arc<Counts>);
 
 impl StepRunner for Early {
-    fn run_step(&self, _: &Step) -> impl Future<Output = Result<StepOutcome, StepError>> + Send {
+    fn run_step(
+        &self,
+        _: &RelayStep,
+    ) -> impl Future<Output = Result<StepOutcome, RelayError>> + Send {
         assert!(self.0.hit("ran") > 1, "not the first time");
         std::future::ready(Ok(StepOutcome::done("done")))
     }
@@ -669,8 +670,8 @@ async fn a_runner_that_panics_before_it_begins_is_tried_again(h: Arc<Harness>) {
 struct Busy;
 
 impl StepRunner for Busy {
-    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
-        Err(StepError::transient("busy").retry_after(Duration::from_secs(3_600)))
+    async fn run_step(&self, _: &RelayStep) -> Result<StepOutcome, RelayError> {
+        Err(RelayError::transient("busy").retry_after(Duration::from_secs(3_600)))
     }
 }
 
@@ -683,8 +684,8 @@ async fn a_callee_that_says_when_is_left_alone_until_then(h: Arc<Harness>) {
         relay.status("busy").await.unwrap().unwrap().state == RunState::Scheduled
     })
     .await;
-    let row = engine.current(run.run_key).await.unwrap();
-    let wait = row.turn.due_at.unwrap().since(engine.clock().now());
+    let row = engine.core().current(run.run_key).await.unwrap();
+    let wait = row.turn.due_at.unwrap().since(engine.core().clock().now());
     assert!(wait > Duration::from_secs(3_500), "{wait:?}");
     assert!(relay.cancel("busy").await.unwrap());
 }
@@ -705,7 +706,11 @@ impl TerminalHook for Unsure {
             true => Ok(true),
             false => {
                 let message = "nobody is named";
-                Err(windlass::Error::new(windlass::ErrorKind::Invalid, "INVALID_HEADERS", message))
+                Err(windlass::Error::new(
+                    windlass::ErrorKind::Invalid,
+                    ErrorCode::InvalidHeaders,
+                    message,
+                ))
             }
         }
     }
@@ -722,7 +727,7 @@ async fn a_hook_that_cannot_be_asked_is_told_of_a_child(h: Arc<Harness>) {
     assert_eq!(run.result().await.unwrap(), "done");
     // It is asked again when it is told, and what it says then is where operators look.
     until("it is a dead letter", || async {
-        let letters = engine.dead_letters(None, None, 10).await.unwrap();
+        let letters = engine.admin().dead_letters(None, None, 10).await.unwrap();
         letters.iter().any(|letter| letter.reason.contains("nobody is named"))
     })
     .await;
@@ -736,14 +741,14 @@ async fn a_scheduled_run_tells_its_hook(h: Arc<Harness>) {
     until("it is told", || async { !hook.0.lock().is_empty() }).await;
     let told = hook.0.lock()[0].clone();
     assert_eq!((told.status, told.workflow.as_str()), (TerminalStatus::Succeeded, "script"));
-    assert_eq!(engine.current(told.run_key).await.unwrap().model.as_str(), "relays");
-    engine.delete_schedule("often").await.unwrap();
+    assert_eq!(engine.core().current(told.run_key).await.unwrap().model.as_str(), "relays");
+    engine.admin().delete_schedule("often").await.unwrap();
 }
 
 struct Crowd(Arc<Mutex<(u32, u32)>>);
 
 impl StepRunner for Crowd {
-    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, _: &RelayStep) -> Result<StepOutcome, RelayError> {
         {
             let mut now = self.0.lock();
             now.0 += 1;
@@ -761,11 +766,12 @@ async fn steps_of_one_process_are_bounded(h: Arc<Harness>) {
     let relay = engine.relay("crowd", Crowd(seen.clone()), NoopTerminalHook);
     let relay = relay.concurrency(3).build().unwrap();
     let group = relay.group("all");
-    group.submit((0..20).map(|n| RunSpec::new("").id(format!("r{n}"))).collect()).await.unwrap();
+    group.start((0..20).map(|n| RunSpec::new("").id(format!("r{n}"))).collect()).await.unwrap();
     assert_eq!(group.wait_all().await.unwrap().succeeded, 20);
     assert_eq!(*seen.lock(), (0, 3));
     assert_eq!(
         engine
+            .core()
             .find_run(&"crowd".parse().unwrap(), &"r1".parse().unwrap())
             .await
             .unwrap()

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::admin::Options;
+use windlass::admin::transfer::{Importer, RunExport, export_run};
 use windlass::kernel::{Draft, NewRun, OnExisting, Stamp};
 use windlass::relays::{
-    GroupCounts, NoopTerminalHook, RunSpec, RunState, Step, StepError, StepOutcome, StepRunner,
-    TerminalStatus, WorkflowRuntime,
+    GroupCounts, NoopTerminalHook, RelayError, RelayStep, RunSpec, RunState, StepOutcome,
+    StepRunner, TerminalStatus,
 };
-use windlass::transfer::{Importer, RunExport, export_run};
-use windlass::{Engine, Options, RunKey};
+use windlass::{Engine, RunKey};
 
-use crate::harness::{Counts, Harness, Kind, on_every_store, run, until};
+use crate::harness::{Counts, Harness, Kind, fence, on_every_store, run, until};
+use crate::relay_calls::{Relay, RelayCalls as _};
 use crate::relays::{Told, event_types, script, submit};
 
 on_every_store!(
@@ -32,7 +34,7 @@ on_every_store!(
 struct Long(Arc<Counts>);
 
 impl StepRunner for Long {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.hit("begun");
         if step.payload.as_ref() == b"deaf" {
             while self.0.get("stop") == 0 {
@@ -40,7 +42,7 @@ impl StepRunner for Long {
             }
             return match self.0.get("fail") {
                 0 => Ok(StepOutcome::done("too late")),
-                _ => Err(StepError::transient("too late")),
+                _ => Err(RelayError::transient("too late")),
             };
         }
         step.cancel_token.cancelled().await;
@@ -49,7 +51,7 @@ impl StepRunner for Long {
     }
 }
 
-fn long(engine: &Engine, counts: &Arc<Counts>, hook: &Told) -> WorkflowRuntime {
+fn long(engine: &Engine, counts: &Arc<Counts>, hook: &Told) -> Relay {
     engine.relay("long", Long(counts.clone()), hook.clone()).build().unwrap()
 }
 
@@ -65,7 +67,7 @@ async fn a_run_that_waits_ends_in_the_call(h: Arc<Harness>) {
     let later = RunSpec { delay: Some(Duration::from_secs(3_600)), ..RunSpec::new("done") };
     relay.submit(later.id("unbegun")).await.unwrap();
     for id in ["delayed", "unbegun"] {
-        assert!(relay.cancel_because(id, "enough", None).await.unwrap());
+        assert!(relay.get(id).await.unwrap().cancel("enough").await.unwrap());
         let info = relay.status(id).await.unwrap().unwrap();
         assert_eq!(info.state, RunState::Ended(TerminalStatus::Cancelled));
         assert_eq!((info.error.as_deref(), info.cancelling), (Some("enough"), false));
@@ -130,7 +132,7 @@ async fn a_step_that_ignores_its_token_is_discarded(h: Arc<Harness>) {
             counts.reset("stop");
         }
     }
-    assert_eq!(engine.dead_letters(None, None, 10).await.unwrap(), []);
+    assert_eq!(engine.admin().dead_letters(None, None, 10).await.unwrap(), []);
 }
 
 async fn a_cancelled_run_ends_though_its_process_died(h: Arc<Harness>) {
@@ -172,15 +174,15 @@ async fn a_ready_run_that_nobody_serves_ends_in_the_call(h: Arc<Harness>) {
 struct Stores(Arc<Counts>, &'static str);
 
 impl StepRunner for Stores {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let none = windlass::RetryPolicy::none();
-        step.effects.enqueue("mail", "sent", none).map_err(StepError::permanent)?;
+        step.effects.enqueue("mail", "sent", none).map_err(RelayError::permanent)?;
         if !self.1.is_empty() {
-            step.effects.sql(self.1, vec![]).map_err(StepError::permanent)?;
+            step.effects.sql(self.1, vec![]).map_err(RelayError::permanent)?;
         }
         self.0.hit("begun");
         step.cancel_token.cancelled().await;
-        Err(StepError::transient("cut off"))
+        Err(RelayError::transient("cut off"))
     }
 }
 
@@ -212,12 +214,12 @@ async fn a_group_is_cancelled_while_its_steps_run(h: Arc<Harness>) {
     let relay = long(&engine, &counts, &hook);
     let group = relay.group("running");
     let spec = |n: usize| RunSpec::new("").id(format!("r{n}"));
-    group.submit((0..4).map(spec).collect()).await.unwrap();
+    group.start((0..4).map(spec).collect()).await.unwrap();
     until("all run", || async { counts.get("begun") == 4 }).await;
     // Nobody has ended: whoever waits for any of them waits.
     let any = relay.group("running");
     let any = tokio::spawn(async move { any.wait_any().await });
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    fence(&engine).await;
     assert!(!any.is_finished());
     // Another handle, as another process has one, has the same group.
     assert_eq!(
@@ -236,12 +238,12 @@ async fn a_group_takes_no_run_of_another(h: Arc<Harness>) {
     let relay = script(&engine, &counts, &hook);
     let spec = || RunSpec::new("done").id("taken");
     submit(&relay, "plain", "done").await;
-    relay.group("one").submit(vec![spec()]).await.unwrap();
-    relay.group("one").submit(vec![spec()]).await.unwrap();
-    let refused = relay.group("two").submit(vec![spec()]).await.unwrap_err();
+    relay.group("one").start(vec![spec()]).await.unwrap();
+    relay.group("one").start(vec![spec()]).await.unwrap();
+    let refused = relay.group("two").start(vec![spec()]).await.unwrap_err();
     assert_eq!(refused.code(), "RUN_NOT_IN_GROUP");
     assert!(refused.to_string().contains("\"one\""), "{refused}");
-    let refused = relay.group("two").submit(vec![RunSpec::new("done").id("plain")]).await;
+    let refused = relay.group("two").start(vec![RunSpec::new("done").id("plain")]).await;
     assert_eq!(refused.unwrap_err().code(), "RUN_NOT_IN_GROUP");
     assert_eq!(relay.group("two").counts().await.unwrap().total(), 0);
     relay.group("one").wait_all().await.unwrap();
@@ -252,13 +254,14 @@ async fn a_group_waits_for_what_comes_behind_its_back(h: Arc<Harness>) {
     let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
     let relay = long(&engine, &counts, &hook);
     let group = relay.group("g");
-    let first = group.submit(vec![RunSpec::new("deaf").id("first")]).await.unwrap().remove(0);
+    let first = group.start(vec![RunSpec::new("deaf").id("first")]).await.unwrap().remove(0);
     until("it runs", || async { counts.get("begun") == 1 }).await;
     let waits = relay.group("g");
     let all = tokio::spawn(async move { waits.wait_all().await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // By then it has read the group.
+    fence(&engine).await;
     // A process whose clock lags submits one: its key comes before those that were looked at.
-    let row = engine.current(first.run_key).await.unwrap();
+    let row = engine.core().current(first.run_key()).await.unwrap();
     let early = uuid::Builder::from_unix_timestamp_millis(1_000, &[7; 10]).into_uuid();
     let new = NewRun {
         run_key: RunKey(early),
@@ -280,15 +283,15 @@ async fn a_group_waits_for_what_comes_behind_its_back(h: Arc<Harness>) {
     };
     let event_id =
         windlass::kernel::EventId(uuid::Builder::from_u128(early.as_u128() + 1).into_uuid());
-    let stamp = Stamp { event_id, at: engine.clock().now() };
+    let stamp = Stamp { event_id, at: engine.core().clock().now() };
     let commit = Draft::create(new, OnExisting::Refuse, stamp).unwrap().finish();
-    assert!(engine.store().commit(vec![commit]).await[0].is_ok());
+    assert!(engine.admin().store().commit(vec![commit]).await[0].is_ok());
     until("both are there", || async { group.counts().await.unwrap().live == 2 }).await;
     // The first ends alone: nobody may say that all have ended.
-    assert!(engine.terminate(first.run_key, None, None).await.is_ok());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(engine.core().terminate(first.run_key(), None, None).await.is_ok());
+    fence(&engine).await;
     assert!(!all.is_finished());
-    engine.terminate(RunKey(early), None, None).await.unwrap();
+    engine.core().terminate(RunKey(early), None, None).await.unwrap();
     let all = all.await.unwrap().unwrap();
     assert_eq!((all.live, all.cancelled), (0, 2));
     counts.hit("stop");
@@ -303,21 +306,21 @@ async fn groups_are_waited_for_counted_and_cancelled(h: Arc<Harness>) {
         (0..30)
             .map(move |n| RunSpec::new(input).id(format!("{input}-{}", from + n).replace(' ', "-")))
     };
-    let submitted = group.submit(specs(0, "next done").collect()).await.unwrap();
+    let submitted = group.start(specs(0, "next done").collect()).await.unwrap();
     assert_eq!(submitted.len(), 30);
-    let again = group.submit(specs(0, "next done").collect()).await.unwrap();
-    assert!(again.iter().all(|run| run.existed));
+    let again = group.start(specs(0, "next done").collect()).await.unwrap();
+    assert!(again.iter().all(|run| run.existed()));
     let all = group.wait_all().await.unwrap();
     assert_eq!(all, GroupCounts { succeeded: 30, ..GroupCounts::default() });
-    group.submit(specs(0, "fail").collect()).await.unwrap();
+    group.start(specs(0, "fail").collect()).await.unwrap();
     let all = group.wait_all().await.unwrap();
     assert_eq!((all.succeeded, all.failed, all.total()), (30, 30, 60));
     assert!(group.wait_any().await.unwrap().is_some());
     // Another group of the same relay is another group.
     let other = relay.group("other");
-    other.submit(specs(0, "never done").collect()).await.unwrap();
+    other.start(specs(0, "never done").collect()).await.unwrap();
     until("all wait", || async {
-        other.counts().await.unwrap().live == 30 && engine.load().0 == 0
+        other.counts().await.unwrap().live == 30 && engine.core().load().0 == 0
     })
     .await;
     assert_eq!(other.cancel_all().await.unwrap(), 30);
@@ -339,10 +342,10 @@ async fn an_exported_run_takes_its_hook_along(h: Arc<Harness>) {
     })
     .await;
     let run_key = relay.status("moves").await.unwrap().unwrap().run_key;
-    let export = export_run(&**engine.store(), run_key).await.unwrap().unwrap();
+    let export = export_run(&**engine.admin().store(), run_key).await.unwrap().unwrap();
     let line = export.to_line().unwrap();
-    let there = windlass::open_store("memory:").await.unwrap();
-    let env = windlass::TokioEnv::new().unwrap();
+    let there = windlass::admin::open_store("memory:").await.unwrap();
+    let env = windlass::model::TokioEnv::new().unwrap();
     let importer = Importer::begin(Arc::clone(&there), &*env).await.unwrap();
     importer.import(RunExport::parse(&line).unwrap()).await.unwrap();
     importer.finish().await.unwrap();
@@ -386,7 +389,7 @@ async fn another_process_cancels_signals_and_waits() {
         // A group is the same in both: submitted in one, waited for in either.
         let here = asks.remote_relay("noop").unwrap().group("both");
         let spec = |n: usize| RunSpec::new("next done").id(format!("g{n}"));
-        here.submit((0..3).map(spec).collect()).await.unwrap();
+        here.start((0..3).map(spec).collect()).await.unwrap();
         let there = serves.remote_relay("noop").unwrap().group("both");
         assert_eq!(there.wait_all().await.unwrap().succeeded, 3);
         assert_eq!(here.wait_all().await.unwrap().succeeded, 3);

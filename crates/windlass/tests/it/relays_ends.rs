@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use windlass::relays::{NoopTerminalHook, RunSpec, RunState, TerminalStatus, WorkflowRuntime};
-use windlass::{Engine, Options, Why};
+use windlass::admin::Options;
+use windlass::relays::{NoopTerminalHook, RunSpec, RunState, TerminalStatus};
+use windlass::{Engine, Why};
 
 use crate::harness::{Counts, Harness, on_every_store, until};
+use crate::relay_calls::{Relay, RelayCalls as _};
 use crate::relays::{Given, Told, event_types, script, submit};
 
 on_every_store!(
@@ -26,11 +28,11 @@ fn impatient(options: Options) -> Options {
     Options { reclaims_max: 0, tasks_max: 0, ..options }
 }
 
-fn given(engine: &Engine, counts: &Arc<Counts>) -> WorkflowRuntime {
+fn given(engine: &Engine, counts: &Arc<Counts>) -> Relay {
     engine.relay("given", Given(counts.clone()), NoopTerminalHook).build().unwrap()
 }
 
-async fn state(relay: &WorkflowRuntime, id: &str) -> RunState {
+async fn state(relay: &Relay, id: &str) -> RunState {
     relay.status(id).await.unwrap().unwrap().state
 }
 
@@ -44,13 +46,13 @@ async fn what_workers_die_of_is_a_dead_letter(h: Arc<Harness>) {
     let ended = relay.wait("deadly").await.unwrap();
     assert_eq!(ended.status, TerminalStatus::Failed);
     assert!(ended.error.unwrap().contains("none of them made progress"));
-    let letters = engine.dead_letters(None, None, 10).await.unwrap();
+    let letters = engine.admin().dead_letters(None, None, 10).await.unwrap();
     let [letter] = &letters[..] else { panic!("{letters:?}") };
     assert_eq!((&*letter.kind, letter.queue.as_str()), ("step", "relays"));
     assert_eq!(letter.step_key.as_ref().unwrap().as_str(), "0");
     let errors = String::from_utf8_lossy(&letter.errors.as_ref().unwrap().bytes).into_owned();
     assert!(errors.contains("\"NoProgress\""), "{errors}");
-    assert_eq!(engine.metrics().tasks_dead.get(), 1);
+    assert_eq!(engine.admin().metrics().tasks_dead.get(), 1);
     let types = event_types(&engine, &relay, "deadly").await;
     let expect = ["workflow.enqueued", "relay.step_failed", "hook.enqueued", "workflow.failed"];
     assert_eq!(types, expect);
@@ -59,7 +61,7 @@ async fn what_workers_die_of_is_a_dead_letter(h: Arc<Harness>) {
     let engine = h.engine().await;
     let relay = script(&engine, &counts, &hook);
     assert_eq!(hook.of("deadly").await.status, TerminalStatus::Failed);
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     assert_eq!(relay.wait("deadly").await.unwrap().status, TerminalStatus::Succeeded);
     assert_eq!((counts.get("deadly/0"), counts.get("deadly/1")), (1, 1));
 }
@@ -78,10 +80,10 @@ async fn who_waited_for_a_signal_goes_on_waiting(h: Arc<Harness>) {
     h.stop(&engine).await;
     let engine = h.engine_with(impatient).await;
     assert_eq!(given(&engine, &counts).wait("g").await.unwrap().status, TerminalStatus::Failed);
-    let letter = engine.dead_letters(None, None, 10).await.unwrap().remove(0);
+    let letter = engine.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
     h.stop(&engine).await;
     let engine = h.engine().await;
-    engine.requeue(letter.task_id, None).await.unwrap();
+    engine.admin().requeue(letter.task_id, None).await.unwrap();
     let ended = given(&engine, &counts).wait("g").await.unwrap();
     assert_eq!((ended.result.as_deref(), ended.error), (Some(&b"by Ann"[..]), None));
 }
@@ -95,8 +97,8 @@ async fn a_stranger_carries_a_run_on_with_its_signal(h: Arc<Harness>) {
     assert_eq!(relay.wait("g").await.unwrap().error.as_deref(), Some("ill"));
     h.stop(&engine).await;
     let stranger = h.engine().await;
-    let letter = stranger.dead_letters(None, None, 10).await.unwrap().remove(0);
-    stranger.requeue(letter.task_id, None).await.unwrap();
+    let letter = stranger.admin().dead_letters(None, None, 10).await.unwrap().remove(0);
+    stranger.admin().requeue(letter.task_id, None).await.unwrap();
     h.stop(&stranger).await;
     counts.hit("healed");
     let engine = h.engine().await;
@@ -117,7 +119,7 @@ async fn ends_are_counted_as_what_they_are(h: Arc<Harness>) {
         relay.wait(id).await.unwrap();
         hook.of(id).await;
     }
-    let metrics = engine.metrics();
+    let metrics = engine.admin().metrics();
     // They are counted after the commit, which others may see first.
     until("all are counted", || async { metrics.tasks_dead.get() == 1 }).await;
     assert_eq!(metrics.steps_completed.get(), 2);
@@ -139,12 +141,12 @@ async fn a_stranger_knows_what_a_run_waits_for(h: Arc<Harness>) {
     h.stop(&engine).await;
     let stranger = h.engine().await;
     for (workflow, id, code, words) in [
-        ("script", "later", Why::Sleeping, "\"1\" is put off until"),
+        ("script", "later", Why::Sleeping, "\"1\" is delayed until"),
         ("given", "g", Why::AwaitingEvent, "\"1\" waits for the signal \"approved\""),
     ] {
         let remote = stranger.remote_relay(workflow).unwrap();
         let run_key = remote.status(id).await.unwrap().unwrap().run_key;
-        let why = stranger.why(run_key).await.unwrap();
+        let why = stranger.core().why(run_key).await.unwrap();
         let reason = why.reasons.iter().find(|reason| reason.code == code);
         let reason = reason.unwrap_or_else(|| panic!("{:?}", why.reasons));
         assert!(reason.text.contains(words), "{}", reason.text);

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::admin::Options;
 use windlass::kernel::{
     Body, Encoding, Query, RetryPolicy, Step as StepRow, StepStatus, TasksQuery,
 };
 use windlass::relays::{
-    HookError, NoopTerminalHook, RunOutcome, RunSpec, RunState, Step, StepError, StepOutcome,
+    HookError, NoopTerminalHook, RelayError, RelayStep, RunOutcome, RunSpec, RunState, StepOutcome,
     StepRunner, TerminalHook, TerminalStatus,
 };
-use windlass::{Ctx, Engine, Options, RunKey, RunStatus};
+use windlass::{Ctx, Engine, RunKey, RunStatus};
 
 use crate::harness::{Counts, Harness, Kind, on_every_store, until};
+use crate::relay_calls::RelayCalls as _;
 use crate::relays::{Script, event_types};
 
 on_every_store!(
@@ -31,10 +33,10 @@ on_every_store!(
 struct Named(Arc<Counts>);
 
 impl StepRunner for Named {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.hit(&step.run_id);
         let name = String::from_utf8_lossy(&step.payload).into_owned();
-        Err(StepError::transient("it is as it is").named(name))
+        Err(RelayError::transient("it is as it is").named(name))
     }
 }
 
@@ -42,18 +44,18 @@ async fn an_error_with_a_name_is_not_tried_again(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let policy = RetryPolicy::listed(vec![Duration::from_millis(2); 2]);
     let policy = policy.with_non_retryable(["CardDeclined"]);
-    let relay = engine.relay("named", Named(counts.clone()), NoopTerminalHook).retry(policy);
+    let relay = engine.relay("named", Named(counts.clone()), NoopTerminalHook).retry_policy(policy);
     let relay = relay.build().unwrap();
     for (id, name, attempts) in [("busy", "Busy", 3), ("final", "CardDeclined", 1), ("none", "", 3)]
     {
         let run = relay.submit(RunSpec::new(name).id(id)).await.unwrap();
         assert_eq!(relay.wait(id).await.unwrap().status, TerminalStatus::Failed);
         assert_eq!(counts.get(id), attempts, "{id}");
-        let row = engine.current(run.run_key).await.unwrap();
+        let row = engine.core().current(run.run_key).await.unwrap();
         let error: serde_json::Value = row.error.unwrap().read().unwrap();
         assert_eq!(error["name"], if name.is_empty() { "Transient" } else { name });
     }
-    let long = StepError::transient("").named("ä".repeat(200));
+    let long = RelayError::transient("").named("ä".repeat(200));
     assert_eq!(long.name().unwrap().len(), 256);
 }
 
@@ -61,7 +63,7 @@ async fn an_error_with_a_name_is_not_tried_again(h: Arc<Harness>) {
 struct Careless(Arc<Counts>);
 
 impl StepRunner for Careless {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         self.0.hit(&step.run_id);
         let retry = RetryPolicy::listed(vec![Duration::from_millis(2)]);
         step.effects.enqueue("mail", "dear", retry).unwrap();
@@ -69,7 +71,7 @@ impl StepRunner for Careless {
         match step.run_id.as_str() {
             "fail" => Ok(StepOutcome::Fail { reason: "as it says".into() }),
             "cancel" => Ok(StepOutcome::Cancel { reason: "as it says".into() }),
-            "break" => Err(StepError::permanent("as it says")),
+            "break" => Err(RelayError::permanent("as it says")),
             "outside" => {
                 step.cancel_token.cancelled().await;
                 Ok(StepOutcome::done(""))
@@ -82,7 +84,8 @@ impl StepRunner for Careless {
 async fn a_verdict_stands_though_its_sql_fails(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let policy = RetryPolicy::listed(vec![Duration::from_millis(2); 2]);
-    let relay = engine.relay("careless", Careless(counts.clone()), NoopTerminalHook).retry(policy);
+    let relay =
+        engine.relay("careless", Careless(counts.clone()), NoopTerminalHook).retry_policy(policy);
     let relay = relay.build().unwrap();
     for (id, status, attempts) in [
         ("fail", TerminalStatus::Failed, 1),
@@ -96,7 +99,7 @@ async fn a_verdict_stands_though_its_sql_fails(h: Arc<Harness>) {
         assert_eq!(ended.error.unwrap() == "as it says", id != "done", "{id}");
     }
     let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-    assert_eq!(engine.store().list(query).await.unwrap().tasks().unwrap(), []);
+    assert_eq!(engine.admin().store().list(query).await.unwrap().tasks().unwrap(), []);
 }
 
 async fn a_cancelled_step_whose_sql_fails_enqueues_nothing(h: Arc<Harness>) {
@@ -107,14 +110,14 @@ async fn a_cancelled_step_whose_sql_fails_enqueues_nothing(h: Arc<Harness>) {
     until("it runs", || async { counts.get("outside") == 1 }).await;
     assert!(relay.cancel("outside").await.unwrap());
     let query = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
-    assert_eq!(engine.store().list(query).await.unwrap().tasks().unwrap(), []);
+    assert_eq!(engine.admin().store().list(query).await.unwrap().tasks().unwrap(), []);
 }
 
 /// Starts something elsewhere that watches its token, and never ends itself.
 struct Spawns(Arc<Counts>);
 
 impl StepRunner for Spawns {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let (counts, token) = (self.0.clone(), step.cancel_token.clone());
         tokio::spawn(async move {
             token.cancelled().await;
@@ -143,7 +146,7 @@ async fn a_step_that_is_dropped_has_its_token_fired(h: Arc<Harness>) {
 struct Patient;
 
 impl StepRunner for Patient {
-    async fn run_step(&self, _: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, _: &RelayStep) -> Result<StepOutcome, RelayError> {
         let delay = Duration::from_secs(366 * 24 * 60 * 60);
         Ok(StepOutcome::ContinueAfter { payload: "".into(), delay })
     }
@@ -173,7 +176,7 @@ async fn what_makes_no_sense_is_said_plainly(h: Arc<Harness>) {
 
 async fn steps_of(engine: &Engine, run_key: RunKey) -> Vec<StepRow> {
     let query = Query::Steps { run_key, after: None, limit: 100 };
-    engine.store().list(query).await.unwrap().steps().unwrap()
+    engine.admin().store().list(query).await.unwrap().steps().unwrap()
 }
 
 async fn what_somebody_ends_has_nothing_open(h: Arc<Harness>) {
@@ -194,12 +197,12 @@ async fn what_somebody_ends_has_nothing_open(h: Arc<Harness>) {
             word => relay.submit(RunSpec::new(word).id(id)).await.unwrap().run_key,
         };
         until("it waits", || async {
-            engine.current(run_key).await.unwrap().status == RunStatus::Waiting
+            engine.core().current(run_key).await.unwrap().status == RunStatus::Waiting
         })
         .await;
         match cancels {
-            true => assert!(engine.cancel(run_key, None, None).await.unwrap()),
-            false => engine.terminate(run_key, None, None).await.unwrap(),
+            true => assert!(engine.core().cancel(run_key, None, None).await.unwrap()),
+            false => engine.core().terminate(run_key, None, None).await.unwrap(),
         }
         let steps = steps_of(&engine, run_key).await;
         let open = steps.iter().filter(|step| !step.status.is_settled()).count();
@@ -215,7 +218,7 @@ async fn what_somebody_ends_has_nothing_open(h: Arc<Harness>) {
     let relay = engine.relay("script", Script(counts), NoopTerminalHook).build().unwrap();
     relay.submit(RunSpec::new("next next next done").id("b")).await.unwrap();
     for step in 1..=2 {
-        engine.tick(1, Some(1)).await.unwrap();
+        engine.admin().tick(1, Some(1)).await.unwrap();
         assert_eq!(relay.status("b").await.unwrap().unwrap().step, step);
     }
     assert!(relay.cancel("b").await.unwrap());
@@ -227,7 +230,7 @@ async fn where_a_run_is_can_be_told_without_its_payloads(h: Arc<Harness>) {
     let relay = engine.relay("script", Script(counts), NoopTerminalHook).build().unwrap();
     let run = relay.submit(RunSpec::new("next next never done").id("r")).await.unwrap();
     until("it waits", || async {
-        engine.current(run.run_key).await.unwrap().status == RunStatus::Waiting
+        engine.core().current(run.run_key).await.unwrap().status == RunStatus::Waiting
     })
     .await;
     // What reads a payload that is damaged says so.
@@ -243,7 +246,7 @@ async fn where_a_run_is_can_be_told_without_its_payloads(h: Arc<Harness>) {
     }
     let info = relay.status("r").await.unwrap().unwrap();
     assert_eq!((info.state, info.step), (RunState::Scheduled, 3));
-    assert_eq!(engine.store().load(vec![run.run_key]).await.is_err(), damages);
+    assert_eq!(engine.admin().store().load(vec![run.run_key]).await.is_err(), damages);
     assert!(relay.cancel("r").await.unwrap());
     assert_eq!(relay.wait("r").await.unwrap().status, TerminalStatus::Cancelled);
     assert_eq!(relay.status("r").await.unwrap().unwrap().step, 3);
@@ -256,7 +259,7 @@ async fn where_a_run_is_can_be_told_without_its_payloads(h: Arc<Harness>) {
 struct Hands(Vec<&'static [u8]>);
 
 impl StepRunner for Hands {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let number = step.step_number as usize;
         if number > 0 {
             assert_eq!(step.payload, self.0[number - 1]);
@@ -285,7 +288,7 @@ async fn payloads_that_are_json_are_kept_as_such(h: Arc<Harness>) {
             let as_json = is_json && json.contains(given);
             assert_eq!(kept.encoding == Encoding::Json, as_json, "{given:?}");
         }
-        let output = engine.current(run.run_key).await.unwrap().output.unwrap();
+        let output = engine.core().current(run.run_key).await.unwrap().output.unwrap();
         assert_eq!(output, Body::bytes(""));
     }
 }
@@ -308,5 +311,5 @@ async fn a_parent_gets_bytes_in_base64(h: Arc<Harness>) {
     let error = run.result().await.unwrap_err().to_string();
     assert!(error.contains("of a child run at most 786368 are allowed"), "{error}");
     let alone = long.submit(RunSpec::new("1").id("alone")).await.unwrap();
-    assert_eq!(long.wait_for(&alone).await.unwrap().status, TerminalStatus::Succeeded);
+    assert_eq!(long.wait(&alone.run_id).await.unwrap().status, TerminalStatus::Succeeded);
 }

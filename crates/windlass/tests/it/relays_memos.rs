@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::Engine;
-use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
+use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, RunSpec, StepOutcome, StepRunner};
 
 use crate::harness::{Counts, Harness, on_every_store, until};
+use crate::relay_calls::RelayCalls as _;
 
 on_every_store!(
     an_answer_is_not_paid_for_twice,
@@ -19,7 +20,7 @@ on_every_store!(
 struct Asker(Arc<Counts>);
 
 impl StepRunner for Asker {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let ask = |name: &'static str| {
             step.memo(name, move || async move {
                 Ok(format!("{name} {}", self.0.hit(&format!("{name}/{}", step.step_number))))
@@ -29,10 +30,10 @@ impl StepRunner for Asker {
             futures::join!(ask("one"), ask("two"));
         let raw = step.memo_bytes("raw", || async { Ok(vec![0_u8, 255].into()) }).await?;
         assert_eq!(raw.as_ref(), [0, 255]);
-        let error = step.memo("bad", || async { Err::<u32, _>(StepError::transient("no")) }).await;
+        let error = step.memo("bad", || async { Err::<u32, _>(RelayError::transient("no")) }).await;
         assert_eq!(error.unwrap_err().message(), "no");
         if step.attempt < 3 {
-            return Err(StepError::transient("again"));
+            return Err(RelayError::transient("again"));
         }
         let text = format!("{}, {}", one?, two?);
         match step.step_number {
@@ -67,7 +68,7 @@ async fn an_answer_is_not_paid_for_twice(h: Arc<Harness>) {
 struct AtOnce(Arc<Counts>);
 
 impl StepRunner for AtOnce {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let ask = || {
             step.memo("one", || async {
                 let asked = self.0.hit("asked");
@@ -75,8 +76,8 @@ impl StepRunner for AtOnce {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 self.0.reset("running");
                 match (running, asked) {
-                    (2.., _) => Err(StepError::permanent("two at once")),
-                    (_, ..=2) => Err(StepError::transient("busy")),
+                    (2.., _) => Err(RelayError::permanent("two at once")),
+                    (_, ..=2) => Err(RelayError::transient("busy")),
                     _ => Ok(asked),
                 }
             })
@@ -102,13 +103,13 @@ async fn memos_of_one_name_are_worked_out_once(h: Arc<Harness>) {
 struct Impatient(Arc<Counts>);
 
 impl StepRunner for Impatient {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let ask = |name: &'static str| {
             step.memo(name, move || async move { Ok(self.0.hit(&format!("asked {name}"))) })
         };
         let fails = step.memo("fails", || async {
             match step.attempt {
-                1 => Err(StepError::transient("not yet")),
+                1 => Err(RelayError::transient("not yet")),
                 _ => Ok(0),
             }
         });
@@ -136,11 +137,11 @@ async fn an_answer_is_kept_though_nobody_waits_for_it(h: Arc<Harness>) {
 struct Hoarder;
 
 impl StepRunner for Hoarder {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let all =
             (0..1_024).map(|n| async move { step.memo(&n.to_string(), || async { Ok(n) }).await });
         futures::future::try_join_all(all).await?;
-        let one: u32 = step.memo("7", || async { Err(StepError::permanent("known")) }).await?;
+        let one: u32 = step.memo("7", || async { Err(RelayError::permanent("known")) }).await?;
         let more = step.memo("more", || async { Ok(0) }).await.unwrap_err();
         Ok(StepOutcome::done(format!("{one}: {more}")))
     }

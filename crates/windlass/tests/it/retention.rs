@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass::kernel::{BoxFuture, Query};
-use windlass::transfer::{Imported, Importer, RunExport};
-use windlass::{
-    Archive, Ctx, Engine, Env, Error, FileArchive, Options, Result, Retention, RunKey, Store,
-    Timestamp, TokioEnv, WorkflowRef,
-};
+use windlass::admin::transfer::{Imported, Importer, RunExport};
+use windlass::admin::{Archive, FileArchive, Options, Retention};
+use windlass::kernel::{BoxFuture, ErrorCode, Query};
+use windlass::model::{Env, TokioEnv};
+use windlass::{Ctx, Engine, Error, Result, RunKey, Store, Timestamp, WorkflowRef};
 
 use crate::harness::{Harness, on_every_store, until};
 
@@ -45,10 +44,10 @@ fn flow(engine: &Engine) -> WorkflowRef<u32, u32> {
 
 // Until what has ended by now has been over for a second by the store's clock.
 async fn a_second_later(engine: &Engine) {
-    let now = engine.store().now().await.unwrap();
+    let now = engine.admin().store().now().await.unwrap();
     let late = now.plus(Duration::from_millis(1_100));
     until("a second has passed", || async {
-        let now: Timestamp = engine.store().now().await.unwrap();
+        let now: Timestamp = engine.admin().store().now().await.unwrap();
         now > late
     })
     .await;
@@ -61,7 +60,7 @@ async fn leave_one(engine: &Engine) {
 }
 
 async fn is_there(engine: &Engine, run_key: RunKey) -> bool {
-    !engine.store().load(vec![run_key]).await.unwrap().is_empty()
+    !engine.admin().store().load(vec![run_key]).await.unwrap().is_empty()
 }
 
 async fn without_a_policy_everything_is_kept(h: Arc<Harness>) {
@@ -69,7 +68,7 @@ async fn without_a_policy_everything_is_kept(h: Arc<Harness>) {
     let run = flow(&engine).start(1).id("a").await.unwrap();
     assert_eq!(run.result().await.unwrap(), 1);
     a_second_later(&engine).await;
-    assert_eq!(engine.sweep().await.unwrap().trees, 0);
+    assert_eq!(engine.admin().sweep().await.unwrap().trees, 0);
     assert!(is_there(&engine, run.run_key()).await);
     let short = Retention::keep_for(Duration::from_millis(999)).unwrap_err();
     assert_eq!(short.code(), "INVALID_RETENTION");
@@ -81,9 +80,9 @@ async fn a_tree_goes_when_its_time_is_over(h: Arc<Harness>) {
     let asleep = engine.workflow("sleeper", sleeper).unwrap();
     let policy = Retention::keep_for(SECOND).unwrap();
     for workflow in ["parent", "sleeper"] {
-        engine.set_retention(workflow, Some(&policy)).await.unwrap();
+        engine.admin().set_retention(workflow, Some(&policy)).await.unwrap();
     }
-    let policies = engine.retentions().await.unwrap();
+    let policies = engine.admin().retentions().await.unwrap();
     let names: Vec<_> = policies.iter().map(|(workflow, _)| workflow.as_str()).collect();
     assert_eq!(names, ["parent", "sleeper"]);
     let live = asleep.start(0).id("live").await.unwrap();
@@ -93,29 +92,29 @@ async fn a_tree_goes_when_its_time_is_over(h: Arc<Harness>) {
     let kept = lone.start(2).id("kept").await.unwrap();
     assert_eq!(kept.result().await.unwrap(), 2);
     a_second_later(&engine).await;
-    let swept = engine.sweep().await.unwrap();
+    let swept = engine.admin().sweep().await.unwrap();
     assert_eq!((swept.trees, swept.runs), (1, 2), "the child goes with its parent");
     assert!(!is_there(&engine, run.run_key()).await);
     assert_eq!(flow.get("a").await.err().unwrap().code(), "RUN_NOT_FOUND");
     assert!(is_there(&engine, live.run_key()).await, "a live run is never touched");
     assert!(is_there(&engine, kept.run_key()).await, "its workflow has no policy");
-    engine.set_retention("parent", None).await.unwrap();
-    assert_eq!(engine.retentions().await.unwrap().len(), 1);
+    engine.admin().set_retention("parent", None).await.unwrap();
+    assert_eq!(engine.admin().retentions().await.unwrap().len(), 1);
     live.terminate().await.unwrap();
 }
 
 async fn the_ledger_stays_if_asked(h: Arc<Harness>) {
     let engine = h.engine().await;
     let policy = Retention::keep_for(SECOND).unwrap().keep_ledger();
-    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     let run = flow(&engine).start(1).id("a").await.unwrap();
     run.result().await.unwrap();
     let events = Query::Events { run_key: run.run_key(), from: 0, limit: 100 };
-    let before = engine.store().list(events.clone()).await.unwrap();
+    let before = engine.admin().store().list(events.clone()).await.unwrap();
     a_second_later(&engine).await;
-    assert_eq!(engine.sweep().await.unwrap().trees, 1);
+    assert_eq!(engine.admin().sweep().await.unwrap().trees, 1);
     assert!(!is_there(&engine, run.run_key()).await);
-    assert_eq!(engine.store().list(events).await.unwrap(), before);
+    assert_eq!(engine.admin().store().list(events).await.unwrap(), before);
     leave_one(&engine).await;
 }
 
@@ -133,7 +132,11 @@ impl Archive for Shelf {
     ) -> BoxFuture<'a, std::result::Result<(), Error>> {
         Box::pin(async move {
             if *self.full.lock() {
-                return Err(Error::new(windlass::ErrorKind::Unavailable, "DISK_FULL", "full"));
+                return Err(Error::new(
+                    windlass::ErrorKind::Unavailable,
+                    ErrorCode::Custom("DISK_FULL"),
+                    "full",
+                ));
             }
             self.taken.lock().push(root);
             Ok(())
@@ -146,21 +149,21 @@ async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
     let policy = Retention::keep_for(SECOND).unwrap().archive();
     {
         let engine = h.engine().await;
-        engine.set_retention("parent", Some(&policy)).await.unwrap();
+        engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
         let run = flow(&engine).start(1).id("a").await.unwrap();
         run.result().await.unwrap();
         a_second_later(&engine).await;
-        assert_eq!(engine.sweep().await.unwrap().trees, 0, "this engine has no archive");
+        assert_eq!(engine.admin().sweep().await.unwrap().trees, 0, "this engine has no archive");
         h.stop(&engine).await;
     }
     let archive: Arc<dyn Archive> = shelf.clone();
     let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
     let run = flow(&engine).get("a").await.unwrap();
     *shelf.full.lock() = true;
-    assert_eq!(engine.sweep().await.unwrap_err().code(), "DISK_FULL");
+    assert_eq!(engine.admin().sweep().await.unwrap_err().code(), "DISK_FULL");
     assert!(is_there(&engine, run.run_key()).await);
     *shelf.full.lock() = false;
-    assert_eq!(engine.sweep().await.unwrap().trees, 1);
+    assert_eq!(engine.admin().sweep().await.unwrap().trees, 1);
     assert_eq!(*shelf.taken.lock(), [run.run_key()]);
     assert!(!is_there(&engine, run.run_key()).await);
     leave_one(&engine).await;
@@ -172,9 +175,9 @@ async fn the_engine_sweeps_by_itself(h: Arc<Harness>) {
     run.result().await.unwrap();
     // Set after the fact, and for what has ended before.
     let policy = Retention::keep_for(SECOND).unwrap();
-    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     until("the run is gone", || async { !is_there(&engine, run.run_key()).await }).await;
-    until("it is counted", || async { engine.metrics().runs_deleted.get() == 2 }).await;
+    until("it is counted", || async { engine.admin().metrics().runs_deleted.get() == 2 }).await;
     leave_one(&engine).await;
 }
 
@@ -182,12 +185,12 @@ async fn a_name_is_free_again(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = flow(&engine);
     let policy = Retention::keep_for(SECOND).unwrap();
-    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     flow.start(1).id("a").await.unwrap().result().await.unwrap();
     let second = flow.get("a").await.unwrap().restart().await.unwrap();
     second.result().await.unwrap();
     a_second_later(&engine).await;
-    let swept = engine.sweep().await.unwrap();
+    let swept = engine.admin().sweep().await.unwrap();
     assert_eq!((swept.trees, swept.kept), (2, 0), "both generations, the earlier one first");
     let run = flow.start(7).id("a").await.unwrap();
     assert!(!run.existed());
@@ -199,17 +202,17 @@ async fn archived_trees_can_be_imported(h: Arc<Harness>) {
     let archive: Arc<dyn Archive> = FileArchive::new(folder.path().join("old")).unwrap();
     let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
     let policy = Retention::keep_for(SECOND).unwrap().archive();
-    engine.set_retention("parent", Some(&policy)).await.unwrap();
+    engine.admin().set_retention("parent", Some(&policy)).await.unwrap();
     let run = flow(&engine).start(4).id("a").await.unwrap();
     run.result().await.unwrap();
     a_second_later(&engine).await;
-    assert_eq!(engine.sweep().await.unwrap().runs, 2);
+    assert_eq!(engine.admin().sweep().await.unwrap().runs, 2);
     let file = folder.path().join("old/default.parent.jsonl");
     let lines = std::fs::read_to_string(&file).unwrap();
     assert_eq!(lines.lines().count(), 2, "the run and its child");
 
     let env: Arc<dyn Env> = TokioEnv::new().unwrap();
-    let importer = Importer::begin(Arc::clone(engine.store()), &*env).await.unwrap();
+    let importer = Importer::begin(Arc::clone(engine.admin().store()), &*env).await.unwrap();
     for line in lines.lines() {
         let imported = importer.import(RunExport::parse(line).unwrap()).await.unwrap();
         assert_eq!(imported, Imported::Written);
@@ -221,7 +224,7 @@ async fn archived_trees_can_be_imported(h: Arc<Harness>) {
     // Where it cannot be written, it is not deleted.
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert_eq!(engine.sweep().await.unwrap_err().code(), "ARCHIVE_UNAVAILABLE");
+    assert_eq!(engine.admin().sweep().await.unwrap_err().code(), "ARCHIVE_UNAVAILABLE");
     assert!(is_there(&engine, run.run_key()).await);
 }
 

@@ -12,10 +12,10 @@ on_every_store!(a_schedule_starts_a_run_once_a_slot);
 
 // Ids of the runs that slots have started.
 async fn started(engine: &Engine) -> Vec<String> {
-    let mut query = RunsQuery::all(engine.options().namespace.clone(), 100);
+    let mut query = RunsQuery::all(engine.admin().options().namespace.clone(), 100);
     query.workflow = Some(WorkflowName::new("tick").unwrap());
     query.order = Order::Ascending;
-    let runs = engine.store().list(Query::Runs(query)).await.unwrap().runs().unwrap();
+    let runs = engine.admin().store().list(Query::Runs(query)).await.unwrap().runs().unwrap();
     runs.iter().map(|run| run.id.to_string()).collect()
 }
 
@@ -43,29 +43,32 @@ async fn a_schedule_starts_a_run_once_a_slot(h: Arc<Harness>) {
     }
     let engine = &engines[0];
     until("three slots have been served", || async { started(engine).await.len() >= 3 }).await;
-    let schedules = engine.schedules().await.unwrap();
+    let schedules = engine.admin().schedules().await.unwrap();
     let names: Vec<&str> = schedules.iter().map(|schedule| &*schedule.name).collect();
     assert_eq!(names, ["often", "nightly"]);
     assert!(schedules[0].last_at.is_some() && schedules[0].next_at > schedules[0].last_at);
     assert!(schedules[1].last_at.is_none() && schedules[1].next_at.is_some());
 
-    engine.pause_schedule("often").await.unwrap();
+    engine.admin().pause_schedule("often").await.unwrap();
     until("it is paused", || async {
-        engine.schedule("often").await.unwrap().is_some_and(|schedule| schedule.paused)
+        engine.admin().schedule("often").await.unwrap().is_some_and(|schedule| schedule.paused)
     })
     .await;
     let before = started(engine).await;
-    engine.resume_schedule("often").await.unwrap();
+    engine.admin().resume_schedule("often").await.unwrap();
     until("it goes on", || async { started(engine).await.len() > before.len() }).await;
 
     // Another schedule under the name replaces it; deleting it ends it.
     let ticks = engine.remote_workflow::<String, u32>("tick").unwrap();
     ticks.schedule("often", &"d".into()).every("1 day").await.unwrap();
-    let replaced = engine.schedule("often").await.unwrap().unwrap();
+    let replaced = engine.admin().schedule("often").await.unwrap().unwrap();
     assert_eq!(replaced.schedule.input.get(), "\"d\"");
-    engine.delete_schedule("often").await.unwrap();
-    assert!(engine.schedule("often").await.unwrap().is_none());
-    assert_eq!(engine.delete_schedule("often").await.unwrap_err().code(), "SCHEDULE_NOT_FOUND");
+    engine.admin().delete_schedule("often").await.unwrap();
+    assert!(engine.admin().schedule("often").await.unwrap().is_none());
+    assert_eq!(
+        engine.admin().delete_schedule("often").await.unwrap_err().code(),
+        "SCHEDULE_NOT_FOUND"
+    );
 
     let ids = started(engine).await;
     let slots: BTreeSet<&String> = ids.iter().collect();

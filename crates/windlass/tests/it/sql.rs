@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use windlass::kernel::StepStatus;
-use windlass::{Ctx, RunHandle, SqlValue, StepTx};
+use windlass::{AnyError, Ctx, RunHandle, SqlValue, StepTx};
 
 use crate::harness::{Counts, Harness, Kind, ok, on_every_store, until_asked, until_waiting};
 
@@ -18,7 +18,7 @@ on_every_store!(
 
 async fn a_record_is_durable_before_the_next_body_starts(h: Arc<Harness>) {
     let engine = h.engine().await;
-    let (store, look) = (engine.store().clone(), h.clone());
+    let (store, look) = (engine.admin().store().clone(), h.clone());
     let flow = engine
         .workflow("order", move |ctx: Ctx, (): ()| {
             let (store, h) = (store.clone(), look.clone());
@@ -62,7 +62,7 @@ async fn a_step_is_one_commit(h: Arc<Harness>) {
     let run = flow.start(()).await.unwrap();
     run.result().await.unwrap();
     // A commit a step; the end of the run is in the commit of the last one.
-    assert_eq!(engine.metrics().commits.get(), 10);
+    assert_eq!(engine.admin().metrics().commits.get(), 10);
     assert_eq!(run.events().await.unwrap().len(), 12);
 }
 
@@ -108,7 +108,7 @@ async fn statements_run_with_the_record_and_once(h: Arc<Harness>) {
         // There is no SQL in memory, and the error says so.
         let run = flow.start(()).await.unwrap();
         let error = run.result().await.unwrap_err();
-        assert!(error.to_string().contains("memory store runs no SQL"), "{error}");
+        assert!(error.to_string().contains("memory store cannot run SQL"), "{error}");
         return;
     }
     h.sql(TABLE).await;
@@ -116,7 +116,7 @@ async fn statements_run_with_the_record_and_once(h: Arc<Harness>) {
     until_asked(&run, "go").await;
     until_waiting(&engine, &run).await;
     assert_eq!(h.number(COUNT).await, 2);
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), 1);
     assert_eq!((h.number(COUNT).await, counts.get("body")), (2, 1));
@@ -181,7 +181,7 @@ async fn a_failed_attempt_leaves_nothing(h: Arc<Harness>) {
                     async move {
                         account(&tx, &insert, &format!("attempt {attempt}"), attempt);
                         match attempt {
-                            1 => Err("not yet".into()),
+                            1 => Err(AnyError::msg("not yet")),
                             2 => {
                                 tx.execute("INSERT INTO nowhere VALUES (1)", []);
                                 ok(attempt)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use windlass::{Ctx, Result, RunStatus, StepError};
+use windlass::{AnyError, Ctx, ErrorCode, Result, RunStatus, StepError};
 
 use crate::harness::{
     Counts, Harness, event_types, ok, on_every_store, until_status, until_waiting,
@@ -117,7 +117,7 @@ async fn an_event_that_does_not_come_can_be_caught(h: Arc<Harness>) {
     let waits = engine
         .workflow("waits", |ctx: Ctx, (): ()| async move {
             match ctx.event::<u32>("wait", "never").timeout("1 second").await {
-                Err(StepError { code: "EVENT_TIMEOUT", .. }) => ok("gave up".to_owned()),
+                Err(StepError { code: ErrorCode::EventTimeout, .. }) => ok("gave up".to_owned()),
                 other => ok(format!("{other:?}")),
             }
         })
@@ -161,7 +161,7 @@ async fn results_have_types(h: Arc<Harness>) {
     let receipt = Receipt { lines: vec![("ü\0\u{1F600}".into(), u64::MAX)], note: None };
     let run = typed.start(receipt.clone()).await.unwrap();
     until_waiting(&engine, &run).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), (None, receipt));
     let nothing = engine.workflow("nothing", async |_: Ctx, (): ()| ok(())).unwrap();
@@ -182,7 +182,8 @@ impl std::error::Error for Declined {}
 async fn errors_have_names(h: Arc<Harness>) {
     let engine = h.engine().await;
     // A workflow with an error type of its own.
-    let own = engine.workflow("own", async |_: Ctx, n: u32| Err::<(), _>(Declined(n))).unwrap();
+    let own =
+        engine.workflow("own", async |_: Ctx, n: u32| Err::<(), _>(Declined(n).into())).unwrap();
     let run = own.start(51).await.unwrap();
     let error = run.result().await.unwrap_err();
     assert_eq!(error.code(), "RUN_ERRORED");
@@ -192,10 +193,10 @@ async fn errors_have_names(h: Arc<Harness>) {
     let any = engine
         .workflow("any", |ctx: Ctx, text: String| async move {
             if text == "text" {
-                return Err("just a text".into());
+                return Err(AnyError::msg("just a text"));
             }
             if text == "declined" {
-                let failed = ctx.step("pay", async || Err::<(), _>(Declined(1))).retries(0);
+                let failed = ctx.call("pay", async || Err::<(), _>(Declined(1))).retries(0);
                 failed.await?;
             }
             ok(text.parse::<u32>()?)
@@ -203,7 +204,7 @@ async fn errors_have_names(h: Arc<Harness>) {
         .unwrap();
     for (input, name, part) in [
         ("text", "Error", "just a text"),
-        ("x", "Error", "invalid digit"),
+        ("x", "ParseIntError", "invalid digit"),
         ("declined", "Declined", "card declined with 1"),
     ] {
         let run = any.start(input.into()).await.unwrap();
@@ -235,7 +236,7 @@ async fn a_finished_key_gives_its_record_again(h: Arc<Harness>) {
         .unwrap();
     let run = twice.start(()).await.unwrap();
     until_waiting(&engine, &run).await;
-    engine.evict_all();
+    engine.core().evict_all();
     run.send_event("go", &()).await.unwrap();
     assert_eq!(run.result().await.unwrap(), [1, 1, 1, 1]);
     assert_eq!(counts.get("once"), 1);

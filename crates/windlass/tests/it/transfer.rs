@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use futures::poll;
+use windlass::admin::transfer::{Imported, Importer, RunExport, export_run};
 use windlass::kernel::{Query, RunKey};
-use windlass::transfer::{Imported, Importer, RunExport, export_run};
-use windlass::{
-    BoxError, Ctx, Engine, Env, Result, RunHandle, RunStatus, Store, TaskContext, TokioEnv,
-};
+use windlass::model::{Env, TokioEnv};
+use windlass::{AnyError, Ctx, Engine, Result, RunHandle, RunStatus, Store, TaskContext};
+use windlass_testkit::outage::Outage;
 
 use crate::harness::{
     Counts, Harness, ok, on_every_store, until, until_asked, until_status, until_waiting,
@@ -36,7 +35,7 @@ async fn wide(counts: Arc<Counts>, ctx: Ctx, width: usize) -> Result<usize> {
     Ok(done.len() + answer as usize)
 }
 
-async fn work(_: TaskContext, n: u32) -> std::result::Result<u32, BoxError> {
+async fn work(_: TaskContext, n: u32) -> std::result::Result<u32, AnyError> {
     Ok(n)
 }
 
@@ -57,12 +56,12 @@ async fn waiting(engine: &Engine, counts: &Arc<Counts>, width: usize) -> RunKey 
 
 // It has looked at all its messages, so that nothing of its turn changes by itself.
 async fn at_rest(engine: &Engine, run: &RunHandle<usize>) {
-    let looked = || async {
-        let loaded = engine.store().load(vec![run.run_key()]).await.unwrap().pop().unwrap();
+    let overview = || async {
+        let loaded = engine.admin().store().load(vec![run.run_key()]).await.unwrap().pop().unwrap();
         let turn = &loaded.run.turn;
         loaded.run.seen == loaded.run.accepted && !turn.ready && turn.worker.is_none()
     };
-    until("the run is at rest", looked).await;
+    until("the run is at rest", overview).await;
 }
 
 async fn line(store: &dyn Store, run_key: RunKey) -> String {
@@ -86,7 +85,7 @@ async fn a_run_arrives_whole_and_goes_on(h: Arc<Harness>) {
     let counts = Counts::new();
     let source = Engine::open("memory:").await.unwrap();
     let run_key = waiting(&source, &counts, WIDTH).await;
-    let exported = line(&**source.store(), run_key).await;
+    let exported = line(&**source.admin().store(), run_key).await;
     source.stop(Duration::from_secs(5)).await.unwrap();
 
     let store = h.open().await;
@@ -113,9 +112,10 @@ async fn an_import_that_was_cut_off_is_carried_on(h: Arc<Harness>) {
     let counts = Counts::new();
     let source = Engine::open("memory:").await.unwrap();
     let run_key = waiting(&source, &counts, WIDTH).await;
-    let exported = line(&**source.store(), run_key).await;
+    let exported = line(&**source.admin().store(), run_key).await;
     source.stop(Duration::from_secs(5)).await.unwrap();
-    let store = h.open().await;
+    let counted = Outage::new(h.open().await);
+    let store: Arc<dyn Store> = counted.clone();
     let mut carried_on = 0;
     // Each round imports the same run under another key, name and ledger, so it is made anew.
     for cut in 0..8 {
@@ -125,14 +125,14 @@ async fn an_import_that_was_cut_off_is_carried_on(h: Arc<Harness>) {
         };
         let key = RunExport::parse(&fresh).unwrap().run_key();
         let importer = begin(&store).await;
-        let mut importing = Box::pin(importer.import(RunExport::parse(&fresh).unwrap()));
-        for _ in 0..=cut * 2 {
-            if poll!(&mut importing).is_ready() {
-                break;
+        let importing = importer.import(RunExport::parse(&fresh).unwrap());
+        let before = counted.commits();
+        let cut_off = async {
+            while counted.commits() < before + cut as u64 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        drop(importing);
+        };
+        tokio::select! { biased; imported = importing => drop(imported), () = cut_off => {} }
         // The process is gone without a word: its holds stay.
         drop(importer);
         let again = import(&store, &fresh).await;
@@ -151,7 +151,7 @@ async fn another(counts: &Arc<Counts>, n: usize) -> String {
     run.send_event("go", &"now").await.unwrap();
     until_asked(&run, "second").await;
     at_rest(&source, &run).await;
-    let exported = line(&**source.store(), run.run_key()).await;
+    let exported = line(&**source.admin().store(), run.run_key()).await;
     source.stop(Duration::from_secs(5)).await.unwrap();
     exported
 }
@@ -160,7 +160,7 @@ async fn what_is_there_is_left_alone(h: Arc<Harness>) {
     let counts = Counts::new();
     let source = Engine::open("memory:").await.unwrap();
     let run_key = waiting(&source, &counts, 3).await;
-    let exported = line(&**source.store(), run_key).await;
+    let exported = line(&**source.admin().store(), run_key).await;
     source.stop(Duration::from_secs(5)).await.unwrap();
 
     // Another run has the name.
@@ -168,8 +168,8 @@ async fn what_is_there_is_left_alone(h: Arc<Harness>) {
     let run = serve(&engine, &counts).start(2).id("wide").await.unwrap();
     until_asked(&run, "first").await;
     until_waiting(&engine, &run).await;
-    let before = line(&**engine.store(), run.run_key()).await;
-    let importer = begin(engine.store()).await;
+    let before = line(&**engine.admin().store(), run.run_key()).await;
+    let importer = begin(engine.admin().store()).await;
     let refused = importer.import(RunExport::parse(&exported).unwrap()).await.unwrap_err();
     assert_eq!(refused.code(), "RUN_EXISTS", "{refused}");
     // What was changed on its way is refused, wherever it was changed.
@@ -182,7 +182,7 @@ async fn what_is_there_is_left_alone(h: Arc<Harness>) {
         assert_eq!(refused.code(), "INVALID_EXPORT", "{refused}");
     }
     importer.finish().await.unwrap();
-    assert_eq!(line(&**engine.store(), run.run_key()).await, before);
+    assert_eq!(line(&**engine.admin().store(), run.run_key()).await, before);
     let query = Query::RunKeys { after: None, limit: 10 };
-    assert_eq!(engine.store().list(query).await.unwrap().run_keys().unwrap().len(), 1);
+    assert_eq!(engine.admin().store().list(query).await.unwrap().run_keys().unwrap().len(), 1);
 }

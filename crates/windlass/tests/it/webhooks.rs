@@ -10,12 +10,13 @@ use serde_json::json;
 use windlass::kernel::{Commit, DeadLetter, Op, Query, RetryPolicy, Task, TasksQuery};
 use windlass::machines::{ActivityError, Workflow, WorkflowAction};
 use windlass::outbound::Policy;
-use windlass::relays::{NoopTerminalHook, RunSpec, Step, StepError, StepOutcome, StepRunner};
+use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, RunSpec, StepOutcome, StepRunner};
 use windlass::webhooks::{Secret, WEBHOOK_EFFECT, Webhook, WebhookOptions, Webhooks, verify};
 use windlass::{Attempt, Ctx, Engine, RunKey};
 
 use crate::harness::{Harness, ok, on_every_store, until};
 use crate::receiver::{Receiver, answer};
+use crate::relay_calls::RelayCalls as _;
 
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -60,7 +61,7 @@ async fn sender(h: &Harness) -> (Engine, Webhooks, RunKey) {
 
 async fn enqueue(engine: &Engine, task: Task) {
     let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
-    let answers = engine.store().commit(vec![commit]).await;
+    let answers = engine.admin().store().commit(vec![commit]).await;
     assert!(answers[0].is_ok(), "{answers:?}");
 }
 
@@ -71,19 +72,19 @@ fn quick(engine: &Engine, webhook: &Webhook, retries: usize) -> Task {
         0 => RetryPolicy::none(),
         _ => RetryPolicy::listed(vec![Duration::from_millis(2); retries]),
     };
-    engine.effect(WEBHOOK_EFFECT, None, input, policy).unwrap()
+    engine.core().effect(WEBHOOK_EFFECT, None, input, policy).unwrap()
 }
 
 async fn tasks(engine: &Engine) -> Vec<Task> {
     let query = TasksQuery::all(engine.namespace().clone(), 100);
-    engine.store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
+    engine.admin().store().list(Query::Tasks(query)).await.unwrap().tasks().unwrap()
 }
 
 async fn dead(engine: &Engine) -> Vec<DeadLetter> {
     until("all effects are settled", || async { tasks(engine).await.is_empty() }).await;
     let namespace = engine.namespace().clone();
     let query = Query::DeadLetters { namespace, queue: None, after: None, limit: 100 };
-    engine.store().list(query).await.unwrap().dead_letters().unwrap()
+    engine.admin().store().list(query).await.unwrap().dead_letters().unwrap()
 }
 
 async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
@@ -111,7 +112,7 @@ async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
     let posted = first.json();
     assert_eq!((&posted["type"], &posted["data"]), (&json!("invoice.paid"), &data));
     let at: jiff::Timestamp = posted["timestamp"].as_str().unwrap().parse().unwrap();
-    let made = engine.clock().now().as_millis() - at.as_millisecond();
+    let made = engine.core().clock().now().as_millis() - at.as_millisecond();
     assert!((0..60_000).contains(&made), "{posted}");
     for known in [&[NEW][..], &[OLD], &[OLD, NEW]] {
         verify(&secrets(known), &first.headers, &first.body).unwrap();
@@ -119,7 +120,7 @@ async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
     verify(&secrets(&[OLD]), &second.headers, &second.body).unwrap();
     verify(&secrets(&[NEW]), &second.headers, &second.body).unwrap_err();
     assert_eq!(second.json()["timestamp"], "2026-11-16T08:00:00Z");
-    assert_eq!(engine.metrics().webhooks_delivered.get(), 2);
+    assert_eq!(engine.admin().metrics().webhooks_delivered.get(), 2);
 }
 
 // What the verifier of tests/standardwebhooks says, which knows nothing of this code.
@@ -186,7 +187,7 @@ async fn failures_are_retried_under_one_id_and_die_with_their_errors(h: Arc<Harn
         let text = error["message"].as_str().unwrap();
         assert!(text.contains("500") && text.matches('x').count() == 500, "{text}");
     }
-    assert_eq!(engine.metrics().webhooks_failed.get(), 5);
+    assert_eq!(engine.admin().metrics().webhooks_failed.get(), 5);
 }
 
 async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
@@ -197,7 +198,7 @@ async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
     let failed = || async { tasks(&engine).await.iter().any(|task| task.attempt == 1) };
     until("it is put off", failed).await;
     let tasks = tasks(&engine).await;
-    let wait = tasks[0].due_at.unwrap().since(engine.clock().now());
+    let wait = tasks[0].due_at.unwrap().since(engine.core().clock().now());
     assert!(wait > Duration::from_secs(3_500), "{wait:?}");
     assert_eq!(busy.requests().len(), 1);
 }
@@ -313,11 +314,11 @@ impl Workflow for Pays {
 struct PaysStep;
 
 impl StepRunner for PaysStep {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
         let url = String::from_utf8(step.payload.to_vec()).unwrap();
         let webhook = paid(&url, "relay");
         let enqueued = step.effects.enqueue(WEBHOOK_EFFECT, &webhook, RetryPolicy::webhooks());
-        enqueued.map_err(StepError::permanent)?;
+        enqueued.map_err(RelayError::permanent)?;
         Ok(StepOutcome::done(""))
     }
 }
@@ -327,7 +328,8 @@ async fn runs_of_every_model_send_webhooks(h: Arc<Harness>) {
     let receiver = Receiver::start([answer("204 No Content", "", "")]).await;
     let flow = |ctx: Ctx, url: String| async move {
         let tell = async |attempt: Attempt| {
-            attempt.enqueue(WEBHOOK_EFFECT, &paid(&url, "steps"), RetryPolicy::webhooks())
+            attempt.enqueue(WEBHOOK_EFFECT, &paid(&url, "steps"), RetryPolicy::webhooks())?;
+            Ok(())
         };
         ok(ctx.step_with("tell", tell).await?)
     };
@@ -337,7 +339,7 @@ async fn runs_of_every_model_send_webhooks(h: Arc<Harness>) {
     machine.result().await.unwrap();
     let relay = engine.relay("pays-relay", PaysStep, NoopTerminalHook).build().unwrap();
     let submitted = relay.submit(RunSpec::new(receiver.url())).await.unwrap();
-    relay.wait_for(&submitted).await.unwrap();
+    relay.wait(&submitted.run_id).await.unwrap();
     assert_eq!(dead(&engine).await, []);
     let requests = receiver.requests();
     for (by, run_key) in
@@ -346,7 +348,7 @@ async fn runs_of_every_model_send_webhooks(h: Arc<Harness>) {
         let request = requests.iter().find(|request| request.json()["data"] == by).unwrap();
         verify(&secrets(&[NEW]), &request.headers, &request.body).unwrap();
         let query = Query::Events { run_key, from: 0, limit: 100 };
-        let events = engine.store().list(query).await.unwrap().events().unwrap();
+        let events = engine.admin().store().list(query).await.unwrap().events().unwrap();
         let told = events.iter().find(|event| event.event_type.as_str() == "effect.enqueued");
         let summary = told.unwrap().payload_json().unwrap();
         assert_eq!(summary["task_id"], request.header("webhook-id"), "{by}");

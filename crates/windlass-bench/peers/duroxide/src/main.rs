@@ -11,11 +11,11 @@ use duroxide::runtime::{ObservabilityConfig, Runtime, RuntimeOptions};
 use duroxide::{
     ActivityContext, Client, OrchestrationContext, OrchestrationRegistry, OrchestrationStatus,
 };
-use peers_load::{Args, PATIENCE, Peer, STEPS};
+use peers_load::{Args, Peer, STEPS, TIME_LIMIT};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 
-/// The size of the provider's pool, which it does not let anybody choose.
+/// The size of the provider's pool, which is not configurable.
 const CONNECTIONS: usize = 5;
 
 fn main() -> anyhow::Result<()> {
@@ -39,13 +39,13 @@ fn main() -> anyhow::Result<()> {
             })
             .build();
         let options = RuntimeOptions {
-            // The values of the example in the documentation of the options; with the defaults an
-            // idle dispatcher sleeps for 100 ms.
+            // The values of the example in its documentation. With the defaults, an idle dispatcher
+            // sleeps for 100 ms.
             orchestration_concurrency: 4,
             worker_concurrency: 8,
             dispatcher_min_poll_interval: Duration::from_millis(25),
             observability: ObservabilityConfig {
-                // Its log goes to the standard output, where the figures are.
+                // Its log goes to standard output, which must contain only the figures.
                 log_level: "error".to_owned(),
                 ..ObservabilityConfig::default()
             },
@@ -59,12 +59,12 @@ fn main() -> anyhow::Result<()> {
     })
 }
 
-/// Opens the provider in an empty directory, and returns it with connections that must be kept.
+/// Opens the provider in an empty directory. The caller must keep the returned connections.
 ///
-/// It asks for `synchronous = WAL`, which SQLite does not know and takes for NORMAL: a commit is then
-/// not durable when it is answered. So each connection is told FULL. And all connections but one are
-/// kept from the provider: with more of them its writers meet `database is locked`, for which it
-/// backs off and now and then lets a run fail.
+/// The provider sets `synchronous = WAL`, which SQLite does not know and treats as NORMAL, so that
+/// a commit is not durable when it returns. Therefore this sets FULL on each connection. It also
+/// withholds all connections except one from the provider: with more, its writers get `database is
+/// locked`, back off, and sometimes fail a run.
 async fn open(directory: &Path) -> anyhow::Result<(SqliteProvider, Vec<PoolConnection<Sqlite>>)> {
     let file = directory.join("duroxide.db");
     let url = format!("sqlite:{}?mode=rwc", file.display());
@@ -86,9 +86,9 @@ impl Peer for Duroxide {
         let id = format!("run-{n}");
         let fails = |error| anyhow!("{error:?}");
         self.0.start_orchestration(&id, "load", n.to_string()).await.map_err(fails)?;
-        match self.0.wait_for_orchestration(&id, PATIENCE).await.map_err(fails)? {
+        match self.0.wait_for_orchestration(&id, TIME_LIMIT).await.map_err(fails)? {
             OrchestrationStatus::Completed { output, .. } => {
-                output.parse().context("the output is no number")
+                output.parse().context("the output is not a number")
             }
             other => bail!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! Everruns: a workflow of three tasks on PostgreSQL, advanced by its workers as in its own
+//! Everruns: a workflow of three tasks on PostgreSQL. Its workers advance it as in its own
 //! benchmark.
 
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
-/// Workers, each a loop that claims and completes.
+/// The number of workers; each is a loop that claims and completes tasks.
 const WORKERS: usize = 16;
-/// Tasks that a worker claims at once.
+/// The number of tasks of one claim.
 const CLAIM: usize = 4;
 const CONNECTIONS: u32 = 40;
-/// How long an idle worker waits before it looks again: the shortest wait of its worker pool.
+/// How long an idle worker waits before the next claim: the minimum of its worker pool.
 const IDLE: Duration = Duration::from_millis(10);
 const ACTIVITY: &str = "add";
 
@@ -40,7 +40,7 @@ fn main() -> anyhow::Result<()> {
             let shared = Arc::clone(&everruns.0);
             tokio::spawn(async move {
                 if let Err(error) = work(&shared, &name).await {
-                    eprintln!("{name} has ended: {error:#}");
+                    eprintln!("{name} failed: {error:#}");
                 }
             });
         }
@@ -50,10 +50,10 @@ fn main() -> anyhow::Result<()> {
 
 struct Shared {
     store: PostgresWorkflowEventStore,
-    /// Tells workers of this process that there is something to claim: there is nothing in the
-    /// crate that does, and without it the waits of idle workers would be all that is measured.
+    /// Wakes a worker of this process. The crate has no such notification, and without it the
+    /// benchmark would measure only the waits of idle workers.
     enqueued: Notify,
-    /// Callers by their workflow: there is nothing to wait for a result with.
+    /// The callers by workflow. The crate has no API to wait for a result.
     waiting: Mutex<HashMap<Uuid, oneshot::Sender<u64>>>,
 }
 
@@ -82,7 +82,7 @@ async fn work(shared: &Shared, name: &str) -> anyhow::Result<()> {
     loop {
         let tasks = shared.store.claim_task(name, &types, CLAIM).await?;
         if tasks.is_empty() {
-            // Whichever comes first: that it was told, or that the time is over.
+            // A timeout and a notification are handled the same way.
             let _ = tokio::time::timeout(IDLE, shared.enqueued.notified()).await;
         }
         for task in tasks {
@@ -91,7 +91,7 @@ async fn work(shared: &Shared, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Completes a task and begins the next, or ends the workflow.
+/// Completes a task, and starts the next one or ends the workflow.
 async fn advance(shared: &Shared, name: &str, task: &ClaimedTask) -> anyhow::Result<()> {
     let workflow = task.workflow_id.context("a task without a workflow")?;
     let field = |field: &str| task.input[field].as_u64().context("a task without its input");
@@ -103,7 +103,7 @@ async fn advance(shared: &Shared, name: &str, task: &ClaimedTask) -> anyhow::Res
     let result: Option<Value> = Some(json!(sum));
     shared.store.update_workflow_status(workflow, WorkflowStatus::Completed, result, None).await?;
     let caller = shared.waiting().remove(&workflow);
-    // A caller that has given up has said so itself.
+    // An error means that the caller timed out, which it reports itself.
     let _ = caller.map(|caller| caller.send(sum));
     Ok(())
 }
@@ -117,6 +117,6 @@ impl Peer for Everruns {
         self.0.waiting().insert(workflow, sender);
         self.0.store.create_workflow(workflow, "load", json!(n), None).await?;
         self.0.enqueue(workflow, 0, n).await?;
-        receiver.await.context("the last step went without a word")
+        receiver.await.context("the worker dropped the result")
     }
 }

@@ -1,5 +1,5 @@
-//! The load that every peer is put under: runs of three steps, from many callers at once or one
-//! after the other, with the arguments and the figures of `windlass-bench steps` and `sequential`.
+//! The load for every peer: runs of three steps, concurrent or sequential, with the arguments and
+//! figures of `windlass-bench steps` and `sequential`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,66 +9,66 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
-// The one that Windlass is measured with: no peer is to be slower for its allocator.
+// Same allocator as Windlass, for a fair comparison.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Steps a run. Some peers have the number of steps in their types, so it is no option.
+/// Steps of a run. Not an option, because some peers have the number of steps in their types.
 pub const STEPS: u64 = 3;
-/// The longest that one run may take before the whole peer counts as stuck.
-pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Where the numbers of the measured runs begin; those below are warming up.
+/// The time limit of one run.
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// The number of the first measured run; lower numbers are the warm-up.
 const MEASURED: u64 = 1_000_000_000;
 
-/// What a peer's program is asked to do.
+/// The command line of a peer program.
 #[derive(Parser)]
 pub struct Args {
     #[command(subcommand)]
     load: Load,
-    /// Where the peer keeps its data: an empty directory, or the address of an empty database.
+    /// The data location: an empty directory, or the address of an empty database.
     #[arg(long, global = true, default_value = "")]
     place: String,
 }
 
 #[derive(Subcommand)]
 enum Load {
-    /// Many callers at once; each starts a run and waits for its result.
+    /// Concurrent callers; each starts a run and waits for its result.
     Steps {
-        /// How many runs.
+        /// The number of runs.
         #[arg(long, default_value_t = 2_000)]
         runs: u64,
-        /// How many callers.
+        /// The number of callers.
         #[arg(long, default_value_t = 100)]
         in_flight: u64,
     },
     /// One run at a time.
     Sequential {
-        /// How many runs.
+        /// The number of runs.
         #[arg(long, default_value_t = 200)]
         runs: u64,
     },
 }
 
-/// One peer, ready to run.
+/// A peer that is ready to run.
 pub trait Peer: Send + Sync + 'static {
     /// Starts run `n` and waits for its result, which is `n` plus one for each step.
     fn run(&self, n: u64) -> impl Future<Output = anyhow::Result<u64>> + Send;
 }
 
 impl Args {
-    /// The program's arguments.
+    /// Parses the command line.
     #[must_use]
     pub fn read() -> Self {
         Self::parse()
     }
 
-    /// Where the peer keeps its data.
+    /// The data location.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The most runs that are in flight at once: what a peer needs to size its workers.
+    /// The maximum number of concurrent runs, for peers that configure their workers.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         match self.load {
@@ -78,28 +78,28 @@ impl Args {
     }
 }
 
-/// A runtime with as many threads as that of `windlass-bench`.
+/// Runs a future on a runtime with the same number of threads as `windlass-bench`.
 ///
 /// # Errors
 ///
-/// When the system has no threads left.
+/// If the system cannot create threads.
 pub fn block_on<T>(body: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .context("the runtime does not start")?;
+        .context("failed to start the runtime")?;
     let result = runtime.block_on(body);
-    // Workers of a peer may never end by themselves.
+    // Workers of a peer may never end.
     runtime.shutdown_background();
     result
 }
 
-/// Puts the peer under the load and prints the figures as one JSON object.
+/// Runs the load and prints the figures as one JSON object.
 ///
 /// # Errors
 ///
-/// When a run fails, gives a wrong result, or takes longer than [`PATIENCE`].
+/// If a run fails, returns a wrong result, or exceeds [`TIME_LIMIT`].
 pub async fn measure(args: &Args, peer: impl Peer) -> anyhow::Result<()> {
     let peer = Arc::new(peer);
     let mut report = Map::new();
@@ -148,12 +148,12 @@ async fn call<P: Peer>(
             return Ok(times);
         }
         let begun = Instant::now();
-        let sum = tokio::time::timeout(PATIENCE, peer.run(n))
+        let sum = tokio::time::timeout(TIME_LIMIT, peer.run(n))
             .await
-            .with_context(|| format!("run {n} is not done after {PATIENCE:?}"))?
+            .with_context(|| format!("run {n} timed out after {TIME_LIMIT:?}"))?
             .with_context(|| format!("run {n} failed"))?;
         times.push(begun.elapsed());
-        ensure!(sum == n + STEPS, "run {n} gave {sum}, not {}", n + STEPS);
+        ensure!(sum == n + STEPS, "run {n} returned {sum} instead of {}", n + STEPS);
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_run_is_driven_once_and_timed() {
+    fn every_run_is_executed_and_timed_once() {
         let (_, times) = block_on(drive(&Arc::new(Adds(STEPS)), MEASURED, 50, 7)).unwrap();
         assert_eq!(times.len(), 50);
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_wrong_result_is_an_error() {
         let error = block_on(drive(&Arc::new(Adds(1)), MEASURED, 3, 1)).unwrap_err();
-        assert!(error.to_string().contains("gave 1000000001"), "{error}");
+        assert!(error.to_string().contains("returned 1000000001"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Restate: a service with three journaled steps, called through the ingress of a server that this
-//! program starts and stops.
+//! Restate: a service with three journaled steps. This program starts and stops the server, and
+//! calls its ingress.
 
 use std::net::{Ipv4Addr, TcpListener as StdListener};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
-/// How long the server may take to start.
+/// The time limit for the start of the server.
 const START: Duration = Duration::from_secs(60);
 const SERVER: &str = "@restatedev/restate-server-linux-x64/bin/restate-server";
 
@@ -30,9 +30,9 @@ fn main() -> anyhow::Result<()> {
             LoadIngressClient::from_client(ReqwestClient::connect(server.ingress.parse()?)?);
         tokio::select! {
             result = peers_load::measure(&args, Restate(client)) => result,
-            () = told_to_end() => Err(anyhow!("told to end")),
+            () = stdin_closed() => Err(anyhow!("stopped: standard input was closed")),
         }
-        // The server ends with its handle.
+        // The server is killed on drop.
     })
 }
 
@@ -60,8 +60,7 @@ impl Peer for Restate {
     }
 }
 
-/// A server of our own, on ports of our own, with its defaults: one node that keeps its log on the
-/// local disk and syncs it.
+/// A private server with default settings: one node with a synced log on the local disk.
 struct Server {
     _process: Child,
     ingress: String,
@@ -84,14 +83,14 @@ impl Server {
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .context("the server does not start")?;
+            .context("failed to start the server")?;
         let server = Self { _process: process, ingress: format!("http://127.0.0.1:{ingress}") };
         let admin = format!("http://127.0.0.1:{admin}");
         server.register(&admin, service).await?;
         Ok(server)
     }
 
-    /// Tells the server of the service, again until it is up.
+    /// Registers the service; retries until the server is up.
     async fn register(&self, admin: &str, service: &str) -> anyhow::Result<()> {
         let client = reqwest::Client::new();
         let deadline = Instant::now() + START;
@@ -100,18 +99,22 @@ impl Server {
             let answer = client.post(url).json(&json!({ "uri": service })).send().await;
             let error = match answer {
                 Ok(answer) if answer.status().is_success() => {
-                    return self.serves(&client, deadline).await;
+                    return self.wait_for_ingress(&client, deadline).await;
                 }
                 Ok(answer) => format!("{}: {}", answer.status(), answer.text().await?),
                 Err(error) => error.to_string(),
             };
-            ensure!(Instant::now() < deadline, "the server knows no service: {error}");
+            ensure!(Instant::now() < deadline, "failed to register the service: {error}");
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Waits until the ingress knows the service, too.
-    async fn serves(&self, client: &reqwest::Client, deadline: Instant) -> anyhow::Result<()> {
+    /// Waits until the ingress serves the service.
+    async fn wait_for_ingress(
+        &self,
+        client: &reqwest::Client,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
         loop {
             let answer = client.post(format!("{}/Load/run", self.ingress)).json(&0).send().await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
@@ -127,13 +130,13 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(StdListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// The end of our input is the word to end: whoever has started us may be gone, and the server must
-/// not stay. A terminal never ends by itself.
-async fn told_to_end() {
+/// Completes when standard input closes. The parent process may be gone then, and the server must
+/// not outlive it. A terminal does not close by itself.
+async fn stdin_closed() {
     let ended = tokio::task::spawn_blocking(|| {
         let mut input = std::io::stdin();
         std::io::copy(&mut input, &mut std::io::sink())
     });
-    // An input that cannot be read has ended as well.
+    // An unreadable input counts as closed.
     let _ = ended.await;
 }

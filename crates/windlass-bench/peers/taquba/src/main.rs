@@ -1,5 +1,5 @@
-//! Taquba: a run of three steps on the local file system, with its sync switched on; with
-//! `PEERS_UNSYNCED` it is left off, as by default.
+//! Taquba: a run of three steps on the local file system, with fsync enabled. With
+//! `PEERS_UNSYNCED`, fsync stays disabled, which is its default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use taquba_workflow::{
     WorkflowRuntime,
 };
 
-/// How long commits wait for others to share their sync. The default of 100 ms is meant for object
-/// stores in a network; on a disk it would be all that is measured.
+/// How long commits wait to share an fsync. The default of 100 ms is for network object stores; on
+/// a disk the benchmark would measure only this wait.
 const FLUSH: Duration = Duration::from_millis(1);
-/// Steps that are in hand at once: each waits for a flush, so their number is what a flush shares.
-/// The default is 16.
+/// The maximum number of concurrent steps. Each waits for a flush, so this is also the number of
+/// steps that can share one. The default is 16.
 const STEPS_MAX: usize = 512;
 
 fn main() -> anyhow::Result<()> {
@@ -64,7 +64,7 @@ impl Peer for Taquba {
         let input = n.to_string().into_bytes();
         let spec = RunSpec { run_id: Some(run_id.clone()), input, ..RunSpec::default() };
         self.0.submit(spec).await?;
-        let outcome = self.0.wait(&run_id).await?.outcome.context("the run left no outcome")?;
+        let outcome = self.0.wait(&run_id).await?.outcome.context("the run has no outcome")?;
         match (outcome.status, outcome.result) {
             (TerminalStatus::Succeeded, Some(result)) => number(&result),
             (status, _) => bail!("the run ended as {status:?}: {:?}", outcome.error),

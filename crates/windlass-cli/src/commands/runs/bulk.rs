@@ -1,16 +1,16 @@
-//! One action on all runs that a filter takes, with a count before it is done.
+//! Applies one action to all runs that match a filter.
 
 use std::io::IsTerminal as _;
 
 use serde_json::{Value, json};
 
-use crate::args::{BulkArgs, Named, RunRef};
-use crate::commands::{Api, labels_of};
+use crate::args::{BulkArgs, RunRef, RunTarget};
+use crate::commands::{Api, labels_to_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{ask, cell, note};
 
-/// The most runs that the server takes in one call, and what it takes if nothing is said.
-const TAKEN_MAX: u32 = 1_000;
+/// The maximum, and the default, number of runs in one call to the server.
+const BULK_MAX: u32 = 1_000;
 
 pub(super) async fn run(
     api: Api,
@@ -19,11 +19,11 @@ pub(super) async fn run(
     bulk: &BulkArgs,
     reason: Option<&str>,
 ) -> Outcome {
-    let workflow = match run.named().map_err(Failure::usage)? {
-        Named::Nothing => None,
-        Named::Workflow(workflow) | Named::Word(workflow) => Some(workflow),
-        Named::Run { .. } => {
-            return Err(Failure::usage("--all is for many runs, and one run is named"));
+    let workflow = match run.target().map_err(Failure::usage)? {
+        RunTarget::Nothing => None,
+        RunTarget::Workflow(workflow) | RunTarget::Word(workflow) => Some(workflow),
+        RunTarget::Run { .. } => {
+            return Err(Failure::usage("--all cannot be combined with a run"));
         }
     };
     let mut body = json!({ "action": action, "dryRun": bulk.dry_run });
@@ -49,12 +49,12 @@ pub(super) async fn run(
     match bulk.dry_run {
         true => {
             let least = if more { "at least " } else { "" };
-            api.out.line(&format!("{action}: {least}{matched} {runs}, nothing was done"))?;
+            api.out.line(&format!("{action}: {least}{matched} {runs}; no changes (dry run)"))?;
         }
         false if matched == "0" => api.out.line(&format!("{action}: no run matches"))?,
         false => {
             let done = cell(&answer, "done");
-            api.out.line(&format!("{action}: {done} of {matched} runs that match"))?;
+            api.out.line(&format!("{action}: done for {done} of {matched} matching runs"))?;
         }
     }
     for row in &failed {
@@ -62,33 +62,35 @@ pub(super) async fn run(
         note(&format!("{workflow}/{id}: {} [{}]", cell(row, "message"), cell(row, "code")));
     }
     if more {
-        let taken = bulk.limit.unwrap_or(TAKEN_MAX);
-        let raise = if taken < TAKEN_MAX { ", or raise --limit" } else { "" };
+        let limit = bulk.limit.unwrap_or(BULK_MAX);
+        let raise = if limit < BULK_MAX { ", or raise --limit" } else { "" };
         note(&match bulk.dry_run {
-            true => format!("more than {taken} match; one call takes no more{raise}"),
-            false => format!("more match than the {taken} that were taken: say it again{raise}"),
+            true => {
+                format!("more than {limit} runs match; one call handles at most {limit}{raise}")
+            }
+            false => format!("more than {limit} runs match; run the command again{raise}"),
         });
     }
     Ok(exit)
 }
 
-// Nothing says which runs are meant: a filter may have been forgotten.
+// Without a filter the action applies to every run; the user may have forgotten the filter.
 async fn confirm(api: &Api, action: &str) -> Result<(), Failure> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        let message = format!("--all without a filter would {action} every run there is");
-        let hint = "say which with --workflow, --status, --label or --created-…, or say --yes";
+        let message = format!("--all without a filter would {action} every run");
+        let hint = "add --workflow, --status, --label or --created-…, or confirm with --yes";
         return Err(Failure::usage(message).with_hint(hint));
     }
     let count = json!({ "action": action, "dryRun": true, "filter": {} });
     let counted = api.client.post(&["runs", "bulk"], &count).await?;
     let least = if counted["more"] == true { "at least " } else { "" };
     let matched = cell(&counted, "matched");
-    ask(&format!("{action} every run, {least}{matched} of them? [y/N] "))?;
+    ask(&format!("{action} all runs ({least}{matched})? [y/N] "))?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     match matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
         true => Ok(()),
-        false => Err(Failure::error("nothing was done")),
+        false => Err(Failure::error("not confirmed; no changes")),
     }
 }
 
@@ -101,13 +103,13 @@ fn filter(workflow: Option<String>, bulk: &BulkArgs) -> Value {
     };
     set("workflow", workflow.map(Value::from));
     set("status", bulk.filter.status.map(|status| status.as_str().into()));
-    set("labels", (!bulk.filter.labels.is_empty()).then(|| labels_of(&bulk.filter.labels)));
+    set("labels", (!bulk.filter.labels.is_empty()).then(|| labels_to_json(&bulk.filter.labels)));
     set("createdFrom", bulk.filter.created_from.clone().map(Value::from));
     set("createdBefore", bulk.filter.created_before.clone().map(Value::from));
     filter
 }
 
-/// A filter without `--all` would be accepted and ignored.
+/// Rejects filters without `--all`, which would have no effect.
 pub(super) fn refuse_filters(bulk: &BulkArgs, action: &str) -> Result<(), Failure> {
     let filter = &bulk.filter;
     let given = filter.status.is_some()
@@ -118,6 +120,6 @@ pub(super) fn refuse_filters(bulk: &BulkArgs, action: &str) -> Result<(), Failur
         return Ok(());
     }
     let message = "--status, --label, --created-from and --created-before need --all";
-    let hint = format!("see first what it takes: windlass runs {action} --all … --dry-run");
+    let hint = format!("count the matching runs first: windlass runs {action} --all … --dry-run");
     Err(Failure::usage(message).with_hint(hint))
 }

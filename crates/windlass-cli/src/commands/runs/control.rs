@@ -1,4 +1,4 @@
-//! Pause, resume, restart, terminate, retry and send-event: what an operator does to a run.
+//! Commands that change a run: pause, resume, restart, terminate, cancel, retry and send-event.
 
 use serde_json::{Value, json};
 
@@ -13,26 +13,26 @@ use crate::output::cell;
 pub(super) async fn run(api: Api, action: &'static str, args: ControlArgs) -> Outcome {
     if args.bulk.all {
         if args.wait.wait {
-            return Err(Failure::usage("--wait is for one run, and --all for many"));
+            return Err(Failure::usage("--wait cannot be combined with --all"));
         }
         return bulk::run(api, action, &args.run, &args.bulk, None).await;
     }
     bulk::refuse_filters(&args.bulk, action)?;
     let run = resolve_newest(&api.client, &args.run).await?;
-    act(api, &run, action, &json!({}), &args.wait).await
+    send_action(api, &run, action, &json!({}), &args.wait).await
 }
 
 pub(super) async fn pause(api: Api, args: PauseArgs) -> Outcome {
     if args.bulk.all {
         if args.wait.wait {
-            return Err(Failure::usage("--wait is for one run, and --all for many"));
+            return Err(Failure::usage("--wait cannot be combined with --all"));
         }
         return bulk::run(api, "pause", &args.run, &args.bulk, None).await;
     }
     bulk::refuse_filters(&args.bulk, "pause")?;
     let run = resolve_newest(&api.client, &args.run).await?;
     if !args.wait.wait {
-        return act(api, &run, "pause", &json!({}), &WaitArgs::default()).await;
+        return send_action(api, &run, "pause", &json!({}), &WaitArgs::default()).await;
     }
     api.client.post(&run.path(&["pause"]), &json!({})).await?;
     wait::until_paused(&api, &run, &args.wait).await
@@ -40,7 +40,7 @@ pub(super) async fn pause(api: Api, args: PauseArgs) -> Outcome {
 
 pub(super) async fn restart(api: Api, args: RestartArgs) -> Outcome {
     let run = resolve_newest(&api.client, &args.run).await?;
-    act(api, &run, "restart", &json!({}), &args.wait).await
+    send_action(api, &run, "restart", &json!({}), &args.wait).await
 }
 
 pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
@@ -54,7 +54,7 @@ pub(super) async fn terminate(api: Api, args: TerminateArgs) -> Outcome {
         Some(reason) => json!({ "reason": reason }),
         None => json!({}),
     };
-    act(api, &run, "terminate", &body, &WaitArgs::default()).await
+    send_action(api, &run, "terminate", &body, &WaitArgs::default()).await
 }
 
 pub(super) async fn cancel(api: Api, args: CancelArgs) -> Outcome {
@@ -72,14 +72,20 @@ pub(super) async fn cancel(api: Api, args: CancelArgs) -> Outcome {
     match api.out.is_text() {
         true => {
             let status = api.out.status(&cell(&answer, "status"));
-            api.out.line(&format!("{run} is asked to end: {status}"))?;
+            api.out.line(&format!("cancellation of {run} requested: {status}"))?;
         }
         false => api.out.value(&answer)?,
     }
     Ok(Exit::Ok)
 }
 
-async fn act(api: Api, run: &RunName, action: &str, body: &Value, then: &WaitArgs) -> Outcome {
+async fn send_action(
+    api: Api,
+    run: &RunName,
+    action: &str,
+    body: &Value,
+    then: &WaitArgs,
+) -> Outcome {
     let answer = api.client.post(&run.path(&[action]), body).await?;
     if then.wait {
         return wait::until_end(&api, run, then).await;
@@ -87,31 +93,28 @@ async fn act(api: Api, run: &RunName, action: &str, body: &Value, then: &WaitArg
     match api.out.is_text() {
         true => {
             let status = cell(&answer["details"], "status");
-            let said = match action {
-                // The server leaves a run as it is that was not paused.
+            let text = match action {
+                // The server ignores a resume of an ended run.
                 "resume" if wait::is_final(&status) => {
-                    format!(
-                        "has ended and stays {}: there is nothing to resume",
-                        api.out.status(&status)
-                    )
+                    format!("has ended ({}) and cannot be resumed", api.out.status(&status))
                 }
-                _ => past(action, &api.out.status(&status)),
+                _ => action_text(action, &api.out.status(&status)),
             };
-            api.out.line(&format!("{run} {said}"))?;
+            api.out.line(&format!("{run} {text}"))?;
         }
         false => api.out.value(&answer)?,
     }
     Ok(Exit::Ok)
 }
 
-// A pause takes effect at the run's next turn, so the status may still be the one before.
-fn past(action: &str, status: &str) -> String {
+// A pause takes effect at the next turn, so `status` may still be the previous one.
+fn action_text(action: &str, status: &str) -> String {
     let done = match action {
-        "pause" => "is asked to pause",
-        "resume" => "goes on",
-        "restart" => "begins again",
-        "retry" => "goes on at the step that failed",
-        _ => "is ended",
+        "pause" => "will pause",
+        "resume" => "is resumed",
+        "restart" => "is restarted",
+        "retry" => "is retried from the failed step",
+        _ => "is terminated",
     };
     if status.is_empty() { done.to_owned() } else { format!("{done}: {status}") }
 }
@@ -129,7 +132,7 @@ pub(super) async fn send_event(api: Api, args: SendEventArgs) -> Outcome {
     match api.out.is_text() {
         true => {
             let status = api.out.status(&cell(&answer["status"], "status"));
-            api.out.line(&format!("{run} has the event {:?}: {status}", args.event_type))?;
+            api.out.line(&format!("event {:?} sent to {run}: {status}", args.event_type))?;
         }
         false => api.out.value(&answer)?,
     }

@@ -1,30 +1,30 @@
-//! `windlass runs create`: starts a run, and waits for it if asked to.
+//! `windlass runs create`: starts a run and optionally waits for it.
 
 use serde_json::{Value, json};
+use windlass::ErrorCode;
 
 use super::{RunName, wait};
-use crate::args::{CreateArgs, Named};
-use crate::commands::{Api, labels_of, read_json};
+use crate::args::{CreateArgs, RunTarget};
+use crate::commands::{Api, labels_to_json, read_json};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{cell, note};
 
 pub(super) async fn run(api: Api, args: CreateArgs) -> Outcome {
-    let (workflow, id) = match args.run.named().map_err(Failure::usage)? {
-        Named::Run { workflow, id } => (workflow, Some(id)),
-        Named::Workflow(workflow) | Named::Word(workflow) => (workflow, None),
-        Named::Nothing => {
+    let (workflow, id) = match args.run.target().map_err(Failure::usage)? {
+        RunTarget::Run { workflow, id } => (workflow, Some(id)),
+        RunTarget::Workflow(workflow) | RunTarget::Word(workflow) => (workflow, None),
+        RunTarget::Nothing => {
             let hint = "for example: windlass runs create hello --params '\"world\"'";
-            return Err(Failure::usage("no workflow is named").with_hint(hint));
+            return Err(Failure::usage("the workflow is missing").with_hint(hint));
         }
     };
     let body = body(&args, id.clone())?;
     let created = api.client.post(&["workflows", &workflow, "instances"], &body).await;
     let created = created.map_err(|failure| match (&failure.code, id) {
-        (Some(code), Some(id)) if code == "INSTANCE_ID_ALREADY_EXISTS" => {
-            failure.with_hint(format!(
-                "choose another id, or begin it again with: windlass runs restart {workflow}/{id}"
-            ))
-        }
+        (Some(code), Some(id)) if code.parse() == Ok(ErrorCode::InstanceIdAlreadyExists) => failure
+            .with_hint(format!(
+                "choose another id, or restart the run: windlass runs restart {workflow}/{id}"
+            )),
         _ => failure,
     })?;
     let run = RunName::new(workflow, cell(&created, "id"));
@@ -50,7 +50,7 @@ fn body(args: &CreateArgs, id: Option<String>) -> Result<Value, Failure> {
         body["params"] = read_json("--params", params)?;
     }
     if !args.labels.is_empty() {
-        body["labels"] = labels_of(&args.labels);
+        body["labels"] = labels_to_json(&args.labels);
     }
     if let Some(priority) = args.priority {
         body["priority"] = priority.into();
@@ -59,7 +59,7 @@ fn body(args: &CreateArgs, id: Option<String>) -> Result<Value, Failure> {
         body["delayMs"] = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).into();
     }
     if !args.headers.is_empty() {
-        body["headers"] = labels_of(&args.headers);
+        body["headers"] = labels_to_json(&args.headers);
     }
     if let Some(at) = &args.at {
         body["startAt"] = at.as_str().into();

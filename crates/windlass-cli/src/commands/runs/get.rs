@@ -1,4 +1,4 @@
-//! `windlass runs get`: where a run is.
+//! `windlass runs get`: the status of a run.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::args::GetArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{
-    Out, ago, cell, error_text, hanging, labels_text, plain_line, pretty, short_json,
+    Out, ago, cell, error_text, indent_continuation, labels_text, pretty, sanitize_line, short_json,
 };
 
 pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
@@ -21,7 +21,11 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let (details, meta) = (&found["details"], &found["meta"]);
     let line = |name: &str, text: String| match text.is_empty() {
         true => Ok(()),
-        false => out.line(&format!("{} {}", out.dim(&format!("{name:<10}")), hanging(&text, 11))),
+        false => out.line(&format!(
+            "{} {}",
+            out.dim(&format!("{name:<10}")),
+            indent_continuation(&text, 11)
+        )),
     };
     line("run", out.bold(&run.to_string()))?;
     let cancelling = if details["cancelling"] == true { ", cancelling" } else { "" };
@@ -50,18 +54,26 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
 }
 
 fn time(value: &Value) -> String {
-    value.as_str().map(|text| format!("{} ({})", plain_line(text), ago(text))).unwrap_or_default()
+    value
+        .as_str()
+        .map(|text| format!("{} ({})", sanitize_line(text), ago(text)))
+        .unwrap_or_default()
 }
 
 fn current_step(out: Out, step: &Value, ended: bool) -> Result<(), Failure> {
     if step.is_null() {
         return Ok(());
     }
-    out.line(&format!("{} {}", out.dim("step      "), hanging(&step_text(step, ended), 11)))
+    out.line(&format!(
+        "{} {}",
+        out.dim("step      "),
+        indent_continuation(&step_text(step, ended), 11)
+    ))
 }
 
-/// What a step is and where: the engine's own words, which tell more than those that every client knows.
-pub(super) fn words(step: &Value) -> (String, String) {
+/// The kind and state of a step. Prefers the engine's terms, which are more precise than the `type`
+/// and `status` of the wire protocol.
+pub(super) fn kind_and_status(step: &Value) -> (String, String) {
     let word = |own: &str, known: &str| match step[own].is_string() {
         true => cell(step, own),
         false => cell(step, known),
@@ -69,9 +81,9 @@ pub(super) fn words(step: &Value) -> (String, String) {
     (word("kind", "type"), word("state", "status"))
 }
 
-/// A step in one line: what it is, and what it waits for, unless its run has ended.
+/// Describes a step on one line, with what it waits for unless its run has ended.
 pub(super) fn step_text(step: &Value, ended: bool) -> String {
-    let (kind, state) = words(step);
+    let (kind, state) = kind_and_status(step);
     let mut text = format!("{:?} ({kind}, {state})", cell(step, "name"));
     if let Some(attempts) = step["attempts"].as_u64().filter(|attempts| *attempts > 0) {
         let max = step["maxAttempts"].as_u64().map(|max| format!(" of {max}")).unwrap_or_default();
@@ -82,7 +94,7 @@ pub(super) fn step_text(step: &Value, ended: bool) -> String {
         let waits = if settled { "waited" } else { "waits" };
         text += &format!(", {waits} for an event of type {event:?}");
     }
-    for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
+    for (key, word) in [("nextRetryAt", "retries"), ("wakeAt", "wakes")] {
         if let Some(at) = step[key].as_str().filter(|_| !settled) {
             text += &format!(", {word} {}", ago(at));
         }
@@ -115,8 +127,8 @@ fn full(out: Out, details: &Value, meta: &Value) -> Result<(), Failure> {
     ];
     for (key, value) in meta.as_object().into_iter().flatten() {
         if !shown.contains(&key.as_str()) && !value.is_null() {
-            let text = value.as_str().map_or_else(|| short_json(value, 400), plain_line);
-            out.line(&format!("{} {text}", out.dim(&format!("{:<10}", plain_line(key)))))?;
+            let text = value.as_str().map_or_else(|| short_json(value, 400), sanitize_line);
+            out.line(&format!("{} {text}", out.dim(&format!("{:<10}", sanitize_line(key)))))?;
         }
     }
     Ok(())

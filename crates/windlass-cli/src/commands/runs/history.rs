@@ -1,8 +1,8 @@
-//! `windlass runs history`: the steps of a run and the events that were sent to it.
+//! `windlass runs history`: the steps of a run and the events that it received.
 
 use serde_json::{Value, json};
 
-use super::get::words;
+use super::get::kind_and_status;
 use super::logs::{self, log_params};
 use super::{RunName, resolve, wait};
 use crate::args::{HistoryArgs, LogFilter};
@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, cell, cell_ago, error_text, note, short_json};
 
 const PAGE: &str = "100";
-/// The most pages that one section is read.
+/// The maximum number of pages of one section.
 const PAGES_MAX: usize = 1_000;
 
 pub(super) async fn run(Api { client, out }: Api, mut args: HistoryArgs) -> Outcome {
@@ -41,7 +41,7 @@ pub(super) async fn run(Api { client, out }: Api, mut args: HistoryArgs) -> Outc
     Ok(Exit::Ok)
 }
 
-/// All rows of one section of a run's history, page after page.
+/// Reads all pages of one section of the history.
 pub(super) async fn section(
     client: &Client,
     run: &RunName,
@@ -69,13 +69,13 @@ pub(super) async fn section(
             return Ok((page["runNumber"].take(), rows));
         }
     }
-    note(&format!("{name}: only the first {} are shown", rows.len()));
+    note(&format!("{name}: showing only the first {}", rows.len()));
     Ok((Value::Null, rows))
 }
 
 fn print_steps(out: Out, steps: &[Value], full: bool, ended: bool) -> Result<(), Failure> {
     let mut table =
-        out.table(&["STEP", "TYPE", "STATUS", "TRIES", "UPDATED", "WAITS FOR", "RESULT"]);
+        out.table(&["STEP", "TYPE", "STATUS", "ATTEMPTS", "UPDATED", "WAITS FOR", "RESULT"]);
     for step in steps {
         let error = match &step["error"] {
             Value::Null => json!({ "name": step["errorName"], "message": step["errorMessage"] }),
@@ -89,14 +89,14 @@ fn print_steps(out: Out, steps: &[Value], full: bool, ended: bool) -> Result<(),
         if !ended && step["status"] != "completed" {
             let event = cell(step, "waitEventType");
             waits.extend((!event.is_empty()).then_some(event));
-            for (key, word) in [("nextRetryAt", "tries again"), ("wakeAt", "wakes")] {
+            for (key, word) in [("nextRetryAt", "retries"), ("wakeAt", "wakes")] {
                 let at = cell_ago(step, key);
                 waits.extend((!at.is_empty()).then(|| format!("{word} {at}")));
             }
         }
-        let (kind, state) = words(step);
+        let (kind, state) = kind_and_status(step);
         let status = out.status(&state);
-        // Only code is tried; a sleep or a wait is not.
+        // Sleeps and waits have no attempts.
         let tries = step["attempts"].as_u64().filter(|tries| *tries > 0);
         let tries = tries.map(|tries| tries.to_string()).unwrap_or_default();
         let updated = cell_ago(step, "updatedAt");

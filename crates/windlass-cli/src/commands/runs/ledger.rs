@@ -7,9 +7,9 @@ use crate::args::EventsArgs;
 use crate::client::Params;
 use crate::commands::Api;
 use crate::exit::{Exit, Outcome};
-use crate::output::{cell, clock, note, plain_line, short_json};
+use crate::output::{cell, clock, note, sanitize_line, short_json};
 
-/// The most pages that are read.
+/// The maximum number of pages.
 const PAGES_MAX: usize = 1_000;
 
 pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
@@ -30,7 +30,7 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
         }
     }
     if cursor.is_some() {
-        note(&format!("only the first {} events are shown", rows.len()));
+        note(&format!("showing only the first {} events", rows.len()));
     }
     if !out.is_text() {
         let mut page = json!({ "events": rows, "hasNextPage": cursor.is_some() });
@@ -62,22 +62,22 @@ pub(super) async fn run(Api { client, out }: Api, args: EventsArgs) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// A summary in a few words: what it says without the digests that vouch for it.
+/// Formats the summary of an event, without digests unless `full`.
 pub(super) fn summary(value: &Value, full: bool) -> String {
     let chars_max = if full { usize::MAX } else { 100 };
     let Some(members) = value.as_object().filter(|_| !full) else {
         return match value {
-            Value::String(text) => plain_line(text),
+            Value::String(text) => sanitize_line(text),
             other => short_json(other, chars_max),
         };
     };
-    let told = members.iter().filter(|(key, value)| *key != "seals" && !is_digest(value));
+    let fields = members.iter().filter(|(key, value)| *key != "seals" && !is_digest(value));
     let word = |(key, value): (&String, &Value)| match value {
         Value::String(text) => format!("{key}={text}"),
         other => format!("{key}={}", short_json(other, 60)),
     };
-    let text = told.map(word).collect::<Vec<_>>().join(" ");
-    cut(&plain_line(&text), chars_max)
+    let text = fields.map(word).collect::<Vec<_>>().join(" ");
+    cut(&sanitize_line(&text), chars_max)
 }
 
 fn is_digest(value: &Value) -> bool {

@@ -1,4 +1,4 @@
-//! `windlass runs list`.
+//! `windlass runs list`: lists runs.
 
 use serde_json::{Value, json};
 
@@ -6,9 +6,9 @@ use crate::args::{FilterArgs, ListArgs};
 use crate::client::Params;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Progress, cell, cell_ago, error_text, labels_text, note, plain_line};
+use crate::output::{Progress, cell, cell_ago, error_text, labels_text, note, sanitize_line};
 
-/// The most rows that one request asks for.
+/// The page size of one request.
 const PAGE: usize = 100;
 
 pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
@@ -29,7 +29,7 @@ pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
     let mut table = out.table(&columns);
     for row in &rows {
         let workflow = match row["workflowName"].as_str() {
-            Some(name) => plain_line(name),
+            Some(name) => sanitize_line(name),
             None => args.workflow.clone().unwrap_or_default(),
         };
         table.row([
@@ -47,12 +47,12 @@ pub(super) async fn run(api: Api, args: ListArgs) -> Outcome {
     }
     table.print()?;
     if next.is_some() {
-        note(&format!("there are more: --limit {}", args.limit * 10));
+        note(&format!("more runs exist; use --limit {}", args.limit * 10));
     }
     Ok(Exit::Ok)
 }
 
-// The rows, and where the next ones begin.
+// Returns the rows and the cursor of the next page.
 async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, Option<String>), Failure> {
     let (path, items) = match &args.workflow {
         Some(workflow) => (vec!["workflows", workflow.as_str(), "instances"], "instances"),
@@ -74,12 +74,12 @@ async fn pages(api: &Api, args: &ListArgs) -> Result<(Vec<Value>, Option<String>
             return Ok((rows, next.filter(|_| more)));
         }
         if next == cursor {
-            return Err(Failure::error("the server answers the same page for ever"));
+            return Err(Failure::error("the server returned the same page twice"));
         }
-        // A page may be empty and not the last: the server looked at as many runs as it does for one
-        // request, and the filter took none of them.
+        // A page may be empty but not the last: the server examines a limited number of runs for
+        // each request, and the filter may match none of them.
         cursor = next;
-        searching.get_or_insert_with(|| Progress::new("looking for runs"));
+        searching.get_or_insert_with(|| Progress::new("searching runs"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! `windlass runs logs`: the durable log lines of a run, and following them.
+//! `windlass runs logs`: prints or follows the durable log of a run.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::args::{LogFilter, LogsArgs};
 use crate::client::{Client, Params};
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, clock, hanging, note, short_json, text};
-use crate::patience::Patience;
+use crate::output::{Out, cell, clock, indent_continuation, note, short_json, text};
+use crate::retrier::Retrier;
 
-/// How often new lines are asked for.
-const FOLLOW_EVERY: Duration = Duration::from_millis(500);
+/// The poll interval of `--follow`.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(Api { client, out }: Api, mut args: LogsArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
@@ -36,21 +36,21 @@ pub(super) async fn run(Api { client, out }: Api, mut args: LogsArgs) -> Outcome
 
 async fn follow(client: &Client, out: Out, run: &RunName, args: &LogsArgs) -> Outcome {
     let mut follower = Follower { client, out, run, args, cursor: None, seen: HashSet::new() };
-    let mut patience = Patience::new(None);
+    let mut retrier = Retrier::new(None);
     loop {
-        match follower.look().await {
+        match follower.print_new_lines().await {
             Ok(true) => return Ok(Exit::Ok),
             Ok(false) => {
-                patience.answered();
-                tokio::time::sleep(FOLLOW_EVERY).await;
+                retrier.reset();
+                tokio::time::sleep(FOLLOW_INTERVAL).await;
             }
-            Err(failure) => patience.bear_aloud(failure).await?,
+            Err(failure) => retrier.wait_and_warn(failure).await?,
         }
     }
 }
 
-/// How far the log has been read. The last page has no cursor, so it is read again until it is full;
-/// its lines are known by their ids.
+/// The read position of `--follow`. The last page has no cursor, so it is read again until it is
+/// full; `seen` has the ids of its printed lines.
 struct Follower<'a> {
     client: &'a Client,
     out: Out,
@@ -61,10 +61,11 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    // Prints what is new; whether there can be no more.
-    async fn look(&mut self) -> Result<bool, Failure> {
+    // Prints new lines. Returns whether the run has ended, so that no more lines can follow.
+    async fn print_new_lines(&mut self) -> Result<bool, Failure> {
         let filter = &self.args.filter;
-        // Whether it has ended is asked before the lines are: none can come after.
+        // Check for the end before reading the lines: a line written before the end is then never
+        // missed.
         let ended = wait::is_ended(self.client, self.run, filter.run_number).await?;
         loop {
             let mut params = log_params(filter);
@@ -92,7 +93,7 @@ impl Follower<'_> {
     }
 }
 
-/// The parameters that ask for log lines.
+/// The query parameters for log lines.
 pub(super) fn log_params(filter: &LogFilter) -> Params {
     let mut params: Params = vec![("includeLogs", "true".to_owned())];
     params.extend(filter.log_level.map(|level| ("logLevel", level.as_str().to_owned())));
@@ -100,15 +101,15 @@ pub(super) fn log_params(filter: &LogFilter) -> Params {
     params
 }
 
-/// Prints one line of the log with its time.
+/// Prints one log line with its time.
 pub(super) fn print(out: Out, line: &Value, full: bool) -> Result<(), Failure> {
     let time = clock(&cell(line, "createdAt"));
-    // Further lines of a message stand under its first.
-    let said = hanging(&self::line(out, line, full), time.chars().count() + 7);
-    out.line(&format!("{} {said}", out.dim(&time)))
+    // Indents further lines of the message.
+    let text = indent_continuation(&self::line(out, line, full), time.chars().count() + 7);
+    out.line(&format!("{} {text}", out.dim(&time)))
 }
 
-/// One line of the log: its level, what it says, and where it is from.
+/// Formats one log line: level, message and origin.
 pub(super) fn line(out: Out, line: &Value, full: bool) -> String {
     let message = text(line, "message");
     let mut text = format!("{} {}", out.level(&cell(line, "level")), message.trim_end());

@@ -1,4 +1,4 @@
-//! Waiting for the end of a run: long polls, a line of progress, and an exit code that tells.
+//! Waits for a run to end or pause, with long polls and a progress line.
 
 use std::time::{Duration, Instant};
 
@@ -12,86 +12,86 @@ use crate::client::Client;
 use crate::commands::{Api, why};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{self, Out, Progress, cell, error_text, note, pretty, text};
-use crate::patience::Patience;
+use crate::retrier::Retrier;
 
-/// How long one poll waits; short, so that the line of progress is fresh.
+/// The duration of one long poll; short, to keep the progress line current.
 const POLL: Duration = Duration::from_secs(2);
-/// How often it is looked whether a run is paused.
-const PAUSED_EVERY: Duration = Duration::from_millis(200);
-/// How long a wait that is over may take to say what the run waits for.
+/// The poll interval while waiting for a pause.
+const PAUSE_POLL: Duration = Duration::from_millis(200);
+/// The time limit for fetching the reason after a timeout.
 const WHY_MAX: Duration = Duration::from_secs(2);
-/// How much later than asked a server that does not answer at all is given up.
+/// Additional time for a server that does not answer at all.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Waits until a run ends, prints how, and says so with the exit code.
+/// Waits until a run ends, prints its result, and sets the exit code.
 pub(super) async fn until_end(api: &Api, run: &RunName, wait: &WaitArgs) -> Outcome {
     let started = Instant::now();
-    // Whoever reads JSON is told which run it is and where it was last.
+    // Printed on a timeout, so that JSON output names the run and its last status.
     let mut last = json!({ "id": run.id, "done": false });
     let ended = poll(api, run, wait, started, &mut last);
-    let polled = match wait.timeout {
+    let outcome = match wait.timeout {
         None => ended.await?,
         Some(max) => match tokio::time::timeout(max.saturating_add(GRACE), ended).await {
-            Ok(polled) => polled?,
-            Err(_) => Polled::TimedOut(Some("the server does not answer".to_owned())),
+            Ok(outcome) => outcome?,
+            Err(_) => WaitOutcome::TimedOut(Some("the server did not answer".to_owned())),
         },
     };
-    match polled {
-        Polled::Ended(answer) => end(api.out, run, &answer),
-        Polled::TimedOut(trouble) => {
+    match outcome {
+        WaitOutcome::Ended(answer) => print_result(api.out, run, &answer),
+        WaitOutcome::TimedOut(error) => {
             api.out.value(&last)?;
-            Err(too_long(&api.client, run, started.elapsed(), trouble).await)
+            Err(timeout_failure(&api.client, run, started.elapsed(), error).await)
         }
     }
 }
 
-/// What became of a wait.
-enum Polled {
-    /// The answer that says how the run ended.
+/// The result of a wait.
+enum WaitOutcome {
+    /// The response with the result of the run.
     Ended(Value),
-    /// The time is over, and this was in the way of knowing more.
+    /// The time limit expired. Has the last error of the server, if there was one.
     TimedOut(Option<String>),
 }
 
-// The last answer of the server is left in `last`, whatever ends the wait.
+// Leaves the last response in `last`, even if the caller cancels the wait.
 async fn poll(
     Api { client, .. }: &Api,
     run: &RunName,
     wait: &WaitArgs,
     started: Instant,
     last: &mut Value,
-) -> Result<Polled, Failure> {
-    let mut patience = Patience::new(wait.timeout);
-    let mut is_told = false;
+) -> Result<WaitOutcome, Failure> {
+    let mut retrier = Retrier::new(wait.timeout);
+    let mut warned = false;
     let progress = Progress::new(&format!("{run}: waiting"));
     loop {
         let left = wait.timeout.map_or(POLL, |max| max.saturating_sub(started.elapsed()));
         let poll = left.min(POLL);
         let params = vec![("waitMs", poll.as_millis().to_string())];
-        let mut trouble = None;
+        let mut error = None;
         match client.long_poll(&run.path(&["result"]), &params, poll).await {
-            Ok(answer) if answer["done"] == true => return Ok(Polled::Ended(answer)),
+            Ok(answer) if answer["done"] == true => return Ok(WaitOutcome::Ended(answer)),
             Ok(answer) => {
                 *last = answer;
-                patience.answered();
+                retrier.reset();
             }
             Err(failure) => {
-                trouble = Some(failure.to_string());
-                progress.say(&format!("{run}: {failure}; trying again"));
-                patience.bear(failure).await?;
+                error = Some(failure.to_string());
+                progress.set_message(&format!("{run}: {failure}; retrying"));
+                retrier.wait(failure).await?;
             }
         }
         if wait.timeout.is_some_and(|max| started.elapsed() >= max) {
-            return Ok(Polled::TimedOut(trouble));
+            return Ok(WaitOutcome::TimedOut(error));
         }
-        if trouble.is_none()
+        if error.is_none()
             && let Ok(found) = client.get(&run.path(&[]), &Vec::new()).await
         {
-            progress.say(&format!("{run}: {}", where_it_is(&found)));
+            progress.set_message(&format!("{run}: {}", progress_text(&found)));
             let blocked = blocked_text(&found["meta"]["blocked"]);
-            if !blocked.is_empty() && !is_told {
-                is_told = true;
-                progress.apart(|| note(&format!("{run} is blocked: {blocked}")));
+            if !blocked.is_empty() && !warned {
+                warned = true;
+                progress.suspend(|| note(&format!("{run} is blocked: {blocked}")));
             }
         }
     }
@@ -116,22 +116,22 @@ pub(super) fn is_final(status: &str) -> bool {
     matches!(status, "complete" | "errored" | "terminated")
 }
 
-/// What a wait that was too long is told: what was in its way, and what the run waits for.
-pub(super) async fn too_long(
+/// The failure of an expired wait, with the server error or with what the run waits for.
+pub(super) async fn timeout_failure(
     client: &Client,
     run: &RunName,
     waited: Duration,
-    trouble: Option<String>,
+    error: Option<String>,
 ) -> Failure {
     let waited = format_duration(Duration::from_secs(waited.as_secs()));
-    let message = match &trouble {
+    let message = match &error {
         None => format!("{run} has not ended after {waited}"),
-        Some(trouble) => format!("{run} is not known to have ended after {waited}: {trouble}"),
+        Some(error) => format!("the status of {run} is unknown after {waited}: {error}"),
     };
-    Failure::new(Exit::Timeout, message).with_hint(hint(client, run, trouble.is_none()).await)
+    Failure::new(Exit::Timeout, message).with_hint(hint(client, run, error.is_none()).await)
 }
 
-// A server that did not answer the wait is not waited for once more.
+// Does not ask a server that just failed to answer.
 async fn hint(client: &Client, run: &RunName, answers: bool) -> String {
     let asked = async {
         let path = run.path(&["why"]);
@@ -140,22 +140,22 @@ async fn hint(client: &Client, run: &RunName, answers: bool) -> String {
     };
     let reason = if answers { asked.await } else { None };
     match reason {
-        Some(reason) => format!("{reason}; `windlass why {run}` says more"),
-        None => format!("`windlass why {run}` says what it waits for"),
+        Some(reason) => format!("{reason}; see `windlass why {run}` for details"),
+        None => format!("see what it waits for: `windlass why {run}`"),
     }
 }
 
-/// Waits until a run is paused: a step that is being done is finished first.
+/// Waits until a run is paused. A running step finishes first.
 pub(super) async fn until_paused(api: &Api, run: &RunName, wait: &PauseWaitArgs) -> Outcome {
     let Api { client, out } = api;
     let started = Instant::now();
-    let mut patience = Patience::new(wait.timeout);
-    let progress = Progress::new(&format!("{run}: waiting until it is paused"));
+    let mut retrier = Retrier::new(wait.timeout);
+    let progress = Progress::new(&format!("{run}: waiting for the pause"));
     loop {
-        let mut trouble = None;
+        let mut error = None;
         match client.get(&run.path(&[]), &Vec::new()).await {
             Ok(found) => {
-                patience.answered();
+                retrier.reset();
                 let status = cell(&found["details"], "status");
                 if status == "paused" {
                     drop(progress);
@@ -168,35 +168,35 @@ pub(super) async fn until_paused(api: &Api, run: &RunName, wait: &PauseWaitArgs)
                 if is_final(&status) {
                     return Err(Failure::error(format!("{run} is {status} and was not paused")));
                 }
-                progress.say(&format!("{run}: {}", where_it_is(&found)));
+                progress.set_message(&format!("{run}: {}", progress_text(&found)));
             }
             Err(failure) => {
-                trouble = Some(failure.to_string());
-                patience.bear(failure).await?;
+                error = Some(failure.to_string());
+                retrier.wait(failure).await?;
             }
         }
         if wait.timeout.is_some_and(|max| started.elapsed() >= max) {
             drop(progress);
             let waited = format_duration(Duration::from_secs(started.elapsed().as_secs()));
             let message = format!("{run} is not paused after {waited}");
-            let hint = hint(client, run, trouble.is_none()).await;
+            let hint = hint(client, run, error.is_none()).await;
             return Err(Failure::new(Exit::Timeout, message).with_hint(hint));
         }
-        tokio::time::sleep(PAUSED_EVERY).await;
+        tokio::time::sleep(PAUSE_POLL).await;
     }
 }
 
-/// What blocks a run: what is wrong, and its code.
+/// Describes what blocks a run: the message and its code.
 pub(super) fn blocked_text(blocked: &Value) -> String {
     match (text(blocked, "message"), cell(blocked, "code")) {
         (message, code) if message.is_empty() => code,
-        // The engine's own errors have their code in what they say.
+        // Messages of the engine already contain their code.
         (message, code) if code.is_empty() || message.contains(&code) => message,
         (message, code) => format!("{message} [{code}]"),
     }
 }
 
-fn where_it_is(found: &Value) -> String {
+fn progress_text(found: &Value) -> String {
     let status = cell(&found["details"], "status");
     if found["meta"]["blocked"].is_object() {
         return format!("{status}, blocked: {}", blocked_text(&found["meta"]["blocked"]));
@@ -207,8 +207,8 @@ fn where_it_is(found: &Value) -> String {
     }
 }
 
-/// Prints how a run ended: the output on standard output, a failure on standard error.
-pub(super) fn end(out: Out, run: &RunName, answer: &Value) -> Outcome {
+/// Prints the result of a run: the output to standard output, a failure to standard error.
+pub(super) fn print_result(out: Out, run: &RunName, answer: &Value) -> Outcome {
     let details = &answer["details"];
     let status = cell(details, "status");
     out.value(answer)?;

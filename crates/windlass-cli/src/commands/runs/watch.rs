@@ -1,4 +1,4 @@
-//! `windlass runs watch`: a run as it happens, from the server's live stream.
+//! `windlass runs watch`: prints the live stream of a run.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -14,13 +14,13 @@ use super::{RunName, logs, resolve_newest, wait};
 use crate::args::WatchArgs;
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, clock, hanging, note};
-use crate::patience::Patience;
+use crate::output::{Out, cell, clock, indent_continuation, note};
+use crate::retrier::Retrier;
 
-/// A connection that lasted so long was one, whatever came over it.
+/// A connection of this duration counts as successful, even without data.
 const CONNECTED_MIN: Duration = Duration::from_secs(1);
-/// How long a pause between two connections is if the first one broke.
-const PAUSE: Duration = Duration::from_millis(300);
+/// The pause before reconnecting after a successful connection.
+const RECONNECT_DELAY: Duration = Duration::from_millis(300);
 
 pub(super) async fn run(api: Api, args: WatchArgs) -> Outcome {
     let run = resolve_newest(&api.client, &args.run).await?;
@@ -30,7 +30,7 @@ pub(super) async fn run(api: Api, args: WatchArgs) -> Outcome {
         None => watching.await,
         Some(max) => match tokio::time::timeout(max, watching).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(wait::too_long(&api.client, &run, started.elapsed(), None).await),
+            Err(_) => Err(wait::timeout_failure(&api.client, &run, started.elapsed(), None).await),
         },
     }
 }
@@ -41,15 +41,14 @@ async fn watch(Api { client, out }: &Api, run: &RunName) -> Outcome {
         Ok(response.bytes_stream())
     };
     let mut ended = false;
-    follow(open, Patience::new(None), run, |event| show(*out, run, event, &mut ended)).await
+    follow(open, Retrier::new(None), run, |event| show(*out, run, event, &mut ended)).await
 }
 
-// The stream is opened again where it broke, by the id of the last event that arrived. A run that
-// sleeps says nothing for days: the server is there as long as anything comes from it, the comments
-// that keep a stream alive too.
+// Reconnects after the id of the last event. A sleeping run may send no event for days, so any
+// data, including keep-alive comments, proves that the server is reachable.
 async fn follow<S, B, E>(
     open: impl AsyncFn(Option<String>) -> Result<S, Failure>,
-    mut patience: Patience,
+    mut retrier: Retrier,
     run: &RunName,
     mut show: impl FnMut(&Event) -> Result<Option<Exit>, Failure>,
 ) -> Outcome
@@ -62,12 +61,12 @@ where
         let stream = match open(last_id.clone()).await {
             Ok(stream) => stream,
             Err(failure) => {
-                patience.bear_aloud(failure).await?;
+                retrier.wait_and_warn(failure).await?;
                 continue;
             }
         };
-        let (opened, brought) = (Instant::now(), Cell::new(false));
-        let stream = stream.inspect(|chunk| brought.set(brought.get() || chunk.is_ok()));
+        let (opened, received) = (Instant::now(), Cell::new(false));
+        let stream = stream.inspect(|chunk| received.set(received.get() || chunk.is_ok()));
         let mut events = pin!(stream.eventsource());
         while let Some(Ok(event)) = events.next().await {
             if !event.id.is_empty() {
@@ -77,18 +76,18 @@ where
                 return Ok(exit);
             }
         }
-        if brought.get() || opened.elapsed() >= CONNECTED_MIN {
-            patience.answered();
-            tokio::time::sleep(PAUSE).await;
+        if received.get() || opened.elapsed() >= CONNECTED_MIN {
+            retrier.reset();
+            tokio::time::sleep(RECONNECT_DELAY).await;
             continue;
         }
-        let message = format!("the live stream of {run} breaks as soon as it is opened");
-        patience.bear_aloud(Failure::error(message).transient()).await?;
+        let message = format!("the live stream of {run} closes immediately");
+        retrier.wait_and_warn(Failure::error(message).transient()).await?;
     }
 }
 
-// The exit code if this was the end. `ended` is whether the run had ended before it was watched: its
-// status is told first.
+// Returns the exit code on the last event. `ended` records whether the run had already ended: the
+// stream sends the status first.
 fn show(out: Out, run: &RunName, event: &Event, ended: &mut bool) -> Result<Option<Exit>, Failure> {
     let Ok(data) = serde_json::from_str::<Value>(&event.data) else { return Ok(None) };
     let ends = event.event == "end";
@@ -98,7 +97,7 @@ fn show(out: Out, run: &RunName, event: &Event, ended: &mut bool) -> Result<Opti
             line["id"] = event.id.as_str().into();
         }
         out.record(&line)?;
-        return Ok(ends.then(|| exit_of(&data)));
+        return Ok(ends.then(|| exit_code(&data)));
     }
     match event.event.as_str() {
         "status" => {
@@ -121,30 +120,34 @@ fn show(out: Out, run: &RunName, event: &Event, ended: &mut bool) -> Result<Opti
             line(out, &data["at"], "blocked", &wait::blocked_text(&blocked))?;
         }
         "event" => {
-            let said = format!("{} {}", cell(&data, "type"), summary(&data["summary"], false));
-            line(out, &data["at"], "event", &said)?;
+            let text = format!("{} {}", cell(&data, "type"), summary(&data["summary"], false));
+            line(out, &data["at"], "event", &text)?;
         }
-        "end" => return wait::end(out, run, &normalised(&data)).map(Some),
+        "end" => return wait::print_result(out, run, &with_details(&data)).map(Some),
         other => note(&format!("{other}: {}", event.data)),
     }
     Ok(None)
 }
 
-fn line(out: Out, at: &Value, word: &str, said: &str) -> Result<(), Failure> {
+fn line(out: Out, at: &Value, word: &str, text: &str) -> Result<(), Failure> {
     let time = at.as_str().map(clock).unwrap_or_default();
     let columns = time.chars().count() + 9;
-    out.line(&format!("{} {}", out.dim(&format!("{time} {word:<7}")), hanging(said, columns)))
+    out.line(&format!(
+        "{} {}",
+        out.dim(&format!("{time} {word:<7}")),
+        indent_continuation(text, columns)
+    ))
 }
 
-fn normalised(data: &Value) -> Value {
+fn with_details(data: &Value) -> Value {
     match data["details"].is_object() {
         true => data.clone(),
         false => serde_json::json!({ "details": data }),
     }
 }
 
-fn exit_of(data: &Value) -> Exit {
-    let data = normalised(data);
+fn exit_code(data: &Value) -> Exit {
+    let data = with_details(data);
     match data["details"]["status"] == "complete" {
         true => Exit::Ok,
         false => Exit::RunFailed,
@@ -170,7 +173,7 @@ mod tests {
     }
 
     async fn followed(
-        away_max: Duration,
+        unavailable_max: Duration,
         open: impl Fn(usize, Option<String>) -> Result<Chunks, Failure>,
     ) -> Result<Vec<String>, Failure> {
         let run = RunName::new("order".into(), "x".into());
@@ -181,20 +184,21 @@ mod tests {
             seen.push(event.data.clone());
             Ok((event.event == "end").then_some(Exit::Ok))
         };
-        follow(open, Patience::of(away_max), &run, show).await.map(|_| seen)
+        follow(open, Retrier::with_unavailable_max(unavailable_max), &run, show).await.map(|_| seen)
     }
 
     #[tokio::test]
-    async fn a_run_that_was_quiet_for_long_survives_a_restart_of_its_server() {
-        // Quiet for longer than a server may be away, then a server that is gone for a moment.
-        let away_max = Duration::from_millis(1_500);
-        let seen = followed(away_max, |n, last_id| match n {
+    async fn a_quiet_stream_reconnects_after_a_server_restart() {
+        // The stream has no events for longer than `unavailable_max`, then the server is gone for a
+        // moment.
+        let unavailable_max = Duration::from_millis(1_500);
+        let seen = followed(unavailable_max, |n, last_id| match n {
             0 => {
                 let mut all = vec!["id: 7\ndata: one\n\n"];
                 all.extend([":\n\n"; 10]);
                 Ok(chunks(all, Duration::from_millis(200)))
             }
-            1 => Err(Failure::error("nobody is there").transient()),
+            1 => Err(Failure::error("connection refused").transient()),
             _ => {
                 assert_eq!(last_id.as_deref(), Some("7"));
                 Ok(chunks(vec!["event: end\ndata: two\n\n"], Duration::ZERO))
@@ -204,10 +208,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_breaks_as_soon_as_it_is_opened_is_given_up() {
-        let away_max = Duration::from_millis(500);
-        let failure = followed(away_max, |_, _| Ok(chunks(vec![], Duration::ZERO))).await;
+    async fn a_stream_that_closes_immediately_fails() {
+        let unavailable_max = Duration::from_millis(500);
+        let failure = followed(unavailable_max, |_, _| Ok(chunks(vec![], Duration::ZERO))).await;
         let failure = failure.unwrap_err();
-        assert!(failure.message.contains("order/x breaks as soon as"), "{failure}");
+        assert!(failure.message.contains("order/x closes immediately"), "{failure}");
     }
 }

@@ -1,18 +1,18 @@
-//! `windlass info`: what a store is and what is in it.
+//! `windlass info`: the version, clock and contents of a store.
 
 use serde_json::{Value, json};
 use windlass::kernel::{Capped, Health, QueueHealth, RunCount};
 
-use super::look;
+use super::open_read_only;
 use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, plain};
+use crate::output::{Out, sanitize};
 
 pub(crate) async fn info(args: InspectArgs) -> Outcome {
-    let opened = look(&args.store).await?;
+    let opened = open_read_only(&args.store).await?;
     let health = opened.store.health().await?;
     opened.store.close().await?;
-    let (out, shown) = (Out::new(args.output.output), opened.shown());
+    let (out, shown) = (Out::new(args.output.output), opened.display());
     match out.is_text() {
         true => print(out, &shown, &health)?,
         false => out.value(&document(&shown, &health))?,
@@ -22,7 +22,7 @@ pub(crate) async fn info(args: InspectArgs) -> Outcome {
 
 fn print(out: Out, store: &str, health: &Health) -> Result<(), Failure> {
     let line = |name: &str, text: String| {
-        out.line(&format!("{} {}", out.dim(&format!("{name:<8}")), plain(&text)))
+        out.line(&format!("{} {}", out.dim(&format!("{name:<8}")), sanitize(&text)))
     };
     out.line(&out.bold(&format!("windlass {}", env!("CARGO_PKG_VERSION"))))?;
     line("store", store.to_owned())?;
@@ -42,7 +42,7 @@ fn print(out: Out, store: &str, health: &Health) -> Result<(), Failure> {
     line("workers", format!("{} live", health.workers_live))
 }
 
-// As the API tells counts that stop at a bound.
+// Same shape as capped counts in the HTTP API.
 fn count(capped: Capped) -> Value {
     json!({ "count": capped.count, "more": capped.more })
 }

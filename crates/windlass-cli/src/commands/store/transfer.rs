@@ -1,31 +1,32 @@
-//! `windlass export` and `windlass import`: runs as JSON Lines between stores.
+//! `windlass export` and `windlass import`: transfers runs between stores as JSON Lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 
 use futures::StreamExt as _;
 use serde_json::json;
+use windlass::Store;
+use windlass::admin::transfer::{Imported, Importer, RunExport, export_run};
 use windlass::kernel::{Query, RunKey};
-use windlass::transfer::{Imported, Importer, RunExport, export_run};
-use windlass::{Store, TokioEnv};
+use windlass::model::TokioEnv;
 
-use super::{keys_of, look, open};
+use super::{open, open_read_only, resolve_run_keys};
 use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, note};
 
-/// How many runs are written at the same time, so that their commits share transactions.
-const AT_ONCE: usize = 32;
+/// The number of concurrent imports; their commits share transactions.
+const CONCURRENT_IMPORTS: usize = 32;
 
 pub(crate) async fn export(args: ExportArgs) -> Outcome {
-    let store = look(&args.store).await?.store;
+    let store = open_read_only(&args.store).await?.store;
     let mut out: Box<dyn Write> = match &args.out {
         Some(path) => Box::new(BufWriter::new(File::create(path).map_err(|error| {
-            Failure::error(format!("{} cannot be written: {error}", path.display()))
+            Failure::error(format!("failed to write {}: {error}", path.display()))
         })?)),
         None => Box::new(BufWriter::new(std::io::stdout())),
     };
-    let mut written = Written::default();
+    let mut written = ExportCounts::default();
     if args.runs.is_empty() {
         let mut after = None;
         loop {
@@ -37,27 +38,27 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
             }
         }
     } else {
-        let keys = keys_of(&*store, &args.within.namespace, &args.runs).await?;
+        let keys = resolve_run_keys(&*store, &args.within.namespace, &args.runs).await?;
         write(&*store, &keys, args.ended, &mut out, &mut written).await?;
     }
     out.flush()?;
     store.close().await?;
-    let Written { runs, open } = written;
-    note(&format!("{runs} runs exported"));
+    let ExportCounts { runs, open } = written;
+    note(&format!("exported {runs} runs"));
     if open > 0 {
         note(&format!(
-            "{open} of them had not ended: do not import them while anybody works on this store, \
-             or they go on in both (--ended leaves them out)"
+            "{open} of them have not ended: do not import them while an engine uses this store, or \
+             they continue in both stores (--ended omits them)"
         ));
     }
     Ok(Exit::Ok)
 }
 
-/// What was exported.
+/// Counts of exported runs.
 #[derive(Default)]
-struct Written {
+struct ExportCounts {
     runs: u64,
-    /// How many of them had not ended.
+    /// Runs that have not ended.
     open: u64,
 }
 
@@ -66,11 +67,11 @@ async fn write(
     keys: &[RunKey],
     ended: bool,
     out: &mut dyn Write,
-    written: &mut Written,
+    written: &mut ExportCounts,
 ) -> Result<(), Failure> {
     for run_key in keys {
         let Some(run) = export_run(store, *run_key).await? else {
-            return Err(Failure::new(Exit::NotFound, format!("there is no run {run_key}")));
+            return Err(Failure::new(Exit::NotFound, format!("run {run_key} does not exist")));
         };
         if ended && !run.is_ended() {
             continue;
@@ -85,7 +86,7 @@ async fn write(
 pub(crate) async fn import(args: ImportArgs) -> Outcome {
     let input: Box<dyn BufRead> = match &args.file {
         Some(path) => Box::new(BufReader::new(File::open(path).map_err(|error| {
-            Failure::error(format!("{} cannot be read: {error}", path.display()))
+            Failure::error(format!("failed to read {}: {error}", path.display()))
         })?)),
         None => Box::new(BufReader::new(std::io::stdin())),
     };
@@ -97,8 +98,8 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
     let lines = lines.filter(|(_, line)| !line.as_ref().is_ok_and(|line| line.trim().is_empty()));
     let importer_ref = &importer;
     let mut imports = futures::stream::iter(lines)
-        .map(|(n, line)| async move { (n + 1, one(importer_ref, line).await) })
-        .buffer_unordered(AT_ONCE);
+        .map(|(n, line)| async move { (n + 1, import_line(importer_ref, line).await) })
+        .buffer_unordered(CONCURRENT_IMPORTS);
     while let Some((line, outcome)) = imports.next().await {
         match outcome {
             Ok(Imported::Written | Imported::Completed) => written += 1,
@@ -115,18 +116,22 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
     let out = Out::new(args.output.output);
     match out.is_text() {
         true => {
-            let text =
-                format!("{written} runs imported, {skipped} were there already, {failed} failed");
+            let text = format!(
+                "imported {written} runs, skipped {skipped} existing runs, {failed} failed"
+            );
             out.line(&text)?;
         }
         false => {
-            let told = json!({ "imported": written, "skipped": skipped, "failed": failed });
-            out.value(&told)?;
+            let counts = json!({ "imported": written, "skipped": skipped, "failed": failed });
+            out.value(&counts)?;
         }
     }
     Ok(if failed == 0 { Exit::Ok } else { Exit::Error })
 }
 
-async fn one(importer: &Importer, line: std::io::Result<String>) -> Result<Imported, Failure> {
+async fn import_line(
+    importer: &Importer,
+    line: std::io::Result<String>,
+) -> Result<Imported, Failure> {
     Ok(importer.import(RunExport::parse(&line?)?).await?)
 }

@@ -1,4 +1,4 @@
-//! `windlass verify`: recomputes hash chains, and compares them with heads that were kept elsewhere.
+//! `windlass verify`: recomputes hash chains and compares them with saved chain heads.
 
 use std::path::Path;
 
@@ -6,32 +6,32 @@ use serde_json::{Value, json};
 use windlass::Store;
 use windlass::kernel::verify::{Anchor, Flaw, Report, verify_one, verify_store};
 
-use super::{keys_of, look};
+use super::{open_read_only, resolve_run_keys};
 use crate::args::VerifyArgs;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Out, cell, plain};
+use crate::output::{Out, cell, sanitize};
 
 pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
     let anchors = match &args.anchors {
         Some(path) => read_anchors(path)?,
         None => Vec::new(),
     };
-    let store = look(&args.store).await?.store;
+    let store = open_read_only(&args.store).await?.store;
     let damage = store.check().await?;
     let (report, compared) = report(&*store, &args, &anchors).await?;
-    let flaws = named(&*store, &report.flaws).await;
+    let flaws = flaws_with_run_names(&*store, &report.flaws).await;
     store.close().await?;
     let clean = damage.is_empty() && report.is_clean();
     let saved = match &args.save {
-        // What is wrong must not become what is right.
+        // Heads of a damaged store must not become the reference of later checks.
         Some(path) if clean => Some(save(path, &report)?),
         _ => None,
     };
     let out = Out::new(args.output.output);
     if out.is_text() {
-        print(out, &args, &Found { damage, report, compared, flaws, saved })?;
+        print(out, &args, &VerifyResult { damage, report, compared, flaws, saved })?;
     } else {
-        let mut told = json!({
+        let mut report_json = json!({
             "clean": clean,
             "runs": report.runs,
             "events": report.events,
@@ -41,15 +41,15 @@ pub(crate) async fn verify(args: VerifyArgs) -> Outcome {
             "flaws": flaws,
         });
         if let Some(saved) = saved {
-            told["saved"] = saved.into();
+            report_json["saved"] = saved.into();
         }
-        out.value(&told)?;
+        out.value(&report_json)?;
     }
     Ok(if clean { Exit::Ok } else { Exit::Error })
 }
 
-/// What was found, to be printed.
-struct Found {
+/// The result of a verification.
+struct VerifyResult {
     damage: Vec<String>,
     report: Report,
     compared: usize,
@@ -57,8 +57,8 @@ struct Found {
     saved: Option<usize>,
 }
 
-// The flaws with the names of their runs, as far as those can still be read.
-async fn named(store: &dyn Store, flaws: &[Flaw]) -> Vec<Value> {
+// Adds the names of the runs, if they are still readable.
+async fn flaws_with_run_names(store: &dyn Store, flaws: &[Flaw]) -> Vec<Value> {
     let mut rows = Vec::new();
     for Flaw { run_key, ordinal, what } in flaws {
         let mut row = json!({ "runKey": run_key.to_string(), "ordinal": ordinal, "what": what });
@@ -72,20 +72,20 @@ async fn named(store: &dyn Store, flaws: &[Flaw]) -> Vec<Value> {
     rows
 }
 
-fn print(out: Out, args: &VerifyArgs, found: &Found) -> Result<(), Failure> {
-    let Found { damage, report, compared, flaws, saved } = found;
+fn print(out: Out, args: &VerifyArgs, found: &VerifyResult) -> Result<(), Failure> {
+    let VerifyResult { damage, report, compared, flaws, saved } = found;
     for sentence in damage {
-        out.line(&plain(&format!("damaged: {sentence}")))?;
+        out.line(&sanitize(&format!("damaged: {sentence}")))?;
     }
     for sentence in &report.unreadable {
-        out.line(&plain(&format!("unreadable: {sentence}")))?;
+        out.line(&sanitize(&format!("unreadable: {sentence}")))?;
     }
     for (flaw, row) in report.flaws.iter().zip(flaws) {
         let name = match row["id"].as_str() {
             Some(id) => format!(" [{}/{id}]", cell(row, "workflowName")),
             None => String::new(),
         };
-        out.line(&plain(&format!("flawed: {flaw}{name}")))?;
+        out.line(&sanitize(&format!("flawed: {flaw}{name}")))?;
     }
     let (runs, events, flaws) = (report.runs, report.events, flaws.len());
     out.line(&format!("{runs} runs, {events} events, {compared} anchors: {flaws} flaws"))?;
@@ -93,14 +93,12 @@ fn print(out: Out, args: &VerifyArgs, found: &Found) -> Result<(), Failure> {
         (Some(path), Some(saved)) => {
             out.line(&format!("{saved} anchors saved to {}", path.display()))
         }
-        (Some(_), None) => {
-            out.line("no anchors were saved: what is wrong must not become what is right")
-        }
+        (Some(_), None) => out.line("no anchors were saved because the store has flaws"),
         (None, _) => Ok(()),
     }
 }
 
-// Of named runs only their own anchors are compared.
+// With explicit runs, only the anchors of those runs are compared.
 async fn report(
     store: &dyn Store,
     args: &VerifyArgs,
@@ -110,7 +108,7 @@ async fn report(
         return Ok((verify_store(store, anchors).await?, anchors.len()));
     }
     let (mut whole, mut compared) = (Report::default(), 0);
-    for run_key in keys_of(store, &args.within.namespace, &args.runs).await? {
+    for run_key in resolve_run_keys(store, &args.within.namespace, &args.runs).await? {
         let own = anchors.iter().filter(|anchor| anchor.run_key == run_key);
         let own: Vec<Anchor> = own.copied().collect();
         compared += own.len();
@@ -126,16 +124,15 @@ async fn report(
 
 fn save(path: &Path, report: &Report) -> Result<usize, Failure> {
     let lines: Vec<String> = report.anchors.iter().map(Anchor::to_string).collect();
-    std::fs::write(path, lines.join("\n") + "\n").map_err(|error| {
-        Failure::error(format!("{} cannot be written: {error}", path.display()))
-    })?;
+    std::fs::write(path, lines.join("\n") + "\n")
+        .map_err(|error| Failure::error(format!("failed to write {}: {error}", path.display())))?;
     Ok(lines.len())
 }
 
 fn read_anchors(path: &Path) -> Result<Vec<Anchor>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::error(format!("{shown} cannot be read: {error}")))?;
+        .map_err(|error| Failure::error(format!("failed to read {shown}: {error}")))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let parse = |(n, line): (usize, &str)| {
         let parsed = line.parse::<Anchor>();

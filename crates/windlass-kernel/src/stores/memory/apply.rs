@@ -1,4 +1,4 @@
-//! Commits: decide everything first, then write, so that a failure leaves nothing.
+//! Applies commits: makes all checks first, then writes, so that a failure leaves nothing behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::commit::{
     Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage, OnExisting, Op,
     Refusal, RunChange, RunGuard,
 };
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{RunKey, StepKey, TaskId};
 use crate::ledger::CausalRef;
 use crate::limits::Limits;
@@ -17,7 +17,7 @@ use crate::store::Wakeup;
 use super::state::State;
 
 impl State {
-    /// Applies one commit, or says why not.
+    /// Applies one commit, or returns why it failed.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,
@@ -25,15 +25,17 @@ impl State {
     ) -> Result<Committed, CommitError> {
         commit.validate(limits)?;
         if let Err(conflict) = self.check_guards(commit) {
-            return self.known(commit, Some(conflict)).ok_or(CommitError::Conflict(conflict));
+            return self
+                .repeated_answer(commit, Some(conflict))
+                .ok_or(CommitError::Conflict(conflict));
         }
         self.check_refusals(commit).map_err(CommitError::Refused)?;
         if commit.user_sql().next().is_some() {
-            let message = "the memory store runs no SQL; use SQLite or PostgreSQL".to_owned();
+            let message = "the memory store cannot run SQL; use SQLite or PostgreSQL".to_owned();
             return Err(CommitError::UserSql { unique: false, message });
         }
         if let Err(error) = self.check_keys(commit) {
-            let known = commit.is_unguarded().then(|| self.known(commit, None)).flatten();
+            let known = commit.is_unguarded().then(|| self.repeated_answer(commit, None)).flatten();
             return known.ok_or(error);
         }
         Ok(self.write(commit))
@@ -91,8 +93,9 @@ impl State {
         self.runs.get(run_key)
     }
 
-    // A guard failed, or a key is broken: is it because this very commit was written before?
-    fn known(&self, commit: &Commit, conflict: Option<Conflict>) -> Option<Committed> {
+    // A guard failed or a key exists already. Checks whether the reason is that this commit was
+    // written before.
+    fn repeated_answer(&self, commit: &Commit, conflict: Option<Conflict>) -> Option<Committed> {
         let mut run_key = commit.run_key();
         let found = match &commit.key {
             CommitKey::Run(run_key) => self.runs.contains_key(run_key),
@@ -113,7 +116,7 @@ impl State {
             };
             match conflict {
                 Some(Conflict::RunExists { run_key: existing, same_input: true })
-                    if existing != own && self.finds(commit, own, existing) =>
+                    if existing != own && self.is_guarded_run(commit, own, existing) =>
                 {
                     run_key = Some(existing);
                 }
@@ -123,7 +126,7 @@ impl State {
         let run = run_key.and_then(|run_key| self.runs.get(&run_key));
         let hold = run.and_then(|run| {
             let hold = run.turn.hold()?;
-            (found && commit.still_has(run.head, hold)).then_some(hold)
+            (found && commit.still_holds(run.head, hold)).then_some(hold)
         });
         let delivery = |message: &NewMessage| {
             let key = (message.run_key, message.message_id.clone());
@@ -141,14 +144,14 @@ impl State {
         })
     }
 
-    // Whether it is the guarded run itself that exists, and not a further one of the same commit.
-    fn finds(&self, commit: &Commit, own: RunKey, existing: RunKey) -> bool {
+    // Whether the guarded run itself exists, and not another run of the same commit.
+    fn is_guarded_run(&self, commit: &Commit, own: RunKey, existing: RunKey) -> bool {
         let found = created_run(commit, own).and_then(|run| self.existing(run));
         found.is_some_and(|run| run.run_key == existing)
     }
 
     fn check_refusals(&self, commit: &Commit) -> Result<(), Refusal> {
-        // Nobody holds the turn of an ended run, so a commit that takes it passes the guards.
+        // Nobody holds the turn of an ended run, so a commit that claims it passes the guards.
         let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
         if let Some(run) = run.filter(|run| run.status.is_ended()) {
             return Err(Refusal::RunEnded { run_key: run.run_key, status: run.status });
@@ -225,7 +228,7 @@ impl State {
         Ok(())
     }
 
-    // What the databases enforce with keys.
+    // The unique keys that a database enforces.
     fn check_keys(&self, commit: &Commit) -> Result<(), CommitError> {
         let mut tasks = BTreeSet::new();
         let mut logs = BTreeSet::new();
@@ -247,14 +250,14 @@ impl State {
                     ("dead letter", !kept && letters.insert(id))
                 }
                 Op::CreateRun(run) => {
-                    // Retention may have left the events of a run that was deleted.
+                    // Retention may have kept the events of a deleted run.
                     ("run", self.events.get(&run.run_key).is_none_or(|kept| kept.is_empty()))
                 }
                 _ => continue,
             };
             if !free {
                 let message = format!("the commit adds a {what} whose key exists already");
-                let error = Error::new(ErrorKind::Invalid, "STORE_CONSTRAINT", message);
+                let error = Error::new(ErrorKind::Invalid, ErrorCode::StoreConstraint, message);
                 return Err(CommitError::Invalid(Arc::new(error)));
             }
         }
@@ -267,25 +270,26 @@ impl State {
             && let Some(mut run) = self.runs.get(&run_key).cloned()
         {
             let hold = Hold { worker, claim_no: run.turn.claim_no + 1 };
-            run.turn = run.turn.taken(hold, now);
+            run.turn = run.turn.claimed(hold, now);
             self.put_run(run);
         }
-        // One that is given back decides that for itself.
-        let given_back = |op: &Op| matches!(op, Op::Reschedule(_));
+        // `Reschedule` decides about `reclaims` itself.
+        let rescheduled = |op: &Op| matches!(op, Op::Reschedule(_));
         if let Some(guard) = &commit.task
-            && !commit.ops.iter().any(given_back)
+            && !commit.ops.iter().any(rescheduled)
             && let Some(mut task) = self.tasks.get(&guard.task_id).cloned()
         {
             task.reclaims = 0;
             self.put_task(task);
         }
-        // Runs come first: whatever else is written may refer to them.
+        // Insert runs first, because other rows may refer to them.
         for run in created(commit) {
             let mut run = run.clone();
             run.turn = run.turn.normalised(now);
             self.put_run(run);
         }
-        // Messages come before the run's own change, so a release sees those it did not read.
+        // Accept messages before the change of the run, so that a release sees messages it has not
+        // read.
         let messages = commit.messages().map(|message| self.accept(message)).collect();
         for op in commit.ops.iter() {
             match op {
@@ -304,7 +308,7 @@ impl State {
         }
     }
 
-    // The guarded task, or one of the guarded run.
+    // Only the guarded task, or a task of the guarded run.
     fn may_settle(&self, commit: &Commit, task_id: TaskId) -> bool {
         let guarded = commit.task.is_some_and(|guard| guard.task_id == task_id);
         let run = self.tasks.get(&task_id).and_then(|task| task.run_key);
@@ -366,7 +370,7 @@ impl State {
         let steps: &mut BTreeMap<StepKey, Step> = self.steps.entry(step.run_key).or_default();
         let mut row = step.clone();
         if let Some(old) = steps.get(&step.step_key) {
-            // What a step is never changes; only what became of it does.
+            // The identity of a step never changes.
             row.name = old.name.clone();
             row.kind = old.kind.clone();
             row.position = old.position;
@@ -388,7 +392,7 @@ impl State {
         }
         run.accepted += 1;
         let seq = run.accepted;
-        run.turn = run.turn.poked(run.status, message.kind, self.now);
+        run.turn = run.turn.after_message(run.status, message.kind, self.now);
         self.put_run(run);
         if message.kind == MessageKind::Control {
             self.note(Some(Wakeup::Control(message.run_key)), None);

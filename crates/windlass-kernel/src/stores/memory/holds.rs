@@ -1,23 +1,23 @@
-//! Who holds what: claims, releases, revocations, promotions, leases and reaping.
+//! Holds: claims, releases, revocations, promotions, leases and reaping.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::breaker::BreakerRow;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rate::RateRow;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo, WorkerStatus};
 use crate::store::{
-    Beat, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, HeldItem, Promoted, Reaped, Renewed,
-    Wakeup, Want,
+    ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Heartbeat, HeldItem, Promoted,
+    Reaped, Renewed, Wakeup,
 };
 use crate::time::Timestamp;
 
 use super::state::{Index, Rank, State};
 
-/// How long the row of a worker that is gone stays for people to see.
+/// How long the row of a dead worker stays visible.
 const WORKER_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl State {
@@ -28,10 +28,10 @@ impl State {
     ) -> Result<Claims, Error> {
         let max = limits.claim_rows_max;
         if request.turns.max > max || request.tasks.max > max {
-            let asked = request.turns.max.max(request.tasks.max);
+            let requested = request.turns.max.max(request.tasks.max);
             let message =
-                format!("a claim asks for {asked} turns or tasks; at most {max} are allowed");
-            return Err(Error::new(ErrorKind::Invalid, "INVALID_CLAIM", message));
+                format!("a claim asks for {requested} turns or tasks; at most {max} are allowed");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidClaim, message));
         }
         let since = self.now.minus(request.offer);
         let mut turns = Vec::new();
@@ -40,10 +40,10 @@ impl State {
                 break;
             }
             let Some(run) = self.runs.get(&key).cloned() else { continue };
-            if run.turn.is_left_to_another(request.worker, since) {
+            if run.turn.is_reserved_for_another(request.worker, since) {
                 continue;
             }
-            if self.has_room(&run.namespace, run.turn.limit_key.as_ref()) {
+            if self.is_below_limit(&run.namespace, run.turn.limit_key.as_ref()) {
                 turns.push(self.take_turn(run, request.worker));
             }
         }
@@ -51,16 +51,21 @@ impl State {
         Ok(Claims { turns, tasks, now: self.now })
     }
 
-    fn claim_tasks(&mut self, worker: WorkerKey, want: &Want, order: ClaimOrder) -> Vec<Task> {
+    fn claim_tasks(
+        &mut self,
+        worker: WorkerKey,
+        want: &ClaimFilter,
+        order: ClaimOrder,
+    ) -> Vec<Task> {
         let mut tasks = Vec::new();
         for key in in_order(&self.task_index, &want.routes, order) {
             if tasks.len() >= want.max as usize {
                 break;
             }
             let Some(task) = self.tasks.get(&key).cloned() else { continue };
-            if self.has_room(&task.namespace, task.limit_key.as_ref()) {
+            if self.is_below_limit(&task.namespace, task.limit_key.as_ref()) {
                 let hold = Hold { worker, claim_no: task.claim_no + 1 };
-                let task = task.taken(hold, self.now);
+                let task = task.claimed(hold, self.now);
                 self.put_task(task.clone());
                 tasks.push(task);
             }
@@ -68,7 +73,7 @@ impl State {
         tasks
     }
 
-    fn has_room(&self, namespace: &Namespace, key: Option<&LimitKey>) -> bool {
+    fn is_below_limit(&self, namespace: &Namespace, key: Option<&LimitKey>) -> bool {
         let Some(key) = key else { return true };
         let slots = self.limits.get(&(namespace.clone(), key.clone()));
         slots.is_none_or(|slots| self.held_under(namespace, key) < *slots)
@@ -76,7 +81,7 @@ impl State {
 
     fn take_turn(&mut self, mut run: Run, worker: WorkerKey) -> ClaimedTurn {
         let hold = Hold { worker, claim_no: run.turn.claim_no + 1 };
-        run.turn = run.turn.taken(hold, self.now);
+        run.turn = run.turn.claimed(hold, self.now);
         let turn = ClaimedTurn {
             run_key: run.run_key,
             namespace: run.namespace.clone(),
@@ -96,10 +101,10 @@ impl State {
         for item in holds {
             let freed = match *item {
                 HeldItem::Turn { run_key, worker, claim_no } => {
-                    self.free_turn(run_key, Hold { worker, claim_no }, 0)
+                    self.release_turn(run_key, Hold { worker, claim_no }, 0)
                 }
                 HeldItem::Task { task_id, worker, claim_no } => {
-                    self.free_task(task_id, Hold { worker, claim_no }, 0)
+                    self.release_task(task_id, Hold { worker, claim_no }, 0)
                 }
             };
             released += u32::from(freed);
@@ -107,24 +112,24 @@ impl State {
         released
     }
 
-    pub(super) fn beat(&mut self, beats: Vec<Beat>) -> Vec<bool> {
+    pub(super) fn heartbeat(&mut self, heartbeats: Vec<Heartbeat>) -> Vec<bool> {
         let now = self.now;
-        let one = |beat: Beat| match self.tasks.get(&beat.task_id).cloned() {
-            Some(mut task) if task.hold() == Some(beat.hold) => {
-                task.beat_at = Some(now);
-                task.beat = beat.details.or(task.beat);
+        let one = |heartbeat: Heartbeat| match self.tasks.get(&heartbeat.task_id).cloned() {
+            Some(mut task) if task.hold() == Some(heartbeat.hold) => {
+                task.heartbeat_at = Some(now);
+                task.heartbeat = heartbeat.details.or(task.heartbeat);
                 self.put_task(task);
                 true
             }
             _ => false,
         };
-        beats.into_iter().map(one).collect()
+        heartbeats.into_iter().map(one).collect()
     }
 
-    fn free_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
+    fn release_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
         match self.runs.get(&run_key).cloned() {
             Some(mut run) if run.turn.hold() == Some(hold) => {
-                run.turn = run.turn.freed(run.status, run.accepted > run.seen, self.now);
+                run.turn = run.turn.released(run.status, run.accepted > run.seen, self.now);
                 run.turn.reclaims += reclaims;
                 self.put_run(run);
                 true
@@ -133,10 +138,10 @@ impl State {
         }
     }
 
-    fn free_task(&mut self, task_id: TaskId, hold: Hold, reclaims: u32) -> bool {
+    fn release_task(&mut self, task_id: TaskId, hold: Hold, reclaims: u32) -> bool {
         match self.tasks.get(&task_id).cloned() {
             Some(task) if task.hold() == Some(hold) => {
-                let mut task = task.freed(self.now);
+                let mut task = task.released(self.now);
                 task.reclaims += reclaims;
                 self.put_task(task);
                 true
@@ -230,11 +235,11 @@ impl State {
         let dead: Vec<WorkerKey> = holders.into_iter().filter(|worker| !live(worker)).collect();
         let mut reaped = Reaped { permitted: true, ..Reaped::default() };
         for (run_key, hold) in self.held_turns(&dead, limit) {
-            self.free_turn(run_key, hold, 1);
+            self.release_turn(run_key, hold, 1);
             reaped.turns.push(run_key);
         }
         for (task_id, hold) in self.held_tasks(&dead, limit) {
-            self.free_task(task_id, hold, 1);
+            self.release_task(task_id, hold, 1);
             reaped.tasks.push(task_id);
         }
         self.workers.retain(|_, row| row.is_live(now) || now <= row.renewed_at.plus(WORKER_KEPT));
@@ -282,12 +287,12 @@ impl State {
         swaps
     }
 
-    pub(super) fn swap_rate(&mut self, row: RateRow, tell: bool) -> bool {
+    pub(super) fn swap_rate(&mut self, row: RateRow, notify: bool) -> bool {
         let key = (row.namespace.clone(), row.key.clone());
         let swaps = self.rates.get(&key).map_or(0, |row| row.version) + 1 == row.version;
         if swaps {
             self.rates.insert(key, row);
-            if tell {
+            if notify {
                 self.note(Some(Wakeup::Missed), None);
             }
         }
@@ -303,10 +308,10 @@ impl State {
     }
 }
 
-// The ready keys of the asked routes in the order of a claim.
+// The ready keys of the requested routes, in the order of the claim.
 fn in_order<K: Copy + Ord>(index: &Index<K>, routes: &[Route], order: ClaimOrder) -> Vec<K> {
-    let asked: BTreeSet<&Route> = routes.iter().collect();
-    let ready = asked.into_iter().filter_map(|route| index.ready.get(route));
+    let routes: BTreeSet<&Route> = routes.iter().collect();
+    let ready = routes.into_iter().filter_map(|route| index.ready.get(route));
     let mut ranks: Vec<Rank<K>> = ready.flatten().copied().collect();
     match order {
         ClaimOrder::Priority => ranks.sort_unstable(),

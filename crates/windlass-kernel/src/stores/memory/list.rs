@@ -1,4 +1,4 @@
-//! Reading: snapshots of runs, pages of listings, counts for health.
+//! Reads: snapshots of runs, pages of listings, counts for health.
 
 use std::collections::BTreeMap;
 
@@ -105,8 +105,8 @@ impl State {
                 Rows::Events(events)
             }
             Query::Event { event_id } => {
-                let place = self.event_ids.get(event_id);
-                let event = place.and_then(|(run_key, ordinal)| {
+                let location = self.event_ids.get(event_id);
+                let event = location.and_then(|(run_key, ordinal)| {
                     self.events.get(run_key)?.get(*ordinal as usize)
                 });
                 Rows::Events(event.into_iter().cloned().collect())
@@ -142,7 +142,7 @@ impl State {
             Query::DeadLetter { task_id } => {
                 Rows::DeadLetters(self.dead_letters.get(task_id).into_iter().cloned().collect())
             }
-            Query::LettersOfRun { run_key, .. } => {
+            Query::DeadLettersOfRun { run_key, .. } => {
                 let of_run = |letter: &&DeadLetter| letter.run_key == Some(*run_key);
                 let letters = self.dead_letters.values().filter(of_run);
                 Rows::DeadLetters(letters.take(limit).cloned().collect())
@@ -198,7 +198,7 @@ impl State {
         let tasks = self.tasks.values().filter(|task| {
             task.ready && task.namespace == *namespace && task.limit_key.as_ref() == Some(key)
         });
-        // Turns and tasks are counted up to the bound each, as a database would.
+        // Turns and tasks are counted up to the bound separately, as a database would do it.
         let most = (Capped::MAX + 1) as usize;
         Capped::new((turns.take(most).count() + tasks.take(most).count()) as u64)
     }

@@ -1,4 +1,4 @@
-//! What is kept beside runs, and how runs are deleted when their time is over.
+//! Settings, and the deletion of expired runs.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl State {
         oldest && keys.iter().all(|key| over(key) && !works(key))
     }
 
-    /// Whether a run has been ended for so long, and nothing else keeps it.
+    /// Whether a run ended at least `ended_for` ago and no retention time keeps it.
     pub(super) fn expired(&self, run: &Run, ended_for: Duration) -> bool {
         run.status.is_ended()
             && run.ended_at.is_some_and(|at| at.plus(ended_for) <= self.now)

@@ -1,4 +1,4 @@
-//! The tables, and the indexes that are derived from them.
+//! The tables and the indexes over them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::rows::{
 use crate::store::Wakeup;
 use crate::time::Timestamp;
 
-/// Everything that the store knows.
+/// All rows of the store.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) now: Timestamp,
@@ -37,13 +37,13 @@ pub(super) struct State {
     pub(super) rates: BTreeMap<(Namespace, LimitKey), RateRow>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
     pub(super) settings: BTreeMap<SettingName, Setting>,
-    pub(super) tallies: BTreeMap<(i64, Namespace, RouteName, u16), u64>,
+    pub(super) stats: BTreeMap<(i64, Namespace, RouteName, u16), u64>,
     pub(super) turn_index: Index<RunKey>,
     pub(super) task_index: Index<TaskId>,
     wakeups: Vec<Wakeup>,
 }
 
-/// What claims, promotions and reaping look at: derived from the rows, never set by itself.
+/// The index for claims, promotions and reaping. Only `put_*` and `remove_*` update it.
 pub(super) struct Index<K> {
     pub(super) ready: BTreeMap<Route, BTreeSet<Rank<K>>>,
     pub(super) scheduled: BTreeSet<(Timestamp, K)>,
@@ -51,7 +51,7 @@ pub(super) struct Index<K> {
     pub(super) held_under: BTreeMap<(Namespace, LimitKey), u32>,
 }
 
-/// The order of a claim: priority, resumed before first turns, oldest, key.
+/// The order of a claim: priority, resumed turns before first turns, oldest, key.
 pub(super) type Rank<K> = (Reverse<i16>, bool, Timestamp, K);
 
 impl<K> Default for Index<K> {
@@ -65,7 +65,7 @@ impl<K> Default for Index<K> {
     }
 }
 
-// A row as its index sees it.
+// The indexed fields of a row.
 struct Entry<'a, K> {
     key: K,
     namespace: &'a Namespace,
@@ -140,17 +140,17 @@ fn task_entry(task: &Task) -> Entry<'_, TaskId> {
 }
 
 impl State {
-    /// The clock, which never runs backwards.
+    /// Moves the clock forward; it never goes backwards.
     pub(super) fn advance_to(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
     }
 
-    /// What became ready or was scheduled since the last call.
+    /// Takes the wake-ups since the last call.
     pub(super) fn take_wakeups(&mut self) -> Vec<Wakeup> {
         std::mem::take(&mut self.wakeups)
     }
 
-    /// Inserts or replaces a run, with its indexes.
+    /// Inserts or replaces a run and updates the indexes.
     pub(super) fn put_run(&mut self, run: Run) {
         let was_ready = self.runs.get(&run.run_key).is_some_and(|old| old.turn.ready);
         if let Some(old) = self.runs.get(&run.run_key) {
@@ -168,7 +168,7 @@ impl State {
         self.runs.insert(run.run_key, run);
     }
 
-    /// Inserts or replaces a task, with its indexes.
+    /// Inserts or replaces a task and updates the indexes.
     pub(super) fn put_task(&mut self, task: Task) {
         let was_ready = self.tasks.get(&task.task_id).is_some_and(|old| old.ready);
         if let Some(old) = self.tasks.get(&task.task_id) {
@@ -181,14 +181,14 @@ impl State {
         self.tasks.insert(task.task_id, task);
     }
 
-    /// Removes a task, with its indexes.
+    /// Removes a task and updates the indexes.
     pub(super) fn remove_task(&mut self, task_id: TaskId) {
         if let Some(task) = self.tasks.remove(&task_id) {
             self.task_index.update(task_entry(&task), false);
         }
     }
 
-    /// Removes an ended run and all that belongs to it; its events only if `ledger`.
+    /// Removes an ended run and all its rows; its events only if `ledger` is set.
     pub(super) fn remove_run(&mut self, run_key: RunKey, ledger: bool) {
         let Some(run) = self.runs.remove(&run_key) else { return };
         let name = (run.namespace.clone(), run.workflow.clone(), run.id.clone());
@@ -211,14 +211,14 @@ impl State {
         }
     }
 
-    /// How many hold under a limit's key.
+    /// How many turns and tasks with a limit key are held.
     pub(super) fn held_under(&self, namespace: &Namespace, key: &LimitKey) -> u32 {
         let key = (namespace.clone(), key.clone());
         let count = |counts: &BTreeMap<_, u32>| counts.get(&key).copied().unwrap_or(0);
         count(&self.turn_index.held_under) + count(&self.task_index.held_under)
     }
 
-    /// Notes a wake-up to be told after the call.
+    /// Records a wake-up to send after the call.
     pub(super) fn note(&mut self, wakeup: Option<Wakeup>, due_at: Option<Timestamp>) {
         let due = due_at.map(Wakeup::Due);
         for wakeup in [wakeup, due].into_iter().flatten() {

@@ -1,8 +1,8 @@
-//! Circuit breakers: where they are, and closing one by hand.
+//! Circuit breakers: list and reset.
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use windlass::kernel::{Breaker, BreakerRow, LimitKey};
+use windlass::kernel::{Breaker, BreakerRow, ErrorCode, LimitKey};
 
 use super::PageParams;
 use crate::cursor::{self, decode_as};
@@ -14,21 +14,21 @@ use crate::view::Time;
 /// A circuit breaker.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableBreaker {
-    /// What is called.
+    /// The key: what the breaker protects.
     pub key: String,
     /// `closed`, `open` or `half_open`.
     pub state: &'static str,
-    /// How many failures count towards opening it, or have opened it.
+    /// The number of failures that count towards opening it, or that opened it.
     pub failure_count: u64,
-    /// How many calls in a row have succeeded since it is half open.
+    /// The number of consecutive successful calls since it is half open.
     pub success_count: u32,
-    /// When the last failure was that counts.
+    /// The time of the last failure that counts.
     pub last_failure_at: Option<Time>,
-    /// When it opened last; null if it is closed.
+    /// When it last opened; null if it is closed.
     pub opened_at: Option<Time>,
-    /// When it began to let calls be tried, if it is half open.
+    /// When it became half open, if it is.
     pub half_open_at: Option<Time>,
-    /// When it may let a call through again.
+    /// When it allows the next call.
     pub retry_at: Option<Time>,
     /// When it last changed.
     pub updated_at: Time,
@@ -56,9 +56,9 @@ impl DurableBreaker {
 pub(crate) struct DurableBreakers {
     /// The breakers, by key.
     pub circuit_breakers: Vec<DurableBreaker>,
-    /// How many there are, on all pages; at most 10,000 are counted.
+    /// The total number on all pages, at most 10,000.
     pub total: u64,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -79,20 +79,28 @@ pub(crate) async fn list(
     rows.truncate(size as usize);
     let last = rows.last().filter(|_| more);
     let cursor = last.map(|row| cursor::encode("durable-breakers", row.key.as_str()));
-    let census = call.engine.store().census(call.engine.namespace().clone()).await?;
+    let namespace_stats =
+        call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
     let breakers: Result<Vec<_>, _> = rows.iter().map(DurableBreaker::of).collect();
-    Ok(Json(DurableBreakers { circuit_breakers: breakers?, total: census.breakers.count, cursor }))
+    Ok(Json(DurableBreakers {
+        circuit_breakers: breakers?,
+        total: namespace_stats.breakers.count,
+        cursor,
+    }))
 }
 
 /// Closes a circuit breaker.
 #[utoipa::path(post, path = "/durable/circuit-breakers/{key}/reset", tag = "durable",
     operation_id = "durableResetBreaker",
-    params(("key" = String, Path, description = "What is called")),
+    params(("key" = String, Path, description = "The key of the breaker")),
     responses((status = 200, body = DurableBreaker), (status = "default", body = Failure)))]
 pub(crate) async fn reset(call: Call, Named(key): Named) -> ApiResult<DurableBreaker> {
     let not_found = || {
         let shown: String = key.chars().take(80).collect();
-        ApiError::not_found("BREAKER_NOT_FOUND", format!("there is no circuit breaker {shown:?}"))
+        ApiError::not_found(
+            ErrorCode::BreakerNotFound,
+            format!("unknown circuit breaker {shown:?}"),
+        )
     };
     let name = LimitKey::new(&key).map_err(|_| not_found())?;
     if !call.engine.reset_breaker(&name).await? {

@@ -1,11 +1,11 @@
-//! Dead letters: tasks that were given up.
+//! Dead letters: tasks that failed permanently.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
-    DeadLetter, QueueName, RouteName, RunKey, TaskId, Timestamp, parse_duration,
+    DeadLetter, ErrorCode, QueueName, RouteName, RunKey, TaskId, Timestamp, parse_duration,
 };
 use windlass_engine::Requeued;
 
@@ -19,42 +19,42 @@ use crate::json::Json;
 use crate::paging::{bytes_of, cut_to_bytes, sized};
 use crate::view::{Raw, Time, parse_time, raw};
 
-/// How many pages of the store are looked through for one page of an answer.
+/// The maximum number of store pages that are read for one page of a response.
 const STORE_PAGES_MAX: usize = 20;
 
-/// A task that was given up.
+/// A dead letter: a task that failed permanently.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableLetter {
-    /// Names it.
+    /// The id.
     #[schema(value_type = String, format = Uuid)]
     pub id: TaskId,
-    /// The task that it was; the same again.
+    /// The id of the task; same as `id`.
     #[schema(value_type = String, format = Uuid)]
     pub original_task_id: TaskId,
-    /// The run it worked for.
+    /// The run of the task.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub workflow_id: Option<RunKey>,
-    /// The step it worked for.
+    /// The step of the task.
     pub activity_id: Option<String>,
-    /// What was to be run.
+    /// The activity or effect type.
     pub activity_type: String,
-    /// The queue it was claimed from.
+    /// The queue of the task.
     pub queue: String,
-    /// What it was given.
+    /// The input of the task.
     #[schema(value_type = Option<Value>)]
     pub input: Option<Raw>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why it was given up.
+    /// The last error.
     pub last_error: String,
-    /// The errors of its attempts, the latest twenty.
+    /// The errors of the last 20 attempts.
     #[schema(value_type = Value)]
     pub error_history: Raw,
-    /// When it was given up.
+    /// When the task failed permanently.
     pub dead_at: Time,
-    /// When it was requeued, if nothing has been given up since.
+    /// When it was requeued, if it has not failed again since.
     pub requeued_at: Option<Time>,
-    /// How often it was requeued.
+    /// The number of requeues.
     pub requeue_count: u32,
 }
 
@@ -63,7 +63,11 @@ impl DurableLetter {
         let none = || to_raw_value(&json!([]));
         let errors = letter.errors.as_ref().map_or_else(none, |errors| Ok(raw(errors)));
         let errors = errors.map_err(|error| {
-            windlass::Error::new(windlass::ErrorKind::Internal, "INTERNAL", error.to_string())
+            windlass::Error::new(
+                windlass::ErrorKind::Internal,
+                ErrorCode::Internal,
+                error.to_string(),
+            )
         })?;
         Ok(Self {
             id: letter.task_id,
@@ -86,26 +90,26 @@ impl DurableLetter {
 /// A page of dead letters.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableLetters {
-    /// The letters, oldest task first. Those that were requeued stay until they are deleted.
+    /// The dead letters, oldest task first. A requeued entry stays until it is deleted.
     pub entries: Vec<DurableLetter>,
-    /// How many fit the filter, on all pages; at most 10,000 are counted.
+    /// The number of matching entries on all pages, at most 10,000.
     pub total: u64,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Which dead letters.
+/// Filters and page of the listing.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LettersParams {
-    /// Only those of this activity type.
+    /// Only entries of this activity type.
     activity_type: Option<String>,
-    /// Only those of this queue.
+    /// Only entries of this queue.
     queue: Option<String>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     limit: Option<u32>,
-    /// `cursor` of the page before.
+    /// `cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -122,8 +126,9 @@ pub(crate) async fn list(
     let queue = params.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
     let name = params.activity_type.map(|name| RouteName::with_limits(name, limits)).transpose()?;
     let mut after = decode_as("durable-dlq", params.cursor.as_deref(), task_id)?;
-    let census = call.engine.store().census(call.engine.namespace().clone()).await?;
-    let kinds = census.letters.iter().filter(|kind| {
+    let namespace_stats =
+        call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
+    let kinds = namespace_stats.letters.iter().filter(|kind| {
         queue.as_ref().is_none_or(|queue| kind.queue == *queue)
             && name.as_ref().is_none_or(|name| kind.name == *name)
     });
@@ -158,38 +163,38 @@ pub(crate) async fn list(
 
 fn not_found(key: &str) -> ApiError {
     let shown: String = key.chars().take(80).collect();
-    ApiError::not_found("DEAD_LETTER_NOT_FOUND", format!("there is no dead letter {shown:?}"))
+    ApiError::not_found(ErrorCode::DeadLetterNotFound, format!("unknown dead letter {shown:?}"))
 }
 
-// The letter that a path names, if the embedding program lets its run be managed.
+// The dead letter in the path, if the hook allows managing its run.
 async fn find(call: &Call, key: &str, action: &str) -> Result<DeadLetter, ApiError> {
     let id = task_id(key).ok_or_else(|| not_found(key))?;
     let letter = call.engine.dead_letter(id).await?;
     if let Some(run_key) = letter.run_key
-        && let Some(looked) = call.engine.store().look_at(run_key).await?
+        && let Some(overview) = call.engine.store().run_overview_by_key(run_key).await?
     {
-        ask(call, &looked.run, Scope::Manage, action).await?;
+        ask(call, &overview.run, Scope::Manage, action).await?;
     }
     Ok(letter)
 }
 
-/// What a dead letter became.
+/// The result of a requeue.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableRequeued {
     /// Always true.
     pub requeued: bool,
-    /// The task that is in its queue again, if it is one.
+    /// The queued task, if the dead letter was an effect.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub task_id: Option<TaskId>,
-    /// The generation as which its run is carried on, if it had failed.
+    /// The new generation of the run, if its run had failed.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub workflow_id: Option<RunKey>,
 }
 
-/// Tries a dead letter again: an effect by itself, anything else by carrying its failed run on.
+/// Retries a dead letter: an effect is queued again, any other task retries its failed run.
 #[utoipa::path(post, path = "/durable/dlq/{id}/requeue", tag = "durable",
     operation_id = "durableRequeue",
-    params(("id" = String, Path, description = "The letter")),
+    params(("id" = String, Path, description = "The id of the dead letter")),
     responses((status = 200, body = DurableRequeued), (status = "default", body = Failure)))]
 pub(crate) async fn requeue(call: Call, Named(key): Named) -> ApiResult<DurableRequeued> {
     let letter = find(&call, &key, "requeue").await?;
@@ -201,17 +206,17 @@ pub(crate) async fn requeue(call: Call, Named(key): Named) -> ApiResult<DurableR
     Ok(Json(DurableRequeued { requeued: true, task_id, workflow_id }))
 }
 
-/// That a dead letter is gone.
+/// The result of a deletion.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableDeleted {
     /// Always true.
     pub deleted: bool,
 }
 
-/// Deletes a dead letter. Its run is left as it is.
+/// Deletes a dead letter. Its run does not change.
 #[utoipa::path(delete, path = "/durable/dlq/{id}", tag = "durable",
     operation_id = "durableDeleteLetter",
-    params(("id" = String, Path, description = "The letter")),
+    params(("id" = String, Path, description = "The id of the dead letter")),
     responses((status = 200, body = DurableDeleted), (status = "default", body = Failure)))]
 pub(crate) async fn delete(call: Call, Named(key): Named) -> ApiResult<DurableDeleted> {
     let letter = find(&call, &key, "delete").await?;
@@ -221,28 +226,28 @@ pub(crate) async fn delete(call: Call, Named(key): Named) -> ApiResult<DurableDe
     }
 }
 
-/// Which dead letters to delete.
+/// Selects dead letters to delete.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Purge {
-    /// How long ago they were given up at least, as a text such as `7 days` or in seconds; or the time
-    /// (RFC 3339) before which they were.
+    /// The minimum age, as a duration such as `7 days` or a number of seconds; or the time (RFC
+    /// 3339) before which the tasks failed.
     #[schema(value_type = Value)]
     older_than: Value,
-    /// Only those of this queue.
+    /// Only entries of this queue.
     queue: Option<String>,
 }
 
 impl Incoming for Purge {}
 
-/// How many dead letters are gone.
+/// The result of a purge.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurablePurged {
-    /// How many.
+    /// The number of deleted entries.
     pub purged: u64,
 }
 
-/// Deletes the dead letters that were given up before a time, requeued or not.
+/// Deletes all dead letters that are older than a given time, requeued or not.
 #[utoipa::path(post, path = "/durable/dlq/purge", tag = "durable", operation_id = "durablePurge",
     request_body = Purge,
     responses((status = 200, body = DurablePurged), (status = "default", body = Failure)))]
@@ -271,10 +276,10 @@ fn before(text: &Value, now: Timestamp) -> Result<Timestamp, ApiError> {
     };
     span.map(|span| now.minus(span)).ok_or_else(|| {
         let message = format!(
-            "older_than {text} is none of: a duration such as \"7 days\", a number of seconds such as \
+            "older_than {text} is not one of: a duration such as \"7 days\", a number of seconds such as \
              604800, an RFC 3339 time such as \"2026-03-01T12:00:00Z\""
         );
-        ApiError::invalid("INVALID_DURATION", message)
+        ApiError::invalid(ErrorCode::InvalidDuration, message)
     })
 }
 

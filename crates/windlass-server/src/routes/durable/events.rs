@@ -1,5 +1,5 @@
-//! A run's ledger in the words of state machines. The ledger has summaries; the bodies beside them come
-//! from the run, its steps and its messages.
+//! The ledger of a run with the event names of the admin API. The ledger has only summaries; the
+//! bodies come from the run, its steps and its messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use windlass::kernel::{Body, Event, Message, Query, Run, RunKey, Step};
+use windlass::kernel::{Body, ErrorCode, Event, EventType, Message, Query, Run, RunKey, Step};
+use windlass_engine::ModelDescription;
+use windlass_engine::description::{ActivityArguments, EventMeaning};
 
 use super::{PageParams, find};
 use crate::auth::Scope;
@@ -18,45 +20,46 @@ use crate::json::Json;
 use crate::paging::cut_to_bytes;
 use crate::view::{Raw, Time, raw};
 
-/// Rows that are read from the store at a time.
+/// The number of rows of one store query.
 const STORE_ROWS: u32 = 200;
 
-/// Something that happened to a run.
+/// An event of a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableEvent {
-    /// Names it.
+    /// The id.
     pub id: String,
-    /// The generation that it happened to.
+    /// The run key of the generation.
     #[schema(value_type = String, format = Uuid)]
     pub workflow_id: RunKey,
-    /// Its place in the run's ledger, from 0.
+    /// The position in the ledger, starting at 0.
     pub sequence_num: u64,
-    /// What happened, such as `ActivityCompleted`; what has no such word keeps its name in the ledger.
+    /// The event type, such as `ActivityCompleted`. Events without such a name keep their ledger
+    /// type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// What belongs to it.
+    /// The data of the event.
     #[schema(value_type = Value)]
     pub data: Raw,
     /// When it happened.
     pub created_at: Time,
 }
 
-/// A page of what happened to a run.
+/// A page of events.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableEvents {
-    /// What happened, oldest first.
+    /// The events, oldest first.
     pub events: Vec<DurableEvent>,
-    /// How many there are.
+    /// The total number of events.
     pub total: u64,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Tells what happened to a run, oldest first.
+/// Lists the events of a run, oldest first.
 #[utoipa::path(get, path = "/durable/workflows/{runKey}/events", tag = "durable",
     operation_id = "durableEvents",
-    params(("runKey" = String, Path, description = "The key of a generation"), PageParams),
+    params(("runKey" = String, Path, description = "The run key"), PageParams),
     responses((status = 200, body = DurableEvents), (status = "default", body = Failure)))]
 pub(crate) async fn events(
     call: Call,
@@ -79,9 +82,10 @@ pub(crate) async fn events(
     Ok(Json(DurableEvents { events, total: run.head.next_ordinal, cursor }))
 }
 
-/// What the summaries of a page leave out.
+/// The bodies that the summaries of a page omit.
 struct Bodies<'a> {
     run: &'a Run,
+    model: &'static ModelDescription,
     steps: BTreeMap<String, Step>,
     messages: BTreeMap<u64, Message>,
 }
@@ -91,10 +95,11 @@ impl<'a> Bodies<'a> {
         let summaries: Vec<Value> =
             (events.iter()).map(|event| event.payload_json().unwrap_or(Value::Null)).collect();
         let keys: BTreeSet<String> = summaries.iter().filter_map(step_key).collect();
+        let model = call.engine.description_of(run);
+        let is_signal =
+            |event: &Event| model.meaning(&event.event_type) == EventMeaning::SignalReceived;
         let sent: BTreeSet<u64> = (events.iter().zip(&summaries))
-            .filter(|(event, _)| {
-                matches!(event.event_type.as_str(), "signal.received" | "event.consumed")
-            })
+            .filter(|(event, _)| is_signal(event))
             .filter_map(|(_, summary)| summary["message"].as_u64())
             .collect();
         let steps = steps(call, run.run_key, &keys).await?;
@@ -104,17 +109,17 @@ impl<'a> Bodies<'a> {
             let found = call.engine.store().list(query).await?.messages()?;
             messages.extend(found.into_iter().map(|message| (message.seq, message)));
         }
-        Ok(Self { run, steps, messages })
+        Ok(Self { run, model, steps, messages })
     }
 
     fn render(&self, event: &Event) -> Result<DurableEvent, ApiError> {
         let summary = event.payload_json().unwrap_or(Value::Null);
         let key = step_key(&summary).unwrap_or_default();
         let step = self.steps.get(&key);
-        let (word, data) = self.words(event.event_type.as_str(), &summary, &key, step);
+        let (word, data) = self.to_api_event(&event.event_type, &summary, &key, step);
         let data = to_raw_value(&data).map_err(|error| {
-            let message = format!("an event cannot be shown: {error}");
-            windlass::Error::new(windlass::ErrorKind::Internal, "INTERNAL", message)
+            let message = format!("failed to serialize an event: {error}");
+            windlass::Error::new(windlass::ErrorKind::Internal, ErrorCode::Internal, message)
         })?;
         Ok(DurableEvent {
             id: event.event_id.to_string(),
@@ -126,96 +131,80 @@ impl<'a> Bodies<'a> {
         })
     }
 
-    fn words<'e>(
+    fn to_api_event<'e>(
         &self,
-        name: &'e str,
+        event_type: &'e EventType,
         summary: &Value,
         key: &str,
         step: Option<&Step>,
     ) -> (&'e str, Value) {
-        let id = name_of(key);
-        let result = || shown(step.and_then(|step| step.result.as_ref()));
+        let id = (self.model.step_id)(key);
+        let result = || body_json(step.and_then(|step| step.result.as_ref()));
         let error = || match step.and_then(|step| step.error.as_ref()) {
-            Some(error) => shown(Some(error)),
+            Some(error) => body_json(Some(error)),
             None => summary["error"].clone(),
         };
-        match name {
-            "workflow.enqueued" => {
-                ("WorkflowStarted", json!({ "input": shown(Some(&self.run.input)) }))
-            }
-            "workflow.completed" => {
-                ("WorkflowCompleted", json!({ "result": shown(self.run.output.as_ref()) }))
-            }
-            "workflow.failed" => {
-                ("WorkflowFailed", json!({ "error": shown(self.run.error.as_ref()) }))
-            }
-            "workflow.terminated" => {
-                ("WorkflowCancelled", json!({ "reason": self.reason(summary) }))
-            }
-            "activity.scheduled" => ("ActivityScheduled", scheduled(id, summary, step)),
-            "activity.started" => {
+        let (run, child) = (self.run, &summary["run_key"]);
+        let data = match self.model.meaning(event_type) {
+            EventMeaning::WorkflowStarted => json!({ "input": body_json(Some(&run.input)) }),
+            EventMeaning::WorkflowCompleted => json!({ "result": body_json(run.output.as_ref()) }),
+            EventMeaning::WorkflowFailed => json!({ "error": body_json(run.error.as_ref()) }),
+            EventMeaning::WorkflowCancelled => json!({ "reason": self.reason(summary) }),
+            EventMeaning::ActivityScheduled => self.scheduled(id, summary, step),
+            EventMeaning::ActivityStarted => {
                 let (attempt, worker) = (&summary["attempt"], &summary["worker"]);
-                let data = json!({ "activity_id": id, "attempt": attempt, "worker_id": worker });
-                ("ActivityStarted", data)
+                json!({ "activity_id": id, "attempt": attempt, "worker_id": worker })
             }
-            "activity.completed" | "step.completed" | "relay.step_completed" => {
-                ("ActivityCompleted", json!({ "activity_id": id, "result": result() }))
+            EventMeaning::ActivityCompleted => json!({ "activity_id": id, "result": result() }),
+            EventMeaning::ActivityFailed => {
+                json!({ "activity_id": id, "error": error(), "will_retry": false })
             }
-            "activity.failed" | "step.failed" | "relay.step_failed" => {
-                let data = json!({ "activity_id": id, "error": error(), "will_retry": false });
-                ("ActivityFailed", data)
+            // The step's row has the error of its last attempt; this was an earlier one.
+            EventMeaning::ActivityRetried => {
+                json!({ "activity_id": id, "error": summary["error"], "will_retry": true })
             }
-            "step.retried" | "relay.step_retried" => {
-                // The step's row has what its last attempt left behind; this was an earlier one.
-                let data = json!({
-                    "activity_id": id, "error": summary["error"], "will_retry": true,
-                });
-                ("ActivityFailed", data)
+            EventMeaning::ActivityTimedOut => {
+                json!({ "activity_id": id, "timeout_type": summary["timeout_type"] })
             }
-            "activity.timed_out" => {
-                let data = json!({ "activity_id": id, "timeout_type": summary["timeout_type"] });
-                ("ActivityTimedOut", data)
+            EventMeaning::ActivityCancelled => {
+                json!({ "activity_id": id, "reason": error()["message"] })
             }
-            "activity.cancelled" | "relay.step_cancelled" => {
-                let reason = error()["message"].clone();
-                ("ActivityCancelled", json!({ "activity_id": id, "reason": reason }))
+            EventMeaning::TimerStarted => {
+                json!({ "timer_id": id, "duration_ms": duration_ms(step) })
             }
-            "timer.started" | "sleep.started" => {
-                let data = json!({ "timer_id": id, "duration_ms": duration_ms(step) });
-                ("TimerStarted", data)
+            EventMeaning::TimerFired | EventMeaning::TimerCancelled => json!({ "timer_id": id }),
+            EventMeaning::SignalReceived => json!({ "signal": self.signal(summary) }),
+            EventMeaning::ChildStarted => {
+                json!({ "workflow_id": child, "workflow_type": summary["workflow"] })
             }
-            "timer.fired" | "sleep.elapsed" => ("TimerFired", json!({ "timer_id": id })),
-            "timer.cancelled" => ("TimerCancelled", json!({ "timer_id": id })),
-            "signal.received" | "event.consumed" => {
-                let seq = summary["message"].as_u64().unwrap_or(0);
-                let message = self.messages.get(&seq);
-                let signal_type = message.map(|message| message.name.to_string());
-                let payload = shown(message.and_then(|message| message.body.as_ref()));
-                let sent_at = message.map(|message| Time(message.sent_at));
-                let signal = json!({
-                    "signal_type": signal_type, "payload": payload, "sent_at": sent_at,
-                });
-                ("SignalReceived", json!({ "signal": signal }))
-            }
-            "child.started" => {
-                let (run, workflow) = (&summary["run_key"], &summary["workflow"]);
-                ("ChildWorkflowStarted", json!({ "workflow_id": run, "workflow_type": workflow }))
-            }
-            "child.completed" => {
-                let data = json!({ "workflow_id": summary["run_key"], "result": result() });
-                ("ChildWorkflowCompleted", data)
-            }
-            "child.failed" => {
-                let data = json!({ "workflow_id": summary["run_key"], "error": error() });
-                ("ChildWorkflowFailed", data)
-            }
-            // What the words above do not cover is told as the ledger tells it.
-            other => (other, summary.clone()),
-        }
+            EventMeaning::ChildCompleted => json!({ "workflow_id": child, "result": result() }),
+            EventMeaning::ChildFailed => json!({ "workflow_id": child, "error": error() }),
+            EventMeaning::Other => return (event_type.as_str(), summary.clone()),
+        };
+        (self.model.meaning(event_type).as_str(), data)
+    }
+
+    fn signal(&self, summary: &Value) -> Value {
+        let seq = summary["message"].as_u64().unwrap_or(0);
+        let message = self.messages.get(&seq);
+        let signal_type = message.map(|message| message.name.to_string());
+        let payload = body_json(message.and_then(|message| message.body.as_ref()));
+        let sent_at = message.map(|message| Time(message.sent_at));
+        json!({ "signal_type": signal_type, "payload": payload, "sent_at": sent_at })
+    }
+
+    fn scheduled(&self, id: &str, summary: &Value, step: Option<&Step>) -> Value {
+        let given = body_json(step.and_then(|step| step.input.as_ref()));
+        let ActivityArguments { input, options } = (self.model.activity_arguments)(given);
+        let options = options.unwrap_or_else(|| json!({ "queue": summary["queue"] }));
+        json!({
+            "activity_id": id, "activity_type": summary["activity"], "input": input,
+            "options": options,
+        })
     }
 
     fn reason(&self, summary: &Value) -> Value {
-        let error = shown(self.run.error.as_ref());
+        let error = body_json(self.run.error.as_ref());
         [&summary["reason"], &error["message"], &summary["request"]]
             .into_iter()
             .find(|text| text.is_string())
@@ -245,7 +234,7 @@ async fn steps(
     Ok(found)
 }
 
-// Relays number their steps; everything else has a key.
+// Relay steps have a number, all others a key.
 fn step_key(summary: &Value) -> Option<String> {
     match (&summary["key"], &summary["step"]) {
         (Value::String(key), _) => Some(key.clone()),
@@ -254,30 +243,8 @@ fn step_key(summary: &Value) -> Option<String> {
     }
 }
 
-// A machine's own name for what a step's key stands for.
-fn name_of(key: &str) -> &str {
-    let bare = ["timer/", "child/", "effect/"].iter().find_map(|prefix| key.strip_prefix(prefix));
-    let bare = bare.unwrap_or(key);
-    bare.split('#').next().unwrap_or(bare)
-}
-
-fn shown(body: Option<&Body>) -> Value {
+fn body_json(body: Option<&Body>) -> Value {
     body.and_then(|body| serde_json::from_str(raw(body).get()).ok()).unwrap_or(Value::Null)
-}
-
-fn scheduled(id: &str, summary: &Value, step: Option<&Step>) -> Value {
-    // A machine keeps its activity's input and options together; other models the input alone.
-    let given = shown(step.and_then(|step| step.input.as_ref()));
-    let whole = given.get("type").is_some() && given.get("input").is_some();
-    let input = if whole { given["input"].clone() } else { given.clone() };
-    let options = match given.get("options").filter(|_| whole) {
-        Some(options) => options.clone(),
-        None => json!({ "queue": summary["queue"] }),
-    };
-    json!({
-        "activity_id": id, "activity_type": summary["activity"], "input": input,
-        "options": options,
-    })
 }
 
 fn duration_ms(step: Option<&Step>) -> Option<u64> {

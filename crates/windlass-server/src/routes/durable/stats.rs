@@ -1,4 +1,4 @@
-//! How tasks fare: what waits, what is held, and what was done in the last hour.
+//! Task statistics: pending and held tasks, and the results of the last hour.
 
 use std::collections::BTreeMap;
 
@@ -7,55 +7,55 @@ use utoipa::ToSchema;
 use windlass::kernel::Figures;
 
 use super::bounded;
-use super::tasks::is_users;
+use super::tasks::is_user_task;
 use crate::error::{ApiResult, Failure};
 use crate::extract::Call;
 use crate::json::Json;
 
-/// Figures of one activity type.
+/// Statistics of one activity type.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct ActivityTypeStats {
-    /// Tasks that wait: ready, or due later.
+    /// Pending tasks: ready, or due later.
     pub pending: u64,
-    /// Tasks that a worker has.
+    /// Tasks that a worker holds.
     pub claimed: u64,
-    /// Attempts that succeeded in the last hour.
+    /// Successful attempts of the last hour.
     pub completed_last_hour: u64,
-    /// Attempts that failed in the last hour.
+    /// Failed attempts of the last hour.
     pub failed_last_hour: u64,
-    /// How long an attempt took on average.
+    /// The average duration of an attempt.
     pub avg_duration_ms: f64,
-    /// How long all but one in a hundred took at most; up to a quarter too much.
+    /// The 99th percentile of the duration, up to 25 % too high.
     pub p99_duration_ms: f64,
 }
 
-/// Figures of all tasks of a namespace.
+/// Statistics of all tasks of a namespace.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TaskQueueStats {
-    /// By activity type. At most 10,000 waiting and 10,000 claimed tasks are looked at.
+    /// By activity type. Covers at most 10,000 pending and 10,000 claimed tasks.
     pub by_activity_type: BTreeMap<String, ActivityTypeStats>,
-    /// How many tasks wait, by priority.
+    /// The number of pending tasks by priority.
     pub by_priority: BTreeMap<String, u64>,
-    /// For how long the oldest task that can be claimed has been due.
+    /// How long the oldest ready task has been due.
     pub oldest_pending_task_age_ms: u64,
-    /// How long attempts of the last hour waited after they were due, on average.
+    /// The average wait of attempts of the last hour after they were due.
     pub avg_schedule_to_start_ms: f64,
-    /// How long attempts of the last hour took, on average.
+    /// The average duration of attempts of the last hour.
     pub avg_execution_time_ms: f64,
 }
 
-/// Tells how tasks fare.
+/// Returns task statistics.
 #[utoipa::path(get, path = "/durable/tasks/stats", tag = "durable",
     operation_id = "durableTaskStats",
     responses((status = 200, body = TaskQueueStats), (status = "default", body = Failure)))]
 pub(crate) async fn stats(call: Call) -> ApiResult<TaskQueueStats> {
     let namespace = call.engine.namespace();
-    let census = call.engine.store().census(namespace.clone()).await?;
-    let tallies = call.engine.store().tallied(namespace.clone()).await?;
+    let namespace_stats = call.engine.store().namespace_stats(namespace.clone()).await?;
+    let stats = call.engine.store().task_stats(namespace.clone()).await?;
     let mut by_activity_type: BTreeMap<String, ActivityTypeStats> = BTreeMap::new();
     let mut by_priority: BTreeMap<String, u64> = BTreeMap::new();
-    let mut oldest = census.now;
-    for kind in census.tasks.iter().filter(|kind| is_users(kind)) {
+    let mut oldest = namespace_stats.now;
+    for kind in namespace_stats.tasks.iter().filter(|kind| is_user_task(kind)) {
         let stats = by_activity_type.entry(kind.name.to_string()).or_default();
         let pending = kind.ready + kind.scheduled;
         stats.pending = bounded(stats.pending + pending);
@@ -68,9 +68,9 @@ pub(crate) async fn stats(call: Call) -> ApiResult<TaskQueueStats> {
     }
     let mut figures: BTreeMap<String, Figures> = BTreeMap::new();
     let mut all = Figures::default();
-    for tally in tallies {
-        figures.entry(tally.name.to_string()).or_default().add(tally.field, tally.value);
-        all.add(tally.field, tally.value);
+    for stat in stats {
+        figures.entry(stat.name.to_string()).or_default().add(stat.field, stat.value);
+        all.add(stat.field, stat.value);
     }
     for (name, figures) in figures {
         let stats = by_activity_type.entry(name).or_default();
@@ -79,7 +79,7 @@ pub(crate) async fn stats(call: Call) -> ApiResult<TaskQueueStats> {
         stats.avg_duration_ms = figures.took_ms_avg();
         stats.p99_duration_ms = figures.took_ms_p99();
     }
-    let age = census.now.since(oldest).as_millis();
+    let age = namespace_stats.now.since(oldest).as_millis();
     Ok(Json(TaskQueueStats {
         by_activity_type,
         by_priority,

@@ -1,11 +1,11 @@
-//! Tasks: activities and effects that wait or are being done.
+//! Pending and running tasks: activities and effects.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
-    Body, Query, QueueName, RouteName, RunKey, Task, TaskCount, TaskId, TaskState, TasksQuery,
-    WorkerKey,
+    Body, ErrorCode, Query, QueueName, RouteName, RunKey, Task, TaskCount, TaskId, TaskState,
+    TasksQuery, WorkerKey,
 };
 use windlass_engine::TaskBody;
 
@@ -21,45 +21,45 @@ use crate::view::{Raw, Time, raw};
 /// A task.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableTask {
-    /// Names it.
+    /// The id.
     #[schema(value_type = String, format = Uuid)]
     pub id: TaskId,
-    /// The run it works for.
+    /// The run of the task.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub workflow_id: Option<RunKey>,
-    /// The step it works for.
+    /// The step of the task.
     pub activity_id: Option<String>,
-    /// What is to be run.
+    /// The activity or effect type.
     pub activity_type: String,
-    /// The queue it is claimed from.
+    /// The queue of the task.
     pub queue: String,
-    /// What it is given.
+    /// The input of the task.
     #[schema(value_type = Option<Value>)]
     pub input: Option<Raw>,
     /// `pending` or `claimed`.
     pub status: &'static str,
-    /// Higher first.
+    /// The priority; higher runs first.
     pub priority: i16,
     /// When it was enqueued.
     pub scheduled_at: Time,
-    /// When it is or was due.
+    /// When it is due.
     pub visible_at: Option<Time>,
-    /// The worker that has it.
+    /// The worker that holds it.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub claimed_by: Option<WorkerKey>,
-    /// Since when.
+    /// When the worker claimed it.
     pub claimed_at: Option<Time>,
-    /// When an attempt last said that it is alive.
+    /// The last heartbeat of the attempt.
     pub heartbeat_at: Option<Time>,
-    /// How often it failed.
+    /// The number of failed attempts.
     pub attempt: u32,
-    /// How often it may be tried; none if there is no bound.
+    /// The maximum number of attempts; null if unlimited.
     pub max_attempts: Option<u32>,
-    /// Why it failed last.
+    /// The error of the last attempt.
     pub last_error: Option<String>,
-    /// How long an attempt may take.
+    /// The time limit of an attempt.
     pub start_to_close_timeout_ms: Option<u64>,
-    /// How long an attempt may go without a sign of life.
+    /// The maximum time between heartbeats.
     pub heartbeat_timeout_ms: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl DurableTask {
             visible_at: task.due_at.map(Time),
             claimed_by: task.worker,
             claimed_at: task.claimed_at.map(Time),
-            heartbeat_at: task.beat_at.map(Time),
+            heartbeat_at: task.heartbeat_at.map(Time),
             attempt: task.attempt,
             max_attempts: body.as_ref().and_then(|body| body.retry.attempts_max()),
             last_error: last_error(task.errors.as_ref()),
@@ -89,7 +89,7 @@ impl DurableTask {
     }
 }
 
-/// What a task was given: its body has it beside how to run it, or is it.
+/// The input of a task: a field of its body, or the whole body.
 pub(crate) fn input_of(body: Option<&Body>) -> Option<Raw> {
     let body = body?;
     match body.read::<TaskBody>() {
@@ -108,18 +108,19 @@ fn last_error(errors: Option<&Body>) -> Option<String> {
 pub(crate) struct DurableTasks {
     /// The tasks, oldest first.
     pub tasks: Vec<DurableTask>,
-    /// How many fit the filter, on all pages; at most 10,000 of each status are counted.
+    /// The number of matching tasks on all pages, at most 10,000 per status.
     pub total: u64,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Which tasks.
+/// Filters and page of the listing.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TasksParams {
-    /// Only tasks in this state: `pending` or `claimed`; of the pending ones, `ready` or `scheduled`.
+    /// Only tasks in this state: `pending`, `claimed`, `ready` or `scheduled`. `pending` includes
+    /// `ready` and `scheduled`.
     #[serde(alias = "status")]
     state: Option<String>,
     /// Only tasks of this activity type.
@@ -128,9 +129,9 @@ pub(crate) struct TasksParams {
     queue: Option<String>,
     /// Only tasks of this run.
     workflow_id: Option<String>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     limit: Option<u32>,
-    /// `cursor` of the page before.
+    /// `cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -144,9 +145,9 @@ fn states(text: Option<&str>) -> Result<&'static [TaskState], ApiError> {
         Some("claimed") => &[Held],
         Some(other) => {
             let message = format!(
-                "{other:?} is no state of a task; use one of pending, claimed, ready, scheduled"
+                "{other:?} is not a task state; use one of pending, claimed, ready, scheduled"
             );
-            return Err(ApiError::invalid("INVALID_STATUS", message));
+            return Err(ApiError::invalid(ErrorCode::InvalidStatus, message));
         }
     })
 }
@@ -191,15 +192,16 @@ pub(crate) async fn list(
     let more = full || cut;
     let cursor = tasks.last().filter(|_| more).map(|task| task.task_id);
     let total = match run_key {
-        // A run has few tasks at a time.
+        // A run has few tasks, so counting them is cheap.
         Some(_) => total_of_run(&call, TasksQuery { after: None, ..query }, states).await?,
         None => {
-            let census = call.engine.store().census(call.engine.namespace().clone()).await?;
-            let kinds = census.tasks.iter().filter(|kind| {
+            let namespace_stats =
+                call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
+            let kinds = namespace_stats.tasks.iter().filter(|kind| {
                 queue.as_ref().is_none_or(|queue| kind.queue == *queue)
                     && name.as_ref().is_none_or(|name| kind.name == *name)
             });
-            total(kinds.filter(|kind| is_users(kind)), states)
+            total(kinds.filter(|kind| is_user_task(kind)), states)
         }
     };
     Ok(Json(DurableTasks {
@@ -213,8 +215,8 @@ pub(crate) async fn list(
     }))
 }
 
-/// Whether tasks are no business of the engine's alone.
-pub(crate) fn is_users(kind: &TaskCount) -> bool {
+/// Whether tasks belong to users and not to the engine itself.
+pub(crate) fn is_user_task(kind: &TaskCount) -> bool {
     !is_internal(kind.queue.as_str())
 }
 

@@ -1,8 +1,8 @@
-//! Workers: one life of one process each, of all namespaces.
+//! The workers of all namespaces. Each start of a process is a worker.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{Query, Timestamp, Worker, WorkerKey, WorkerStatus};
+use windlass::kernel::{ErrorCode, Query, Timestamp, Worker, WorkerKey, WorkerStatus};
 
 use crate::app::is_internal;
 use crate::cursor::{self, decode_as};
@@ -12,49 +12,49 @@ use crate::json::Json;
 use crate::paging::sized;
 use crate::view::Time;
 
-/// How many workers are looked at.
+/// The maximum number of workers that are read.
 const WORKERS_MAX: usize = 10_000;
 
 /// A worker.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableWorker {
-    /// Names this life of the process.
+    /// The id. Each start of a process has a new one.
     pub id: String,
-    /// The group it belongs to.
+    /// The worker group.
     pub worker_group: String,
-    /// What it runs.
+    /// The activity types that it serves.
     pub activity_types: Vec<String>,
-    /// How many tasks it holds at most.
+    /// The maximum number of concurrent tasks.
     pub max_concurrency: u32,
-    /// How many it holds.
+    /// The number of tasks that it holds.
     pub current_load: u32,
-    /// How many turns it holds, and how many at most.
+    /// The number of held turns, and its maximum.
     #[serde(skip)]
     pub turns: (u32, u32),
-    /// `active`, `draining`, `stopped`, or `stale` if its lease has run out.
+    /// `active`, `draining`, `stopped`, or `stale` if its lease has expired.
     pub status: &'static str,
-    /// Whether it takes something new.
+    /// Whether it accepts new tasks.
     pub accepting_tasks: bool,
-    /// Why it does not.
+    /// Why it does not accept new tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backpressure_reason: Option<String>,
     /// When it first renewed its lease.
     pub started_at: Time,
-    /// When it last did.
+    /// When it last renewed its lease.
     pub last_heartbeat_at: Time,
-    /// The machine that it runs on.
+    /// The machine.
     pub hostname: Option<String>,
-    /// The build that it runs.
+    /// The version of the program.
     pub version: Option<String>,
-    /// Attempts at tasks that succeeded here.
+    /// Successful task attempts.
     pub tasks_completed: u64,
-    /// Attempts at tasks that failed here.
+    /// Failed task attempts.
     pub tasks_failed: u64,
-    /// How long an attempt took here on average.
+    /// The average duration of an attempt.
     pub avg_task_duration_ms: f64,
 }
 
-/// The word for how a worker is.
+/// The status of a worker.
 fn status_of(worker: &Worker, now: Timestamp) -> &'static str {
     match worker.info.status {
         WorkerStatus::Stopped => "stopped",
@@ -104,7 +104,7 @@ impl DurableWorker {
     }
 }
 
-/// All workers that the store knows, by start.
+/// All registered workers, by start time.
 pub(crate) async fn all(call: &Call) -> Result<Vec<DurableWorker>, ApiError> {
     let limit = call.engine.options().limits.page_rows_max;
     let mut workers: Vec<Worker> = Vec::new();
@@ -122,18 +122,18 @@ pub(crate) async fn all(call: &Call) -> Result<Vec<DurableWorker>, ApiError> {
     Ok(workers.iter().map(|worker| DurableWorker::of(worker, now)).collect())
 }
 
-/// Workers, by status.
+/// Counts of workers by status.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct WorkersSummary {
-    /// Those that take work.
+    /// Active workers.
     pub active: usize,
-    /// Those that finish what they hold.
+    /// Draining workers.
     pub draining: usize,
-    /// Those that have gone.
+    /// Stopped workers.
     pub stopped: usize,
-    /// How many tasks those that are live hold at most.
+    /// The maximum number of concurrent tasks of live workers.
     pub total_capacity: u64,
-    /// How many they hold.
+    /// The number of tasks that live workers hold.
     pub total_load: u64,
     /// How many turns they hold, and how many at most.
     #[serde(skip)]
@@ -141,7 +141,7 @@ pub(crate) struct WorkersSummary {
 }
 
 impl WorkersSummary {
-    /// How full they are, in percent. Tasks and turns have room of their own, so the fuller one says it.
+    /// The load in percent. Tasks and turns have separate limits; the higher load counts.
     pub(crate) fn load_percentage(&self) -> f64 {
         let share = |held: u64, most: u64| held as f64 * 100.0 / most.max(1) as f64;
         share(self.total_load, self.total_capacity).max(share(self.turns.0, self.turns.1))
@@ -154,7 +154,7 @@ impl WorkersSummary {
                 "active" => summary.active += 1,
                 "draining" => summary.draining += 1,
                 "stopped" => summary.stopped += 1,
-                // The rest is in the total.
+                // Stale workers count only in the total.
                 _ => {}
             }
             if matches!(worker.status, "active" | "draining") {
@@ -171,28 +171,28 @@ impl WorkersSummary {
 /// A page of workers.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableWorkers {
-    /// The workers, by start.
+    /// The workers, by start time.
     pub workers: Vec<DurableWorker>,
-    /// How many fit the filter, on all pages.
+    /// The number of matching workers on all pages.
     pub total: usize,
-    /// All of those, by status.
+    /// Counts of all matching workers.
     pub summary: WorkersSummary,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Which workers.
+/// Filters and page of the listing.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WorkersParams {
-    /// Only workers in this status: `active`, `draining`, `stopped`, `stale`.
+    /// Only workers with this status: `active`, `draining`, `stopped`, `stale`.
     status: Option<String>,
     /// Only workers of this group.
     group: Option<String>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     limit: Option<u32>,
-    /// `cursor` of the page before.
+    /// `cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -207,8 +207,8 @@ pub(crate) async fn list(
     let size = sized("limit", params.limit)? as usize;
     let words = ["active", "draining", "stopped", "stale"];
     if let Some(status) = params.status.as_deref().filter(|status| !words.contains(status)) {
-        let message = format!("{status:?} is no status; use one of {}", words.join(", "));
-        return Err(ApiError::invalid("INVALID_STATUS", message));
+        let message = format!("{status:?} is not a status; use one of {}", words.join(", "));
+        return Err(ApiError::invalid(ErrorCode::InvalidStatus, message));
     }
     let after = decode_as("durable-workers", params.cursor.as_deref(), |key| {
         key.parse::<WorkerKey>().ok()
@@ -231,7 +231,7 @@ pub(crate) async fn list(
 async fn find(call: &Call, key: &str) -> Result<(WorkerKey, DurableWorker), ApiError> {
     let not_found = || {
         let shown: String = key.chars().take(80).collect();
-        ApiError::not_found("WORKER_NOT_FOUND", format!("there is no worker {shown:?}"))
+        ApiError::not_found(ErrorCode::WorkerNotFound, format!("unknown worker {shown:?}"))
     };
     let worker_key: WorkerKey = key.parse().map_err(|_| not_found())?;
     let id = worker_key.to_string();
@@ -239,26 +239,26 @@ async fn find(call: &Call, key: &str) -> Result<(WorkerKey, DurableWorker), ApiE
     Ok((worker_key, found.ok_or_else(not_found)?))
 }
 
-/// Looks at a worker.
+/// Returns a worker.
 #[utoipa::path(get, path = "/durable/workers/{id}", tag = "durable",
     operation_id = "durableGetWorker",
-    params(("id" = String, Path, description = "The worker")),
+    params(("id" = String, Path, description = "The id of the worker")),
     responses((status = 200, body = DurableWorker), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<DurableWorker> {
     Ok(Json(find(&call, &key).await?.1))
 }
 
-/// Asks a worker to take nothing new, to finish what it holds and to stop.
+/// Drains a worker: it accepts no new work, finishes its current work, and stops.
 #[utoipa::path(post, path = "/durable/workers/{id}/drain", tag = "durable",
     operation_id = "durableDrainWorker",
-    params(("id" = String, Path, description = "The worker")),
+    params(("id" = String, Path, description = "The id of the worker")),
     responses((status = 200, body = DurableWorker), (status = "default", body = Failure)))]
 pub(crate) async fn drain(call: Call, Named(key): Named) -> ApiResult<DurableWorker> {
     let (worker, found) = find(&call, &key).await?;
     if found.status == "stopped" || !call.engine.drain_worker(worker).await? {
-        let message = format!("worker {worker} has stopped already");
+        let message = format!("worker {worker} has already stopped");
         let status = axum::http::StatusCode::CONFLICT;
-        return Err(ApiError::new(status, "WORKER_STOPPED", message));
+        return Err(ApiError::new(status, ErrorCode::WorkerStopped, message));
     }
     Ok(Json(find(&call, &key).await?.1))
 }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fuller_kind_says_how_full_workers_are() {
+    fn the_higher_load_counts() {
         let summary = |tasks: (u64, u64), turns| WorkersSummary {
             total_load: tasks.0,
             total_capacity: tasks.1,

@@ -1,4 +1,4 @@
-//! Runs of every model: list, look at one, signal, cancel.
+//! The runs of every model: list, get, signal, cancel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
-    Body, Census, MessageId, MessageName, Order, Run, RunKey, RunStatus, RunsQuery, WorkflowName,
+    Body, ErrorCode, MessageId, MessageName, NamespaceStats, Order, Run, RunKey, RunStatus,
+    RunsQuery, WorkflowName,
 };
 
 use super::{find, status_word};
@@ -22,54 +23,54 @@ use crate::routes::control::check_reason;
 use crate::routes::instances::check_depth;
 use crate::view::{Raw, Time, raw};
 
-/// How long the answer to a cancellation waits to be able to say `cancelled`.
-const CANCEL_SEEN_WITHIN: Duration = Duration::from_secs(2);
-/// How many pages of the store are looked through for one page of an answer.
+/// How long the response of `cancel` waits for the run to end.
+const CANCEL_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The maximum number of store pages that are read for one page of a response.
 const STORE_PAGES_MAX: usize = 20;
 
 /// A generation of a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableWorkflow {
-    /// Names this generation: the run key.
+    /// The run key of this generation.
     #[schema(value_type = String, format = Uuid)]
     pub id: RunKey,
-    /// The workflow.
+    /// The name of the workflow.
     pub workflow_type: String,
     /// `pending`, `running`, `completed`, `failed` or `cancelled`.
     pub status: &'static str,
-    /// What it was started with.
+    /// The input.
     #[schema(value_type = Value)]
     pub input: Raw,
-    /// What it ended with.
+    /// The output.
     #[schema(value_type = Option<Value>)]
     pub result: Option<Raw>,
-    /// Why it failed or was cancelled.
+    /// The error, if the run failed or was cancelled.
     #[schema(value_type = Option<Value>)]
     pub error: Option<Raw>,
     /// When it was created.
     pub created_at: Time,
     /// When it last changed.
     pub updated_at: Time,
-    /// When its first turn was taken.
+    /// When its first turn started.
     pub started_at: Option<Time>,
     /// When it ended.
     pub completed_at: Option<Time>,
-    /// The trace it was started in.
+    /// The id of the trace that started it.
     pub trace_id: Option<String>,
-    /// The span it was started in.
+    /// The id of the span that started it.
     pub span_id: Option<String>,
-    /// The user's name for the run, which its generations share.
+    /// The id of the run, which all its generations share.
     pub run_id: String,
-    /// Which generation it is, from 0.
+    /// The generation, starting at 0.
     pub generation: u32,
-    /// The model that runs it.
+    /// The model of the workflow.
     pub model: String,
-    /// The run that started it as a child.
+    /// The parent, if this run is a child.
     #[schema(value_type = Option<String>, format = Uuid)]
     pub parent_id: Option<RunKey>,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether an operator stopped it.
+    /// Whether the run is paused.
     pub paused: bool,
 }
 
@@ -106,31 +107,31 @@ impl DurableWorkflow {
 pub(crate) struct DurableWorkflows {
     /// The runs, newest first.
     pub workflows: Vec<DurableWorkflow>,
-    /// How many fit the filter, on all pages. Of `pending` runs at most 10,000 are counted.
+    /// The number of matching runs on all pages. Counts at most 10,000 `pending` runs.
     pub total: u64,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// Which runs.
+/// Filters and page of the listing.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WorkflowsParams {
-    /// Only runs in this status: `pending`, `running`, `completed`, `failed`, `cancelled`.
+    /// Only runs with this status: `pending`, `running`, `completed`, `failed`, `cancelled`.
     status: Option<String>,
     /// Only runs of this workflow.
     #[serde(rename = "type", alias = "workflow_type")]
     #[param(rename = "type")]
     workflow_type: Option<String>,
-    /// Rows of the page: 1 to 100. Default 25.
+    /// The number of rows: 1 to 100. Default 25.
     limit: Option<u32>,
-    /// `cursor` of the page before.
+    /// `cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum StatusFilter {
     Pending,
     Running,
     Completed,
@@ -138,7 +139,7 @@ enum Word {
     Cancelled,
 }
 
-impl Word {
+impl StatusFilter {
     fn parse(text: &str) -> Result<Self, ApiError> {
         Ok(match text {
             "pending" => Self::Pending,
@@ -148,9 +149,9 @@ impl Word {
             "cancelled" => Self::Cancelled,
             _ => {
                 let message = format!(
-                    "{text:?} is no status; use one of pending, running, completed, failed, cancelled"
+                    "{text:?} is not a status; use one of pending, running, completed, failed, cancelled"
                 );
-                return Err(ApiError::invalid("INVALID_STATUS", message));
+                return Err(ApiError::invalid(ErrorCode::InvalidStatus, message));
             }
         })
     }
@@ -165,7 +166,7 @@ impl Word {
         }
     }
 
-    fn takes(self, run: &Run) -> bool {
+    fn matches(self, run: &Run) -> bool {
         match self {
             Self::Pending => run.started_at.is_none(),
             Self::Running => run.status != RunStatus::Active || run.started_at.is_some(),
@@ -174,7 +175,7 @@ impl Word {
     }
 }
 
-/// Lists runs of all models, each generation by itself, newest first.
+/// Lists the runs of all models, newest first. Each generation is a separate entry.
 #[utoipa::path(get, path = "/durable/workflows", tag = "durable",
     operation_id = "durableListWorkflows", params(WorkflowsParams),
     responses((status = 200, body = DurableWorkflows), (status = "default", body = Failure)))]
@@ -183,23 +184,24 @@ pub(crate) async fn list(
     Params(params): Params<WorkflowsParams>,
 ) -> ApiResult<DurableWorkflows> {
     let size = sized("limit", params.limit)?;
-    let word = params.status.as_deref().map(Word::parse).transpose()?;
+    let filter = params.status.as_deref().map(StatusFilter::parse).transpose()?;
     let limits = &call.engine.options().limits;
     let workflow =
         params.workflow_type.map(|name| WorkflowName::with_limits(name, limits)).transpose()?;
     let after = decode_as("durable", params.cursor.as_deref(), |key| key.parse::<RunKey>().ok())?;
-    let census = call.engine.store().census(call.engine.namespace().clone()).await?;
-    let total = total(&census, word, workflow.as_ref());
+    let namespace_stats =
+        call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
+    let total = total(&namespace_stats, filter, workflow.as_ref());
     let query = RunsQuery { workflow, after, ..RunsQuery::all(call.engine.namespace().clone(), 1) };
-    let (runs, next) = page(&call, query, word, size).await?;
+    let (runs, next) = page(&call, query, filter, size).await?;
     let cursor = next.map(|key| cursor::encode("durable", &key.to_string()));
     let workflows = runs.iter().map(DurableWorkflow::of).collect();
     Ok(Json(DurableWorkflows { workflows, total, cursor }))
 }
 
-/// How many runs there are in a status, of one workflow or all but the engine's own.
+/// The number of runs with these statuses, of one workflow or of all user workflows.
 pub(crate) fn counted(
-    census: &Census,
+    namespace_stats: &NamespaceStats,
     statuses: &[RunStatus],
     workflow: Option<&WorkflowName>,
 ) -> u64 {
@@ -207,40 +209,49 @@ pub(crate) fn counted(
         Some(asked) => name == asked,
         None => true,
     };
-    let counts = census.runs.iter().filter(|row| {
+    let counts = namespace_stats.runs.iter().filter(|row| {
         of(&row.workflow) && !is_internal(row.workflow.as_str()) && statuses.contains(&row.status)
     });
     counts.map(|row| row.count).sum()
 }
 
-/// How many runs nobody has begun.
-pub(crate) fn counted_new(census: &Census, workflow: Option<&WorkflowName>) -> u64 {
-    let of = census.runs_new.iter().filter(|(name, _)| {
+/// The number of runs that have not started.
+pub(crate) fn counted_new(
+    namespace_stats: &NamespaceStats,
+    workflow: Option<&WorkflowName>,
+) -> u64 {
+    let of = namespace_stats.runs_new.iter().filter(|(name, _)| {
         workflow.is_none_or(|asked| name == asked) && !is_internal(name.as_str())
     });
     super::bounded(of.map(|(_, count)| count).sum())
 }
 
-fn total(census: &Census, word: Option<Word>, workflow: Option<&WorkflowName>) -> u64 {
-    match word {
-        None => counted(census, RunStatus::ALL, workflow),
-        Some(Word::Pending) => counted_new(census, workflow),
-        Some(Word::Running) => counted(census, Word::Running.statuses(), workflow)
-            .saturating_sub(counted_new(census, workflow)),
-        Some(word) => counted(census, word.statuses(), workflow),
+fn total(
+    namespace_stats: &NamespaceStats,
+    filter: Option<StatusFilter>,
+    workflow: Option<&WorkflowName>,
+) -> u64 {
+    match filter {
+        None => counted(namespace_stats, RunStatus::ALL, workflow),
+        Some(StatusFilter::Pending) => counted_new(namespace_stats, workflow),
+        Some(StatusFilter::Running) => {
+            counted(namespace_stats, StatusFilter::Running.statuses(), workflow)
+                .saturating_sub(counted_new(namespace_stats, workflow))
+        }
+        Some(filter) => counted(namespace_stats, filter.statuses(), workflow),
     }
 }
 
-// One page, newest first, merged from one listing a status; and where the next one begins.
+// One page, newest first, merged from one listing per status, and the position of the next page.
 async fn page(
     call: &Call,
     query: RunsQuery,
-    word: Option<Word>,
+    filter: Option<StatusFilter>,
     size: u32,
 ) -> Result<(Vec<Run>, Option<RunKey>), ApiError> {
-    let statuses: Vec<Option<RunStatus>> = match word {
+    let statuses: Vec<Option<RunStatus>> = match filter {
         None => vec![None],
-        Some(word) => word.statuses().iter().copied().map(Some).collect(),
+        Some(filter) => filter.statuses().iter().copied().map(Some).collect(),
     };
     let mut query = RunsQuery { order: Order::Descending, limit: size + 1, ..query };
     let mut found: Vec<Run> = Vec::new();
@@ -248,8 +259,8 @@ async fn page(
         let (rows, is_last) = merged(&**call.engine.store(), &query, &statuses).await?;
         query.after = rows.last().map(|run| run.run_key).or(query.after);
         for run in rows {
-            let fits =
-                !is_internal(run.workflow.as_str()) && word.is_none_or(|word| word.takes(&run));
+            let fits = !is_internal(run.workflow.as_str())
+                && filter.is_none_or(|filter| filter.matches(&run));
             if fits && may_read(call, &run).await? {
                 found.push(run);
             }
@@ -270,38 +281,39 @@ async fn page(
     Ok((found, query.after))
 }
 
-/// Looks at a generation of a run.
+/// Returns a generation of a run.
 #[utoipa::path(get, path = "/durable/workflows/{runKey}", tag = "durable",
     operation_id = "durableGetWorkflow",
-    params(("runKey" = String, Path, description = "The key of a generation")),
+    params(("runKey" = String, Path, description = "The run key")),
     responses((status = 200, body = DurableWorkflow), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<DurableWorkflow> {
     let loaded = find(&call, &key, Scope::Read, "workflows").await?;
     Ok(Json(DurableWorkflow::of(&loaded.run)))
 }
 
-/// A signal to be sent.
+/// A signal to send.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SendSignal {
-    /// Its type.
+    /// The type of the signal.
     #[schema(max_length = 100)]
     signal_type: String,
-    /// What it carries.
+    /// The payload.
     #[schema(value_type = Option<Value>)]
     payload: Option<Raw>,
-    /// Sent again with the same id it is the same signal.
+    /// An id for deduplication: a second signal with the same id is ignored.
     #[schema(max_length = 200)]
     id: Option<String>,
 }
 
 impl Incoming for SendSignal {}
 
-/// Sends a signal to a run, or to its newest generation if it was restarted since. Runs of other models
-/// than `machines` get it as an event of that type.
+/// Sends a signal to a run, or to its newest generation if it was restarted.
+///
+/// Runs of models other than `machines` receive it as an event of that type.
 #[utoipa::path(post, path = "/durable/workflows/{runKey}/signal", tag = "durable",
     operation_id = "durableSignal",
-    params(("runKey" = String, Path, description = "The key of a generation")),
+    params(("runKey" = String, Path, description = "The run key")),
     request_body = SendSignal,
     responses((status = 200, body = DurableWorkflow), (status = "default", body = Failure)))]
 pub(crate) async fn signal(
@@ -311,9 +323,9 @@ pub(crate) async fn signal(
 ) -> ApiResult<DurableWorkflow> {
     let limits = &call.engine.options().limits;
     let name = MessageName::with_limits(&signal.signal_type, limits)
-        .map_err(|error| ApiError::from(error).coded("INVALID_EVENT_TYPE"))?;
+        .map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidEventType))?;
     let id = signal.id.map(|id| MessageId::with_limits(id, limits)).transpose();
-    let id = id.map_err(|error| ApiError::from(error).coded("INVALID_EVENT_ID"))?;
+    let id = id.map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidEventId))?;
     let payload = signal.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
     check_depth("payload", &payload, limits.json_depth_max)?;
     let run = find(&call, &key, Scope::SendEvent, "signal").await?.run;
@@ -322,21 +334,24 @@ pub(crate) async fn signal(
     Ok(Json(DurableWorkflow::of(&call.engine.current(run.run_key).await?)))
 }
 
-/// Why a run is cancelled.
+/// The reason for a cancellation.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cancel {
-    /// For those who look at it later. At most 1,000 characters.
+    /// The reason, which the ledger records. At most 1,000 characters.
     reason: Option<String>,
 }
 
 impl Incoming for Cancel {}
 
-/// Asks a run to end. One whose model has a message for it, such as a state machine, is told and has its grace period; any other ends as soon as what
-/// it is doing is over. The answer comes when it has ended, or after two seconds.
+/// Requests the cancellation of a run.
+///
+/// If the model of the run has a cancel message, as state machines do, the run receives it and has
+/// a grace period. Any other run ends as soon as its current work is done. The response is sent
+/// when the run has ended, or after two seconds.
 #[utoipa::path(post, path = "/durable/workflows/{runKey}/cancel", tag = "durable",
     operation_id = "durableCancel",
-    params(("runKey" = String, Path, description = "The key of a generation")),
+    params(("runKey" = String, Path, description = "The run key")),
     request_body = Option<Cancel>,
     responses((status = 200, body = DurableWorkflow), (status = "default", body = Failure)))]
 pub(crate) async fn cancel(
@@ -349,25 +364,24 @@ pub(crate) async fn cancel(
     if run.status.is_ended() {
         let message = format!("run {:?} is {} and cannot be cancelled", run.id, status_word(&run));
         let status = axum::http::StatusCode::CONFLICT;
-        return Err(ApiError::new(status, "INSTANCE_TERMINAL", message));
+        return Err(ApiError::new(status, ErrorCode::InstanceTerminal, message));
     }
     let (engine, run_key) = (call.engine.clone(), run.run_key);
-    if let Some(name) = call.manners(&run).cancel {
-        let name = MessageName::new(name)?;
+    if let Some(name) = call.cancel_policy(&run).message.clone() {
         let mut body = json!({ "reason": reason.unwrap_or("cancelled") });
         if let Some(actor) = &call.caller.actor {
             body["actor"] = json!(actor);
         }
         let body = Body::of(&body)?;
         engine.send_event(run_key, name, Some(body), None).await?;
-        let _ = tokio::time::timeout(CANCEL_SEEN_WITHIN, engine.wait(run_key)).await;
+        let _ = tokio::time::timeout(CANCEL_WAIT_MAX, engine.wait(run_key)).await;
     } else {
-        // What was asked for stays asked for when nobody waits for it any more.
+        // The cancellation continues if the client disconnects.
         let (asked, reason) = (engine.clone(), reason.map(str::to_owned));
         let actor = call.caller.actor.clone();
         let cancelled =
             tokio::spawn(async move { asked.cancel(run_key, reason.as_deref(), actor).await });
-        if let Ok(Ok(answer)) = tokio::time::timeout(CANCEL_SEEN_WITHIN, cancelled).await {
+        if let Ok(Ok(answer)) = tokio::time::timeout(CANCEL_WAIT_MAX, cancelled).await {
             answer?;
         }
     }

@@ -1,16 +1,24 @@
-//! What must hold of a commit at the moment it takes effect, or is refused.
+//! Invariants of a commit at the moment it takes effect, or is refused.
 
 use windlass_kernel::ledger::{run_end_digest, step_digest};
 use windlass_kernel::{
-    Commit, CommitError, Committed, Conflict, Delivery, Head, Hold, Loaded, MemoryStore, Message,
-    MessageKind, Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepStatus,
-    TurnChange, Wake,
+    Commit, CommitError, Committed, Conflict, Delivery, ErrorCode, Head, Hold, Loaded, MemoryStore,
+    Message, MessageKind, Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step,
+    StepStatus, TurnChange, Wake,
 };
 
 use windlass_kernel::verify::Anchor;
 
 use super::super::store::short;
 use super::{Checker, Enqueued, Item, Settled, Snapshot, Trace, trace_of};
+
+/// Whether the same commit can succeed later. A `Free` guard fails while a worker holds the turn. If the
+/// answer is lost and the worker releases the turn without an event, the resent commit succeeds, and the
+/// sender learns exactly one outcome.
+fn may_pass_later(sent: &Commit, error: &CommitError) -> bool {
+    matches!(sent.run, Some(RunGuard::Free { .. }))
+        && matches!(error, CommitError::Conflict(Conflict::RunHold { .. }))
+}
 
 impl Checker {
     /// A commit took effect or was refused.
@@ -55,12 +63,12 @@ impl Checker {
                 // Retention took the run, and the commit's trace with it, before it was asked again.
                 let deleted =
                     sent.run_key().is_some_and(|run_key| self.state().deleted.contains(&run_key));
-                let gone = deleted && error.code() == "RUN_NOT_FOUND";
+                let gone = deleted && error.code() == ErrorCode::RunNotFound;
                 if known && !own_message && !gone {
                     let detail = format!("{:?} is written and was answered {error}", sent.key);
                     self.fail("9 an unknown outcome resolves to exactly one of both", detail);
                 }
-                if !error.is_retryable() {
+                if !error.is_retryable() && !may_pass_later(sent, error) {
                     self.state().refused.extend(trace);
                 }
                 self.check_untouched(sent, before, &after);
@@ -151,11 +159,7 @@ impl Checker {
                     self.state().fences.insert(Item::Task(task.task_id), task.claim_no);
                     after.tasks.contains_key(&task.task_id)
                 }
-                Op::Settle { task_id } => {
-                    let claim_no = sent.task.map_or(u64::MAX, |guard| guard.hold.claim_no);
-                    self.state().tasks_done.insert(*task_id, claim_no);
-                    !after.tasks.contains_key(task_id)
-                }
+                Op::Settle { task_id } => !after.tasks.contains_key(task_id),
                 Op::Reschedule(change) => after.tasks.get(&change.task_id).is_some_and(|task| {
                     self.raise(Item::Task(task.task_id), task.claim_no);
                     task.attempt == change.attempt && task.worker.is_none()
@@ -244,10 +248,9 @@ impl Checker {
 
     fn check_timer(&self, old: &Step, new: &Step, done: &Committed) {
         let Some(due_at) = old.due_at else { return };
-        let timed_out = new.result.as_ref().is_some_and(|body| &*body.bytes == b"\"timeout\"");
-        let fired = match &*old.kind {
+        let fired = match old.kind.as_str() {
             "sleep" => new.status == StepStatus::Completed,
-            "event" => timed_out || new.status == StepStatus::Errored,
+            "event" => new.status == StepStatus::Errored,
             "do" => new.attempt > old.attempt,
             _ => false,
         };
@@ -321,7 +324,7 @@ impl Checker {
                         self.fail("15 terminal is final", detail);
                     }
                     if let (Some(target), Some(row)) = (target, row) {
-                        self.note_poke(target, &row.run, done);
+                        self.note_message(target, &row.run, done);
                     }
                 }
                 Delivery::Duplicate { .. } => {
@@ -332,18 +335,18 @@ impl Checker {
         }
     }
 
-    fn note_poke(&self, before: &Run, after: &Run, done: &Committed) {
+    fn note_message(&self, before: &Run, after: &Run, done: &Committed) {
         if before.turn.worker.is_some() {
             self.sim.sometimes("message arrived while the turn was held");
         } else if before.turn.due_at.is_some_and(|due_at| due_at <= done.now) {
-            self.sim.sometimes("promote and poke met on one run");
+            self.sim.sometimes("a timer and a message were due on one run");
         }
         if before.status == RunStatus::Paused && !after.turn.ready {
             self.sim.sometimes("paused run was woken by nothing until it was resumed");
         }
     }
 
-    // What became of the turn, by the sender's own words and not by the row's.
+    // Compares the turn with the change that the sender asked for.
     fn check_turn(&self, sent: &Commit, after: &Snapshot) {
         let Some(change) = sent.run_change() else { return };
         let Some(run) = after.runs.get(&change.run_key).map(|row| &row.run) else { return };
@@ -398,7 +401,7 @@ impl Checker {
             (&sent.run, &sent.task, error)
             && of_run(conflict)
         {
-            self.sim.sometimes("activity at hand had lost its run");
+            self.sim.sometimes("local completion had lost its run");
         }
         match error {
             CommitError::Conflict(Conflict::RunHold { run_key, .. }) => {
@@ -410,9 +413,6 @@ impl Checker {
             CommitError::Conflict(Conflict::RunHead { .. }) => {
                 self.sim.sometimes("conflict on the head alone");
             }
-            CommitError::Conflict(Conflict::RunExists { same_input: false, .. }) => {
-                self.sim.sometimes("another input was a conflict");
-            }
             CommitError::Conflict(Conflict::TaskHold { task_id, .. })
             | CommitError::Conflict(Conflict::TaskMissing { task_id }) => {
                 if let Some(guard) = &sent.task {
@@ -420,15 +420,13 @@ impl Checker {
                     self.note_reaped(Item::Task(*task_id), guard.hold);
                 }
             }
-            CommitError::Refused(Refusal::RunEnded { run_key, .. }) => {
-                self.sim.sometimes(if sent.run_key() == Some(*run_key) {
-                    "an ended run refused a change"
-                } else {
-                    "draft was refused because its run had ended"
-                });
+            CommitError::Refused(Refusal::RunEnded { run_key, .. })
+                if sent.run_key() != Some(*run_key) =>
+            {
+                self.sim.sometimes("draft was refused because its run had ended");
             }
             CommitError::Invalid(error) => {
-                self.fail("0 the driver sends well-formed commits", error.to_string());
+                self.fail("0 an engine sends well-formed commits", error.to_string());
             }
             _ => {}
         }

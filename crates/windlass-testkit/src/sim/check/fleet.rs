@@ -1,4 +1,4 @@
-//! What must hold of runs of the real engine: while their bodies run, and when all is over.
+//! Invariants of runs of the real engine: while their bodies run, and at the end.
 
 use windlass_kernel::{
     Hold, MemoryStore, MessageKind, Run, RunKey, RunStatus, StepKey, Store as _, WorkerKey,
@@ -6,8 +6,8 @@ use windlass_kernel::{
 
 use futures::FutureExt as _;
 
-use super::super::fleet::client::Told;
-use super::super::fleet::mill::{self, MILL};
+use super::super::fleet::client::ClientView;
+use super::super::fleet::machine::{self, MACHINE};
 use super::super::fleet::program::{Input, Program};
 use super::super::fleet::relay::{Order, RELAY};
 use super::super::store::short;
@@ -16,7 +16,8 @@ use super::relays::{Hooked, dead_steps};
 use super::{Checker, load};
 
 impl Checker {
-    /// The body of a step begins on a worker, which was told of this claim of the run last.
+    /// The body of a step begins on a worker. `delivered` is the newest claim of the run whose answer has
+    /// reached that worker.
     pub fn body_begins(
         &self,
         store: &MemoryStore,
@@ -29,8 +30,8 @@ impl Checker {
         let own = row.run.turn.hold().filter(|hold| hold.worker == worker);
         let settled = self.state().settled.get(&(run_key, step_key.clone())).map(|s| s.claim_no);
         if let Some(claim_no) = settled {
-            // Under an older claim it is a zombie, and what it comes to will be refused. As soon as
-            // the worker knows of its newest claim, it has let go of what it had under older ones.
+            // Under an older claim it is a zombie, and the store will refuse its result. As soon as the
+            // worker knows its newest claim, it has dropped the work under older ones.
             let knows = |hold: Hold| hold.claim_no == claim_no || delivered == Some(hold.claim_no);
             if own.is_some_and(|hold| hold.claim_no >= claim_no && knows(hold)) {
                 let detail = format!("step {step_key} of r{:x} runs again", short(run_key.0));
@@ -51,11 +52,11 @@ impl Checker {
         }
     }
 
-    /// Judges the whole store after the world has come to rest.
+    /// Checks the whole store at the end.
     pub(crate) fn audit_fleet(
         &self,
         store: &MemoryStore,
-        told: &[Told],
+        views: &[ClientView],
         (orders, hooked): (&[Order], &Hooked),
         may_give_up: bool,
     ) {
@@ -76,8 +77,8 @@ impl Checker {
             match run.workflow.as_str() {
                 RELAY => {}
                 _ if gave_up => {}
-                MILL => self.audit_mill(run, told),
-                _ => self.audit_output(run, &runs, told),
+                MACHINE => self.audit_machine(run, views),
+                _ => self.audit_output(run, &runs, views),
             }
         }
         let relays: Vec<&Run> = runs.iter().filter(|run| run.workflow.as_str() == RELAY).collect();
@@ -86,8 +87,8 @@ impl Checker {
             relays.iter().for_each(|run| self.audit_relay(run, orders, &letters));
         }
         self.audit_hooks(&relays, hooked, may_give_up);
-        for one in told {
-            self.audit_answer(one, &runs);
+        for view in views {
+            self.audit_answer(view, &runs);
         }
         self.audit_rest(store, &runs);
         self.audit_effects(store);
@@ -95,7 +96,7 @@ impl Checker {
         self.audit_verified(store);
     }
 
-    // The code of every run is the same in every process, so nothing may have blocked it.
+    // Every process has the same code, so no run may be blocked.
     fn audit_replay(&self, store: &MemoryStore, run: &Run) {
         let events = events_of(store, run.run_key);
         if let Some(event) = events.iter().find(|e| e.event_type.as_str() == "workflow.blocked") {
@@ -105,14 +106,12 @@ impl Checker {
         }
     }
 
-    fn audit_mill(&self, run: &Run, told: &[Told]) {
-        let expected = run.input.read::<u64>().ok().map(mill::expected);
+    fn audit_machine(&self, run: &Run, views: &[ClientView]) {
+        let expected = run.input.read::<u64>().ok().map(machine::expected);
         let output = run.output.as_ref().and_then(|output| output.read::<u64>().ok());
         let right = match run.status {
             RunStatus::Complete => output.is_some() && output == expected,
-            RunStatus::Terminated => {
-                told.iter().any(|told| told.id == run.id.as_str() && told.terminated)
-            }
+            RunStatus::Terminated => views.iter().any(|view| view.is_about(run) && view.terminated),
             _ => false,
         };
         if !right {
@@ -125,21 +124,22 @@ impl Checker {
         }
     }
 
-    fn audit_output(&self, run: &Run, runs: &[Run], told: &[Told]) {
+    fn audit_output(&self, run: &Run, runs: &[Run], views: &[ClientView]) {
         let name = short(run.run_key.0);
         let Ok(input) = run.input.read::<Input>() else {
             return self.fail("6 a run keeps its input", format!("r{name:x} has another input"));
         };
         let program = Program::of(&input);
-        let asked = told.iter().any(|told| told.id == run.id.as_str() && told.terminated);
+        let asked = views.iter().any(|view| view.is_about(run) && view.terminated);
         let orphan = runs
             .iter()
             .any(|parent| Some(parent.run_key) == run.parent && parent.status.is_ended());
         let right = match run.status {
             // A generation that is continued has an output of the model's own.
-            RunStatus::Complete if program.next.is_some() => {
-                runs.iter().any(|next| next.id == run.id && next.generation == run.generation + 1)
-            }
+            RunStatus::Complete if program.next.is_some() => runs.iter().any(|next| {
+                (&next.namespace, &next.id) == (&run.namespace, &run.id)
+                    && next.generation == run.generation + 1
+            }),
             RunStatus::Complete => {
                 let output = run.output.as_ref().and_then(|output| output.read::<u64>().ok());
                 output.is_some() && output == program.expected()
@@ -159,11 +159,10 @@ impl Checker {
         }
     }
 
-    // What a client was told is what the store has.
-    fn audit_answer(&self, told: &Told, runs: &[Run]) {
-        let Some(ended) = &told.ended else { return };
-        let newest =
-            runs.iter().filter(|run| run.id.as_str() == told.id).max_by_key(|run| run.generation);
+    // The result that a client received is the result in the store.
+    fn audit_answer(&self, view: &ClientView, runs: &[Run]) {
+        let Some(ended) = &view.ended else { return };
+        let newest = runs.iter().filter(|run| view.is_about(run)).max_by_key(|run| run.generation);
         let right = newest.is_some_and(|run| match ended {
             Ok(output) => {
                 let stored = run.output.as_ref().and_then(|stored| stored.read::<u64>().ok());
@@ -174,7 +173,7 @@ impl Checker {
             Err(_) => false,
         });
         if !right {
-            let detail = format!("{} was told {ended:?}, {newest:?}", told.id);
+            let detail = format!("the client of {} received {ended:?}, {newest:?}", view.id);
             self.fail("8 what was acknowledged survives", detail);
         }
     }
@@ -183,16 +182,20 @@ impl Checker {
         let Some(parent) = runs.iter().find(|parent| Some(parent.run_key) == run.parent) else {
             return;
         };
+        if parent.namespace != run.namespace || parent.root != run.root {
+            let detail = format!("r{:x} is not of its parent's tree", short(run.run_key.0));
+            self.fail("27 nothing crosses namespaces", detail);
+        }
         if parent.status.is_ended() && !run.status.is_ended() {
             let detail = format!("r{:x} lives, its parent has ended", short(run.run_key.0));
             self.fail("20 cancel reaches every live descendant", detail);
         }
         let id = format!("child:{}", run.run_key);
-        let told = messages_of(store, parent.run_key).into_iter().filter(|message| {
+        let results = messages_of(store, parent.run_key).into_iter().filter(|message| {
             message.kind == MessageKind::ChildResult && message.message_id.as_str() == id
         });
-        if told.count() > 1 {
-            let detail = format!("r{:x} told its parent more than once", short(run.run_key.0));
+        if results.count() > 1 {
+            let detail = format!("r{:x} sent its result more than once", short(run.run_key.0));
             self.fail("21 a parent sees each child's result once", detail);
         }
         if parent.status == RunStatus::Terminated && run.status == RunStatus::Terminated {

@@ -1,25 +1,25 @@
-//! What must hold of a run that nobody works on: something will wake it, and nothing was missed.
+//! Invariants of an idle run: something will wake it, and it has missed nothing.
 
 use windlass_kernel::{Loaded, MemoryStore, Run, RunStatus, Step, StepStatus, Timestamp};
 
 use super::super::store::short;
 use super::{Checker, load};
 
-/// Where a run is at rest.
+/// Whether a run is at rest, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// It has ended.
     Ended,
-    /// It waits without a bound for something that it declared: a message, or a child.
+    /// It waits without a timeout for a message or a child.
     Declared,
     /// It is paused.
     Paused,
-    /// It has something to do, now or later.
+    /// It has work to do, now or later.
     Moving,
 }
 
 impl Checker {
-    /// Where a run is at rest, if it is.
+    /// Whether a run is at rest, and why.
     pub fn rest(&self, store: &MemoryStore, run: &Run) -> Rest {
         if run.status.is_ended() {
             return Rest::Ended;
@@ -33,7 +33,7 @@ impl Checker {
         }
         let row = load(store, vec![run.run_key]).pop();
         // A parent rests as long as its child does.
-        let declared = |step: &Step| match &*step.kind {
+        let declared = |step: &Step| match step.kind.as_str() {
             "relay" => awaits(step),
             kind => matches!(kind, "event" | "child"),
         };
@@ -41,7 +41,7 @@ impl Checker {
         if waits { Rest::Declared } else { Rest::Moving }
     }
 
-    /// Judges a run whose turn is neither held nor ready: what will wake it?
+    /// Checks that something will wake a run whose turn is neither held nor ready.
     pub fn check_idle(&self, store: &MemoryStore, run: &Run, now: Timestamp) {
         let turn = &run.turn;
         let open = !run.status.is_ended() && run.status != RunStatus::Paused;
@@ -80,9 +80,9 @@ impl Checker {
         }
     }
 
-    // Whether something outside the run will send it the message that this step waits for.
+    // Whether a task, a child or a sender exists that will send the message this step waits for.
     fn will_wake(&self, store: &MemoryStore, step: &Step) -> bool {
-        match &*step.kind {
+        match step.kind.as_str() {
             "event" | "relay" => awaits(step),
             "activity" => self.tasks(store, None).iter().any(|task| {
                 task.run_key == Some(step.run_key) && task.step_key.as_ref() == Some(&step.step_key)
@@ -100,8 +100,9 @@ fn open_steps(row: &Loaded) -> impl Iterator<Item = &Step> {
     row.steps.iter().filter(|step| !step.status.is_settled())
 }
 
-// Whether a step still waits for a message. One of a relay keeps the name of what it was given.
+// Whether a step still waits for a message. A step of a relay keeps the name of the signal that it
+// received.
 fn awaits(step: &Step) -> bool {
     let untried = step.status == StepStatus::Waiting && step.attempt == 0;
-    step.wait_for.is_some() && (&*step.kind != "relay" || untried)
+    step.wait_for.is_some() && (step.kind.as_str() != "relay" || untried)
 }

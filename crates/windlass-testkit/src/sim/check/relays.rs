@@ -1,5 +1,5 @@
-//! What must hold of runs of relays when all is over: what they came to, what clients were told of it,
-//! who was told of their end, and what their dead steps left.
+//! Checks of runs of relays at the end: their results, the answers to clients, the calls of hooks, and
+//! the dead letters of their steps.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use windlass_kernel::{
 };
 use windlass_models::relays::TerminalStatus;
 
-use super::super::fleet::relay::{Baton, Finish, Order};
+use super::super::fleet::relay::{Finish, Order, TestRelay};
 use super::super::store::short;
 use super::Checker;
 
-/// What hooks were told, by run.
+/// The calls of hooks, by run.
 pub(crate) type Hooked = BTreeMap<RunKey, Vec<(String, TerminalStatus)>>;
 
 impl Checker {
-    /// Judges one run of a relay.
+    /// Checks one run of a relay.
     pub(crate) fn audit_relay(&self, run: &Run, orders: &[Order], letters: &[RunKey]) {
         let name = short(run.run_key.0);
         let Some(order) = orders.iter().find(|order| order.id == run.id.as_str()) else {
             return self.fail("6 a run was ordered", format!("r{name:x} {}", run.id));
         };
-        let baton = Baton::of(order.seed);
+        let relay = TestRelay::of(order.seed);
         let output = run.output.as_ref().map(|output| output.bytes.clone());
         let output = output.and_then(|bytes| String::from_utf8_lossy(&bytes).parse::<u64>().ok());
         let right = match run.status {
             RunStatus::Complete => {
-                baton.finish == Finish::Succeed && output == Some(baton.expected(order.seed))
+                relay.finish == Finish::Succeed && output == Some(relay.expected(order.seed))
             }
-            RunStatus::Errored => matches!(baton.finish, Finish::Fail | Finish::Break),
-            RunStatus::Terminated => baton.finish == Finish::Cancel || order.cancelled,
+            RunStatus::Errored => matches!(relay.finish, Finish::Fail | Finish::Break),
+            RunStatus::Terminated => relay.finish == Finish::Cancel || order.cancelled,
             _ => false,
         };
         if !right {
             let detail = format!(
-                "r{name:x} {} of {baton:?} is {} with {output:?} {:?}",
+                "r{name:x} {} of {relay:?} is {} with {output:?} {:?}",
                 run.id, run.status, run.error
             );
             self.fail("6 a run comes to what its program comes to", detail);
@@ -45,7 +45,7 @@ impl Checker {
             let detail = format!("r{name:x} is {}, and its cancel was answered yes", run.status);
             self.fail("24 a cancel that is answered yes has ended its run", detail);
         }
-        let dead = run.status == RunStatus::Errored && baton.finish == Finish::Break;
+        let dead = run.status == RunStatus::Errored && relay.finish == Finish::Break;
         if letters.contains(&run.run_key) != dead {
             let detail = format!("r{name:x} is {}, dead letter wanted: {dead}", run.status);
             self.fail("24 a dead step leaves a letter, a verdict none", detail);
@@ -58,12 +58,12 @@ impl Checker {
         if let Some((run_key, status, result)) = order.ended
             && (run_key != run.run_key || status != told || result != output)
         {
-            let detail = format!("{} was told {status} {result:?}", run.id);
+            let detail = format!("the client of {} received {status} {result:?}", run.id);
             self.fail("8 what was acknowledged survives", detail);
         }
     }
 
-    /// The end of every run of a relay is told, as it was, under one id.
+    /// A hook received the end of every run of a relay, with its status and under one id.
     pub(crate) fn audit_hooks(&self, runs: &[&Run], hooked: &Hooked, may_give_up: bool) {
         for run in runs {
             let told = hooked.get(&run.run_key).map(Vec::as_slice).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Checker {
             let right = told.iter().all(|(told_id, told)| *told_id == id && *told == status);
             if !right || told.is_empty() && !may_give_up {
                 let detail = format!("r{:x} {}: {told:?}", short(run.run_key.0), run.status);
-                self.fail("24 the end of a run is told", detail);
+                self.fail("24 the hook receives the end of a run", detail);
             }
         }
     }

@@ -1,29 +1,42 @@
 //! Clients of the simulated fleet: they start runs, send events, pause, resume and terminate, and
-//! remember what they were told.
+//! remember the answers.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use windlass_engine::{Engine, Retention};
-use windlass_kernel::{Error, ErrorKind};
-use windlass_models::steps::{RunHandle, WorkflowRef};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Namespace, Run};
+use windlass_models::{RunHandle, WorkflowRef};
 
 use super::super::executor::{Handle, NodeId, locked};
 use super::super::rng::Rng;
 use super::program::{BRIEF, Input, Program, WORKFLOW, event_value};
 
-/// What a client knows of one run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
-    /// The run's name.
+/// A client's view of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientView {
+    /// The tenant.
+    pub(crate) namespace: Namespace,
+    /// The run's id.
     pub(crate) id: String,
-    /// What it was started with.
+    /// The run's input.
     pub(crate) input: Option<Input>,
-    /// Whether its end was asked for.
+    /// Whether the client has asked for its termination.
     pub(crate) terminated: bool,
-    /// How it ended: an output, or the code of an error.
+    /// Its result: an output, or the code of an error.
     pub(crate) ended: Option<Result<u64, String>>,
+}
+
+impl ClientView {
+    pub(crate) fn new(namespace: Namespace, id: String, input: Option<Input>) -> Self {
+        Self { namespace, id, input, terminated: false, ended: None }
+    }
+
+    /// Whether this is a generation of that run.
+    pub(crate) fn is_about(&self, run: &Run) -> bool {
+        self.id == run.id.as_str() && self.namespace == run.namespace
+    }
 }
 
 /// A client and one run of its own.
@@ -31,16 +44,16 @@ pub(crate) struct Client {
     pub(crate) sim: Handle,
     pub(crate) node: NodeId,
     pub(crate) engine: Engine,
-    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) view: Arc<Mutex<ClientView>>,
     pub(crate) rng: Rng,
 }
 
 impl Client {
-    /// Sees a run through from its start to its end.
-    pub(crate) async fn see_through(mut self) {
+    /// Starts a run, interferes with it, and waits for its result.
+    pub(crate) async fn run_to_end(mut self) {
         let (id, input) = {
-            let told = locked(&self.told);
-            (told.id.clone(), told.input.clone().expect("an order has an input"))
+            let view = locked(&self.view);
+            (view.id.clone(), view.input.clone().expect("an order has an input"))
         };
         let workflow: WorkflowRef<Input, u64> =
             WorkflowRef::remote(&self.engine, WORKFLOW).expect("a valid name");
@@ -58,26 +71,26 @@ impl Client {
             self.sim.spawn(self.node, async move { pause_and_resume(sim, run, rng).await });
         }
         if self.rng.chance(150) {
-            let (sim, run, told) = (self.sim.clone(), run.clone(), self.told.clone());
+            let (sim, run, view) = (self.sim.clone(), run.clone(), self.view.clone());
             let wait_us = self.rng.range(1, 8_000_000);
-            self.sim.spawn(self.node, terminate_soon(sim, run, told, wait_us));
+            self.sim.spawn(self.node, terminate_soon(sim, run, view, wait_us));
         }
         let ended = until_answered(&sim, || run.result()).await;
-        locked(&self.told).ended = Some(ended.map_err(|error| error.code().to_owned()));
+        locked(&self.view).ended = Some(ended.map_err(|error| error.code().as_str().to_owned()));
     }
 }
 
-/// Ends a run after a while.
+/// Terminates a run after a while.
 pub(crate) async fn terminate_soon(
     sim: Handle,
     run: RunHandle<u64>,
-    told: Arc<Mutex<Told>>,
+    view: Arc<Mutex<ClientView>>,
     wait_us: u64,
 ) {
     sim.sleep_us(wait_us).await;
-    locked(&told).terminated = true;
+    locked(&view).terminated = true;
     let done = until_answered(&sim, || run.terminate()).await;
-    let known = matches!(&done, Err(error) if error.code() == "RUN_TERMINAL");
+    let known = matches!(&done, Err(error) if error.code() == ErrorCode::RunTerminal);
     if done.is_ok() {
         sim.sometimes("client terminated a run");
     } else if !known {
@@ -85,7 +98,7 @@ pub(crate) async fn terminate_soon(
     }
 }
 
-/// In order, each until it is known to have arrived, and some of them once more.
+/// Sends events in order, each until the store has answered, and some of them twice.
 pub(crate) async fn send_events(
     sim: Handle,
     run: RunHandle<u64>,
@@ -105,7 +118,7 @@ pub(crate) async fn send_events(
     }
 }
 
-/// Lets a run rest.
+/// Pauses a run once or twice, and resumes it.
 pub(crate) async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: Rng) {
     for _ in 0..rng.range(1, 2) {
         sim.sleep_us(rng.range(1, 4_000_000)).await;
@@ -121,7 +134,7 @@ pub(crate) async fn pause_and_resume(sim: Handle, run: RunHandle<u64>, mut rng: 
     }
 }
 
-/// Runs that nobody waits for: they go as soon as their policy allows.
+/// Starts runs that nobody waits for. Retention deletes them soon after their end.
 pub(crate) async fn brief_runs(sim: Handle, engine: Engine, mut rng: Rng) {
     let span = Duration::from_millis(rng.range(1_000, 3_000));
     let policy = Retention::keep_for(span).expect("it is long enough");
@@ -133,14 +146,14 @@ pub(crate) async fn brief_runs(sim: Handle, engine: Engine, mut rng: Rng) {
         let input = Input { seed: rng.next_u64(), depth: 1, events: false };
         let id = format!("brief-{number}");
         let run = until_answered(&sim, || workflow.start(input.clone()).id(id.clone())).await;
-        // It may have ended and be gone before the answer to an earlier try came.
+        // It may have ended and be deleted before the answer to an earlier attempt came.
         sim.trace(format_args!("{id}: {}", run.is_ok()));
         sim.sleep_us(rng.range(1, 3_000_000)).await;
         let _ = engine.sweep().await;
     }
 }
 
-/// Asks again as long as the store does not answer.
+/// Repeats a call until the store has answered it.
 pub(crate) async fn until_answered<T, F>(sim: &Handle, ask: impl Fn() -> F) -> Result<T, Error>
 where
     F: IntoFuture<Output = Result<T, Error>>,

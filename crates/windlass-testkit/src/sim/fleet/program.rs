@@ -1,30 +1,30 @@
-//! Random workflows for the real engine: what they do follows from a number in their input, and so
-//! does what they must come to.
+//! Random workflows for the real engine. The seed in the input determines their steps and their output.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
 use serde::{Deserialize, Serialize};
-use windlass_kernel::BoxFuture;
-use windlass_models::steps::{BoxError, Ctx, StepError};
+use windlass_kernel::{BoxFuture, ErrorCode};
+use windlass_models::AnyError;
+use windlass_models::steps::{Ctx, StepError};
 
 use super::super::rng::{Rng, mix};
-use super::Yard;
+use super::NodeContext;
 
-/// The workflow that all simulated runs are of.
+/// The name of the simulated workflow of `steps`.
 pub(crate) const WORKFLOW: &str = "program";
 /// The same workflow under another name, whose runs are deleted when they have ended.
 pub(crate) const BRIEF: &str = "brief";
 /// The activity that some of them call.
 pub(crate) const ACTIVITY: &str = "labour";
-/// What a caught failure counts for.
+/// The value of a caught failure.
 pub(crate) const CAUGHT: u64 = 7;
 
-/// What a run is started with: enough to know its whole program.
+/// The input of a run. It determines the whole program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Input {
-    /// What the program is made from.
+    /// The seed of the program.
     pub(crate) seed: u64,
     /// How many generations of children it may have.
     pub(crate) depth: u32,
@@ -58,7 +58,7 @@ pub(crate) enum Act {
 /// A whole program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// What it does, one after the other.
+    /// Its actions, in order.
     pub(crate) acts: Vec<Act>,
     /// The events that it waits for, in the order in which it does.
     pub(crate) events: Vec<(&'static str, u64)>,
@@ -112,7 +112,7 @@ impl Program {
         }
     }
 
-    /// What it must come to; nothing if it must fail.
+    /// The expected output; none if the run must fail.
     pub(crate) fn expected(&self) -> Option<u64> {
         if let Some(next) = &self.next {
             return Program::of(next).expected();
@@ -139,19 +139,19 @@ fn value_of(act: &Act, key: &str) -> u64 {
     }
 }
 
-/// What a step or an activity gives.
+/// The result of a step or an activity.
 pub(crate) fn step_value(key: &str) -> u64 {
     key.bytes().fold(3, |sum, byte| mix(sum ^ u64::from(byte)))
 }
 
-/// What an event carries.
+/// The payload of an event.
 pub(crate) fn event_value(name: &str, number: u64) -> u64 {
     mix(step_value(name) ^ number)
 }
 
-/// What an activity is asked.
+/// The input of an activity.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Labour {
+pub(crate) struct ActivityInput {
     /// How often it fails first.
     pub(crate) fails: u32,
     /// The key of its step.
@@ -159,29 +159,33 @@ pub(crate) struct Labour {
 }
 
 /// Runs a program on a node.
-pub(crate) async fn run(yard: Arc<Yard>, ctx: Ctx, input: Input) -> Result<u64, BoxError> {
+pub(crate) async fn run(
+    node_context: Arc<NodeContext>,
+    ctx: Ctx,
+    input: Input,
+) -> Result<u64, AnyError> {
     let program = Program::of(&input);
     let mut sum = 1;
     for (place, one) in program.acts.iter().enumerate() {
-        sum = mix(sum ^ act(&yard, &ctx, one, yard.key(place)).await?);
+        sum = mix(sum ^ act(&node_context, &ctx, one, node_context.key(place)).await?);
     }
     if let Some(next) = &program.next {
         return ctx.continue_as_new(next);
     }
-    if program.fails { Err("the program fails".into()) } else { Ok(sum) }
+    if program.fails { Err(AnyError::msg("the program fails")) } else { Ok(sum) }
 }
 
 fn act<'a>(
-    yard: &'a Arc<Yard>,
+    node_context: &'a Arc<NodeContext>,
     ctx: &'a Ctx,
     act: &'a Act,
     key: String,
 ) -> BoxFuture<'a, Result<u64, StepError>> {
     Box::pin(async move {
         match act {
-            Act::Step { fails, intent } => step(yard, ctx, &key, *fails, *intent).await,
+            Act::Step { fails, intent } => step(node_context, ctx, &key, *fails, *intent).await,
             Act::Doomed => {
-                let doomed = step(yard, ctx, &key, u32::MAX, false).await;
+                let doomed = step(node_context, ctx, &key, u32::MAX, false).await;
                 Ok(doomed.map_or(CAUGHT, |_| 0))
             }
             Act::Sleep { ms } => {
@@ -192,23 +196,22 @@ fn act<'a>(
             Act::Late { ms } => {
                 let late = ctx.event::<u64>(&key, "never").timeout(Duration::from_millis(*ms));
                 match late.await {
-                    Err(error) if error.code == "EVENT_TIMEOUT" => Ok(CAUGHT),
+                    Err(error) if error.code == ErrorCode::EventTimeout => Ok(CAUGHT),
                     other => other,
                 }
             }
             Act::Activity { fails } => {
-                let labour = Labour { fails: *fails, key: key.clone() };
+                let labour = ActivityInput { fails: *fails, key: key.clone() };
                 ctx.activity(&key, ACTIVITY, &labour).await
             }
             Act::Child(input) => {
                 let child = ctx.child_named::<Input, u64>(&key, WORKFLOW, input).await;
-                // A child that was meant to fail is caught; a value where there should be none is
-                // not the same as the failure.
+                // The failure of a child is caught. An unexpected output differs from `CAUGHT`.
                 Ok(child.unwrap_or(CAUGHT))
             }
             Act::Race { ms } => {
                 let sleep = ctx.sleep(format!("{key}.s"), Duration::from_millis(*ms));
-                let step = act_step(yard, ctx, format!("{key}.w"));
+                let step = act_step(node_context, ctx, format!("{key}.w"));
                 match select(sleep, step).await {
                     Either::Left((slept, _)) => slept.map(|()| 1),
                     Either::Right((stepped, _)) => stepped.map(|_| 1),
@@ -216,8 +219,9 @@ fn act<'a>(
             }
             Act::Join(acts) => {
                 let parts = acts.iter().enumerate();
-                let parts =
-                    parts.map(|(place, one)| self::act(yard, ctx, one, format!("{key}.{place}")));
+                let parts = parts.map(|(place, one)| {
+                    self::act(node_context, ctx, one, format!("{key}.{place}"))
+                });
                 let mut sum = 2;
                 for value in join_all(parts).await {
                     sum = mix(sum ^ value?);
@@ -229,15 +233,15 @@ fn act<'a>(
 }
 
 fn act_step<'a>(
-    yard: &'a Arc<Yard>,
+    node_context: &'a Arc<NodeContext>,
     ctx: &'a Ctx,
     key: String,
 ) -> BoxFuture<'a, Result<u64, StepError>> {
-    Box::pin(async move { step(yard, ctx, &key, 0, false).await })
+    Box::pin(async move { step(node_context, ctx, &key, 0, false).await })
 }
 
 async fn step(
-    yard: &Arc<Yard>,
+    node_context: &Arc<NodeContext>,
     ctx: &Ctx,
     key: &str,
     fails: u32,
@@ -245,9 +249,9 @@ async fn step(
 ) -> Result<u64, StepError> {
     let run_key = ctx.run().run_key;
     let body = |attempt: windlass_models::steps::Attempt| async move {
-        yard.body_begins(run_key, key, intent.then_some(attempt.number));
-        yard.work().await;
-        if attempt.number <= fails { Err("it fails") } else { Ok(step_value(key)) }
+        node_context.body_begins(run_key, key, intent.then_some(attempt.number));
+        node_context.work().await;
+        if attempt.number <= fails { Err(AnyError::msg("it fails")) } else { Ok(step_value(key)) }
     };
     // The last attempt of a step that is not doomed succeeds.
     let retries = if fails == u32::MAX { 1 } else { fails };
@@ -256,9 +260,9 @@ async fn step(
         return step.await;
     }
     let probe = |attempt: windlass_models::steps::Attempt| async move {
-        yard.probed(run_key, key, attempt.number);
+        node_context.probed(run_key, key, attempt.number);
         // A probe may know, or not; both must come to the same.
-        let knows = yard.coin() && attempt.number > fails;
+        let knows = node_context.coin() && attempt.number > fails;
         Ok(knows.then(|| step_value(key)))
     };
     step.intent(probe).await

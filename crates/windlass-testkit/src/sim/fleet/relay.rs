@@ -1,39 +1,40 @@
-//! Random relays for the real engine: what they do follows from a number in their input, and so does
-//! what they must come to.
+//! Random relays for the real engine. The seed in the input determines their steps and their output.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use windlass_engine::Engine;
-use windlass_kernel::{Error, RetryLimit, RetryPolicy, RunKey};
+use windlass_kernel::{Error, ErrorCode, RetryLimit, RetryPolicy, RunKey};
+use windlass_models::RunHandle;
 use windlass_models::relays::{
-    HookError, RunOutcome, RunSpec, Signal, Step, StepError, StepOutcome, StepRunner, TerminalHook,
-    TerminalStatus, WorkflowRuntime,
+    self, HookError, RelayError, RelayStep, RunOutcome, RunSpec, Signal, StepOutcome, StepRunner,
+    TerminalHook, TerminalStatus,
 };
 
 use super::super::executor::{Handle, NodeId, locked};
 use super::super::rng::{Rng, mix};
-use super::Yard;
+use super::NodeContext;
 use super::client::until_answered;
 use super::program::{event_value, step_value};
 
-/// The relay that all simulated runs of relays are of.
-pub(crate) const RELAY: &str = "baton";
+/// The name of all simulated relays.
+pub(crate) const RELAY: &str = "relay";
 /// The signal that some of them wait for.
 const SIGNAL: &str = "go";
 
-/// What a step of a relay says.
+/// The outcome of a step of a relay.
 #[derive(Clone, Debug)]
 enum Leg {
-    /// The next one at once.
+    /// The next step at once.
     Next,
-    /// The next one later.
+    /// The next step after a delay.
     After { ms: u64 },
-    /// So many failures first; the answer that it asks for stays the same.
+    /// This many failed attempts first. Its memo stays the same over all attempts.
     Flaky { fails: u32 },
-    /// The next one with the next signal.
+    /// The next step with the next signal.
     Signal,
-    /// The next one with a signal that never comes.
+    /// The next step after the timeout of a signal that never comes.
     Late { ms: u64 },
 }
 
@@ -52,13 +53,13 @@ pub(crate) enum Finish {
 
 /// A whole relay.
 #[derive(Clone, Debug)]
-pub(crate) struct Baton {
+pub(crate) struct TestRelay {
     legs: Vec<Leg>,
     /// How it ends.
     pub(crate) finish: Finish,
 }
 
-impl Baton {
+impl TestRelay {
     /// The relay of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xBA70);
@@ -84,7 +85,7 @@ impl Baton {
         self.legs.iter().filter(|leg| matches!(leg, Leg::Signal)).count() as u64
     }
 
-    /// What it comes to, if it succeeds.
+    /// Its output, if it succeeds.
     pub(crate) fn expected(&self, seed: u64) -> u64 {
         let (mut sum, mut number) = (seed, 0);
         for (place, leg) in self.legs.iter().enumerate() {
@@ -103,44 +104,44 @@ impl Baton {
 }
 
 /// Runs the steps on a node. The payload is the seed and the sum so far.
-pub(crate) struct Runner(pub(crate) Arc<Yard>);
+pub(crate) struct Runner(pub(crate) Arc<NodeContext>);
 
 impl StepRunner for Runner {
-    async fn run_step(&self, step: &Step) -> Result<StepOutcome, StepError> {
-        let yard = &self.0;
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+        let node_context = &self.0;
         if let Some(run_key) = step.run_key {
-            yard.body_begins(run_key, &step.step_number.to_string(), None);
+            node_context.body_begins(run_key, &step.step_number.to_string(), None);
         }
         let text = String::from_utf8_lossy(&step.payload).into_owned();
         let numbers =
             text.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         let (seed, mut sum): (u64, u64) =
-            numbers.ok_or_else(|| StepError::permanent(format!("{text:?} is no baton")))?;
+            numbers.ok_or_else(|| RelayError::permanent(format!("{text:?} is no relay")))?;
         match &step.signal {
             Some(Signal::Received(bytes)) => {
                 let value = String::from_utf8_lossy(bytes).parse::<u64>();
-                sum = mix(sum ^ value.map_err(StepError::permanent)?);
+                sum = mix(sum ^ value.map_err(RelayError::permanent)?);
             }
             Some(Signal::TimedOut) => sum = mix(sum ^ 7),
             None => {}
         }
-        yard.work().await;
-        // Some take their time, unless they hear that nobody wants it.
+        node_context.work().await;
+        // Some are slow, unless they see their cancellation.
         if seed % 4 == 0 {
             let heard = std::pin::pin!(step.cancel_token.cancelled());
-            let lingers = std::pin::pin!(yard.linger(2_000_000));
+            let lingers = std::pin::pin!(node_context.linger(2_000_000));
             futures::future::select(heard, lingers).await;
         }
         if step.cancel_token.is_cancelled() {
-            yard.sometimes("step of a relay heard that it was cancelled");
+            node_context.sometimes("step of a relay saw its cancellation");
         }
-        let baton = Baton::of(seed);
-        let Some(leg) = baton.legs.get(step.step_number as usize) else {
-            return match baton.finish {
+        let relay = TestRelay::of(seed);
+        let Some(leg) = relay.legs.get(step.step_number as usize) else {
+            return match relay.finish {
                 Finish::Succeed => Ok(StepOutcome::done(sum.to_string())),
                 Finish::Fail => Ok(StepOutcome::Fail { reason: "no".into() }),
                 Finish::Cancel => Ok(StepOutcome::Cancel { reason: "no".into() }),
-                Finish::Break => Err(StepError::permanent("broken")),
+                Finish::Break => Err(RelayError::permanent("broken")),
             };
         };
         let sum = mix(sum ^ step_value(&step.step_number.to_string()));
@@ -153,11 +154,11 @@ impl StepRunner for Runner {
             Leg::Flaky { fails } => {
                 let asked: u32 = step.memo("asked", || async { Ok(step.attempt) }).await?;
                 if step.attempt <= *fails {
-                    return Err(StepError::transient("again"));
+                    return Err(RelayError::transient("again"));
                 }
-                // A crash costs no attempt, and an answer that was recorded stays.
+                // A crash costs no attempt, and a recorded memo stays.
                 if asked > 1 {
-                    yard.wrong("a memo was worked out in a later attempt than the first");
+                    node_context.wrong("a memo was worked out in a later attempt than the first");
                 }
                 StepOutcome::Continue { payload }
             }
@@ -173,8 +174,8 @@ impl StepRunner for Runner {
     }
 }
 
-/// Notes what it is told, half of the time the second time only.
-pub(crate) struct Hook(pub(crate) Arc<Yard>);
+/// Records the ends that it receives. Half of the calls fail once.
+pub(crate) struct Hook(pub(crate) Arc<NodeContext>);
 
 impl TerminalHook for Hook {
     async fn on_termination(&self, outcome: &RunOutcome) -> Result<(), HookError> {
@@ -191,23 +192,23 @@ impl TerminalHook for Hook {
     }
 }
 
-/// What a client knows of one run of a relay.
+/// A client's view of one run of a relay.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     /// The run's name.
     pub(crate) id: String,
-    /// What it is made from.
+    /// The seed of its steps.
     pub(crate) seed: u64,
-    /// Whether somebody asked for it to be cancelled.
+    /// Whether the client has asked for its cancellation.
     pub(crate) cancelled: bool,
-    /// What that was answered.
+    /// The answer to that.
     pub(crate) answered: Option<bool>,
-    /// Which generation it was told of, how it ended, and with what.
+    /// The generation, the status and the output that the client received.
     pub(crate) ended: Option<(RunKey, TerminalStatus, Option<u64>)>,
 }
 
-/// Sees a run through, from a process that serves nothing.
-pub(crate) async fn see_through(
+/// Starts a run from a process that serves nothing, and waits for its result.
+pub(crate) async fn run_to_end(
     sim: Handle,
     node: NodeId,
     engine: Engine,
@@ -218,50 +219,52 @@ pub(crate) async fn see_through(
         let order = locked(&order);
         (order.id.clone(), order.seed)
     };
-    let relay = WorkflowRuntime::remote(&engine, RELAY).expect("a valid name");
+    let relay = relays::remote(&engine, RELAY).expect("a valid name");
     sim.sleep_us(rng.range(1, 2_000_000)).await;
     let spec = RunSpec::new(format!("{seed} {seed}")).id(&id);
     let run = loop {
-        match until_answered(&sim, || relay.submit(spec.clone())).await {
+        match until_answered(&sim, || relay.start_from(spec.clone())).await {
             Ok(run) => break run,
-            // Nobody has served it yet, or told of it.
-            Err(error) if error.code() == "WORKFLOW_NOT_FOUND" => sim.sleep_us(200_000).await,
+            // No process has served it yet, or published its template.
+            Err(error) if error.code() == ErrorCode::WorkflowNotFound => {
+                sim.sleep_us(200_000).await
+            }
             Err(error) => panic!("a run of a new name can be submitted: {error}"),
         }
     };
-    let count = Baton::of(seed).signals();
+    let count = TestRelay::of(seed).signals();
     if count > 0 {
-        let (sim, relay, id, rng) = (sim.clone(), relay.clone(), id.clone(), rng.fork());
-        sim.clone().spawn(node, async move { send_signals(sim, relay, id, count, rng).await });
+        let (sim, run, rng) = (sim.clone(), run.clone(), rng.fork());
+        sim.clone().spawn(node, async move { send_signals(sim, run, count, rng).await });
     }
     if rng.chance(350) {
-        let (sim, relay, id) = (sim.clone(), relay.clone(), id.clone());
+        let (sim, run) = (sim.clone(), run.clone());
         let (order, wait_us) = (order.clone(), rng.range(1, 8_000_000));
         sim.clone().spawn(node, async move {
             sim.sleep_us(wait_us).await;
             locked(&order).cancelled = true;
-            let done = until_answered(&sim, || relay.cancel(&id)).await;
+            let done = until_answered(&sim, || run.cancel("cancelled")).await;
             locked(&order).answered = done.as_ref().ok().copied();
             if matches!(done, Ok(true)) {
                 sim.sometimes("client cancelled a run of a relay");
             }
         });
     }
-    let ended = until_answered(&sim, || relay.wait(&id)).await;
+    let ended = until_answered(&sim, || async { relay.get(&id).await?.finished().await }).await;
     let ended = ended.expect("a run that was submitted can be waited for");
     let result = ended.result.and_then(|bytes| String::from_utf8_lossy(&bytes).parse().ok());
-    locked(&order).ended = Some((run.run_key, ended.status, result));
+    locked(&order).ended = Some((run.run_key(), ended.status, result));
 }
 
-// In order, each until it is known to have arrived, and some of them once more.
-async fn send_signals(sim: Handle, relay: WorkflowRuntime, id: String, count: u64, mut rng: Rng) {
+// Sends signals in order, each until the store has answered, and some of them twice.
+async fn send_signals(sim: Handle, run: RunHandle<Bytes>, count: u64, mut rng: Rng) {
     for number in 0..count {
         sim.sleep_us(rng.range(1, 1_500_000)).await;
         for _ in 0..=u32::from(rng.chance(200)) {
             let (value, once) = (event_value(SIGNAL, number).to_string(), format!("go-{number}"));
             let send = || async {
                 let sent: Result<(), Error> =
-                    relay.signal_once(&id, SIGNAL, value.clone(), &once).await;
+                    run.signal_bytes_once(SIGNAL, value.clone(), &once).await;
                 sent
             };
             if let Err(error) = until_answered(&sim, send).await {

@@ -1,0 +1,180 @@
+//! Runs the tasks that this worker holds, and settles them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::Either;
+use tracing::Instrument as _;
+use windlass_kernel::{
+    Commit, CommitError, Hold, Op, Reschedule, RetryPolicy, Run, Task, TaskGuard, Timestamp, Wake,
+};
+
+use super::context::RunningAttempt;
+use super::internal::{self, internal_queue};
+use super::{Tasks, attempt, failure};
+use crate::breakers::Breakers;
+use crate::capacity::Capacity;
+use crate::commit::{CommitClient, Starter};
+use crate::control::RunControl;
+use crate::core::Core;
+use crate::env::Lane;
+use crate::heartbeats::Heartbeats;
+use crate::local_completion;
+use crate::metrics::Measure;
+use crate::rates::Rates;
+use crate::settle::{self, Attempt, AttemptOutcome};
+use crate::task_stats::TaskStats;
+use crate::telemetry;
+use crate::turn::refusal;
+use crate::turn_runner::TurnRunner;
+
+/// How long an internal task waits after an error.
+const INTERNAL_RETRY: Duration = Duration::from_secs(1);
+
+pub(crate) struct TaskRunner {
+    pub(crate) core: Arc<Core>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) capacity: Arc<Capacity>,
+    pub(crate) commits: Arc<CommitClient>,
+    pub(crate) turns: Arc<TurnRunner>,
+    pub(crate) control: Arc<RunControl>,
+    pub(crate) heartbeats: Arc<Heartbeats>,
+    pub(crate) stats: Arc<TaskStats>,
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) breakers: Breakers,
+}
+
+impl Starter for TaskRunner {
+    fn start_run(&self, run: Box<Run>) {
+        self.turns.start_created(run, None);
+    }
+
+    fn start_task(self: Arc<Self>, task: Task) {
+        self.start(task);
+    }
+}
+
+impl TaskRunner {
+    /// Runs a task that this worker holds.
+    pub(crate) fn start(self: &Arc<Self>, task: Task) {
+        let Some(hold) = task.hold() else { return };
+        let running = Arc::new(RunningAttempt::default());
+        running.beat(&*self.core.env);
+        let claim = (task.task_id, hold.claim_no);
+        let is_internal = task.queue == internal_queue();
+        self.tasks.started(claim, Arc::clone(&running), is_internal);
+        let runner = Arc::clone(self);
+        let work = async move {
+            let work = async {
+                match is_internal {
+                    true => runner.run_internal(&task, hold).await,
+                    false => runner.run_attempt(&task, hold, Arc::clone(&running)).await,
+                }
+            };
+            let stopped = runner.core.lifecycle.stopped();
+            let (work, stopped) = (std::pin::pin!(work), std::pin::pin!(stopped));
+            if let Either::Right(_) = futures::future::select(work, stopped).await {
+                // Code that blocks its thread ends only if it checks for cancellation.
+                running.cancel();
+            }
+            runner.tasks.ended(&claim, is_internal);
+            runner.capacity.freed();
+        };
+        self.core.env.spawn(Lane::User, Box::pin(work));
+    }
+
+    async fn run_attempt(self: &Arc<Self>, task: &Task, hold: Hold, running: Arc<RunningAttempt>) {
+        let core = &self.core;
+        let guard = TaskGuard { task_id: task.task_id, hold };
+        core.metrics.tasks_begun.add(1);
+        let now = core.clock.now();
+        let waited = now.since(telemetry::due(task));
+        core.metrics.time(Measure::ScheduleToStart, task.name.as_str(), waited);
+        let span = telemetry::attempt(task, hold.worker, now);
+        let outcome = attempt::run(self, task, guard, running).instrument(span.clone()).await;
+        let span = telemetry::complete(&span, task);
+        let commit = match outcome {
+            Ok(AttemptOutcome::Retry(commit)) => Ok(commit),
+            Ok(AttemptOutcome::Finished(finished)) => {
+                let locally = local_completion::complete(&self.turns, task, &finished)
+                    .instrument(span.clone());
+                if locally.await {
+                    return;
+                }
+                finished.commit(task)
+            }
+            Err(error) => Err(error),
+        };
+        let commit = match commit {
+            Ok(commit) => commit,
+            Err(error) => {
+                tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
+                return;
+            }
+        };
+        match Arc::clone(&self.commits).commit(commit).instrument(span).await {
+            Err(error @ CommitError::Invalid(_)) => self.settle_refused(task, guard, &error).await,
+            settled => log_refusal(task, settled.map(|_| ())),
+        }
+    }
+
+    // The store will never accept the result: without this the task would run again and again.
+    async fn settle_refused(&self, task: &Task, guard: TaskGuard, error: &CommitError) {
+        let refused = Err(failure("ResultRefused", refusal(error).to_string(), false));
+        let (number, began_at) = (task.attempt + 1, self.core.clock.now());
+        let attempt = Attempt { task, guard, number, began_at, close_by: None };
+        let outcome = settle::decide(&self.core, &attempt, refused, &RetryPolicy::none());
+        let commit = outcome.and_then(|outcome| match outcome {
+            AttemptOutcome::Retry(commit) => Ok(commit),
+            AttemptOutcome::Finished(finished) => finished.commit(task),
+        });
+        let settled = match commit {
+            Ok(commit) => Arc::clone(&self.commits).commit(commit).await.map(|_| ()),
+            Err(error) => Err(CommitError::Invalid(Arc::new(error))),
+        };
+        if let Err(error) = settled {
+            tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
+        }
+    }
+
+    async fn run_internal(&self, task: &Task, hold: Hold) {
+        let guard = TaskGuard { task_id: task.task_id, hold };
+        let ops = match internal::run(&self.control, task).await {
+            Ok(mut ops) => {
+                ops.push(Op::Settle { task_id: task.task_id });
+                ops
+            }
+            Err(error) => {
+                tracing::warn!(name = %task.name, %error, "an internal task failed; retrying");
+                vec![retry_at(task, self.core.clock.now().plus(INTERNAL_RETRY))]
+            }
+        };
+        let commit = Commit::new(None, Some(guard), ops);
+        match Arc::clone(&self.commits).commit(commit).await {
+            Err(CommitError::Refused(_)) => {
+                // The run that it writes to has ended meanwhile: the next attempt finds its successor.
+                let retry = vec![retry_at(task, self.core.clock.now())];
+                let commit = Commit::new(None, Some(guard), retry);
+                let _ = Arc::clone(&self.commits).commit(commit).await;
+            }
+            settled => log_refusal(task, settled.map(|_| ())),
+        }
+    }
+}
+
+fn log_refusal(task: &Task, settled: Result<(), CommitError>) {
+    if let Err(error) = settled {
+        let error = refusal(&error);
+        tracing::debug!(task_id = %task.task_id, %error, "the store refused the result of a task");
+    }
+}
+
+fn retry_at(task: &Task, at: Timestamp) -> Op {
+    Op::Reschedule(Box::new(Reschedule {
+        task_id: task.task_id,
+        wake: Wake::At(at),
+        attempt: task.attempt + 1,
+        errors: None,
+        untried: false,
+    }))
+}

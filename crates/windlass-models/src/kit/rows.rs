@@ -1,0 +1,26 @@
+//! Rows of steps.
+
+use windlass_kernel::{Run, Step, StepKey, StepKind, StepStatus, Timestamp};
+
+/// A pending step with nothing in it. Its name is its key, and its position is the ordinal of the event
+/// that creates it ([`windlass_kernel::Draft::head`]).
+pub fn blank_step(run: &Run, position: u64, key: StepKey, kind: StepKind, at: Timestamp) -> Step {
+    Step {
+        run_key: run.run_key,
+        name: key.shared(),
+        step_key: key,
+        kind,
+        status: StepStatus::Pending,
+        position,
+        attempt: 0,
+        attempts_max: None,
+        input: None,
+        result: None,
+        error: None,
+        timeout: None,
+        due_at: None,
+        wait_for: None,
+        created_at: at,
+        updated_at: at,
+    }
+}

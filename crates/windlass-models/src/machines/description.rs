@@ -1,0 +1,91 @@
+//! What `machines` says about itself.
+
+use serde_json::{Value, json};
+use windlass_engine::description::{
+    ActivityArguments, EventDescription, EventMeaning, StepDescription, StepRole,
+};
+use windlass_engine::explain::StepContext;
+use windlass_engine::{CancelPolicy, ModelDescription, Why};
+use windlass_kernel::{EventType, MessageName, ModelName, RetryPolicy, StepKind};
+
+use super::action::signal_types;
+use super::pending::{Kind, id_of};
+use crate::kit::{ACTIVITY, ACTIVITY_RETRY, ACTIVITY_STEP, CHILD, CHILD_STEP};
+
+/// The name of this model, as runs carry it.
+pub(crate) const MODEL: &str = "machines";
+pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+
+const TIMER: StepKind = StepKind::from_static("timer");
+const EFFECT: StepKind = StepKind::from_static("effect");
+
+pub(crate) const TIMER_STARTED: EventType = EventType::from_static("timer.started");
+pub(crate) const TIMER_FIRED: EventType = EventType::from_static("timer.fired");
+pub(crate) const TIMER_CANCELLED: EventType = EventType::from_static("timer.cancelled");
+pub(crate) const SIGNAL_RECEIVED: EventType = EventType::from_static("signal.received");
+
+static RETRY: RetryPolicy = ACTIVITY_RETRY;
+
+// A machine is asked to end by a signal, and ends by itself.
+static CANCEL: CancelPolicy = CancelPolicy {
+    message: Some(MessageName::from_static(signal_types::CANCEL)),
+    controls: &[
+        MessageName::from_static(signal_types::CANCEL),
+        MessageName::from_static(signal_types::SHUTDOWN),
+    ],
+};
+
+static STEPS: [StepDescription; 4] = [
+    ACTIVITY_STEP,
+    CHILD_STEP,
+    StepDescription::new(TIMER, StepRole::Sleep)
+        .explained_by(explain_timer)
+        .on_cancelled(|step| Some((TIMER_CANCELLED, json!({ "key": step.step_key.as_str() })))),
+    StepDescription::new(EFFECT, StepRole::Record),
+];
+
+static EVENTS: [EventDescription; 4] = [
+    EventDescription::opening(TIMER_STARTED, EventMeaning::TimerStarted),
+    EventDescription::new(TIMER_FIRED, EventMeaning::TimerFired),
+    EventDescription::new(TIMER_CANCELLED, EventMeaning::TimerCancelled),
+    EventDescription::new(SIGNAL_RECEIVED, EventMeaning::SignalReceived),
+];
+
+/// The model `machines`.
+pub static DESCRIPTION: ModelDescription = {
+    let mut model = ModelDescription::new(NAME);
+    model.cancel = &CANCEL;
+    model.steps = &STEPS;
+    model.events = &EVENTS;
+    model.retry = Some(&RETRY);
+    model.step_id = id_of;
+    model.activity_arguments = activity_arguments;
+    model
+};
+
+impl Kind {
+    /// The kind of a step's row.
+    pub(crate) const fn step_kind(self) -> StepKind {
+        match self {
+            Self::Activity => ACTIVITY,
+            Self::Timer => TIMER,
+            Self::Child => CHILD,
+            Self::Effect => EFFECT,
+        }
+    }
+}
+
+fn explain_timer(context: &StepContext<'_>) -> (Why, String) {
+    (Why::Sleeping, format!("{:?} runs until {}", context.key(), context.due()))
+}
+
+// A machine stores the input and the options of an activity in one body.
+fn activity_arguments(mut spec: Value) -> ActivityArguments {
+    match spec.get("type").is_some() && spec.get("input").is_some() {
+        true => ActivityArguments {
+            input: spec["input"].take(),
+            options: spec.get_mut("options").map(Value::take),
+        },
+        false => ActivityArguments { input: spec, options: None },
+    }
+}

@@ -1,0 +1,74 @@
+//! What `steps` says about itself.
+
+use std::time::Duration;
+
+use windlass_engine::ModelDescription;
+use windlass_engine::description::{EventDescription, EventMeaning, StepDescription, StepRole};
+use windlass_kernel::{EventType, ModelName, RetryLimit, RetryPolicy, StepKind};
+
+use super::core::Kind;
+use crate::kit::{ACTIVITY, ACTIVITY_STEP, CHILD, CHILD_STEP};
+
+/// The name of this model, as runs carry it.
+pub(crate) const MODEL: &str = "steps";
+pub(crate) const NAME: ModelName = ModelName::from_static(MODEL);
+
+const DO: StepKind = StepKind::from_static("do");
+const SLEEP: StepKind = StepKind::from_static("sleep");
+const EVENT: StepKind = StepKind::from_static("event");
+
+pub(crate) const STEP_COMPLETED: EventType = EventType::from_static("step.completed");
+pub(crate) const STEP_RETRIED: EventType = EventType::from_static("step.retried");
+pub(crate) const STEP_FAILED: EventType = EventType::from_static("step.failed");
+pub(crate) const SLEEP_STARTED: EventType = EventType::from_static("sleep.started");
+pub(crate) const SLEEP_ELAPSED: EventType = EventType::from_static("sleep.elapsed");
+pub(crate) const EVENT_AWAITED: EventType = EventType::from_static("event.awaited");
+pub(crate) const EVENT_CONSUMED: EventType = EventType::from_static("event.consumed");
+pub(crate) const EVENT_TIMED_OUT: EventType = EventType::from_static("event.timed_out");
+
+/// The retry policy of a step that names none: six attempts, 10 s doubling, neither cap nor jitter.
+pub(crate) const RETRY: RetryPolicy =
+    RetryPolicy::exponential(RetryLimit::Times(5), Duration::from_secs(10));
+
+static STEP_RETRY: RetryPolicy = RETRY;
+
+static STEPS: [StepDescription; 5] = [
+    StepDescription::new(DO, StepRole::Work),
+    StepDescription::new(SLEEP, StepRole::Sleep),
+    StepDescription::new(EVENT, StepRole::Event),
+    ACTIVITY_STEP,
+    CHILD_STEP,
+];
+
+static EVENTS: [EventDescription; 8] = [
+    EventDescription::new(STEP_COMPLETED, EventMeaning::ActivityCompleted),
+    EventDescription::opening(STEP_RETRIED, EventMeaning::ActivityRetried),
+    EventDescription::new(STEP_FAILED, EventMeaning::ActivityFailed),
+    EventDescription::opening(SLEEP_STARTED, EventMeaning::TimerStarted),
+    EventDescription::new(SLEEP_ELAPSED, EventMeaning::TimerFired),
+    EventDescription::opening(EVENT_AWAITED, EventMeaning::Other),
+    EventDescription::new(EVENT_CONSUMED, EventMeaning::SignalReceived),
+    EventDescription::new(EVENT_TIMED_OUT, EventMeaning::Other),
+];
+
+/// The model `steps`.
+pub static DESCRIPTION: ModelDescription = {
+    let mut model = ModelDescription::new(NAME);
+    model.steps = &STEPS;
+    model.events = &EVENTS;
+    model.retry = Some(&STEP_RETRY);
+    model
+};
+
+impl Kind {
+    /// The kind of a step's row.
+    pub(crate) const fn step_kind(self) -> StepKind {
+        match self {
+            Self::Do => DO,
+            Self::Sleep => SLEEP,
+            Self::Event => EVENT,
+            Self::Child => CHILD,
+            Self::Activity => ACTIVITY,
+        }
+    }
+}

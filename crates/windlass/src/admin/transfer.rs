@@ -1,0 +1,114 @@
+//! Runs between stores: each as one line of JSON with everything that the store keeps of it.
+//!
+//! [`export_run`] reads a run, [`Importer::import`] writes it into another store, through commits like
+//! everything else: keys, ordinals and hashes stay as they were, so the ledger verifies there too. A
+//! run that had not ended goes on in the new store; stop the engines on the old one first, or it goes
+//! on in both.
+//!
+//! Not exported: limits, settings, dead letters, and the application's own tables.
+
+mod format;
+mod import;
+
+use windlass_kernel::verify::WholeRun;
+use windlass_kernel::{
+    Error, ErrorCode, ErrorKind, Event, LogId, LogLine, Message, Query, Run, RunKey, Store, Task,
+    TasksQuery,
+};
+
+pub use format::RunExport;
+pub use import::{Imported, Importer};
+
+/// How many rows a listing is asked for at once.
+const PAGE: u32 = 500;
+/// How often a run that moves while it is read is read again.
+const READS_MAX: usize = 5;
+
+/// A run with everything that the store keeps of it.
+pub(crate) struct Parts {
+    pub(crate) whole: WholeRun,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) logs: Vec<LogLine>,
+}
+
+/// Reads a run out of a store. None if there is no such run.
+///
+/// A run that keeps moving while it is read is refused (`RUN_BUSY`): half of one state and half of
+/// another would be neither.
+pub async fn export_run(store: &dyn Store, run_key: RunKey) -> Result<Option<RunExport>, Error> {
+    for _ in 0..READS_MAX {
+        let Some(parts) = read(store, run_key).await? else { return Ok(None) };
+        let run = &parts.whole.run;
+        let again = store.load(vec![run_key]).await?.pop();
+        let still = |now: &Run| {
+            (now.head, now.accepted, now.turn.claim_no, now.status)
+                == (run.head, run.accepted, run.turn.claim_no, run.status)
+        };
+        if again.is_some_and(|loaded| still(&loaded.run)) {
+            return Ok(Some(RunExport::of(&parts)));
+        }
+    }
+    let message = format!(
+        "run {run_key} moves while it is read; stop the engines on its store, or pause the run"
+    );
+    Err(Error::new(ErrorKind::Conflict, ErrorCode::RunBusy, message))
+}
+
+async fn read(store: &dyn Store, run_key: RunKey) -> Result<Option<Parts>, Error> {
+    let Some(loaded) = store.load(vec![run_key]).await?.pop() else { return Ok(None) };
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        let from = events.last().map_or(0, |event| event.ordinal + 1);
+        let page = store.list(Query::Events { run_key, from, limit: PAGE }).await?.events()?;
+        let last = page.len() < PAGE as usize;
+        events.extend(page);
+        if last {
+            break;
+        }
+    }
+    let mut messages: Vec<Message> = Vec::new();
+    loop {
+        let after = messages.last().map_or(0, |message| message.seq);
+        let page = store.list(Query::Messages { run_key, after, limit: PAGE }).await?.messages()?;
+        let last = page.len() < PAGE as usize;
+        messages.extend(page);
+        if last {
+            break;
+        }
+    }
+    let tasks = read_tasks(store, &loaded.run).await?;
+    let logs = read_logs(store, run_key).await?;
+    let whole = WholeRun { run: loaded.run, steps: loaded.steps, messages, events };
+    Ok(Some(Parts { whole, tasks, logs }))
+}
+
+pub(crate) async fn read_tasks(store: &dyn Store, run: &Run) -> Result<Vec<Task>, Error> {
+    let mut tasks: Vec<Task> = Vec::new();
+    loop {
+        let query = TasksQuery {
+            run_key: Some(run.run_key),
+            after: tasks.last().map(|task| task.task_id),
+            ..TasksQuery::all(run.namespace.clone(), PAGE)
+        };
+        let page = store.list(Query::Tasks(query)).await?.tasks()?;
+        let last = page.len() < PAGE as usize;
+        tasks.extend(page);
+        if last {
+            return Ok(tasks);
+        }
+    }
+}
+
+pub(crate) async fn read_logs(store: &dyn Store, run_key: RunKey) -> Result<Vec<LogLine>, Error> {
+    let mut logs: Vec<LogLine> = Vec::new();
+    loop {
+        let after: Option<LogId> = logs.last().map(|line| line.log_id);
+        let query = Query::Logs { run_key, level_min: None, category: None, after, limit: PAGE };
+        let page = store.list(query).await?.logs()?;
+        let last = page.len() < PAGE as usize;
+        logs.extend(page);
+        if last {
+            return Ok(logs);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Compiles the Rust blocks of the guides as doc tests. `windlass-server` and `windlass-testkit` have theirs.
+
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+#[doc = include_str!("../../../docs/steps.md")]
+struct Steps;
+
+#[doc = include_str!("../../../docs/machines.md")]
+struct Machines;
+
+#[doc = include_str!("../../../docs/relays.md")]
+struct Relays;
+
+#[doc = include_str!("../../../docs/webhooks.md")]
+struct Webhooks;
