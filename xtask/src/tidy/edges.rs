@@ -50,6 +50,7 @@ const EDGES: &[Edges] = &[
         may_in_tests: &["testkit"],
         never: SQLITE_DRIVERS,
     },
+    Edges { name: "windlass-contracts", may: &["kernel"], may_in_tests: &[], never: OUTSIDE },
     Edges { name: "windlass-engine", may: &["kernel"], may_in_tests: &["testkit"], never: DRIVERS },
     Edges {
         name: "windlass-models",

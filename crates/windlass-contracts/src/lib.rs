@@ -1,0 +1,4 @@
+//! The language of contracts: lifecycle contracts, envelopes, slots, patches, expressions, and the
+//! compiler that merges them into one hashed artefact.
+//!
+//! The crate is pure: no I/O, no clock, no randomness. It can be used alone and offline.
