@@ -2,3 +2,7 @@
 //! compiler that merges them into one hashed artefact.
 //!
 //! The crate is pure: no I/O, no clock, no randomness. It can be used alone and offline.
+
+pub mod diagnostic;
+pub mod number;
+pub mod source;
