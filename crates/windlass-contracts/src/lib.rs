@@ -5,4 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod diagnostic;
+pub mod number;
+pub mod source;
 pub mod types;
