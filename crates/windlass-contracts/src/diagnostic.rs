@@ -53,6 +53,21 @@ impl From<Span> for Range<usize> {
     }
 }
 
+/// The place of a problem. Every member can be absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Place {
+    /// The place in the JSON input (RFC 6901).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<String>,
+    /// The expression or template that is wrong. The span is then a place in this text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expression: Option<String>,
+    /// The place in the expression or, without one, in the source text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span: Option<Span>,
+}
+
 /// One problem: its code, what is wrong, where, and what to do.
 ///
 /// ```
@@ -74,15 +89,9 @@ pub struct Diagnostic {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
-    /// The place in the JSON input (RFC 6901).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pointer: Option<String>,
-    /// The expression or template that is wrong. The span is then a place in this text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expression: Option<String>,
-    /// The place in the expression or, without one, in the source text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub span: Option<Span>,
+    /// Where it is.
+    #[serde(flatten)]
+    pub place: Box<Place>,
     /// The nodes of the path that shows the problem, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<String>,
@@ -91,15 +100,7 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A problem without a place.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            help: None,
-            pointer: None,
-            expression: None,
-            span: None,
-            path: Vec::new(),
-        }
+        Self { code, message: message.into(), help: None, place: Box::default(), path: Vec::new() }
     }
 
     /// Adds an advice.
@@ -112,29 +113,29 @@ impl Diagnostic {
     /// Sets the place in the JSON input.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
-        self.pointer = Some(pointer.into());
+        self.place.pointer = Some(pointer.into());
         self
     }
 
     /// Puts the place below another place: the value was checked as a part of a larger one.
     #[must_use]
     pub fn under(mut self, prefix: &str) -> Self {
-        self.pointer = Some(format!("{prefix}{}", self.pointer.unwrap_or_default()));
+        self.place.pointer = Some(format!("{prefix}{}", self.place.pointer.unwrap_or_default()));
         self
     }
 
     /// Sets the range of bytes in the source text.
     #[must_use]
     pub fn span(mut self, span: impl Into<Span>) -> Self {
-        self.span = Some(span.into());
+        self.place.span = Some(span.into());
         self
     }
 
     /// Sets the expression and the range of bytes in it.
     #[must_use]
     pub fn expression(mut self, text: impl Into<String>, span: impl Into<Span>) -> Self {
-        self.expression = Some(text.into());
-        self.span = Some(span.into());
+        self.place.expression = Some(text.into());
+        self.place.span = Some(span.into());
         self
     }
 
@@ -150,14 +151,14 @@ impl Diagnostic {
     /// `source` is the name and the text of the JSON input. A problem in an expression shows the
     /// expression instead.
     pub fn report(&self, source: Option<(&str, &str)>) -> Report {
-        let (shown, span) = match (&self.expression, source) {
+        let (shown, span) = match (&self.place.expression, source) {
             (Some(text), _) => {
-                let name = self.pointer.clone().unwrap_or_else(|| "expression".to_owned());
-                (Some(NamedSource::new(name, text.clone())), self.span.map(Range::from))
+                let name = self.place.pointer.clone().unwrap_or_else(|| "expression".to_owned());
+                (Some(NamedSource::new(name, text.clone())), self.place.span.map(Range::from))
             }
             (None, Some((name, text))) => {
-                let span = self.span.map(Range::from).or_else(|| {
-                    self.pointer.as_deref().and_then(|pointer| source::locate(text, pointer))
+                let span = self.place.span.map(Range::from).or_else(|| {
+                    self.place.pointer.as_deref().and_then(|pointer| source::locate(text, pointer))
                 });
                 (span.is_some().then(|| NamedSource::new(name, text.to_owned())), span)
             }
@@ -174,7 +175,7 @@ impl Diagnostic {
         match report.snippet() {
             Some(snippet) => out.push_str(&snippet),
             None => {
-                if let Some(pointer) = &self.pointer {
+                if let Some(pointer) = &self.place.pointer {
                     out.push_str(&format!("  --> {pointer:?}\n"));
                 }
             }
@@ -191,7 +192,7 @@ impl Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(pointer) = self.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
+        if let Some(pointer) = self.place.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
             write!(f, "{pointer}: ")?;
         }
         write!(f, "{} [{}]", self.message, self.code)

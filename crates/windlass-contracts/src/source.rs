@@ -242,8 +242,8 @@ mod tests {
     fn check(text: &str, expect: Result<(), (&str, Option<&str>)>) {
         let found = read(text, 1_000);
         let found = found.as_ref().map(|_| ()).map_err(|found| {
-            assert!(found.span.is_some_and(|span| span.end <= text.len()));
-            (found.code.as_str(), found.pointer.as_deref())
+            assert!(found.place.span.is_some_and(|span| span.end <= text.len()));
+            (found.code.as_str(), found.place.pointer.as_deref())
         });
         assert_eq!(found, expect, "{text}");
     }
@@ -275,7 +275,7 @@ mod tests {
     fn numbers_of_parsed_values_are_checked_too() {
         let value = serde_json::json!({"a": [1, {"b": 9_007_199_254_740_993_u64}]});
         let found = check_numbers(&value).unwrap_err();
-        assert_eq!(found.pointer.as_deref(), Some("/a/1/b"));
+        assert_eq!(found.place.pointer.as_deref(), Some("/a/1/b"));
         assert!(found.message.contains("9007199254740993"), "{}", found.message);
         assert_eq!(check_numbers(&serde_json::json!([0.1, -3, 12.5])), Ok(()));
     }
