@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod diagnostic;
+pub mod dsl;
 pub mod number;
 pub mod source;
 pub mod types;
