@@ -201,6 +201,14 @@ pub trait Store: Send + Sync + 'static {
     /// hint: it may come late, twice or not at all. `sink` must not block.
     fn listen(&self, sink: WakeSink);
 
+    /// Resolves with the reason when the store has closed itself after a failure from which it
+    /// cannot recover, for example a failed fsync. Every later call fails with `Closed`, so the
+    /// process should end with a non-zero exit code and open the store again. Never resolves
+    /// otherwise, [`Store::close`] included.
+    fn closed(&self) -> BoxFuture<'_, Error> {
+        Box::pin(std::future::pending())
+    }
+
     /// Refuses new calls and waits for the accepted ones.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }

@@ -3,22 +3,25 @@
 mod checkpoint;
 mod units;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use futures::FutureExt as _;
 use futures::channel::oneshot;
-use rusqlite::{ffi, params};
+use futures::future::Shared;
+use rusqlite::config::DbConfig;
+use rusqlite::params;
 use windlass_kernel::{
-    Clock, Commit, CommitError, CommitResults, Committed, Error, ErrorCode, ErrorKind, Timestamp,
-    Wakeup,
+    Commit, CommitError, CommitResults, Committed, Error, ErrorCode, ErrorKind, Wakeup,
 };
 
 use crate::apply::{Buffers, Writer, answer_if_written};
+use crate::clock::StoreClock;
 use crate::error::{self, UnitError};
 use crate::load::LocalReader;
 use crate::options::Options;
@@ -26,31 +29,16 @@ use crate::schema::{self, Opened};
 use crate::user_sql::Sandbox;
 use crate::wake::WakeNotifier;
 
-use checkpoint::{Checkpointer, WalSize};
+use checkpoint::{Checkpointer, Waited, WalSize};
 use units::{CallOf, Outcome, Replier, Unit};
-
-/// The store's clock: the system clock, but never before the last commit.
-pub(crate) struct StoreClock {
-    source: Clock,
-    last: AtomicI64,
-}
-
-impl StoreClock {
-    pub(crate) fn new(source: Clock, last: Timestamp) -> Self {
-        Self { source, last: AtomicI64::new(last.as_micros()) }
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        let read = (self.source)().as_micros();
-        let last = self.last.fetch_max(read, Ordering::AcqRel);
-        Timestamp::from_micros(last.max(read))
-    }
-}
 
 /// The handle to the writer thread.
 pub(crate) struct Committer {
     queue: Sender<Job>,
     closed: Arc<AtomicBool>,
+    panics: Arc<AtomicU64>,
+    // Cancelled if the writer ends without a failure.
+    failure: Shared<oneshot::Receiver<Arc<Error>>>,
 }
 
 /// An item in the writer's queue.
@@ -69,31 +57,33 @@ impl Committer {
         local_reader: LocalReader,
     ) -> Result<(Committer, JoinHandle<()>), Error> {
         let (queue, jobs) = unbounded();
-        let closed = Arc::new(AtomicBool::new(false));
-        let state = closed.clone();
+        let (mut closing, failure) = CloseGuard::new(jobs.clone());
+        let closed = closing.closed.clone();
+        let panics = Arc::new(AtomicU64::new(0));
+        let counted = panics.clone();
         let options = options.clone();
         let thread = schema::spawn("windlass-sqlite", move || {
-            let closed = CloseGuard { closed: state, jobs: jobs.clone() };
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                write_batches(opened, &options, &clock, &notifier, &local_reader, &jobs)
+                write_batches(opened, &options, &clock, &notifier, &local_reader, &jobs, &counted)
             }));
-            match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "the writer thread failed; the store is closed")
-                }
-                Err(_) => tracing::error!("the writer thread panicked; the store is closed"),
+            let ended = ended.unwrap_or_else(|_| {
+                let message = "the writer thread panicked, so the store is closed";
+                Err(Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message))
+            });
+            if let Err(error) = ended {
+                tracing::error!(%error, "the writer thread failed; the store is closed");
+                closing.failure = Some(error);
             }
-            drop(closed);
+            drop(closing);
         })?;
-        Ok((Committer { queue, closed }, thread))
+        Ok((Committer { queue, closed, panics, failure }, thread))
     }
 
     /// Starts a thread that keeps the file lock and refuses all writes.
     pub(crate) fn start_read_only(opened: Opened) -> Result<(Committer, JoinHandle<()>), Error> {
         let (queue, jobs) = unbounded();
-        let closed = Arc::new(AtomicBool::new(false));
-        let closing = CloseGuard { closed: closed.clone(), jobs: jobs.clone() };
+        let (closing, failure) = CloseGuard::new(jobs.clone());
+        let closed = closing.closed.clone();
         let thread = schema::spawn("windlass-sqlite", move || {
             let mut done = None;
             for job in jobs {
@@ -110,7 +100,23 @@ impl Committer {
                 let _ = reply.send(());
             }
         })?;
-        Ok((Committer { queue, closed }, thread))
+        Ok((Committer { queue, closed, panics: Arc::default(), failure }, thread))
+    }
+
+    /// Resolves with the reason when the writer has failed. Never resolves otherwise.
+    pub(crate) async fn failed(&self) -> Error {
+        match self.failure.clone().await {
+            Ok(error) => {
+                let message = format!("the store closed itself: {}", error::copy(&error).message());
+                Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, message)
+            }
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// How many batches panicked.
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
     }
 
     /// Enqueues commits. The receiver is cancelled if the writer thread dies before it answers.
@@ -160,16 +166,34 @@ impl Committer {
 struct CloseGuard {
     closed: Arc<AtomicBool>,
     jobs: Receiver<Job>,
+    failure: Option<Error>,
+    report: Option<oneshot::Sender<Arc<Error>>>,
+}
+
+impl CloseGuard {
+    fn new(jobs: Receiver<Job>) -> (Self, Shared<oneshot::Receiver<Arc<Error>>>) {
+        let (report, failure) = oneshot::channel();
+        let guard = Self { closed: Arc::default(), jobs, failure: None, report: Some(report) };
+        (guard, failure.shared())
+    }
 }
 
 impl Drop for CloseGuard {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
+        // A waiting call may be the repetition of one that was written.
+        let answer = match &self.failure {
+            Some(error) => error::closed_by(error),
+            None => error::closed(),
+        };
         for job in self.jobs.try_iter() {
             match job {
-                Job::Unit(unit) => unit.refuse(&error::closed()),
+                Job::Unit(unit) => unit.refuse(&answer),
                 Job::Close(reply) => drop(reply.send(())),
             }
+        }
+        if let (Some(error), Some(report)) = (self.failure.take(), self.report.take()) {
+            let _ = report.send(Arc::new(error));
         }
     }
 }
@@ -181,11 +205,12 @@ fn write_batches(
     notifier: &WakeNotifier,
     local_reader: &LocalReader,
     jobs: &Receiver<Job>,
+    panics: &AtomicU64,
 ) -> Result<(), Error> {
     let Opened { mut conn, path, lock, .. } = opened;
     let log = WalSize::watch(&mut conn)?;
-    let sandbox = Sandbox::install(&mut conn, options.user_sql_max).map_err(error::sql)?;
-    let checkpointer = Checkpointer::start(path)?;
+    let sandbox = Sandbox::install(&mut conn, options.user_sql_max)?;
+    let checkpointer = Checkpointer::start(path, options.checkpoint_fault.clone())?;
     let replier = Replier::start()?;
     let writer = Writer::new(&conn, &sandbox).map_err(error::sql)?;
     let mut batcher = Batcher {
@@ -198,10 +223,24 @@ fn write_batches(
         log,
         checkpointer,
         replier,
+        is_full: false,
+        panics,
     };
     let closing = batcher.run(jobs);
     drop(batcher);
     drop(sandbox);
+    if closing.is_err() {
+        // SQLite checkpoints when the last connection closes. After a failed sync that would copy
+        // only the pages that no earlier checkpoint copied, and then delete the log. Keep the log:
+        // opening the store again copies all of it.
+        let kept = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        if !matches!(kept, Ok(true)) {
+            // A connection that is never closed keeps the log until the process ends.
+            std::mem::forget(conn);
+            drop(lock);
+            return closing.map(|_| ());
+        }
+    }
     let closed = conn.close().map_err(|(_, error)| error::sql(error));
     drop(lock);
     if let Some(reply) = closing? {
@@ -221,6 +260,9 @@ struct Batcher<'c> {
     log: WalSize,
     checkpointer: Checkpointer,
     replier: Replier,
+    // The last batch failed because the disk is full.
+    is_full: bool,
+    panics: &'c AtomicU64,
 }
 
 impl<'c> Batcher<'c> {
@@ -229,9 +271,13 @@ impl<'c> Batcher<'c> {
         loop {
             let first = match held_back.take() {
                 Some(job) => job,
-                None => match jobs.recv() {
-                    Ok(job) => job,
-                    Err(_) => return Ok(None),
+                None => match self.checkpointer.wait_for(jobs) {
+                    Waited::Job(Ok(job)) => job,
+                    Waited::Job(Err(_)) => return Ok(None),
+                    Waited::Checkpointed => {
+                        self.checkpoint()?;
+                        continue;
+                    }
                 },
             };
             let first = match first {
@@ -253,23 +299,60 @@ impl<'c> Batcher<'c> {
                     Err(_) => break,
                 }
             }
-            self.write(batch)?;
-            self.checkpoint();
+            self.write_or_recover(batch)?;
+            self.checkpoint()?;
         }
+    }
+
+    // After a panic the callers of the batch get `Unknown`, because their channels are dropped. The
+    // writer goes on with the next batch.
+    fn write_or_recover(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
+        match catch_unwind(AssertUnwindSafe(|| self.write(batch))) {
+            Ok(written) => written,
+            Err(_) => {
+                self.note_panic();
+                self.writer.check_steps_first = false;
+                let rolled_back = self.rollback();
+                self.notifier.notify(vec![Wakeup::Missed]);
+                match rolled_back {
+                    Err(BatchError::Lost(error)) => Err(error),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn note_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        tracing::error!("the writer panicked in a batch; it rolls back and goes on");
+    }
+
+    // Runs the work of one or more units. A panic is an error of these units.
+    fn catch<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, UnitError>,
+    ) -> Result<T, UnitError> {
+        catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or_else(|_| {
+            self.note_panic();
+            Err(UnitError::Kernel(error::panicked()))
+        })
     }
 
     fn write(&mut self, batch: Vec<Unit>) -> Result<(), Error> {
         self.writer.now = self.clock.now();
         self.writer.has_listeners = self.notifier.has_listeners();
+        if self.is_full {
+            self.make_room()?;
+        }
         if batch[0].has_user_sql() {
             return self.write_user_sql(batch);
         }
-        let written = match self.write_together(&batch) {
-            Err(error) if !error.is_fatal() && !error.affects_batch() => {
-                self.write_with_savepoints(&batch)
-            }
-            other => other,
-        };
+        let mut written = self.write_batch(&batch);
+        // The pages that the checkpoint freed may be enough for this batch.
+        if self.note_full(&written) && self.make_room()? {
+            written = self.write_batch(&batch);
+            self.note_full(&written);
+        }
         match written {
             Ok(outcomes) => {
                 self.notify_listeners();
@@ -294,11 +377,21 @@ impl<'c> Batcher<'c> {
         }
     }
 
+    fn write_batch(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, BatchError> {
+        let written = match self.write_together(batch) {
+            Err(error) if !error.is_fatal() && !error.affects_batch() => {
+                self.write_with_savepoints(batch)
+            }
+            other => other,
+        };
+        written.map_err(BatchError::or_unsynced)
+    }
+
     // The normal case: all units in one transaction without savepoints.
     fn write_together(&mut self, batch: &[Unit]) -> Result<Vec<Outcome>, BatchError> {
         self.begin()?;
         let before = self.writer.conn.total_changes();
-        let done = self.units(batch);
+        let done = self.catch(|batcher| batcher.units(batch));
         match done {
             Ok(outcomes) => {
                 self.commit(before)?;
@@ -434,7 +527,7 @@ impl<'c> Batcher<'c> {
         let conn = self.writer.conn;
         conn.prepare_cached("SAVEPOINT one")?.execute([])?;
         let wakeups = std::mem::take(&mut self.writer.wakeups);
-        let done = work(&mut self.writer);
+        let done = self.catch(|batcher| work(&mut batcher.writer));
         if let Err(error) = done {
             if error.affects_batch() || conn.is_autocommit() {
                 return Err(error);
@@ -461,7 +554,9 @@ impl<'c> Batcher<'c> {
                     results.push(Err(error::commit_error(error::closed())));
                     continue;
                 }
-                results.push(match self.write_one(commit) {
+                let written = self.write_one(commit).map_err(BatchError::or_unsynced);
+                self.note_full(&written);
+                results.push(match written {
                     Ok(committed) => {
                         self.notify_listeners();
                         Ok(committed)
@@ -487,9 +582,9 @@ impl<'c> Batcher<'c> {
         let before = self.writer.conn.total_changes();
         self.writer.check_steps_first = true;
         let mut buffers = Buffers::default();
-        let done = self.writer.apply(&mut buffers, commit);
-        let done = done.and_then(|committed| {
-            self.writer.finish(&mut buffers)?;
+        let done = self.catch(|batcher| {
+            let committed = batcher.writer.apply(&mut buffers, commit)?;
+            batcher.writer.finish(&mut buffers)?;
             Ok(committed)
         });
         self.writer.check_steps_first = false;
@@ -543,6 +638,7 @@ impl<'c> Batcher<'c> {
     // `BatchError::Lost`.
     fn commit(&mut self, changes_before: u64) -> Result<(), BatchError> {
         let conn = self.writer.conn;
+        let is_sent = Cell::new(false);
         let done = || -> rusqlite::Result<()> {
             // A batch that changed nothing writes nothing, so it needs no sync.
             let wrote = conn.total_changes() != changes_before;
@@ -551,10 +647,10 @@ impl<'c> Batcher<'c> {
                 let now = self.writer.now.as_micros();
                 conn.prepare_cached(sql)?.execute(params![now])?;
             }
-            if let Some(code) = self.options.commit_fault.as_ref().and_then(|fault| fault()) {
-                return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-            }
-            conn.prepare_cached("COMMIT")?.execute([])?;
+            let mut commit = conn.prepare_cached("COMMIT")?;
+            is_sent.set(true);
+            checkpoint::inject(self.options.commit_fault.as_ref())?;
+            commit.execute([])?;
             if wrote {
                 self.local_reader.note_commit();
             }
@@ -562,12 +658,8 @@ impl<'c> Batcher<'c> {
         };
         match done() {
             Ok(()) => Ok(()),
-            Err(error) if error::is_unsynced(&error) => {
-                let message = "the disk did not confirm a commit, so the store is closed; reopen it \
-                               to find out whether the commit was written";
-                let error = Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)
-                    .with_source(error);
-                Err(BatchError::Lost(error))
+            Err(error) if is_sent.get() && error::is_undecided(&error) => {
+                Err(BatchError::Lost(error::unsynced(error)))
             }
             Err(error) => {
                 self.rollback()?;
@@ -601,39 +693,6 @@ impl<'c> Batcher<'c> {
         let wakeups: Vec<Wakeup> = self.writer.wakeups.drain().collect();
         self.notifier.notify(wakeups);
     }
-
-    // Another thread copies the pages of the log into the database while commits continue. When it
-    // is done, this copies the pages that were added since, so that the log can restart at its
-    // beginning.
-    fn checkpoint(&mut self) {
-        let size = self.log.bytes();
-        if size < self.options.wal_bytes_soft {
-            return;
-        }
-        self.local_reader.end_snapshots();
-        let done = self.checkpointer.is_done();
-        if done || size >= self.options.wal_bytes_hard {
-            let sql = "PRAGMA wal_checkpoint(PASSIVE)";
-            let copied = self
-                .writer
-                .conn
-                .query_row(sql, [], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)));
-            match copied {
-                // If a reader still needs an old page, try again later.
-                Ok((all, copied)) if all == copied => {
-                    // A reader that still uses the log prevents its restart.
-                    self.local_reader.end_snapshots();
-                    self.log.reset();
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "checkpoint failed; the write-ahead log keeps growing")
-                }
-            }
-        } else {
-            self.checkpointer.request();
-        }
-    }
 }
 
 /// Commits whose failure ended a transaction, by unit and index in the unit, with their answers.
@@ -654,6 +713,20 @@ impl From<UnitError> for BatchError {
 impl BatchError {
     fn is_fatal(&self) -> bool {
         matches!(self, BatchError::Lost(_))
+    }
+
+    // A failed sync leaves the disk in doubt, whichever statement met it.
+    fn or_unsynced(self) -> Self {
+        match self {
+            BatchError::Failed(UnitError::Sql(error)) if error::is_unsynced(&error) => {
+                BatchError::Lost(error::unsynced(error))
+            }
+            other => other,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, BatchError::Failed(UnitError::Sql(error)) if error::is_full(error))
     }
 
     fn affects_batch(&self) -> bool {

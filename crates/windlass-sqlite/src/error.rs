@@ -102,7 +102,7 @@ pub(crate) fn is_environment(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// Whether it is unknown after this error of COMMIT what is on disk.
+/// Whether the disk failed to sync, so that nobody knows which pages are on it.
 pub(crate) fn is_unsynced(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|code| {
         matches!(
@@ -110,6 +110,48 @@ pub(crate) fn is_unsynced(error: &rusqlite::Error) -> bool {
             ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC | ffi::SQLITE_IOERR_CLOSE
         )
     })
+}
+
+/// Whether it is unknown after this error of COMMIT whether the commit was written. SQLite updates
+/// the shared index of the log after it has synced the log, so an error of that index can follow a
+/// durable commit.
+pub(crate) fn is_undecided(error: &rusqlite::Error) -> bool {
+    let index = |code: &ffi::Error| {
+        code.code == SqliteCode::OutOfMemory
+            || matches!(
+                code.extended_code,
+                ffi::SQLITE_IOERR_SHMOPEN
+                    | ffi::SQLITE_IOERR_SHMSIZE
+                    | ffi::SQLITE_IOERR_SHMLOCK
+                    | ffi::SQLITE_IOERR_SHMMAP
+            )
+    };
+    is_unsynced(error) || error.sqlite_error().is_some_and(index)
+}
+
+/// Whether the disk is full.
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(SqliteCode::DiskFull)
+}
+
+/// The error after which the store closes.
+pub(crate) fn unsynced(source: rusqlite::Error) -> Error {
+    let message = "the disk did not confirm a write, so the store is closed; reopen it to find out \
+                   which commits were written";
+    Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message).with_source(source)
+}
+
+/// The answer to a call that waited when the store closed itself.
+pub(crate) fn closed_by(error: &Error) -> Error {
+    let message =
+        format!("the store closed itself while the call waited: {}", copy(error).message());
+    Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)
+}
+
+/// The error of a unit that panicked.
+pub(crate) fn panicked() -> Error {
+    let message = "the store panicked in this call and rolled it back; see the log";
+    Error::new(ErrorKind::Internal, ErrorCode::Internal, message)
 }
 
 /// Whether an error is a violation of a unique constraint.
@@ -133,7 +175,8 @@ pub(crate) fn sql(error: rusqlite::Error) -> Error {
                 Error::corrupt("the database file is damaged")
             }
             SqliteCode::DiskFull => {
-                of(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full")
+                let message = "the disk is full; free some room, and the store goes on by itself";
+                of(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, message)
             }
             SqliteCode::ConstraintViolation => {
                 let message = "the write violates a constraint of the database";

@@ -87,7 +87,7 @@ fn capped(conn: &Connection, text: &str) -> Result<Capped, UnitError> {
 }
 
 /// Properties of the database.
-pub(crate) fn facts(conn: &Connection) -> Result<Vec<Fact>, Error> {
+pub(crate) fn facts(conn: &Connection, panics: u64) -> Result<Vec<Fact>, Error> {
     let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let read = || -> rusqlite::Result<Vec<Fact>> {
         let bytes = number("page_count")? * number("page_size")?;
@@ -95,11 +95,14 @@ pub(crate) fn facts(conn: &Connection) -> Result<Vec<Fact>, Error> {
         let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         let unexpected = "the journal mode was changed; open the store only with Windlass";
         let warning = (mode != "wal").then(|| unexpected.to_owned());
+        let panicked = "calls of the store panicked; see the log of the process";
+        let panicked = (panics > 0).then(|| panicked.to_owned());
         Ok(vec![
             Fact::new("database", format!("SQLite {}", rusqlite::version())),
             Fact::new("schema", format!("version {}", number("user_version")?)),
             Fact::new("size", format!("{bytes} bytes, {free} of them free")),
             Fact::new("journal", mode).warning(warning),
+            Fact::new("panics", panics.to_string()).warning(panicked),
         ])
     };
     read().map_err(sql)

@@ -10,6 +10,7 @@
 //! | `options.rs` | options |
 //! | `store.rs` | the `Store` trait, one line per call |
 //! | `schema.rs` | opening: lock, checks, migrations |
+//! | `clock.rs` | the store's clock |
 //! | `committer.rs` | the writer thread: batches, failures, checkpoints |
 //! | `apply.rs` | one commit: guards, refusals, rows |
 //! | `holds.rs`, `workers.rs` | claims and holds; worker leases |
@@ -20,6 +21,7 @@
 //! | `error.rs` | conversion of SQLite errors |
 
 mod apply;
+mod clock;
 mod committer;
 mod error;
 mod health;

@@ -1,12 +1,12 @@
 //! The options of a store.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use windlass_kernel::{Clock, Error, ErrorCode, ErrorKind, Limits, Timestamp};
 
-/// Makes a COMMIT fail with this extended result code of SQLite.
+/// Makes a COMMIT or a checkpoint fail with this extended result code of SQLite.
 pub type Fault = Arc<dyn Fn() -> Option<i32> + Send + Sync>;
 
 /// Options of a [`SqliteStore`](crate::SqliteStore).
@@ -18,8 +18,13 @@ pub struct Options {
     pub batch_commits_max: usize,
     /// The limits that commits and listings are checked against.
     pub limits: Limits,
-    /// The clock. The store's time is never before its last commit. Default: the system clock.
+    /// The clock at which the store's time begins, and which it approaches by at most 5 % of the
+    /// time that passes. The store's time is never before its last commit. Default: the system clock.
     pub clock: Clock,
+    /// A clock that nobody can set. It measures how much time passes; its zero does not matter.
+    /// `None` uses `clock`, which must then never go back. Default: the monotonic clock, and on
+    /// Linux also the time that the machine slept.
+    pub elapsed: Option<Clock>,
     /// The page size of a new database, a power of two from 512 to 65,536. Default 4,096.
     pub page_bytes: u32,
     /// The page cache of the write connection. Default 16 MiB.
@@ -41,6 +46,9 @@ pub struct Options {
     /// Injects failures of COMMIT, for tests.
     #[doc(hidden)]
     pub commit_fault: Option<Fault>,
+    /// Injects failures of checkpoints, for tests. A checkpoint that fails this way copies nothing.
+    #[doc(hidden)]
+    pub checkpoint_fault: Option<Fault>,
 }
 
 impl Default for Options {
@@ -50,6 +58,7 @@ impl Default for Options {
             batch_commits_max: 2_000,
             limits: Limits::DEFAULT,
             clock: Arc::new(system_time),
+            elapsed: Some(elapsed_time()),
             page_bytes: 4_096,
             cache_bytes: 16 << 20,
             wal_bytes_soft: 32 << 20,
@@ -58,6 +67,7 @@ impl Default for Options {
             inspect: false,
             pages_max: None,
             commit_fault: None,
+            checkpoint_fault: None,
         }
     }
 }
@@ -102,4 +112,49 @@ impl fmt::Debug for Options {
 fn system_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::ZERO.plus(since)
+}
+
+// How often the time that the machine slept is read, and the least that counts.
+const SLEEP_CHECK: Duration = Duration::from_secs(1);
+
+#[expect(clippy::disallowed_methods, reason = "the default of the `elapsed` option")]
+fn elapsed_time() -> Clock {
+    let (began, began_uptime) = (Instant::now(), uptime());
+    let asleep_and_check = Mutex::new((Duration::ZERO, SLEEP_CHECK));
+    Arc::new(move || {
+        let awake = began.elapsed();
+        let mut state = asleep_and_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let (asleep, check_at) = &mut *state;
+        if awake >= *check_at {
+            *check_at = awake + SLEEP_CHECK;
+            if let (Some(from), Some(to)) = (began_uptime, uptime()) {
+                let found = to.saturating_sub(from).saturating_sub(awake);
+                if found > *asleep + SLEEP_CHECK {
+                    *asleep = found;
+                }
+            }
+        }
+        Timestamp::ZERO.plus(awake + *asleep)
+    })
+}
+
+// The time since the machine started. Unlike `Instant` it includes the time that the machine slept.
+fn uptime() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    Duration::try_from_secs_f64(text.split_whitespace().next()?.parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elapsed_time_never_goes_back() {
+        let elapsed = elapsed_time();
+        let first = elapsed();
+        while elapsed() == first {}
+        assert!(elapsed() > first);
+        #[cfg(target_os = "linux")]
+        assert!(uptime().is_some_and(|uptime| uptime > Duration::ZERO));
+    }
 }

@@ -2,6 +2,7 @@
 
 mod migrate;
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use crate::options::Options;
 const SQLITE_MIN: i32 = 3_051_003;
 /// "WNDL", in the header of every Windlass database.
 const APPLICATION_ID: i32 = 0x574e_444c;
+/// How long a connection waits for the lock of another one.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Every migration ends by writing its version into the header.
 const SCHEMA_VERSION: i32 = migrate::VERSION;
 
@@ -242,6 +245,11 @@ fn names(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 
 /// Opens a connection with the settings that all connections share.
 pub(crate) fn connect(path: &Path, read_only: bool) -> Result<Connection, Error> {
+    open_connection(path, read_only).map_err(|source| unreadable(path, source))
+}
+
+/// Like [`connect`], with the error of SQLite.
+pub(crate) fn open_connection(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     let mode = if read_only {
         OpenFlags::SQLITE_OPEN_READ_ONLY
     } else {
@@ -249,21 +257,17 @@ pub(crate) fn connect(path: &Path, read_only: bool) -> Result<Connection, Error>
     };
     // Not as a URI, so that any character is allowed in a path.
     let flags = mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let open = || -> rusqlite::Result<Connection> {
-        let conn = Connection::open_with_flags(path, flags)?;
-        conn.busy_timeout(Duration::from_secs(5))?;
-        conn.pragma_update(None, "trusted_schema", false)?;
-        // Check cells when a page is read, so that damage is found at its page. No mmap, because a
-        // truncated file would then raise a signal instead of an error.
-        conn.pragma_update(None, "cell_size_check", true)?;
-        conn.pragma_update(None, "mmap_size", 0)?;
-        // Query plans do not depend on bound values. Without this setting, SQLite recompiles
-        // statements that could use a partial index for every value (43 % of the time of a read by
-        // name).
-        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-        Ok(conn)
-    };
-    open().map_err(|source| unreadable(path, source))
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.pragma_update(None, "trusted_schema", false)?;
+    // Check cells when a page is read, so that damage is found at its page. No mmap, because a
+    // truncated file would then raise a signal instead of an error.
+    conn.pragma_update(None, "cell_size_check", true)?;
+    conn.pragma_update(None, "mmap_size", 0)?;
+    // Query plans do not depend on bound values. Without this setting, SQLite recompiles statements
+    // that could use a partial index for every value (43 % of the time of a read by name).
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(conn)
 }
 
 fn failure(code: std::ffi::c_int, message: String) -> rusqlite::Error {
@@ -314,6 +318,22 @@ fn check_schema(conn: &Connection) -> Result<(), Error> {
     }
 }
 
+/// The tables and views of the migrations, in lower case.
+pub(crate) fn own_tables() -> Result<HashSet<String>, Error> {
+    let mut model = Connection::open_in_memory().map_err(error::sql)?;
+    migrate(&mut model)?;
+    let read = || -> rusqlite::Result<HashSet<String>> {
+        let sql = "SELECT lower(name) FROM sqlite_schema WHERE type IN ('table', 'view')";
+        let mut select = model.prepare(sql)?;
+        select.query_map([], |row| row.get(0))?.collect()
+    };
+    let mut tables = read().map_err(error::sql)?;
+    tables.insert(migrate::TABLE.to_owned());
+    // Users may read the schema; SQLite itself refuses to write to it.
+    tables.retain(|name| !name.starts_with("sqlite_"));
+    Ok(tables)
+}
+
 /// The names of schema objects that are missing or differ from those of the migrations.
 pub(crate) fn differences(conn: &Connection) -> Result<Vec<String>, Error> {
     let definitions = |conn: &Connection| -> rusqlite::Result<Vec<(String, Option<String>)>> {
@@ -334,7 +354,10 @@ pub(crate) fn differences(conn: &Connection) -> Result<Vec<String>, Error> {
 // process can be alive. After a failed fsync, pages of the log may be clean in the page cache but
 // wrong on disk. Copying them into the database and syncing it removes that doubt.
 fn recover(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> {
+    // If this fails, closing the connection must not try it again: see `committer/checkpoint.rs`.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     if busy != 0 {
         let message = "another process reads the file, so its log cannot be checkpointed";
         return Err(failure(rusqlite::ffi::SQLITE_BUSY, message.to_owned()));

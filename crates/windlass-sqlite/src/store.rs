@@ -15,7 +15,8 @@ use windlass_kernel::{
 };
 
 use crate::apply::Writer;
-use crate::committer::{Committer, StoreClock};
+use crate::clock::StoreClock;
+use crate::committer::Committer;
 use crate::error::{self, UnitError};
 use crate::load::{LocalReader, Readers, RunName};
 use crate::options::Options;
@@ -42,7 +43,7 @@ impl SqliteStore {
         let opened = schema::open(path.as_ref(), &options)?;
         let readers = Readers::start(&opened.path, options.readers)?;
         let local_reader = LocalReader::open(&opened.path)?;
-        let clock = Arc::new(StoreClock::new(options.clock.clone(), opened.clock));
+        let clock = StoreClock::new(&options, opened.clock);
         // The thread ends when the last notifier is dropped; nothing needs to join it.
         let (notifier, _) = WakeNotifier::start()?;
         let (committer, writer) = match options.inspect {
@@ -365,11 +366,16 @@ impl Store for SqliteStore {
     }
 
     fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
-        Box::pin(self.read(health::facts))
+        let panics = self.committer.panics();
+        Box::pin(self.read(move |conn| health::facts(conn, panics)))
     }
 
     fn listen(&self, sink: WakeSink) {
         self.notifier.listen(sink);
+    }
+
+    fn closed(&self) -> BoxFuture<'_, Error> {
+        Box::pin(self.committer.failed())
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {

@@ -13,37 +13,22 @@ use std::time::{Duration, Instant};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql};
-use windlass_kernel::{CommitError, SqlValue, Statement};
+use windlass_kernel::{CommitError, Error, SqlValue, Statement};
 
-use crate::error::{UnitError, is_environment, is_unique};
+use crate::error::{UnitError, is_environment, is_unique, sql};
+use crate::schema;
 
-/// Tables and views of the store, and names that later versions need.
-const OWN: [&str; 26] = [
-    "runs",
-    "steps",
-    "events",
-    "messages",
-    "tasks",
-    "workers",
-    "logs",
-    "labels",
-    "limits",
-    "dead_letters",
-    "counters",
-    "meta",
-    "run_view",
-    "step_view",
-    "event_view",
+/// Names that later versions of the store need, and a virtual table of SQLite that shows all pages.
+const RESERVED: [&str; 10] = [
     "schedules",
-    "breakers",
-    "tallies",
-    "rates",
     "definitions",
     "documents",
     "document_versions",
     "approvals",
     "provider_batches",
-    "windlass_migrations",
+    "records",
+    "record_versions",
+    "record_terms",
     "dbstat",
 ];
 
@@ -65,23 +50,24 @@ impl Sandbox {
         clippy::disallowed_methods,
         reason = "limits how long a statement runs, decides nothing"
     )]
-    pub(crate) fn install(conn: &mut Connection, span: Duration) -> rusqlite::Result<Self> {
+    pub(crate) fn install(conn: &mut Connection, span: Duration) -> Result<Self, Error> {
         let active = Arc::new(AtomicBool::new(false));
         let until = Arc::new(AtomicI64::new(i64::MAX));
         let start = Instant::now();
         let is_active = active.clone();
-        let indexes = own_indexes(conn)?;
+        let own = OwnNames::read(conn)?;
         conn.authorizer(Some(move |context: AuthContext<'_>| {
-            if is_active.load(Ordering::Relaxed) && !is_allowed(&context, &indexes) {
+            if is_active.load(Ordering::Relaxed) && !is_allowed(&context, &own) {
                 return Authorization::Deny;
             }
             Authorization::Allow
-        }))?;
+        }))
+        .map_err(sql)?;
         let (is_active, deadline) = (active.clone(), until.clone());
         let interrupt = move || {
             is_active.load(Ordering::Relaxed) && passed(start) > deadline.load(Ordering::Relaxed)
         };
-        conn.progress_handler(STEPS_BETWEEN_CHECKS, Some(interrupt))?;
+        conn.progress_handler(STEPS_BETWEEN_CHECKS, Some(interrupt)).map_err(sql)?;
         Ok(Self { active, until, start, span })
     }
 
@@ -107,19 +93,33 @@ impl Drop for SandboxGuard<'_> {
     }
 }
 
-fn is_own(name: &str) -> bool {
-    OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
+// The tables, views and indexes of the store, in lower case.
+struct OwnNames {
+    tables: HashSet<String>,
+    indexes: HashSet<String>,
 }
 
-fn own_indexes(conn: &Connection) -> rusqlite::Result<HashSet<String>> {
-    let mut select =
-        conn.prepare("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index'")?;
-    let found = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let found: Vec<(String, String)> = found.collect::<rusqlite::Result<_>>()?;
-    Ok(found.into_iter().filter(|(_, table)| is_own(table)).map(|(name, _)| name).collect())
+impl OwnNames {
+    // The tables come from the migrations, so a new table is never forgotten here.
+    fn read(conn: &Connection) -> Result<Self, Error> {
+        let mut tables = schema::own_tables()?;
+        tables.extend(RESERVED.map(str::to_owned));
+        let indexes = || -> rusqlite::Result<Vec<(String, String)>> {
+            let text = "SELECT lower(name), lower(tbl_name) FROM sqlite_schema WHERE type = 'index'";
+            let mut select = conn.prepare(text)?;
+            select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        };
+        let indexes = indexes().map_err(sql)?.into_iter();
+        let indexes = indexes.filter(|(_, table)| tables.contains(table)).map(|(name, _)| name);
+        Ok(Self { indexes: indexes.collect(), tables })
+    }
+
+    fn has_table(&self, name: &str) -> bool {
+        self.tables.contains(&name.to_ascii_lowercase())
+    }
 }
 
-fn is_allowed(context: &AuthContext<'_>, own_indexes: &HashSet<String>) -> bool {
+fn is_allowed(context: &AuthContext<'_>, own: &OwnNames) -> bool {
     // A user table in another schema could hide one of the store's tables.
     if context.database_name.is_some_and(|name| name != "main") {
         return false;
@@ -139,12 +139,12 @@ fn is_allowed(context: &AuthContext<'_>, own_indexes: &HashSet<String>) -> bool 
         | AuthAction::CreateIndex { table_name, .. }
         | AuthAction::DropIndex { table_name, .. }
         | AuthAction::CreateTrigger { table_name, .. }
-        | AuthAction::DropTrigger { table_name, .. } => !is_own(table_name),
+        | AuthAction::DropTrigger { table_name, .. } => !own.has_table(table_name),
         AuthAction::CreateView { view_name } | AuthAction::DropView { view_name } => {
-            !is_own(view_name)
+            !own.has_table(view_name)
         }
         // SQLite also asks this when an index is created.
-        AuthAction::Reindex { index_name } => !own_indexes.contains(index_name),
+        AuthAction::Reindex { index_name } => !own.indexes.contains(&index_name.to_ascii_lowercase()),
         // Denied: ATTACH, DETACH, PRAGMA, BEGIN, SAVEPOINT; temporary objects, which would outlive
         // the transaction; ANALYZE, which would change the query plans of the store; virtual
         // tables; and all actions of later SQLite versions.

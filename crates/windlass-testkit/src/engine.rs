@@ -111,6 +111,7 @@ impl TestEngine {
         let clock = SkewedClock::new(world.sim.clone(), 0);
         let options = windlass_sqlite::Options {
             clock: Arc::new(move || clock.now()),
+            elapsed: None,
             ..windlass_sqlite::Options::default()
         };
         let path = path.as_ref();

@@ -113,6 +113,10 @@ impl Store for SyncStore {
         close() -> Result<(), Error>;
     }
 
+    fn closed(&self) -> BoxFuture<'_, Error> {
+        self.inner.closed()
+    }
+
     fn listen(&self, sink: WakeSink) {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
     }

@@ -4,23 +4,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use windlass_kernel::{CommitError, ErrorCode, ErrorKind, Statement, Turn};
-use windlass_sqlite::{Options, SqliteStore};
+use windlass_sqlite::{Fault, Options, SqliteStore};
 
 use crate::support::StoreDir;
 
-// SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC.
+// Extended result codes of SQLite.
+const NOMEM: i32 = 7;
 const FULL: i32 = 13;
 const IOERR_WRITE: i32 = 10 | (3 << 8);
 const IOERR_FSYNC: i32 = 10 | (4 << 8);
+const IOERR_SHMSIZE: i32 = 10 | (19 << 8);
+const IOERR_SHMMAP: i32 = 10 | (21 << 8);
 
-fn faulty(dir: &StoreDir) -> (Options, Arc<AtomicI32>) {
+// Faults that a test can switch on: COMMIT or a checkpoint fails with the code.
+fn fault() -> (Option<Fault>, Arc<AtomicI32>) {
     let code = Arc::new(AtomicI32::new(0));
     let current = code.clone();
     let fault = move || match current.load(Ordering::SeqCst) {
         0 => None,
         code => Some(code),
     };
-    (Options { commit_fault: Some(Arc::new(fault)), ..dir.options() }, code)
+    (Some(Arc::new(fault)), code)
+}
+
+fn faulty(dir: &StoreDir) -> (Options, Arc<AtomicI32>) {
+    let (commit_fault, code) = fault();
+    (Options { commit_fault, ..dir.options() }, code)
 }
 
 #[tokio::test]
@@ -116,8 +125,159 @@ async fn a_failed_sync_of_user_sql_is_unknown_too() {
     assert!(matches!(answer, Err(CommitError::Unknown(_))), "{answer:?}");
 }
 
+#[tokio::test]
+async fn an_error_after_the_sync_of_a_commit_is_unknown() {
+    for code in [IOERR_SHMSIZE, IOERR_SHMMAP, NOMEM] {
+        let dir = StoreDir::new();
+        let (options, fault) = faulty(&dir);
+        let world = dir.open_with(options).await;
+        let (run, hold) = world.create_held("run").await;
+        fault.store(code, Ordering::SeqCst);
+        let answer = world.commit(world.step_commit(&run, hold, "one", "1")).await;
+        assert!(matches!(answer, Err(CommitError::Unknown(_))), "{code}: {answer:?}");
+        assert_eq!(world.store.closed().await.code(), ErrorCode::StoreClosed);
+    }
+}
+
+fn log_bytes(dir: &StoreDir) -> u64 {
+    std::fs::metadata(format!("{}-wal", dir.path().display())).map_or(0, |found| found.len())
+}
+
+// In the writer (the log has its hard size) and in the checkpoint thread.
+#[tokio::test]
+async fn a_failed_sync_of_a_checkpoint_closes_the_store_and_keeps_the_log() {
+    for wal_bytes_hard in [1 << 16, 512 << 20] {
+        let dir = StoreDir::new();
+        let (checkpoint_fault, fault) = fault();
+        let options =
+            Options { checkpoint_fault, wal_bytes_soft: 1 << 16, wal_bytes_hard, ..dir.options() };
+        let world = dir.open_with(options).await;
+        fault.store(IOERR_FSYNC, Ordering::SeqCst);
+        let mut written = Vec::new();
+        let error = loop {
+            let new = world.new_run(&format!("r{}", written.len()), Turn::ready());
+            let key = new.run_key;
+            let create = world.create_commit(new, windlass_kernel::OnExisting::Refuse);
+            match world.commit(create).await {
+                Ok(_) => written.push(key),
+                Err(error) => break error,
+            }
+            assert!(written.len() < 5_000, "the store ignores the failed sync");
+        };
+        assert!(matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Closed), "{error:?}");
+        let closed = world.store.closed().await;
+        assert_eq!((closed.code(), closed.kind()), (ErrorCode::StoreClosed, ErrorKind::Closed));
+        assert!(closed.message().contains("did not confirm a write"), "{closed}");
+        drop(world);
+        assert!(log_bytes(&dir) >= 1 << 16, "closing must not copy the log and delete it");
+        let world = dir.open().await;
+        assert_eq!(world.store.load(written.clone()).await.unwrap().len(), written.len());
+        assert_eq!(log_bytes(&dir), 0, "opening copies the whole log");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_sync_of_a_checkpoint_closes_an_idle_store() {
+    let dir = StoreDir::new();
+    let (allow, allowed) = std::sync::mpsc::channel();
+    let allowed = std::sync::Mutex::new(allowed);
+    let fault: Fault = Arc::new(move || {
+        let _ = allowed.lock().unwrap().recv();
+        Some(IOERR_FSYNC)
+    });
+    let options = Options { checkpoint_fault: Some(fault), wal_bytes_soft: 1, ..dir.options() };
+    let world = dir.open_with(options).await;
+    world.create_held("run").await;
+    // The checkpoint fails after the last call.
+    allow.send(()).unwrap();
+    assert_eq!(world.store.closed().await.code(), ErrorCode::StoreClosed);
+}
+
+#[tokio::test]
+async fn calls_that_wait_when_a_checkpoint_fails_are_unknown() {
+    let dir = StoreDir::new();
+    let (allow, allowed) = std::sync::mpsc::channel();
+    let allowed = std::sync::Mutex::new(allowed);
+    let fault: Fault = Arc::new(move || {
+        let _ = allowed.lock().unwrap().recv();
+        Some(IOERR_FSYNC)
+    });
+    let options = Options {
+        checkpoint_fault: Some(fault),
+        batch_commits_max: 1,
+        wal_bytes_soft: 1 << 14,
+        wal_bytes_hard: 1 << 14,
+        ..dir.options()
+    };
+    let world = dir.open_with(options).await;
+    let calls: Vec<_> = (0..100)
+        .map(|n| {
+            let new = world.new_run(&format!("r{n}"), Turn::ready());
+            world.store.commit(vec![world.create_commit(new, windlass_kernel::OnExisting::Refuse)])
+        })
+        .collect();
+    // All calls are in the queue now.
+    allow.send(()).unwrap();
+    let mut unknown = 0;
+    for call in calls {
+        match call.await.remove(0) {
+            Ok(_) => assert_eq!(unknown, 0, "no call is written after the failure"),
+            Err(error) => {
+                assert!(matches!(error, CommitError::Unknown(_)), "{error:?}");
+                unknown += 1;
+            }
+        }
+    }
+    assert!(unknown > 0);
+}
+
+#[tokio::test]
+async fn closing_a_store_is_no_failure() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
+    world.store.close().await.unwrap();
+    let mut closed = world.store.closed();
+    assert!(futures::poll!(&mut closed).is_pending());
+}
+
+#[tokio::test]
+async fn a_full_disk_gets_the_room_of_the_log_back() {
+    let dir = StoreDir::new();
+    let (options, fault) = faulty(&dir);
+    let world = dir.open_with(options).await;
+    for n in 0..20 {
+        world.create_held(&format!("r{n}")).await;
+    }
+    let before = log_bytes(&dir);
+    let (run, hold) = world.create_held("run").await;
+    let step = world.step_commit(&run, hold, "one", "1");
+    fault.store(FULL, Ordering::SeqCst);
+    assert!(matches!(world.commit(step.clone()).await, Err(CommitError::Unavailable(_))));
+    assert!(before > 0);
+    assert_eq!(log_bytes(&dir), 0);
+    fault.store(0, Ordering::SeqCst);
+    world.ok(step).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_fits_after_the_checkpoint_of_a_full_disk_is_written() {
+    let dir = StoreDir::new();
+    let times = Arc::new(AtomicI32::new(0));
+    let left = times.clone();
+    let fault: Fault = Arc::new(move || {
+        let is_left =
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| (n > 0).then(|| n - 1));
+        is_left.is_ok().then_some(FULL)
+    });
+    let world = dir.open_with(Options { commit_fault: Some(fault), ..dir.options() }).await;
+    let (run, hold) = world.create_held("run").await;
+    times.store(1, Ordering::SeqCst);
+    world.ok(world.step_commit(&run, hold, "one", "1")).await;
+    assert_eq!(times.load(Ordering::SeqCst), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panicking_writer_answers_all_callers() {
+async fn a_panicking_writer_answers_all_callers_and_goes_on() {
     let dir = StoreDir::new();
     let fails = Arc::new(AtomicBool::new(false));
     let (clock, clock_fails) = (dir.clock.as_clock(), fails.clone());
@@ -126,7 +286,7 @@ async fn a_panicking_writer_answers_all_callers() {
         assert!(!clock_fails.load(Ordering::SeqCst), "injected failure of the clock");
         clock()
     };
-    let options = Options { clock: Arc::new(clock), ..Options::default() };
+    let options = Options { clock: Arc::new(clock), elapsed: None, ..Options::default() };
     let world = dir.open_with(options).await;
     let mut runs = Vec::new();
     for n in 0..20 {
@@ -143,16 +303,16 @@ async fn a_panicking_writer_answers_all_callers() {
         .collect();
     for call in calls {
         let error = call.await.unwrap().unwrap_err();
-        let answered = matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Closed);
-        assert!(answered, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Unknown, "{error:?}");
     }
-    assert_eq!(world.store.promote(1).await.unwrap_err().code(), "STORE_CLOSED");
-    drop(world);
     fails.store(false, Ordering::SeqCst);
-    let world = dir.open().await;
-    for (run, _) in runs {
+    for (run, hold) in runs {
         assert!(world.load(run.run_key).await.steps.is_empty());
+        world.ok(world.step_commit(&run, hold, "one", "1")).await;
     }
+    let facts = world.store.facts().await.unwrap();
+    let panics = facts.iter().find(|fact| fact.name == "panics").expect("a fact");
+    assert!(panics.value != "0" && panics.warning.is_some(), "{panics:?}");
 }
 
 #[tokio::test]

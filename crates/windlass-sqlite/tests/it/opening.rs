@@ -8,6 +8,7 @@ use windlass_kernel::{ErrorCode, ErrorKind, RunStatus, Store as _, Turn, Wake};
 use windlass_sqlite::{Options, SqliteStore};
 use windlass_testkit::events;
 use windlass_testkit::memory::ManualClock;
+use windlass_testkit::world::World;
 
 use crate::support::StoreDir;
 
@@ -168,9 +169,58 @@ async fn the_clock_is_never_before_the_last_commit() {
     world.advance_ms(3_600_000).await;
     world.create(world.new_run("late", Turn::ready())).await;
     world.store.close().await.unwrap();
-    let options = Options { clock: ManualClock::new().as_clock(), ..Options::default() };
+    let options =
+        Options { clock: ManualClock::new().as_clock(), elapsed: None, ..Options::default() };
     let world = dir.open_with(options).await;
     assert_eq!(world.now().await, before.plus(Duration::from_secs(3_600)));
+}
+
+// A system clock and a monotonic clock that the test moves separately.
+async fn open_with_two_clocks(
+    dir: &StoreDir,
+    system: &ManualClock,
+    elapsed: &ManualClock,
+) -> World {
+    let (clock, elapsed) = (system.as_clock(), Some(elapsed.as_clock()));
+    dir.open_with(Options { clock, elapsed, ..Options::default() }).await
+}
+
+#[tokio::test]
+async fn a_wrong_system_clock_neither_stops_nor_moves_the_clock_of_the_store() {
+    let second = Duration::from_secs(1);
+    let dir = StoreDir::new();
+    let (system, elapsed) = (ManualClock::new(), ManualClock::new());
+    let world = open_with_two_clocks(&dir, &system, &elapsed).await;
+    let began = world.now().await;
+    // Somebody sets the system clock forward by a day; a second passes.
+    system.advance(Duration::from_secs(86_400) + second);
+    elapsed.advance(second);
+    world.create(world.new_run("late", Turn::ready())).await;
+    let now = world.now().await;
+    assert!(now >= began.plus(second) && now <= began.plus(second * 2), "{began} {now}");
+    world.store.close().await.unwrap();
+
+    // The clock was wrong when the store was opened, and is right at the next opening.
+    let world = open_with_two_clocks(&dir, &system, &elapsed).await;
+    world.create(world.new_run("tomorrow", Turn::ready())).await;
+    let last = world.now().await;
+    world.store.close().await.unwrap();
+    let system = ManualClock::new();
+    let world = open_with_two_clocks(&dir, &system, &elapsed).await;
+    assert_eq!(world.now().await, last);
+    for _ in 0..100 {
+        system.advance(second);
+        elapsed.advance(second);
+    }
+    let now = world.now().await;
+    assert!(now >= last.plus(second * 95) && now < last.plus(second * 100), "{last} {now}");
+    // It approaches the system clock: 5 % of the time that passes.
+    for _ in 0..30 {
+        system.advance(Duration::from_secs(86_400));
+        elapsed.advance(Duration::from_secs(86_400));
+        world.now().await;
+    }
+    assert_eq!(world.now().await, system.now());
 }
 
 #[tokio::test]

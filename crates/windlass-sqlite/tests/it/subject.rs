@@ -20,7 +20,7 @@ struct SqliteSubject {
 pub(crate) async fn open() -> Box<dyn Subject> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let clock = ManualClock::new();
-    let options = Options { clock: clock.as_clock(), ..Options::default() };
+    let options = Options { clock: clock.as_clock(), elapsed: None, ..Options::default() };
     let store = SqliteStore::open(dir.path().join("store.db"), options).expect("open failed");
     Box::new(SqliteSubject { store, clock, dir })
 }

@@ -28,7 +28,7 @@ impl StoreDir {
     }
 
     pub(crate) fn options(&self) -> Options {
-        Options { clock: self.clock.as_clock(), ..Options::default() }
+        Options { clock: self.clock.as_clock(), elapsed: None, ..Options::default() }
     }
 
     /// Opens the store with the given options.

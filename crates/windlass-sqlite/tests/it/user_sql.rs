@@ -40,6 +40,25 @@ async fn try_sql(world: &World, sql: &str) -> Result<(), String> {
 }
 
 #[tokio::test]
+async fn the_sandbox_knows_every_table_of_the_schema() {
+    let dir = StoreDir::new();
+    let world = dir.open().await;
+    let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
+               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let raw = dir.raw();
+    let mut select = raw.prepare(sql).unwrap();
+    let names: Vec<String> =
+        select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert!(names.len() > 15 && names.contains(&"settings".to_owned()), "{names:?}");
+    drop(select);
+    for name in names {
+        for sql in [format!("SELECT * FROM {name}"), format!("DELETE FROM {name}")] {
+            try_sql(&world, &sql).await.expect_err(&sql);
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_sandbox_denies_access_to_the_stores_tables() {
     let dir = StoreDir::new();
     let world = dir.open().await;
