@@ -220,11 +220,13 @@ pub(crate) async fn create(
     let mut start = body.start(&call, workflow.clone(), model)?;
     start.trace = telemetry::trace(&headers);
     let started = call.engine.start_run(start).await?;
-    let details = match wait {
-        Some(wait) => {
-            let run = wait_for_end(&call, &workflow, &started.id, wait).await?;
-            call.status_of(&run).await?
-        }
+    // The run is created, so a failed wait answers like a request that does not wait.
+    let ended = match wait {
+        Some(wait) => wait_for_end(&call, &workflow, &started.id, wait).await.ok(),
+        None => None,
+    };
+    let details = match ended {
+        Some(run) => call.status_after_write(&run).await,
         None => InstanceStatus::new(RunStatus::Active, None, None),
     };
     Ok(Json(Instance { id: started.id.to_string(), details }))

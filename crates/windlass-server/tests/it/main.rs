@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests need the real clock")]
 
+mod after_commit;
 mod auth;
 mod bad_requests;
 mod control;

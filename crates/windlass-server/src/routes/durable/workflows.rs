@@ -102,6 +102,22 @@ impl DurableWorkflow {
     }
 }
 
+impl DurableWorkflow {
+    /// The run without its data, for callers that may not read it.
+    fn without_data(run: &Run) -> Self {
+        let null = Body::json("null".to_owned());
+        Self {
+            input: raw(&null),
+            result: None,
+            error: None,
+            trace_id: None,
+            span_id: None,
+            labels: BTreeMap::new(),
+            ..Self::of(run)
+        }
+    }
+}
+
 /// A page of runs.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DurableWorkflows {
@@ -331,7 +347,7 @@ pub(crate) async fn signal(
     let run = find(&call, &key, Scope::SendEvent, "signal").await?.run;
     call.may_send(&run, &name).await?;
     call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
-    Ok(Json(DurableWorkflow::of(&call.engine.current(run.run_key).await?)))
+    Ok(Json(after_write(&call, run).await))
 }
 
 /// The reason for a cancellation.
@@ -385,5 +401,14 @@ pub(crate) async fn cancel(
             answer?;
         }
     }
-    Ok(Json(DurableWorkflow::of(&engine.current(run_key).await?)))
+    Ok(Json(after_write(&call, run).await))
+}
+
+// The response of a request that has written. If the run cannot be read, it is the run as it was
+// before: the request has succeeded.
+async fn after_write(call: &Call, run: Run) -> DurableWorkflow {
+    let run = call.engine.current(run.run_key).await.unwrap_or(run);
+    let readable =
+        call.caller.scopes.allow(Scope::Read) && may_read(call, &run).await.unwrap_or(false);
+    if readable { DurableWorkflow::of(&run) } else { DurableWorkflow::without_data(&run) }
 }
