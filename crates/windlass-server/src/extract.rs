@@ -88,7 +88,7 @@ impl Call {
         }
         self.caller.must(Scope::Manage)?;
         let (workflow, id) = (Some(run.workflow.as_str()), Some(run.id.as_str()));
-        let target = Target { workflow, id, action: Some(name.as_str()) };
+        let target = Target { workflow, id, action: Some(name.as_str()), ..Target::default() };
         self.app.guard.ask(&self.caller, Scope::Manage, &target).await
     }
 }

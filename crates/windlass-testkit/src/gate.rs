@@ -25,6 +25,11 @@ pub trait Gate: Send + Sync + 'static {
     /// Decides about a call that is not a commit.
     fn pass(&self) -> Pass;
 
+    /// Decides about the write of a setting.
+    fn pass_setting(&self) -> Pass {
+        self.pass()
+    }
+
     /// Decides about a release of holds.
     fn pass_release(&self) -> Pass {
         self.pass()
@@ -216,7 +221,11 @@ impl<G: Gate> Store for GatedStore<G> {
         name: SettingName,
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>> {
-        self.gated(|inner| inner.put_setting(name, value))
+        match self.gate.pass_setting() {
+            Pass::Through => self.inner.put_setting(name, value),
+            Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
+            Pass::Hang => Box::pin(std::future::pending()),
+        }
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

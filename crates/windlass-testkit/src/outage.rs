@@ -23,6 +23,8 @@ pub enum Reach {
     BlindAfterCommit,
     /// Commits and releases reach it. All other calls fail.
     Blind,
+    /// Every commit and the write of every setting fails. All other calls reach it.
+    ReadOnly,
     /// The answer to the next commit that is written is lost. Then the store is `Closed`.
     ClosedAfterCommit,
     /// The store is closed: every call fails for good.
@@ -39,14 +41,15 @@ pub struct OutageGate {
     messages: AtomicU64,
     commits: AtomicU64,
     answers_lost: AtomicU64,
+    calls: AtomicU64,
 }
 
 impl Outage {
     /// In front of a store that can be reached.
     pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
         let reach = AtomicU8::new(Reach::Fine as u8);
-        let (loads, messages, commits, answers_lost) = Default::default();
-        let gate = OutageGate { reach, loads, messages, commits, answers_lost };
+        let (loads, messages, commits, answers_lost, calls) = Default::default();
+        let gate = OutageGate { reach, loads, messages, commits, answers_lost, calls };
         Arc::new(Self::with_gate(inner, gate))
     }
 
@@ -58,6 +61,11 @@ impl Outage {
     /// How many messages were listed.
     pub fn messages(&self) -> u64 {
         self.gate.messages.load(Ordering::SeqCst)
+    }
+
+    /// How many calls that are not commits were made.
+    pub fn calls(&self) -> u64 {
+        self.gate.calls.load(Ordering::SeqCst)
     }
 
     /// How many commits were sent and written.
@@ -110,11 +118,16 @@ fn out_of_reach() -> Error {
 
 impl Gate for OutageGate {
     fn pass(&self) -> Pass {
+        self.calls.fetch_add(1, Ordering::SeqCst);
         match self.refusal() {
             Some(error) => Pass::Refuse(error),
             None if self.is(Reach::Deaf) || self.is(Reach::Blind) => Pass::Refuse(out_of_reach()),
             None => Pass::Through,
         }
+    }
+
+    fn pass_setting(&self) -> Pass {
+        if self.is(Reach::ReadOnly) { Pass::Refuse(out_of_reach()) } else { self.pass() }
     }
 
     fn pass_release(&self) -> Pass {
@@ -126,7 +139,7 @@ impl Gate for OutageGate {
         inner: &'a dyn Store,
         commits: Vec<Commit>,
     ) -> BoxFuture<'a, CommitResults> {
-        if self.refusal().is_some() {
+        if self.refusal().is_some() || self.is(Reach::ReadOnly) {
             let refused = || self.refusal().unwrap_or_else(out_of_reach);
             let refused = || Err(CommitError::Unavailable(Arc::new(refused())));
             let results = commits.iter().map(|_| refused()).collect();

@@ -316,6 +316,7 @@ async fn ask(call: &Call, scope: Scope, run: &Run, word: &str) -> Result<(), Api
         workflow: Some(run.workflow.as_str()),
         id: Some(run.id.as_str()),
         action: Some(word),
+        ..Target::default()
     };
     call.app.guard.ask(&call.caller, scope, &target).await
 }

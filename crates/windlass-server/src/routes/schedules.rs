@@ -244,7 +244,12 @@ pub(crate) async fn put(
     let workflow = WorkflowName::with_limits(&set.workflow, limits)?;
     // A schedule creates runs, so it requires the scope `create`.
     call.caller.must(Scope::Create)?;
-    let target = Target { workflow: Some(workflow.as_str()), id: None, action: Some("schedule") };
+    let target = Target {
+        workflow: Some(workflow.as_str()),
+        id: None,
+        action: Some("schedule"),
+        ..Target::default()
+    };
     call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
     let timing = match (set.cron, set.every_ms) {
         (Some(expression), None) => {
