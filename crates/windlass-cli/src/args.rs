@@ -39,6 +39,7 @@ Examples:
 Exit codes:
     0 success   1 failure   2 invalid usage   3 not found
     4 the run did not complete successfully   5 timeout   6 not authorized
+    7 the store of the server has closed itself
 
   Commands that manage runs call the server at --url (WINDLASS_URL, by default
   http://127.0.0.1:7878/api) over HTTP. Commands with --store open the store directly.";
@@ -188,7 +189,8 @@ Examples:
 
 Set each setting with a flag, with an environment variable WINDLASS_<NAME>, or in the config file
 (TOML; windlass.toml in the current directory, or --config). Flags override the environment, the
-environment overrides the file. Without authentication a server listens on loopback only.";
+environment overrides the file. A server without authentication (--auth off) listens on loopback
+only.";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct ServerArgs {
@@ -201,8 +203,8 @@ pub(crate) struct ServerArgs {
     /// The address to listen on. [default: 127.0.0.1:7878]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) bind: Option<String>,
-    /// Authentication: `off` (loopback only), `keys` or `jwt`. [default: off on loopback, else
-    /// keys]
+    /// Authentication: `keys`, `jwt`, or `off` (loopback only): every local process then has full
+    /// access. [default: keys]
     #[arg(long, value_name = "MODE")]
     pub(crate) auth: Option<String>,
     /// A key with all scopes that is accepted in addition to the keys in the store, for the first

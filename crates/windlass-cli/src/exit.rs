@@ -23,6 +23,8 @@ pub(crate) enum Exit {
     Timeout = 5,
     /// The credential is missing, invalid, or lacks permission.
     Auth = 6,
+    /// The store of a server has closed itself.
+    StoreClosed = 7,
 }
 
 impl Exit {
@@ -35,6 +37,7 @@ impl Exit {
         (Exit::RunFailed, "the run that the command waited for failed or was terminated"),
         (Exit::Timeout, "a time limit expired"),
         (Exit::Auth, "the credential is missing, invalid, or lacks permission"),
+        (Exit::StoreClosed, "the store of the server has closed itself; start the server again"),
     ];
 }
 

@@ -23,7 +23,7 @@ pub(crate) use tables::{RelaySettings, Tables, local_relay};
 use crate::args::{ServerArgs, StoreArg, duration};
 use crate::exit::Failure;
 use crate::output::note;
-use crate::redact::without_password;
+use crate::redact::{scrub, without_password};
 use tables::TABLES;
 
 /// The default config file. It is optional.
@@ -342,6 +342,7 @@ fn parse_file(path: &Path, table: toml::Table) -> Result<File, Failure> {
 
 fn invalid(setting: &Setting, why: &str) -> Failure {
     let Setting { name, origin, .. } = setting;
+    let why = if *name == "store" { scrub(why, &setting.value) } else { why.to_owned() };
     Failure::usage(format!("{name} is {:?} ({origin}): {why}", setting.display()))
 }
 
@@ -403,7 +404,12 @@ mod tests {
             let env: Vec<_> = env.into_iter().filter(|(_, value)| !value.is_empty()).collect();
             resolve(&ServerArgs::default(), &env, &[]).map(|settings| settings.auth.as_str())
         };
-        assert_eq!(on("127.0.0.1:1", "").unwrap(), "off");
+        assert_eq!(
+            on("127.0.0.1:1", "").unwrap(),
+            "keys",
+            "no authentication is asked for by name"
+        );
+        assert_eq!(on("127.0.0.1:1", "off").unwrap(), "off");
         assert_eq!(on("127.0.0.1:1", "keys").unwrap(), "keys");
         assert_eq!(on("0.0.0.0:1", "").unwrap(), "keys");
         let refused = on("0.0.0.0:1", "off").err().unwrap();
@@ -420,7 +426,9 @@ mod tests {
             ("WINDLASS_DRAIN", "30", "write 30s or 30ms"),
             ("WINDLASS_STORE", secret, "is not understood"),
             ("WINDLASS_LOG", "windlass=loud", "log filter"),
-            ("WINDLASS_ADMIN_KEY", "0123456789", "needs auth = keys"),
+            ("WINDLASS_ADMIN_KEY", "0123456789", "shorter than 32"),
+            ("WINDLASS_STORE", "host=h password=secret user=u", "is not understood"),
+            ("WINDLASS_STORE", "host=h password='secret' user=u", "is not understood"),
         ] {
             let failure = resolve(&ServerArgs::default(), &[(name, value)], &[]).err().unwrap();
             let origin = format!("(environment {name})");

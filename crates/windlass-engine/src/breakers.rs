@@ -12,7 +12,7 @@ use windlass_kernel::{
     Namespace, Permit, Query, Task, Timestamp,
 };
 
-use crate::core::Core;
+use crate::core::{Core, after_write};
 use crate::engine::Engine;
 use crate::settle::RATE_LIMITED;
 use crate::tasks::TaskResult;
@@ -215,7 +215,7 @@ impl Engine {
         if found.is_none() {
             return Ok(false);
         }
-        self.parts.breakers().reset(&self.namespace, &key).await?;
+        self.parts.breakers().reset(&self.namespace, &key).await.map_err(after_write)?;
         self.wake();
         Ok(true)
     }

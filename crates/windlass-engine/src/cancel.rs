@@ -13,7 +13,7 @@ use windlass_kernel::{
 
 use crate::commit::CommitClient;
 use crate::control::{ATTEMPTS_MAX, Control, busy, send_control, with_actor};
-use crate::core::Core;
+use crate::core::{Core, after_write};
 use crate::description::ModelDescription;
 use crate::registry::Registry;
 use crate::results::ResultWaiter;
@@ -75,7 +75,10 @@ impl Canceller {
                 body["reason"] = shortened(reason).into();
             }
             match send_control(core, &self.commits, run_key, Control::Cancel, body).await {
-                Ok(()) => return self.until_cancelled(run_key, reason, actor).await,
+                Ok(()) => {
+                    let ended = self.until_cancelled(run_key, reason, actor).await;
+                    return ended.map_err(after_write);
+                }
                 Err(error)
                     if matches!(error.code(), ErrorCode::RunTerminal | ErrorCode::RunNotFound) =>
                 {

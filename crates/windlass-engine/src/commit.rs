@@ -76,6 +76,7 @@ impl CommitClient {
         mut resend: impl FnMut(&CommitError) -> bool,
     ) -> Result<Committed, CommitError> {
         let mut delay = RETRY_DELAY_MIN;
+        let mut lost: Option<CommitError> = None;
         let mut incomplete = self.templates.is_incomplete(&commit);
         loop {
             if incomplete {
@@ -100,10 +101,18 @@ impl CommitClient {
                     return Ok(committed);
                 }
                 Some(Err(error)) if resend(&error) => {
+                    if matches!(error, CommitError::Unknown(_)) {
+                        lost = Some(error.clone());
+                    }
                     tracing::warn!(%error, "a commit failed; sending it again");
                     self.core.metrics.commits_resent.add(1);
                     self.core.env.sleep(delay).await;
                     delay = (delay * 2).min(RETRY_DELAY_MAX);
+                }
+                // After a lost answer, only the store's answer to the same commit shows whether it was
+                // written. A store that has closed meanwhile gives no such answer.
+                Some(Err(error @ CommitError::Unavailable(_))) => {
+                    return Err(lost.unwrap_or(error));
                 }
                 Some(Err(error)) => return Err(error),
                 None => {

@@ -91,6 +91,18 @@ impl Core {
     }
 }
 
+/// The error of a request that has written already, or may have: it must not say that nothing was
+/// written.
+pub fn after_write(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unavailable | ErrorKind::Closed => {
+            let message = format!("the request may have been written: {}", error.message());
+            Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, message)
+        }
+        _ => error,
+    }
+}
+
 /// The engine stopped before it could answer.
 pub(crate) fn interrupted() -> Error {
     let message = "the engine stopped before the outcome of the request was known; check the run";

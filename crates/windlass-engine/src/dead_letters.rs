@@ -8,7 +8,7 @@ use windlass_kernel::{
     QueueName, Route, Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
 };
 
-use crate::core::Core;
+use crate::core::{Core, after_write};
 use crate::engine::Engine;
 use crate::model::TurnError;
 use crate::turn::{Turn, refusal};
@@ -77,7 +77,8 @@ impl Engine {
                     }
                     // After a lost answer: the time in the letter shows that this request requeued it.
                     Err(CommitError::Refused(_))
-                        if self.dead_letter(task_id).await?.requeued_at == Some(at) =>
+                        if self.dead_letter(task_id).await.map_err(after_write)?.requeued_at
+                            == Some(at) =>
                     {
                         Ok(Requeued::Task(task_id))
                     }
@@ -89,7 +90,9 @@ impl Engine {
 
     /// Deletes dead letters of the namespace. Returns how many existed.
     pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
-        self.parts.core.store.delete_dead_letters(self.namespace.clone(), task_ids).await
+        let store = &self.parts.core.store;
+        // The store does not say whether a call that failed had its effect.
+        store.delete_dead_letters(self.namespace.clone(), task_ids).await.map_err(after_write)
     }
 
     /// Deletes the dead letters of the namespace, or of one of its queues, that are older than a time.
@@ -102,7 +105,9 @@ impl Engine {
         let limit = self.parts.core.options.limits.page_rows_max;
         let (mut deleted, mut after) = (0, None);
         loop {
-            let page = self.dead_letters(queue.clone(), after, limit).await?;
+            let page = self.dead_letters(queue.clone(), after, limit).await;
+            let page =
+                page.map_err(|error| if deleted > 0 { after_write(error) } else { error })?;
             after = page.last().map(|letter| letter.task_id);
             let last = page.len() < limit as usize;
             let old = page.into_iter().filter(|letter| letter.dead_at < before);

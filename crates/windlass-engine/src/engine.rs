@@ -13,7 +13,7 @@ use windlass_kernel::{
 
 use crate::claim::{self, Claimed};
 use crate::clock::Clock;
-use crate::core::Core;
+use crate::core::{Core, after_write};
 use crate::env::{Env, Lane, new_uuid};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::Metrics;
@@ -271,7 +271,7 @@ impl Engine {
     /// Asks a worker of any process to take no new work, to finish what it holds without a deadline, and
     /// to stop. `false` if there is no worker with this key, or it has stopped.
     pub async fn drain_worker(&self, worker: WorkerKey) -> Result<bool, Error> {
-        let found = self.store().drain_worker(worker).await?;
+        let found = self.store().drain_worker(worker).await.map_err(after_write)?;
         if found && worker == self.worker() {
             self.parts.shutdown.drain();
         }

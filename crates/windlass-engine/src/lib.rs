@@ -68,6 +68,7 @@ pub use admission::Admission;
 pub use breakers::TaskBreaker;
 pub use clock::Clock;
 pub use control::Control;
+pub use core::after_write;
 pub use dead_letters::{Requeued, Revived};
 pub use description::{CancelPolicy, ModelDescription};
 pub use engine::{Engine, EngineParts};

@@ -217,6 +217,21 @@ pub struct ScheduleState {
     pub blocked: Option<String>,
 }
 
+impl ScheduleState {
+    // A schedule that was just set, before its first turn.
+    fn set(name: &str, schedule: &Schedule) -> Self {
+        Self {
+            name: name.to_owned(),
+            schedule: schedule.clone(),
+            paused: false,
+            next_at: None,
+            last_at: None,
+            last_run: None,
+            blocked: None,
+        }
+    }
+}
+
 /// A page of schedules.
 #[derive(Clone, Debug)]
 pub struct SchedulesPage {
@@ -262,14 +277,19 @@ impl Engine {
                     start.id = Some(id.clone());
                     start.on_existing = OnExisting::Refuse;
                     match self.start_run(start).await {
-                        Ok(started) => self.current(started.run_key).await?,
+                        // A failed read does not change that the schedule is set.
+                        Ok(started) => match self.current(started.run_key).await {
+                            Ok(run) => run,
+                            Err(_) => return Ok(ScheduleState::set(name, schedule)),
+                        },
                         // A concurrent request has set this schedule, or another one with the same name.
                         Err(error) if error.code() == ErrorCode::RunExists => continue,
                         Err(error) => return Err(error),
                     }
                 }
             };
-            return self.schedule_state(&run).await;
+            let state = state_of(&run)?;
+            return Ok(self.schedule_state(&run).await.unwrap_or(state));
         }
         let message =
             format!("concurrent requests have set schedule {name:?} {ATTEMPTS_MAX} times; retry");

@@ -12,7 +12,7 @@ use windlass_kernel::{
 
 use crate::capacity::Capacity;
 use crate::commit::CommitClient;
-use crate::core::{Core, interrupted};
+use crate::core::{Core, after_write, interrupted};
 use crate::engine::Engine;
 use crate::env::{Lane, new_uuid};
 use crate::held_run::HeldRun;
@@ -140,17 +140,21 @@ impl Engine {
                 async move { started(starter.create_and_begin(commit).await, run_key, id) };
             pending.push(creating.instrument(span));
         }
-        let mut runs = Vec::new();
+        let (mut runs, mut failed) = (Vec::new(), None);
         // In one task: the commits are sent in order, so of two starts with one id the first wins.
         for answer in self.parts.core.run_to_completion(futures::future::join_all(pending)).await? {
             match answer {
                 Ok(run) if !run.existed => runs.push(run),
                 Ok(_) => {}
                 Err(error) if error.code() == ErrorCode::RunExists => {}
-                Err(error) => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(runs)
+        match failed {
+            None => Ok(runs),
+            Some(error) if runs.is_empty() => Err(error),
+            Some(error) => Err(after_write(error)),
+        }
     }
 
     /// The newest generation of a run.
@@ -210,11 +214,16 @@ impl Engine {
                 Ok(committed) => {
                     if let Some(Delivery::Duplicate { seq }) = committed.messages.first() {
                         let sent = (kind, &name, body.as_ref());
-                        self.refuse_another(to, *seq, sent).await?;
+                        self.refuse_another(to, *seq, sent).await.map_err(after_write)?;
                     }
                     if core.options.on_enqueued.is_some() {
-                        let run = self.current(to).await?;
-                        core.run_enqueued(&run, EnqueuedReason::Event);
+                        match self.current(to).await {
+                            Ok(run) => core.run_enqueued(&run, EnqueuedReason::Event),
+                            // The message is written, so the request has succeeded.
+                            Err(error) => {
+                                tracing::warn!(run_key = %to, %error, "failed to read a run for the hook on_enqueued");
+                            }
+                        }
                     }
                     return Ok(committed.messages.first().copied().unwrap_or(Delivery::Dropped));
                 }

@@ -14,10 +14,15 @@ use crate::docs::Docs;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::store_status::StoreStatus;
 use crate::table::Table;
 
 /// How long the cached list of workers is used.
 const WORKERS_CACHE_TTL: Duration = Duration::from_secs(1);
+
+/// The maximum number of cancellations that go on after their response: each asks the store once a
+/// second until its run has ended.
+pub(crate) const CANCELS_MAX: usize = 1_024;
 
 /// State that all requests share. Cheap to clone.
 #[derive(Clone)]
@@ -30,9 +35,11 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     pub(crate) docs: Docs,
     pub(crate) metrics: Metrics,
+    pub(crate) store_status: StoreStatus,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
+    pub(crate) cancels: Arc<Semaphore>,
     workers: Mutex<Option<(Timestamp, Arc<Vec<Worker>>)>>,
 }
 
@@ -52,11 +59,14 @@ impl App {
         table: Table,
         docs: Docs,
     ) -> Result<Self, windlass::Error> {
+        let store_status = StoreStatus::probe(&engine, options.probe_every);
         Ok(Self(Arc::new(Shared {
-            metrics: Metrics::new(&engine)?,
+            metrics: Metrics::new(&engine, &store_status)?,
+            store_status,
             requests: Arc::new(Semaphore::new(options.requests_max)),
             waits: Semaphore::new(options.waits_max),
             streams: Arc::new(Semaphore::new(options.streams_max)),
+            cancels: Arc::new(Semaphore::new(CANCELS_MAX)),
             engine,
             options,
             guard,

@@ -68,6 +68,13 @@ impl Call {
         Ok(InstanceStatus::new(run.status, None, None))
     }
 
+    /// Like [`Call::status_of`], for the response of a request that has written: a failed read
+    /// leaves output and error out, because the request has succeeded.
+    pub(crate) async fn status_after_write(&self, run: &Run) -> InstanceStatus {
+        let status = self.status_of(run).await;
+        status.unwrap_or_else(|_| InstanceStatus::new(run.status, None, None))
+    }
+
     /// How a run is asked to end, as its model says.
     pub(crate) fn cancel_policy(&self, run: &Run) -> &'static CancelPolicy {
         self.engine.description_of(run).cancel
@@ -81,7 +88,7 @@ impl Call {
         }
         self.caller.must(Scope::Manage)?;
         let (workflow, id) = (Some(run.workflow.as_str()), Some(run.id.as_str()));
-        let target = Target { workflow, id, action: Some(name.as_str()) };
+        let target = Target { workflow, id, action: Some(name.as_str()), ..Target::default() };
         self.app.guard.ask(&self.caller, Scope::Manage, &target).await
     }
 }

@@ -134,7 +134,12 @@ async fn authenticate(
             };
             let (workflow, id) = (param("workflowName"), param("instanceId"));
             let action = parts.uri.path().trim_end_matches('/').rsplit('/').next();
-            let target = Target { workflow: workflow.as_deref(), id: id.as_deref(), action };
+            let target = Target {
+                workflow: workflow.as_deref(),
+                id: id.as_deref(),
+                action,
+                ..Target::default()
+            };
             app.guard.ask(&caller, scope, &target).await?;
         }
     }

@@ -18,6 +18,7 @@ use windlass_engine::telemetry::attribute;
 use windlass_engine::{Engine, Measure, Recorder};
 
 use crate::error::ApiError;
+use crate::store_status::StoreStatus;
 use crate::telemetry;
 
 /// Buckets in seconds, from an in-memory read to a long poll.
@@ -112,7 +113,7 @@ fn failed(error: impl std::fmt::Display) -> Error {
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: &Engine) -> Result<Self, Error> {
+    pub(crate) fn new(engine: &Engine, store_status: &StoreStatus) -> Result<Self, Error> {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
@@ -130,6 +131,11 @@ impl Metrics {
         let meter = provider.meter("windlass");
         observe_engine(&meter, engine);
         observe_store(&meter, &store_metrics);
+        let status = store_status.clone();
+        let writable = meter
+            .u64_observable_gauge("windlass.store.writable")
+            .with_callback(move |observer| observer.observe(status.is_writable().into(), &[]));
+        let _ = writable.build();
         engine.metrics().set_recorder(Times(Measure::ALL.map(|measure| {
             let histogram = meter.f64_histogram(measure.name()).with_unit("s");
             histogram.with_boundaries(BUCKETS_LONG.to_vec()).build()

@@ -43,6 +43,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// The maximum time that a request waits for a run to end. Default 60 s.
     pub wait_max: Duration,
+    /// The interval of the small write that finds out whether the store accepts writes. Default 2 s.
+    pub probe_every: Duration,
     /// The interval at which the credential of a live stream is checked again: a stream can outlive
     /// its credential by this time. Default 60 s.
     pub recheck_every: Duration,
@@ -65,6 +67,7 @@ impl Default for Options {
             streams_max: 256,
             request_timeout: Duration::from_secs(30),
             wait_max: Duration::from_secs(60),
+            probe_every: Duration::from_secs(2),
             recheck_every: Duration::from_secs(60),
         }
     }
@@ -98,6 +101,9 @@ impl Options {
         if self.request_timeout.is_zero() {
             return invalid("request_timeout is 0; it must be positive".into());
         }
+        if self.probe_every.is_zero() {
+            return invalid("probe_every is 0; it must be positive".into());
+        }
         if self.recheck_every.is_zero() {
             return invalid("recheck_every is 0; it must be positive".into());
         }
@@ -124,6 +130,7 @@ mod tests {
             (|options| options.base = "/{x}".into(), "base"),
             (|options| options.requests_max = 0, "requests_max"),
             (|options| options.request_timeout = Duration::ZERO, "request_timeout"),
+            (|options| options.probe_every = Duration::ZERO, "probe_every"),
             (|options| options.recheck_every = Duration::ZERO, "recheck_every"),
         ] {
             assert!(with(change).unwrap_err().contains(expect), "{expect}");

@@ -284,6 +284,7 @@ pub(crate) async fn may_read(call: &Call, run: &Run) -> Result<bool, ApiError> {
         workflow: Some(run.workflow.as_str()),
         id: Some(run.id.as_str()),
         action: Some("list"),
+        ..Target::default()
     };
     match call.app.guard.ask(&call.caller, Scope::Read, &target).await {
         Ok(()) => Ok(true),

@@ -16,9 +16,10 @@ use crate::error::ApiError;
 use crate::guard::guard;
 use crate::options::Options;
 use crate::routes::{MODEL_SETS, SETS};
+use crate::store_status::StoreStatus;
 use crate::table::{Entry, Routes};
 
-/// Creates the HTTP API of an engine. Merge it with the routes of a program:
+/// Creates the HTTP API of an engine, within a Tokio runtime. Merge it with the routes of a program:
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -29,7 +30,16 @@ use crate::table::{Entry, Routes};
 /// # Ok::<(), windlass::Error>(()) }).unwrap();
 /// ```
 pub fn router(engine: &windlass::Engine, options: Options) -> Result<Router, Error> {
-    Ok(build(engine.core(), options)?.0)
+    Ok(router_with_status(engine, options)?.0)
+}
+
+/// Like [`router`], with the status of the store: a server should end when its store has closed.
+pub fn router_with_status(
+    engine: &windlass::Engine,
+    options: Options,
+) -> Result<(Router, StoreStatus), Error> {
+    let (router, app) = build(engine.core(), options)?;
+    Ok((router, app.store_status.clone()))
 }
 
 /// Returns the OpenAPI document of a router with these options, as JSON.

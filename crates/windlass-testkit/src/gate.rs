@@ -25,6 +25,16 @@ pub trait Gate: Send + Sync + 'static {
     /// Decides about a call that is not a commit.
     fn pass(&self) -> Pass;
 
+    /// Decides about the write of a setting.
+    fn pass_setting(&self) -> Pass {
+        self.pass()
+    }
+
+    /// Decides about a release of holds.
+    fn pass_release(&self) -> Pass {
+        self.pass()
+    }
+
     /// Sends commits to the store, or does not.
     fn commit<'a>(
         &'a self,
@@ -77,7 +87,11 @@ impl<G: Gate> Store for GatedStore<G> {
     }
 
     fn release(&self, holds: Vec<HeldItem>) -> BoxFuture<'_, Result<u32, Error>> {
-        self.gated(|inner| inner.release(holds))
+        match self.gate.pass_release() {
+            Pass::Through => self.inner.release(holds),
+            Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
+            Pass::Hang => Box::pin(std::future::pending()),
+        }
     }
 
     fn heartbeat(&self, beats: Vec<Heartbeat>) -> BoxFuture<'_, Result<Vec<bool>, Error>> {
@@ -207,7 +221,11 @@ impl<G: Gate> Store for GatedStore<G> {
         name: SettingName,
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>> {
-        self.gated(|inner| inner.put_setting(name, value))
+        match self.gate.pass_setting() {
+            Pass::Through => self.inner.put_setting(name, value),
+            Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
+            Pass::Hang => Box::pin(std::future::pending()),
+        }
     }
 
     fn delete_trees(&self, request: DeleteTrees) -> BoxFuture<'_, Result<Deleted, Error>> {

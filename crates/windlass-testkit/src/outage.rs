@@ -19,6 +19,16 @@ pub enum Reach {
     Gone,
     /// Commits are written, but their answers are lost. All other calls fail.
     Deaf,
+    /// Every call reaches it until the next commit is written and answered. Then it is `Blind`.
+    BlindAfterCommit,
+    /// Commits and releases reach it. All other calls fail.
+    Blind,
+    /// Every commit and the write of every setting fails. All other calls reach it.
+    ReadOnly,
+    /// The answer to the next commit that is written is lost. Then the store is `Closed`.
+    ClosedAfterCommit,
+    /// The store is closed: every call fails for good.
+    Closed,
 }
 
 /// A store that fails while it is set to.
@@ -31,14 +41,15 @@ pub struct OutageGate {
     messages: AtomicU64,
     commits: AtomicU64,
     answers_lost: AtomicU64,
+    calls: AtomicU64,
 }
 
 impl Outage {
     /// In front of a store that can be reached.
     pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
         let reach = AtomicU8::new(Reach::Fine as u8);
-        let (loads, messages, commits, answers_lost) = Default::default();
-        let gate = OutageGate { reach, loads, messages, commits, answers_lost };
+        let (loads, messages, commits, answers_lost, calls) = Default::default();
+        let gate = OutageGate { reach, loads, messages, commits, answers_lost, calls };
         Arc::new(Self::with_gate(inner, gate))
     }
 
@@ -50,6 +61,11 @@ impl Outage {
     /// How many messages were listed.
     pub fn messages(&self) -> u64 {
         self.gate.messages.load(Ordering::SeqCst)
+    }
+
+    /// How many calls that are not commits were made.
+    pub fn calls(&self) -> u64 {
+        self.gate.calls.load(Ordering::SeqCst)
     }
 
     /// How many commits were sent and written.
@@ -69,9 +85,31 @@ impl Outage {
 }
 
 impl OutageGate {
+    fn refusal(&self) -> Option<Error> {
+        match () {
+            () if self.is(Reach::Gone) => Some(out_of_reach()),
+            () if self.is(Reach::Closed) => Some(closed()),
+            () => None,
+        }
+    }
+
+    fn advance(&self, from: Reach, to: Reach) -> bool {
+        let (from, to) = (from as u8, to as u8);
+        self.reach.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     fn is(&self, reach: Reach) -> bool {
         self.reach.load(Ordering::SeqCst) == reach as u8
     }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, ErrorCode::StoreClosed, "the store is closed")
+}
+
+fn answer_lost() -> CommitError {
+    let lost = Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, "the answer is lost");
+    CommitError::Unknown(Arc::new(lost))
 }
 
 fn out_of_reach() -> Error {
@@ -80,7 +118,20 @@ fn out_of_reach() -> Error {
 
 impl Gate for OutageGate {
     fn pass(&self) -> Pass {
-        if self.is(Reach::Fine) { Pass::Through } else { Pass::Refuse(out_of_reach()) }
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match self.refusal() {
+            Some(error) => Pass::Refuse(error),
+            None if self.is(Reach::Deaf) || self.is(Reach::Blind) => Pass::Refuse(out_of_reach()),
+            None => Pass::Through,
+        }
+    }
+
+    fn pass_setting(&self) -> Pass {
+        if self.is(Reach::ReadOnly) { Pass::Refuse(out_of_reach()) } else { self.pass() }
+    }
+
+    fn pass_release(&self) -> Pass {
+        if self.is(Reach::Blind) { Pass::Through } else { self.pass() }
     }
 
     fn commit<'a>(
@@ -88,23 +139,24 @@ impl Gate for OutageGate {
         inner: &'a dyn Store,
         commits: Vec<Commit>,
     ) -> BoxFuture<'a, CommitResults> {
-        let gone = || CommitError::Unavailable(Arc::new(out_of_reach()));
-        if self.is(Reach::Gone) {
-            let results = commits.iter().map(|_| Err(gone())).collect();
+        if self.refusal().is_some() || self.is(Reach::ReadOnly) {
+            let refused = || self.refusal().unwrap_or_else(out_of_reach);
+            let refused = || Err(CommitError::Unavailable(Arc::new(refused())));
+            let results = commits.iter().map(|_| refused()).collect();
             return Box::pin(std::future::ready(results));
         }
         Box::pin(async move {
             let mut results = inner.commit(commits).await;
             let written = results.iter().filter(|result| result.is_ok()).count();
             self.commits.fetch_add(written as u64, Ordering::SeqCst);
-            if self.is(Reach::Deaf) {
+            let is_lost = self.is(Reach::Deaf)
+                || written > 0 && self.advance(Reach::ClosedAfterCommit, Reach::Closed);
+            if is_lost {
                 self.answers_lost.fetch_add(results.len() as u64, Ordering::SeqCst);
-                let lost = || {
-                    Error::new(ErrorKind::Unknown, ErrorCode::StoreUnknown, "the answer is lost")
-                };
-                for result in &mut results {
-                    *result = Err(CommitError::Unknown(Arc::new(lost())));
-                }
+                results.iter_mut().for_each(|result| *result = Err(answer_lost()));
+            }
+            if written > 0 {
+                self.advance(Reach::BlindAfterCommit, Reach::Blind);
             }
             results
         })

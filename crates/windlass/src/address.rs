@@ -34,9 +34,13 @@ impl FromStr for Address {
             Some(path) => return Ok(Self::Sqlite(path.into())),
         }
         // An address may hold a password: only its scheme is shown.
-        let scheme = text.split(':').next().unwrap_or_default();
+        let is_word = |scheme: &&str| {
+            scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+')
+        };
+        let scheme = text.split_once(':').map(|(scheme, _)| scheme).filter(is_word);
+        let shown = scheme.map(|scheme| format!(" beginning with {scheme:?}")).unwrap_or_default();
         let message = format!(
-            "the store address beginning with {scheme:?} is not understood; \
+            "the store address{shown} is not understood; \
              use sqlite://FILE, postgres://USER@HOST/DATABASE or memory:"
         );
         Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidStoreUrl, message))
@@ -88,6 +92,8 @@ mod tests {
             ("sqlite:", Err("sqlite")),
             ("mysql://u:secret@h/d", Err("mysql")),
             ("", Err("memory:")),
+            ("host=h password=secret user=u", Err("the store address is not understood")),
+            ("host=h password=secret:1 user=u", Err("the store address is not understood")),
         ];
         for (text, expect) in cases {
             match (text.parse::<Address>(), expect) {

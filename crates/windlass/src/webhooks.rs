@@ -51,6 +51,9 @@ pub struct WebhookOptions {
     pub policy: Policy,
     /// Sets of secrets by name, the newest first: while they are rotated, every one of a set signs.
     pub secrets: BTreeMap<String, Vec<Secret>>,
+    /// Sets of secrets of one namespace, by the name of the namespace. A namespace that is in here uses
+    /// its own sets alone, so that no other namespace can have calls signed with them. Default none.
+    pub namespaces: BTreeMap<String, BTreeMap<String, Vec<Secret>>>,
     /// How long a receiver may take. Default 15 s, at most 50 s.
     pub timeout: Duration,
 }
@@ -60,6 +63,7 @@ impl Default for WebhookOptions {
         Self {
             policy: Policy::default(),
             secrets: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
             timeout: Duration::from_secs(15),
         }
     }
@@ -162,6 +166,7 @@ pub struct Webhooks {
 struct Inner {
     outbound: Outbound,
     secrets: BTreeMap<String, Vec<Secret>>,
+    namespaces: BTreeMap<String, BTreeMap<String, Vec<Secret>>>,
     timeout: Duration,
     endpoints: Endpoints,
     metrics: Arc<Metrics>,
@@ -180,18 +185,19 @@ impl Webhooks {
         options: WebhookOptions,
         outbound: Outbound,
     ) -> Result<Self, Error> {
-        let WebhookOptions { policy: _, secrets, timeout } = options;
+        let WebhookOptions { policy: _, secrets, namespaces, timeout } = options;
         let wrong =
             |message: String| Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message);
         if timeout.is_zero() || timeout > TIMEOUT_MAX {
             return Err(wrong(format!("webhooks time out after {timeout:?}; use up to 50 s")));
         }
-        if let Some((name, _)) = secrets.iter().find(|(_, set)| set.is_empty()) {
+        let mut sets = namespaces.values().flatten().chain(&secrets);
+        if let Some((name, _)) = sets.find(|(_, set)| set.is_empty()) {
             return Err(wrong(format!("the set {name:?} of webhook secrets is empty")));
         }
         let endpoints = Endpoints::new(Arc::clone(engine.core().store()));
         let metrics = Arc::clone(engine.core().metrics());
-        let inner = Arc::new(Inner { outbound, secrets, timeout, endpoints, metrics });
+        let inner = Arc::new(Inner { outbound, secrets, namespaces, timeout, endpoints, metrics });
         Ok(Self { inner })
     }
 
@@ -208,13 +214,18 @@ impl Webhooks {
     /// Refuses a set of secrets that this process does not have.
     #[cfg(feature = "relays")]
     fn check_secret(&self, name: Option<&str>) -> Result<(), Error> {
-        self.inner.secrets(name).map(drop)
+        let name = name.unwrap_or(DEFAULT_SECRETS);
+        let mut sets = self.inner.namespaces.values().chain([&self.inner.secrets]);
+        match sets.any(|sets| sets.contains_key(name)) {
+            true => Ok(()),
+            false => Err(unknown_set(name)),
+        }
     }
 
     /// Whether it can sign anything. A process that cannot leaves webhooks to others.
     #[cfg(feature = "relays")]
     fn has_secrets(&self) -> bool {
-        !self.inner.secrets.is_empty()
+        !self.inner.secrets.is_empty() || !self.inner.namespaces.is_empty()
     }
 
     /// The endpoints of a tenant that nothing is sent to, because they answered 410. Without a sender,
@@ -251,15 +262,17 @@ impl Webhooks {
     }
 }
 
+fn unknown_set(name: &str) -> Error {
+    let message = format!("no set {name:?} of webhook secrets is configured here");
+    // Another process may have it, or this one after its next start.
+    Error::new(ErrorKind::Unavailable, ErrorCode::WebhookSecretUnknown, message)
+}
+
 impl Inner {
-    fn secrets(&self, name: Option<&str>) -> Result<&[Secret], Error> {
+    fn secrets(&self, of: &Namespace, name: Option<&str>) -> Result<&[Secret], Error> {
         let name = name.unwrap_or(DEFAULT_SECRETS);
-        let found = self.secrets.get(name).map(Vec::as_slice);
-        found.ok_or_else(|| {
-            let message = format!("no set {name:?} of webhook secrets is configured here");
-            // Another process may have it, or this one after its next start.
-            Error::new(ErrorKind::Unavailable, ErrorCode::WebhookSecretUnknown, message)
-        })
+        let sets = self.namespaces.get(of.as_str()).unwrap_or(&self.secrets);
+        sets.get(name).map(Vec::as_slice).ok_or_else(|| unknown_set(name))
     }
 
     async fn attempt(
@@ -275,7 +288,7 @@ impl Inner {
             let message = "the endpoint answered 410 and is disabled; enable it and requeue";
             return Err(failed("WEBHOOK_DISABLED", message, false));
         }
-        let secrets = self.secrets(webhook.secret.as_deref()).map_err(failure)?;
+        let secrets = self.secrets(of, webhook.secret.as_deref()).map_err(failure)?;
         let told = at.to_string();
         let timestamp = webhook.timestamp.as_deref().unwrap_or(&told);
         let posted =

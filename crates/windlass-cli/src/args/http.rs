@@ -48,6 +48,10 @@ pub(crate) struct HttpArgs {
     /// The timeout for clients that stop reading their response. [default: 30 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) write_timeout: Option<String>,
+    /// The interval of the small write that finds out whether the store accepts writes. [default: 2
+    /// seconds]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) probe_every: Option<String>,
     /// The interval at which the credential of a live stream is checked again. [default: 60
     /// seconds]
     #[arg(long, value_name = "DURATION")]
@@ -76,6 +80,7 @@ impl HttpArgs {
             ("wait_max", self.wait_max.clone()),
             ("idle_timeout", self.idle_timeout.clone()),
             ("write_timeout", self.write_timeout.clone()),
+            ("probe_every", self.probe_every.clone()),
             ("recheck_every", self.recheck_every.clone()),
             ("ready_grace", self.ready_grace.clone()),
         ]

@@ -9,7 +9,7 @@ use crate::settings::{RelaySettings, Tables};
 pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> {
     let webhooks = Webhooks::new(engine, tables.webhooks.clone())?;
     // A process without secrets leaves delivery to processes that have them.
-    if !tables.webhooks.secrets.is_empty() {
+    if !tables.webhooks.secrets.is_empty() || !tables.webhooks.namespaces.is_empty() {
         webhooks.serve(engine)?;
     }
     for relay in &tables.relays {

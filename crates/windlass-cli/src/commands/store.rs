@@ -12,7 +12,7 @@ use windlass::{Address, Store};
 
 use crate::args::StoreArg;
 use crate::exit::{Exit, Failure};
-use crate::redact::without_password;
+use crate::redact::{scrub, without_password};
 use crate::settings::{Origin, Setting, read_store};
 
 pub(super) use doctor::{doctor, migrate};
@@ -84,7 +84,7 @@ pub(super) fn open_failure(address: &str, error: windlass::Error) -> Failure {
         return failure;
     }
     let shown = without_password(address);
-    let message = format!("failed to open the store {shown}: {}", failure.message);
+    let message = format!("failed to open the store {shown}: {}", scrub(&failure.message, address));
     Failure { message, ..failure }
 }
 

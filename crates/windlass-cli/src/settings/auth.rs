@@ -39,7 +39,7 @@ impl AuthSettings {
         let (mode, admin_key) = (get("auth"), get("admin_key"));
         let loopback = bind.ip().is_loopback();
         let auth = match mode.value.as_str() {
-            "" | "off" if loopback => Self::Off,
+            "off" if loopback => Self::Off,
             "" | "keys" => Self::Keys { admin_key: admin(admin_key)? },
             "jwt" => Self::Jwt(jwt(&get)?),
             "off" => {

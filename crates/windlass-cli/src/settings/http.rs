@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// Every setting of the HTTP server with its default. All except `ready_grace` equal the defaults
 /// of the library.
-pub(super) const KNOWN: [(&str, &str); 16] = [
+pub(super) const KNOWN: [(&str, &str); 17] = [
     ("tick", "false"),
     ("metrics_open", "false"),
     ("body_bytes_max", "2097152"),
@@ -25,6 +25,7 @@ pub(super) const KNOWN: [(&str, &str); 16] = [
     ("wait_max", "60 seconds"),
     ("idle_timeout", "75 seconds"),
     ("write_timeout", "30 seconds"),
+    ("probe_every", "2 seconds"),
     ("recheck_every", "60 seconds"),
     ("ready_grace", "2 seconds"),
 ];
@@ -46,6 +47,7 @@ pub(crate) struct HttpSettings {
     wait_max: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
+    probe_every: Duration,
     recheck_every: Duration,
     ready_grace: Duration,
 }
@@ -83,6 +85,7 @@ impl HttpSettings {
             wait_max: positive_duration("wait_max")?,
             idle_timeout: positive_duration("idle_timeout")?,
             write_timeout: positive_duration("write_timeout")?,
+            probe_every: positive_duration("probe_every")?,
             recheck_every: positive_duration("recheck_every")?,
             ready_grace: duration_of("ready_grace")?,
         })
@@ -101,6 +104,7 @@ impl HttpSettings {
             streams_max: self.streams_max,
             request_timeout: self.request_timeout,
             wait_max: self.wait_max,
+            probe_every: self.probe_every,
             recheck_every: self.recheck_every,
             ..Options::default()
         }
@@ -152,8 +156,9 @@ mod tests {
             ]
         };
         assert_eq!(sizes(&options), sizes(&library));
-        let times =
-            |options: &Options| [options.request_timeout, options.wait_max, options.recheck_every];
+        let times = |options: &Options| {
+            [options.request_timeout, options.wait_max, options.probe_every, options.recheck_every]
+        };
         assert_eq!(times(&options), times(&library));
         let (serving, library) =
             (settings.serving(Duration::from_secs(10)), ServeOptions::default());
@@ -180,7 +185,7 @@ mod tests {
         assert_eq!(options.streams_max, 1_007);
         let seven = Duration::from_secs(7);
         assert_eq!((options.request_timeout, options.wait_max), (seven, seven));
-        assert_eq!(options.recheck_every, seven);
+        assert_eq!((options.probe_every, options.recheck_every), (seven, seven));
         let serving = settings.serving(seven);
         assert_eq!((serving.connections_max, serving.head_bytes_max), (1_007, 1_007));
         assert_eq!((serving.idle_timeout, serving.write_timeout), (seven, seven));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use windlass::kernel::WorkflowName;
+use windlass::kernel::{Namespace, WorkflowName};
 use windlass::outbound::{Cidr, Policy};
 use windlass::relays::{HttpRunner, HttpRunnerOptions};
 use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
@@ -69,6 +69,7 @@ struct RelayTable {
 struct WebhooksTable {
     secret: Option<Texts>,
     secrets: BTreeMap<String, Texts>,
+    namespaces: BTreeMap<String, BTreeMap<String, Texts>>,
     timeout: Option<String>,
     plain_http: bool,
     ports: Option<Vec<u16>>,
@@ -194,6 +195,15 @@ fn webhooks(
     for (name, texts) in sets {
         known.insert(name, secrets(texts, env, &invalid)?);
     }
+    let mut namespaces = BTreeMap::new();
+    for (namespace, sets) in table.namespaces {
+        Namespace::new(&namespace).map_err(|error| invalid(&format!("namespaces: {error}")))?;
+        let mut known = BTreeMap::new();
+        for (name, texts) in sets {
+            known.insert(name, secrets(texts, env, &invalid)?);
+        }
+        namespaces.insert(namespace, known);
+    }
     let defaults = WebhookOptions::default();
     Ok(WebhookOptions {
         policy: Policy {
@@ -203,6 +213,7 @@ fn webhooks(
             ..defaults.policy
         },
         secrets: known,
+        namespaces,
         timeout: duration("timeout", table.timeout, defaults.timeout, &invalid)?,
     })
 }
@@ -288,6 +299,8 @@ mod tests {
             ports = [443]
             [webhooks.secrets]
             billing = "{SECRET}"
+            [webhooks.namespaces.acme]
+            default = ["env:RELAY", "{SECRET}"]
             "#
         ))
         .unwrap();
@@ -299,6 +312,8 @@ mod tests {
         assert_eq!(greet.backoff, (Duration::from_secs(120), Duration::from_secs(120)));
         let webhooks = &tables.webhooks;
         assert_eq!(webhooks.secrets.keys().collect::<Vec<_>>(), ["billing", "default"]);
+        let acme = &webhooks.namespaces["acme"];
+        assert_eq!((webhooks.namespaces.len(), acme["default"].len()), (1, 2));
         assert_eq!(webhooks.timeout, Duration::from_secs(20));
         assert_eq!((webhooks.policy.allow.len(), &webhooks.policy.ports), (1, &Some(vec![443])));
         assert!(!format!("{tables:?}").contains(&SECRET[6..]));
@@ -322,6 +337,7 @@ mod tests {
             (relay("secret = \"env:RELAY\"\nbackoff_max = \"1 ms\""), "less than backoff"),
             (format!("{0}\n{0}", relay("secret = \"env:RELAY\"")), "duplicate relay"),
             ("[webhooks]\nport = [1]".to_owned(), "port"),
+            ("[webhooks.namespaces.\"a b\"]".to_owned(), "namespaces: "),
         ] {
             let failure = read(&text).unwrap_err();
             assert!(failure.message.contains(expect), "{text}: {failure}");

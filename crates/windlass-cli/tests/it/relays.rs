@@ -80,7 +80,17 @@ fn serve(folder: &Path, store: &str, url: &str, secret: &str) -> Server {
     let path = folder.join("relays.toml");
     std::fs::write(&path, file).unwrap();
     let mut command = windlass();
-    command.args(["server", "--bind", "127.0.0.1:0", "--store", store, "--log", "error"]);
+    command.args([
+        "server",
+        "--auth",
+        "off",
+        "--bind",
+        "127.0.0.1:0",
+        "--store",
+        store,
+        "--log",
+        "error",
+    ]);
     command.arg("--config").arg(path).env("RELAY_SECRET", secret);
     // An unreachable proxy proves that relays ignore proxy variables.
     for variable in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
@@ -271,7 +281,7 @@ fn an_unreachable_relay_address_is_rejected_at_start() {
         command.args(args).arg("--config").arg(path);
         command
     };
-    let server = ["server", "--bind", "127.0.0.1:0", "--store", "memory:"];
+    let server = ["server", "--auth", "off", "--bind", "127.0.0.1:0", "--store", "memory:"];
     for (url, expect) in [
         ("http://127.0.0.1:9000/", "not public"),
         ("http://169.254.169.254/", "not public"),

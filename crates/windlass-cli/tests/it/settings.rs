@@ -57,6 +57,8 @@ fn a_server_on_a_public_address_needs_authentication() {
     assert!(output.stderr.contains("shorter than 32 characters"), "{output:?}");
 }
 
+const ADMIN_KEY: &str = "0123456789abcdef0123456789abcdef";
+
 #[test]
 fn config_show_rejects_the_same_settings_as_the_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -66,7 +68,7 @@ fn config_show_rejects_the_same_settings_as_the_server() {
     std::fs::write(folder.path().join("relay.toml"), relay).unwrap();
     let jwt = ["--auth", "jwt", "--jwt-issuer", "i", "--jwt-audience", "a"];
     for (args, expect) in [
-        (&["--admin-key", "0123456789abcdef0123456789abcdef"][..], "(flag --admin-key)"),
+        (&["--auth", "off", "--admin-key", ADMIN_KEY][..], "(flag --admin-key)"),
         (&["--auth", "keys", "--admin-key", "short"], "(flag --admin-key)"),
         (&["--auth", "jwt", "--jwt-key", "empty.pem"], "needs the setting jwt_issuer"),
         (&[&jwt[..], &["--jwt-key", "none.pem"]].concat(), "(flag --jwt-key)"),
@@ -107,7 +109,15 @@ fn a_piped_log_has_no_colours_and_no_noise() {
     for _ in 0..2 {
         let mut command = windlass();
         command.current_dir(folder.path()).env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9");
-        command.args(["server", "--bind", "127.0.0.1:0", "--store", "sqlite:app.db"]);
+        command.args([
+            "server",
+            "--auth",
+            "off",
+            "--bind",
+            "127.0.0.1:0",
+            "--store",
+            "sqlite:app.db",
+        ]);
         let server = Server::spawn(command);
         let log = server.banner.join("\n");
         for noise in ["\u{1b}", "refinery", "opentelemetry", "schema"] {

@@ -83,7 +83,7 @@ impl Server {
     /// Like [`Self::start`], on a given address.
     pub(crate) fn start_at(store: &str, bind: &str) -> Self {
         let mut command = windlass();
-        command.args(["server", "--samples", "--bind", bind, "--store", store]);
+        command.args(["server", "--auth", "off", "--samples", "--bind", bind, "--store", store]);
         command.args(["--log", "error"]);
         Self::spawn(command)
     }

@@ -131,7 +131,16 @@ fn traces_and_metrics_are_exported() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut command = windlass();
-    command.args(["server", "--samples", "--bind", "127.0.0.1:0", "--log", "error"]);
+    command.args([
+        "server",
+        "--auth",
+        "off",
+        "--samples",
+        "--bind",
+        "127.0.0.1:0",
+        "--log",
+        "error",
+    ]);
     command.args(["--store", &sqlite_in(folder.path(), "traced.db")]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address));
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=harbour");
@@ -179,7 +188,9 @@ fn one_trace_spans_two_processes() {
     let collector = Collector::start();
     let serve = |service: &str, more: &[&str]| {
         let mut command = windlass();
-        command.args(["server", "--bind", "127.0.0.1:0", "--log", "error"]).args(more);
+        command
+            .args(["server", "--auth", "off", "--bind", "127.0.0.1:0", "--log", "error"])
+            .args(more);
         command.args(["--store", &database.url]);
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address));
         command.env("OTEL_METRICS_EXPORTER", "none");
@@ -255,7 +266,16 @@ fn otel_sdk_disabled_stops_the_export() {
     let folder = tempfile::tempdir().unwrap();
     let collector = Collector::start();
     let mut command = windlass();
-    command.args(["server", "--samples", "--bind", "127.0.0.1:0", "--log", "error"]);
+    command.args([
+        "server",
+        "--auth",
+        "off",
+        "--samples",
+        "--bind",
+        "127.0.0.1:0",
+        "--log",
+        "error",
+    ]);
     command.args(["--store", &sqlite_in(folder.path(), "silent.db")]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.address));
     command.env("OTEL_SDK_DISABLED", "true");

@@ -142,7 +142,17 @@ fn a_second_signal_stops_the_server_immediately() {
     let path = folder.path().join("relays.toml");
     std::fs::write(&path, config).unwrap();
     let mut command = windlass();
-    command.args(["server", "--bind", "127.0.0.1:0", "--store", "memory:", "--log", "error"]);
+    command.args([
+        "server",
+        "--auth",
+        "off",
+        "--bind",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+        "--log",
+        "error",
+    ]);
     command.args(["--drain", "1 hour", "--config"]).arg(path);
     let server = Server::spawn(command);
     server.run(&["runs", "create", "slow/s-1"]).expect(0);

@@ -173,6 +173,8 @@ error_codes! {
     StoreVersion = "STORE_VERSION",
     TaskHoldConflict = "TASK_HOLD_CONFLICT",
     TaskNotFound = "TASK_NOT_FOUND",
+    TooManyConnections = "TOO_MANY_CONNECTIONS",
+    TooManyRequests = "TOO_MANY_REQUESTS",
     TooManyStreams = "TOO_MANY_STREAMS",
     TooManyWaits = "TOO_MANY_WAITS",
     Unauthenticated = "UNAUTHENTICATED",

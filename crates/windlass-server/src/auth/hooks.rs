@@ -49,6 +49,8 @@ pub struct Target<'a> {
     pub id: Option<&'a str>,
     /// The last segment of the path, such as `pause`.
     pub action: Option<&'a str>,
+    /// The input of a run to create, as JSON.
+    pub params: Option<&'a str>,
 }
 
 type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
@@ -56,7 +58,8 @@ type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
 /// Hooks of a program that embeds the server. They add to the scopes of the credential and never
 /// replace them: a request must pass both.
 ///
-/// For a request on many runs (bulk), the hook is called again for each run.
+/// The hook is called again for each run that the path does not name: runs in lists, of bulk requests,
+/// of tasks and dead letters, and runs to create with the id and the input of the body.
 pub trait Authorize: Send + Sync + 'static {
     /// Called first for every request. `Some` authenticates the caller; `None` leaves that to API
     /// keys and tokens.

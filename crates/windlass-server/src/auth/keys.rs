@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use windlass::kernel::{Actor, BoxFuture, Namespace};
 use windlass::{Error, ErrorCode, ErrorKind, Timestamp};
+use windlass_engine::after_write;
 
 use super::{Caller, Scope};
 use crate::error::ApiError;
@@ -167,7 +168,7 @@ impl Keys {
             expires_at: new.expires_in.map(|span| now.plus(span)),
             revoked_at: None,
         };
-        self.store.put(stored.clone()).await?;
+        self.store.put(stored.clone()).await.map_err(after_write)?;
         self.cache.lock().remove(&stored.id);
         Ok(IssuedKey { key, stored })
     }
@@ -181,7 +182,7 @@ impl Keys {
         let now = (self.now)();
         let mut removed = false;
         for key in all.iter().filter(|key| !key.is_valid(now)) {
-            self.store.remove(&key.id).await?;
+            self.store.remove(&key.id).await.map_err(after_write)?;
             removed = true;
         }
         if removed {
@@ -206,7 +207,7 @@ impl Keys {
     /// Revokes a key: immediately in this process, within five seconds in others.
     pub async fn revoke(&self, mut key: ApiKey) -> Result<ApiKey, Error> {
         key.revoked_at.get_or_insert((self.now)());
-        self.store.put(key.clone()).await?;
+        self.store.put(key.clone()).await.map_err(after_write)?;
         self.cache.lock().remove(&key.id);
         Ok(key)
     }

@@ -70,9 +70,14 @@ impl Action {
     }
 }
 
-async fn done(call: &Call, at: &AtRun) -> ApiResult<Done> {
-    let run = find(call, at).await?;
-    Ok(Json(Done { ok: true, details: call.status_of(&run).await? }))
+// The response after the commit. If the run cannot be read, it has the status that the action gives
+// to the run: the request has succeeded.
+async fn done(call: &Call, at: &AtRun, status: RunStatus) -> ApiResult<Done> {
+    let details = match find(call, at).await {
+        Ok(run) => call.status_after_write(&run).await,
+        Err(_) => InstanceStatus::new(status, None, None),
+    };
+    Ok(Json(Done { ok: true, details }))
 }
 
 /// Pauses a run before its next turn. Its timers continue.
@@ -87,9 +92,9 @@ pub(crate) async fn pause(call: Call, at: AtRun) -> ApiResult<Done> {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(2);
     loop {
-        let run = find(&call, &at).await?;
-        if run.status == RunStatus::Paused || run.status.is_ended() || waited >= PAUSE_WAIT_MAX {
-            return Ok(Json(Done { ok: true, details: call.status_of(&run).await? }));
+        let Ok(now) = find(&call, &at).await else { return done(&call, &at, run.status).await };
+        if now.status == RunStatus::Paused || now.status.is_ended() || waited >= PAUSE_WAIT_MAX {
+            return Ok(Json(Done { ok: true, details: call.status_after_write(&now).await }));
         }
         tokio::time::sleep(pause).await;
         waited += pause;
@@ -106,7 +111,8 @@ pub(crate) async fn pause(call: Call, at: AtRun) -> ApiResult<Done> {
 pub(crate) async fn resume(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
     Action::Resume.apply(&call, &run, None).await?;
-    done(&call, &at).await
+    let status = if run.status == RunStatus::Paused { RunStatus::Active } else { run.status };
+    done(&call, &at, status).await
 }
 
 /// The reason for a termination.
@@ -133,7 +139,7 @@ pub(crate) async fn terminate(
     let reason = body.reason.as_deref().map(check_reason).transpose()?;
     let run = find(&call, &at).await?;
     Action::Terminate.apply(&call, &run, reason).await?;
-    done(&call, &at).await
+    done(&call, &at, RunStatus::Terminated).await
 }
 
 pub(crate) fn check_reason(reason: &str) -> Result<&str, ApiError> {
@@ -156,7 +162,7 @@ pub(crate) fn check_reason(reason: &str) -> Result<&str, ApiError> {
 pub(crate) async fn restart(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
     call.engine.restart(run.run_key, call.caller.actor.clone()).await?;
-    done(&call, &at).await
+    done(&call, &at, RunStatus::Active).await
 }
 
 /// Retries an errored run from the failed step, as a new generation.
@@ -168,5 +174,5 @@ pub(crate) async fn restart(call: Call, at: AtRun) -> ApiResult<Done> {
 pub(crate) async fn retry(call: Call, at: AtRun) -> ApiResult<Done> {
     let run = find(&call, &at).await?;
     Action::Retry.apply(&call, &run, None).await?;
-    done(&call, &at).await
+    done(&call, &at, RunStatus::Active).await
 }

@@ -11,10 +11,12 @@ pub(crate) mod tasks;
 pub(crate) mod workers;
 pub(crate) mod workflows;
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::routes;
-use windlass::kernel::{ErrorCode, Loaded, Run, RunKey, RunStatus, TaskId};
+use windlass::kernel::{ErrorCode, Run, RunKey, RunStatus, TaskId};
 
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
@@ -80,20 +82,55 @@ pub(crate) async fn find(
     key: &str,
     scope: Scope,
     action: &str,
-) -> Result<Loaded, ApiError> {
+) -> Result<Run, ApiError> {
     let not_found = || {
         let shown: String = key.chars().take(80).collect();
         ApiError::not_found(ErrorCode::InstanceNotFound, format!("unknown run key {shown:?}"))
     };
     let run_key: RunKey = key.parse().map_err(|_| not_found())?;
-    let loaded = call.engine.store().load(vec![run_key]).await?.into_iter().next();
+    // Not `load`: a run may have many megabytes of steps and unread messages.
+    let overview = call.engine.store().run_overview_by_key(run_key).await?;
     // Runs of other namespaces must be indistinguishable from runs that do not exist.
     let ours = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let loaded = loaded.filter(|loaded| ours(&loaded.run)).ok_or_else(not_found)?;
-    ask(call, &loaded.run, scope, action).await?;
-    Ok(loaded)
+    let run = overview.map(|overview| overview.run).filter(ours).ok_or_else(not_found)?;
+    ask(call, &run, scope, action).await?;
+    Ok(run)
+}
+
+/// Asks the hook about the runs of tasks and dead letters, once for each run.
+pub(crate) struct RunsAllowed<'a> {
+    call: &'a Call,
+    scope: Scope,
+    action: &'static str,
+    known: HashMap<RunKey, bool>,
+}
+
+impl<'a> RunsAllowed<'a> {
+    pub(crate) fn new(call: &'a Call, scope: Scope, action: &'static str) -> Self {
+        Self { call, scope, action, known: HashMap::new() }
+    }
+
+    /// Whether the hook allows access to a run. A run that no longer exists has no hook to ask.
+    pub(crate) async fn allows(&mut self, run_key: Option<RunKey>) -> Result<bool, ApiError> {
+        let Some(run_key) = run_key.filter(|_| self.call.app.guard.hooks.is_some()) else {
+            return Ok(true);
+        };
+        if let Some(known) = self.known.get(&run_key) {
+            return Ok(*known);
+        }
+        let allowed = match self.call.engine.store().run_overview_by_key(run_key).await? {
+            None => true,
+            Some(overview) => match ask(self.call, &overview.run, self.scope, self.action).await {
+                Ok(()) => true,
+                Err(error) if error.status().is_client_error() => false,
+                Err(error) => return Err(error),
+            },
+        };
+        self.known.insert(run_key, allowed);
+        Ok(allowed)
+    }
 }
 
 /// Calls the hook for a run, because the path contains only its key.
@@ -102,6 +139,7 @@ async fn ask(call: &Call, run: &Run, scope: Scope, action: &str) -> Result<(), A
         workflow: Some(run.workflow.as_str()),
         id: Some(run.id.as_str()),
         action: Some(action),
+        ..Target::default()
     };
     call.app.guard.ask(&call.caller, scope, &target).await
 }

@@ -72,7 +72,8 @@ pub(crate) async fn send(
     let run = find(&call, &at).await?;
     call.may_send(&run, &name).await?;
     let sent = call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await;
-    let run = find(&call, &at).await?;
+    // The event may be written: a failed read must not turn the response into an error.
+    let run = find(&call, &at).await.unwrap_or(run);
     sent.map_err(|error| match error.code() {
         // The sender knows the run by name, not by the run key of a generation.
         ErrorCode::RunTerminal => {
@@ -82,5 +83,5 @@ pub(crate) async fn send(
         }
         _ => error.into(),
     })?;
-    Ok(Json(EventSent { status: call.status_of(&run).await? }))
+    Ok(Json(EventSent { status: call.status_after_write(&run).await }))
 }

@@ -15,7 +15,7 @@ pub(crate) async fn healthz() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Readiness: the store responds, and neither the server nor the engine is stopping.
+/// Readiness: the store accepted the last write of the probe, and neither the server nor the engine is stopping.
 pub(crate) async fn readyz(
     State(app): State<App>,
     stopping: Option<Extension<Stopping>>,
@@ -27,6 +27,6 @@ pub(crate) async fn readyz(
         let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
         return Err(ApiError::new(status, ErrorCode::EngineStopping, message).retry_after(1));
     }
-    app.engine.store().now().await?;
+    app.store_status.check().await?;
     Ok(Json(json!({ "status": "ready" })))
 }

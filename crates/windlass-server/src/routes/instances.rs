@@ -13,6 +13,7 @@ use windlass_engine::StartRun;
 
 use super::result::{Wait, wait_for_end};
 use crate::app::App;
+use crate::auth::{Scope, Target};
 use crate::depth::is_deeper_than;
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{
@@ -202,6 +203,20 @@ pub(crate) fn check_depth(what: &str, text: &str, max: usize) -> Result<(), ApiE
     Err(ApiError::invalid(ErrorCode::InvalidDepth, message))
 }
 
+// Calls the hook again, because the path names neither the id nor the input.
+async fn ask_create(call: &Call, start: &StartRun) -> Result<(), ApiError> {
+    if call.app.guard.hooks.is_none() {
+        return Ok(());
+    }
+    let target = Target {
+        workflow: Some(start.workflow.as_str()),
+        id: start.id.as_ref().map(RunId::as_str),
+        action: Some("create"),
+        params: std::str::from_utf8(&start.input.bytes).ok(),
+    };
+    call.app.guard.ask(&call.caller, Scope::Create, &target).await
+}
+
 /// Creates a run.
 #[utoipa::path(post, path = "/workflows/{workflowName}/instances", tag = "instances",
     operation_id = "createInstance",
@@ -219,12 +234,15 @@ pub(crate) async fn create(
     let model = known_model(&call, &workflow).await?;
     let mut start = body.start(&call, workflow.clone(), model)?;
     start.trace = telemetry::trace(&headers);
+    ask_create(&call, &start).await?;
     let started = call.engine.start_run(start).await?;
-    let details = match wait {
-        Some(wait) => {
-            let run = wait_for_end(&call, &workflow, &started.id, wait).await?;
-            call.status_of(&run).await?
-        }
+    // The run is created, so a failed wait answers like a request that does not wait.
+    let ended = match wait {
+        Some(wait) => wait_for_end(&call, &workflow, &started.id, wait).await.ok(),
+        None => None,
+    };
+    let details = match ended {
+        Some(run) => call.status_after_write(&run).await,
         None => InstanceStatus::new(RunStatus::Active, None, None),
     };
     Ok(Json(Instance { id: started.id.to_string(), details }))
@@ -265,6 +283,7 @@ pub(crate) async fn batch(
         }
         let mut start = instance.start(&call, workflow.clone(), model.clone())?;
         start.trace.clone_from(&trace);
+        ask_create(&call, &start).await?;
         starts.push(start);
     }
     let started = call.engine.start_runs(starts).await?;

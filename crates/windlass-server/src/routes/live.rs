@@ -155,6 +155,7 @@ fn credential_revoked(
                 workflow: Some(workflow.as_str()),
                 id: Some(id.as_str()),
                 action: Some("live"),
+                ..Target::default()
             };
             let may = caller.namespace == opened_by.namespace
                 && caller.must(Scope::Read).is_ok()

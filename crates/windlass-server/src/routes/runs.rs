@@ -242,7 +242,15 @@ pub(crate) async fn bulk(
         more: false,
     };
     loop {
-        let page = paging::list(&call, &filter).await?;
+        let page = match paging::list(&call, &filter).await {
+            Ok(page) => page,
+            // Some runs have changed, so the response must list them.
+            Err(_) if result.done > 0 => {
+                result.more = true;
+                return Ok(Json(result));
+            }
+            Err(error) => return Err(error),
+        };
         for run in &page.runs {
             if limit == Some(result.matched) || Instant::now() > until {
                 result.more = true;
@@ -308,6 +316,7 @@ async fn ask(call: &Call, scope: Scope, run: &Run, word: &str) -> Result<(), Api
         workflow: Some(run.workflow.as_str()),
         id: Some(run.id.as_str()),
         action: Some(word),
+        ..Target::default()
     };
     call.app.guard.ask(&call.caller, scope, &target).await
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use windlass::admin::ScheduleState;
-use windlass::kernel::{ErrorCode, ModelName, RunKey, WorkflowName};
+use windlass::kernel::{ErrorCode, ModelName, Run, RunKey, WorkflowName};
 use windlass::{Missed, Overlap};
 use windlass_engine::{Schedule, Timing};
 
@@ -244,7 +244,12 @@ pub(crate) async fn put(
     let workflow = WorkflowName::with_limits(&set.workflow, limits)?;
     // A schedule creates runs, so it requires the scope `create`.
     call.caller.must(Scope::Create)?;
-    let target = Target { workflow: Some(workflow.as_str()), id: None, action: Some("schedule") };
+    let target = Target {
+        workflow: Some(workflow.as_str()),
+        id: None,
+        action: Some("schedule"),
+        ..Target::default()
+    };
     call.app.guard.ask(&call.caller, Scope::Create, &target).await?;
     let timing = match (set.cron, set.every_ms) {
         (Some(expression), None) => {
@@ -286,8 +291,9 @@ pub(crate) async fn put(
     let actor = call.caller.actor.clone();
     let state = call.engine.put_schedule_as(&name, &schedule, actor).await?;
     if state.paused {
-        // Waits, so that the next read of the client also shows the pause.
-        until_paused(&call, &name).await?;
+        // Waits, so that the next read of the client also shows the pause. The schedule is written,
+        // whether or not that can be read.
+        let _ = until_paused(&call, &name).await;
     }
     Ok(Json(state.into()))
 }
@@ -323,6 +329,13 @@ pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted>
     Ok(Json(Deleted { ok: true }))
 }
 
+// A schedule before a request changes it, for the response if it cannot be read afterwards.
+async fn existing(call: &Call, name: &str) -> Result<(Run, ScheduleView), ApiError> {
+    let run = call.engine.schedule_run(name).await?;
+    let Json(before) = view(call, name).await?;
+    Ok((run, before))
+}
+
 /// Pauses a schedule: it starts no runs until it is resumed.
 #[utoipa::path(post, path = "/schedules/{name}/pause", tag = "schedules",
     operation_id = "pauseSchedule",
@@ -330,9 +343,9 @@ pub(crate) async fn delete(call: Call, Named(name): Named) -> ApiResult<Deleted>
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;
-    let run = call.engine.schedule_run(&name).await?;
+    let (run, before) = existing(&call, &name).await?;
     call.engine.pause(&run, call.caller.actor.clone()).await?;
-    until_paused(&call, &name).await
+    Ok(until_paused(&call, &name).await.unwrap_or(Json(ScheduleView { paused: true, ..before })))
 }
 
 /// Resumes a paused schedule.
@@ -342,7 +355,7 @@ pub(crate) async fn pause(call: Call, Named(name): Named) -> ApiResult<ScheduleV
     responses((status = 200, body = ScheduleView), (status = "default", body = Failure)))]
 pub(crate) async fn resume(call: Call, Named(name): Named) -> ApiResult<ScheduleView> {
     let name = known(&name)?;
-    let run = call.engine.schedule_run(&name).await?;
+    let (run, before) = existing(&call, &name).await?;
     call.engine.resume(&run, call.caller.actor.clone()).await?;
-    view(&call, &name).await
+    Ok(view(&call, &name).await.unwrap_or(Json(ScheduleView { paused: false, ..before })))
 }

@@ -474,7 +474,11 @@ impl Authorize for DenyListed {
     }
 
     fn tick<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<(), Denied>> {
-        Self::verdict(caller, "tick", &Target { workflow: None, id: None, action: None })
+        Self::verdict(
+            caller,
+            "tick",
+            &Target { workflow: None, id: None, action: None, params: None },
+        )
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests need the real clock")]
 
+mod access;
+mod after_commit;
 mod auth;
 mod bad_requests;
 mod control;
@@ -16,6 +18,7 @@ mod pages;
 mod schedules;
 mod server;
 mod step_types;
+mod store_status;
 mod why;
 
 #[path = "../../../windlass-postgres/tests/it/support.rs"]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
+use windlass_engine::after_write;
 use windlass_kernel::{
     Body, Error, Namespace, Query, Setting, SettingName, Sha256Digest, Store, Timestamp,
 };
@@ -69,7 +70,7 @@ impl Endpoints {
                 false => setting.value.read::<Value>()?.url == shown,
             };
             if meant {
-                self.0.put_setting(setting.name, None).await?;
+                self.0.put_setting(setting.name, None).await.map_err(after_write)?;
                 was = true;
             }
         }

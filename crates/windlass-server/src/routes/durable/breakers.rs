@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 use windlass::kernel::{Breaker, BreakerRow, ErrorCode, LimitKey};
+use windlass_engine::after_write;
 
 use super::PageParams;
 use crate::cursor::{self, decode_as};
@@ -106,6 +107,7 @@ pub(crate) async fn reset(call: Call, Named(key): Named) -> ApiResult<DurableBre
     if !call.engine.reset_breaker(&name).await? {
         return Err(not_found());
     }
-    let (row, _) = call.engine.store().breaker(call.engine.namespace().clone(), name).await?;
+    let row = call.engine.store().breaker(call.engine.namespace().clone(), name).await;
+    let (row, _) = row.map_err(after_write)?;
     Ok(Json(DurableBreaker::of(&row.ok_or_else(not_found)?)?))
 }

@@ -10,7 +10,7 @@ use windlass::kernel::{
 use windlass_engine::Requeued;
 
 use super::tasks::input_of;
-use super::{ask, bounded, task_id};
+use super::{RunsAllowed, ask, bounded, task_id};
 use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
@@ -156,9 +156,15 @@ pub(crate) async fn list(
             break;
         }
     }
-    let entries: Result<Vec<_>, _> = letters.iter().map(DurableLetter::of).collect();
+    let mut allowed = RunsAllowed::new(&call, Scope::Read, "dlq");
+    let mut entries = Vec::new();
+    for letter in &letters {
+        if allowed.allows(letter.run_key).await? {
+            entries.push(DurableLetter::of(letter)?);
+        }
+    }
     let cursor = next.map(|id| cursor::encode("durable-dlq", &id.to_string()));
-    Ok(Json(DurableLetters { entries: entries?, total, cursor }))
+    Ok(Json(DurableLetters { entries, total, cursor }))
 }
 
 fn not_found(key: &str) -> ApiError {
@@ -256,8 +262,43 @@ pub(crate) async fn purge(call: Call, Payload(body): Payload<Purge>) -> ApiResul
     let before = before(&body.older_than, now)?;
     let limits = &call.engine.options().limits;
     let queue = body.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
-    let purged = call.engine.purge_dead_letters_before(queue, before).await?;
+    let purged = match call.app.guard.hooks.is_some() {
+        true => purge_allowed(&call, queue, before).await?,
+        false => call.engine.purge_dead_letters_before(queue, before).await?,
+    };
     Ok(Json(DurablePurged { purged }))
+}
+
+// Deletes the letters of the runs that the hook allows to manage.
+async fn purge_allowed(
+    call: &Call,
+    queue: Option<QueueName>,
+    before: Timestamp,
+) -> Result<u64, ApiError> {
+    let limit = call.engine.options().limits.page_rows_max;
+    let mut allowed = RunsAllowed::new(call, Scope::Manage, "purge");
+    let (mut purged, mut after) = (0, None);
+    loop {
+        let page = call.engine.dead_letters(queue.clone(), after, limit).await;
+        let page = match page {
+            Err(error) if purged > 0 => return Err(windlass_engine::after_write(error).into()),
+            page => page?,
+        };
+        after = page.last().map(|letter| letter.task_id);
+        let is_last = page.len() < limit as usize;
+        let mut old = Vec::new();
+        for letter in page.into_iter().filter(|letter| letter.dead_at < before) {
+            if allowed.allows(letter.run_key).await? {
+                old.push(letter.task_id);
+            }
+        }
+        if !old.is_empty() {
+            purged += call.engine.delete_dead_letters(old).await?;
+        }
+        if is_last {
+            return Ok(purged);
+        }
+    }
 }
 
 fn before(text: &Value, now: Timestamp) -> Result<Timestamp, ApiError> {

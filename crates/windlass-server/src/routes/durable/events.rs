@@ -69,7 +69,7 @@ pub(crate) async fn events(
     let size = params.size()?;
     let from = decode_as("durable-events", params.cursor.as_deref(), |key| key.parse().ok())?;
     let from: u64 = from.unwrap_or(0);
-    let run = find(&call, &key, Scope::Read, "events").await?.run;
+    let run = find(&call, &key, Scope::Read, "events").await?;
     let query = Query::Events { run_key: run.run_key, from, limit: size };
     let events = call.engine.store().list(query).await?.events()?;
     let bodies = Bodies::of(&call, &run, &events).await?;

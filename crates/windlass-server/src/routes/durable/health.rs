@@ -29,6 +29,8 @@ const WAIT_LONG: Duration = Duration::from_secs(60);
 pub(crate) struct SystemHealth {
     /// `healthy`, `degraded` or `unhealthy`.
     pub status: &'static str,
+    /// Whether the store accepts writes. If not, the status is `unhealthy`.
+    pub store_writable: bool,
     /// Registered workers that have not stopped.
     pub total_workers: usize,
     /// Live workers that are not draining.
@@ -65,10 +67,15 @@ pub(crate) async fn health(call: Call) -> ApiResult<SystemHealth> {
     let namespace_stats =
         call.engine.store().namespace_stats(call.engine.namespace().clone()).await?;
     let workers = workers::all(&call).await?;
-    Ok(Json(summed(&namespace_stats, &workers)))
+    let writable = call.app.store_status.is_writable();
+    Ok(Json(summed(&namespace_stats, &workers, writable)))
 }
 
-fn summed(namespace_stats: &NamespaceStats, workers: &[DurableWorker]) -> SystemHealth {
+fn summed(
+    namespace_stats: &NamespaceStats,
+    workers: &[DurableWorker],
+    store_writable: bool,
+) -> SystemHealth {
     let summary = WorkersSummary::of(workers);
     let accepting = workers.iter().filter(|worker| worker.accepting_tasks).count();
     let load = summary.load_percentage();
@@ -90,12 +97,14 @@ fn summed(namespace_stats: &NamespaceStats, workers: &[DurableWorker]) -> System
         || !namespace_stats.breakers_open.is_empty()
         || namespace_stats.now.since(oldest) > WAIT_LONG;
     let status = match (summary.active, degraded) {
+        _ if !store_writable => "unhealthy",
         (0, _) => "unhealthy",
         (_, true) => "degraded",
         (_, false) => "healthy",
     };
     SystemHealth {
         status,
+        store_writable,
         total_workers: workers.len() - summary.stopped,
         active_workers: summary.active,
         workers_accepting: accepting,

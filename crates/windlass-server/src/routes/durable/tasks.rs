@@ -9,8 +9,9 @@ use windlass::kernel::{
 };
 use windlass_engine::TaskBody;
 
-use super::bounded;
+use super::{RunsAllowed, bounded};
 use crate::app::is_internal;
+use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Params};
@@ -166,9 +167,7 @@ pub(crate) async fn list(
     let queue = params.queue.map(|name| QueueName::with_limits(name, limits)).transpose()?;
     let name = params.activity_type.map(|name| RouteName::with_limits(name, limits)).transpose()?;
     let run_key = match params.workflow_id.as_deref() {
-        Some(key) => {
-            Some(super::find(&call, key, crate::auth::Scope::Read, "tasks").await?.run.run_key)
-        }
+        Some(key) => Some(super::find(&call, key, Scope::Read, "tasks").await?.run_key),
         None => None,
     };
     let after = decode_as("durable-tasks", params.cursor.as_deref(), super::task_id)?;
@@ -204,12 +203,15 @@ pub(crate) async fn list(
             total(kinds.filter(|kind| is_user_task(kind)), states)
         }
     };
+    let mut allowed = RunsAllowed::new(&call, Scope::Read, "tasks");
+    let mut shown = Vec::new();
+    for task in tasks.iter().filter(|task| !is_internal(task.queue.as_str())) {
+        if allowed.allows(task.run_key).await? {
+            shown.push(DurableTask::of(task));
+        }
+    }
     Ok(Json(DurableTasks {
-        tasks: tasks
-            .iter()
-            .filter(|task| !is_internal(task.queue.as_str()))
-            .map(DurableTask::of)
-            .collect(),
+        tasks: shown,
         total,
         cursor: cursor.map(|id| cursor::encode("durable-tasks", &id.to_string())),
     }))

@@ -260,7 +260,8 @@ pub(crate) async fn drain(call: Call, Named(key): Named) -> ApiResult<DurableWor
         let status = axum::http::StatusCode::CONFLICT;
         return Err(ApiError::new(status, ErrorCode::WorkerStopped, message));
     }
-    Ok(Json(find(&call, &key).await?.1))
+    let drained = find(&call, &key).await.map_or(found, |(_, worker)| worker);
+    Ok(Json(drained))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The runs of every model: list, get, signal, cancel.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use windlass::kernel::{
 };
 
 use super::{find, status_word};
-use crate::app::is_internal;
+use crate::app::{CANCELS_MAX, is_internal};
 use crate::auth::Scope;
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
@@ -98,6 +99,22 @@ impl DurableWorkflow {
             parent_id: run.parent,
             labels: run.labels.clone(),
             paused: run.status == RunStatus::Paused,
+        }
+    }
+}
+
+impl DurableWorkflow {
+    /// The run without its data, for callers that may not read it.
+    fn without_data(run: &Run) -> Self {
+        let null = Body::json("null".to_owned());
+        Self {
+            input: raw(&null),
+            result: None,
+            error: None,
+            trace_id: None,
+            span_id: None,
+            labels: BTreeMap::new(),
+            ..Self::of(run)
         }
     }
 }
@@ -287,8 +304,8 @@ async fn page(
     params(("runKey" = String, Path, description = "The run key")),
     responses((status = 200, body = DurableWorkflow), (status = "default", body = Failure)))]
 pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<DurableWorkflow> {
-    let loaded = find(&call, &key, Scope::Read, "workflows").await?;
-    Ok(Json(DurableWorkflow::of(&loaded.run)))
+    let run = find(&call, &key, Scope::Read, "workflows").await?;
+    Ok(Json(DurableWorkflow::of(&run)))
 }
 
 /// A signal to send.
@@ -328,10 +345,10 @@ pub(crate) async fn signal(
     let id = id.map_err(|error| ApiError::from(error).coded(ErrorCode::InvalidEventId))?;
     let payload = signal.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
     check_depth("payload", &payload, limits.json_depth_max)?;
-    let run = find(&call, &key, Scope::SendEvent, "signal").await?.run;
+    let run = find(&call, &key, Scope::SendEvent, "signal").await?;
     call.may_send(&run, &name).await?;
     call.engine.send_event(run.run_key, name, Some(Body::json(payload)), id).await?;
-    Ok(Json(DurableWorkflow::of(&call.engine.current(run.run_key).await?)))
+    Ok(Json(after_write(&call, run).await))
 }
 
 /// The reason for a cancellation.
@@ -360,7 +377,7 @@ pub(crate) async fn cancel(
     MaybePayload(body): MaybePayload<Cancel>,
 ) -> ApiResult<DurableWorkflow> {
     let reason = body.reason.as_deref().map(check_reason).transpose()?;
-    let run = find(&call, &key, Scope::Manage, "cancel").await?.run;
+    let run = find(&call, &key, Scope::Manage, "cancel").await?;
     if run.status.is_ended() {
         let message = format!("run {:?} is {} and cannot be cancelled", run.id, status_word(&run));
         let status = axum::http::StatusCode::CONFLICT;
@@ -379,11 +396,28 @@ pub(crate) async fn cancel(
         // The cancellation continues if the client disconnects.
         let (asked, reason) = (engine.clone(), reason.map(str::to_owned));
         let actor = call.caller.actor.clone();
-        let cancelled =
-            tokio::spawn(async move { asked.cancel(run_key, reason.as_deref(), actor).await });
+        let permit = Arc::clone(&call.app.cancels).try_acquire_owned().map_err(|_| {
+            let message =
+                format!("too many cancellations in progress (limit {CANCELS_MAX}); retry later");
+            let status = axum::http::StatusCode::TOO_MANY_REQUESTS;
+            ApiError::new(status, ErrorCode::TooManyRequests, message).retry_after(1)
+        })?;
+        let cancelled = tokio::spawn(async move {
+            let _permit = permit;
+            asked.cancel(run_key, reason.as_deref(), actor).await
+        });
         if let Ok(Ok(answer)) = tokio::time::timeout(CANCEL_WAIT_MAX, cancelled).await {
             answer?;
         }
     }
-    Ok(Json(DurableWorkflow::of(&engine.current(run_key).await?)))
+    Ok(Json(after_write(&call, run).await))
+}
+
+// The response of a request that has written. If the run cannot be read, it is the run as it was
+// before: the request has succeeded.
+async fn after_write(call: &Call, run: Run) -> DurableWorkflow {
+    let run = call.engine.current(run.run_key).await.unwrap_or(run);
+    let readable =
+        call.caller.scopes.allow(Scope::Read) && may_read(call, &run).await.unwrap_or(false);
+    if readable { DurableWorkflow::of(&run) } else { DurableWorkflow::without_data(&run) }
 }

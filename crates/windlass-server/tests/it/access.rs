@@ -1,0 +1,144 @@
+//! Hooks and scopes on the routes that name a run by its key, or list objects of many runs.
+
+use std::sync::Arc;
+
+use axum::http::request::Parts;
+use reqwest::Method;
+use serde_json::{Value, json};
+use windlass::kernel::{Actor, BoxFuture, Namespace};
+use windlass_server::Options;
+use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope, Target};
+
+use crate::harness::{Kind, Server, on_both_stores, open, read, wait_until};
+
+on_both_stores!(
+    tasks_and_dead_letters_ask_the_hook_for_each_run,
+    a_signal_shows_the_run_only_to_readers,
+    the_create_hook_gets_the_id_and_the_params,
+);
+
+/// The header `x-scopes` names the scopes of the caller, `x-hidden` a run that the hooks deny, and
+/// `x-params` params that the hook `create` denies.
+struct ByHeader;
+
+fn header<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
+    parts.headers.get(name)?.to_str().ok()
+}
+
+fn verdict<'a>(caller: &'a Caller, target: &'a Target<'a>) -> BoxFuture<'a, Result<(), Denied>> {
+    let is = |text: &str| caller.actor == Some(Actor::new("hidden", text));
+    let hidden = target.id.is_some_and(is) || target.params.is_some_and(is);
+    let answer = if hidden { Err(Denied::forbidden("hidden")) } else { Ok(()) };
+    Box::pin(std::future::ready(answer))
+}
+
+impl Authorize for ByHeader {
+    fn request<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
+        let scopes = header(parts, "x-scopes").unwrap_or("admin").split(',');
+        let caller = Caller {
+            namespace: Namespace::default_namespace(),
+            scopes: scopes.filter_map(Scope::parse).collect(),
+            actor: header(parts, "x-hidden").map(|id| Actor::new("hidden", id)),
+        };
+        Box::pin(std::future::ready(Ok(Some(caller))))
+    }
+
+    fn create<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        verdict(caller, target)
+    }
+
+    fn read<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        verdict(caller, target)
+    }
+
+    fn manage<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        verdict(caller, target)
+    }
+}
+
+async fn start(kind: Kind) -> Server {
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::new(ByHeader));
+    let options = Options { auth: Auth::Hooks, authorize, ..open() };
+    Server::start_with(kind, options).await
+}
+
+async fn tasks_and_dead_letters_ask_the_hook_for_each_run(kind: Kind) {
+    let server = start(kind).await;
+    let hidden =
+        |method: Method, path: &str| server.request(method, path).header("x-hidden", "hidden-run");
+    for id in ["seen-run", "hidden-run"] {
+        server.run("outside", id, json!({ "of": id }), "waiting").await;
+    }
+    wait_until("both tasks exist", async || {
+        server.get_ok("/durable/tasks").await["tasks"].as_array().map(Vec::len) == Some(2)
+    })
+    .await;
+    let (_, tasks) = read(hidden(Method::GET, "/durable/tasks")).await;
+    assert_eq!(tasks["tasks"].as_array().map(Vec::len), Some(1), "{tasks}");
+
+    let fail = async |_: windlass::TaskContext, _: Value| {
+        let error = windlass::steps::NonRetryable::new("it is broken");
+        Err::<Value, _>(windlass::AnyError::from(error))
+    };
+    server.engine.activity("nobody-does-this", fail).unwrap();
+    wait_until("both tasks are dead letters", async || {
+        server.get_ok("/durable/dlq").await["entries"].as_array().map(Vec::len) == Some(2)
+    })
+    .await;
+    let (_, letters) = read(hidden(Method::GET, "/durable/dlq")).await;
+    assert_eq!(letters["entries"].as_array().map(Vec::len), Some(1), "{letters}");
+    let purge = json!({ "older_than": 0 });
+    let (status, purged) = read(hidden(Method::POST, "/durable/dlq/purge").json(&purge)).await;
+    assert_eq!((status, &purged["purged"]), (200, &json!(1)), "{purged}");
+    let rest = server.get_ok("/durable/dlq").await;
+    assert_eq!(rest["entries"].as_array().map(Vec::len), Some(1), "{rest}");
+    server.stop().await;
+}
+
+async fn a_signal_shows_the_run_only_to_readers(kind: Kind) {
+    let server = start(kind).await;
+    let input = json!({ "secret": "card 4242" });
+    let run = server.run("approve", "a", input, "waiting").await;
+    let key = run["meta"]["runKey"].as_str().unwrap();
+    let path = format!("/durable/workflows/{key}/signal");
+    let signal = json!({ "signal_type": "other", "payload": 1 });
+    for (scopes, shown) in [("send-event", false), ("send-event,read", true)] {
+        let request = server.request(Method::POST, &path).header("x-scopes", scopes);
+        let (status, answer) = read(request.json(&signal)).await;
+        assert_eq!((status, &answer["id"]), (200, &json!(key)), "{answer}");
+        assert_eq!(answer.to_string().contains("4242"), shown, "{scopes}: {answer}");
+    }
+    let request = server.request(Method::POST, &format!("/durable/workflows/{key}/cancel"));
+    let (status, answer) = read(request.header("x-scopes", "manage")).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(!answer.to_string().contains("4242"), "{answer}");
+    server.stop().await;
+}
+
+async fn the_create_hook_gets_the_id_and_the_params(kind: Kind) {
+    let server = start(kind).await;
+    let create = |hidden: &str, path: &str, body: Value| {
+        let path = format!("/workflows/nap/instances{path}");
+        read(server.request(Method::POST, &path).header("x-hidden", hidden).json(&body))
+    };
+    let one = |id: &str| json!({ "id": id, "params": { "n": 7 } });
+    assert_eq!(create("denied", "", one("denied")).await.0, 403);
+    assert_eq!(create("{\"n\":7}", "", one("other")).await.0, 403);
+    assert_eq!(create("denied", "/batch", json!({ "instances": [one("denied")] })).await.0, 403);
+    assert_eq!(create("denied", "", one("fine")).await.0, 200);
+    assert_eq!(create("denied", "/batch", json!({ "instances": [one("many")] })).await.0, 200);
+    assert_eq!(server.get("/workflows/nap/instances/denied").await.0, 404);
+    server.stop().await;
+}
