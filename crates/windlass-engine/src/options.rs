@@ -134,6 +134,10 @@ impl Default for Options {
 
 impl Options {
     /// Checks every option. The error names the option and its value.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`](windlass_kernel::ErrorCode::InvalidOption); the message names the option.
     pub fn validate(&self) -> Result<(), Error> {
         let refuse = |message: String| {
             Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message))

@@ -37,6 +37,18 @@ pub struct Retention {
 
 impl Retention {
     /// Keeps a tree for `span` after the last of its runs has ended; at least one second.
+    ///
+    /// ```
+    /// # use windlass_engine::Retention;
+    /// let month = Retention::keep_for("30 days")?;
+    /// assert!(Retention::keep_for("10 ms").is_err());
+    /// # drop(month);
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidRetention`] if the text is no duration, or is shorter than a second.
     pub fn keep_for(span: impl IntoDuration) -> Result<Self, Error> {
         let span = span.into_duration().map_err(|error| {
             let message = format!("the time that ended runs are kept for: {error}");
@@ -51,18 +63,36 @@ impl Retention {
     }
 
     /// Keeps the events.
+    ///
+    /// ```
+    /// # use windlass_engine::Retention;
+    /// assert!(Retention::keep_for("30 days")?.keep_ledger().keep_ledger);
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
     pub fn keep_ledger(mut self) -> Self {
         self.keep_ledger = true;
         self
     }
 
     /// Archives trees before they are deleted.
+    ///
+    /// ```
+    /// # use windlass_engine::Retention;
+    /// assert!(Retention::keep_for("30 days")?.archive().archive);
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
     pub fn archive(mut self) -> Self {
         self.archive = true;
         self
     }
 
     /// How long a tree is kept.
+    ///
+    /// ```
+    /// # use windlass_engine::Retention;
+    /// assert_eq!(Retention::keep_for("1 minute")?.span().as_secs(), 60);
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
     pub fn span(&self) -> Duration {
         Duration::from_millis(self.keep_ms)
     }
@@ -72,6 +102,10 @@ impl Retention {
 /// come twice, if the process died before it was deleted.
 pub trait Archive: Send + Sync {
     /// Archives the tree of a root.
+    ///
+    /// # Errors
+    ///
+    /// The tree is not durable; the engine keeps it and tries again.
     fn take<'a>(
         &'a self,
         store: &'a Arc<dyn Store>,

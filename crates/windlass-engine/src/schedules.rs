@@ -140,6 +140,10 @@ impl Schedule {
 
 impl Timing {
     /// Checks the timing.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidSchedule`] if the interval is out of range or the cron expression is not valid.
     pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
         match self {
             Self::Every { interval_ms } => {
@@ -164,6 +168,10 @@ impl Timing {
     }
 
     /// The first firing after a time. `anchor` is when an interval began.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidSchedule`] if the cron expression or the time zone is not valid.
     pub fn next_after(&self, after: Timestamp, anchor: Timestamp) -> Result<Timestamp, Error> {
         match self {
             Self::Every { interval_ms } => {

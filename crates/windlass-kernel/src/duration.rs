@@ -59,6 +59,10 @@ pub enum Error {
 /// assert_eq!(parse_duration("1h 30m")?, Duration::from_secs(5400));
 /// # Ok::<(), windlass_kernel::duration::Error>(())
 /// ```
+///
+/// # Errors
+///
+/// The text is no duration, is negative, counts in months or years, or is longer than 3650 days.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
@@ -111,6 +115,10 @@ pub fn format_duration(duration: Duration) -> String {
 /// Floats do not implement it: `1.5` could mean seconds or milliseconds.
 pub trait IntoDuration {
     /// Converts to a duration within the bounds of [`parse_duration`].
+    ///
+    /// # Errors
+    ///
+    /// As [`parse_duration`].
     fn into_duration(self) -> Result<Duration, Error>;
 }
 

@@ -45,11 +45,24 @@ pub struct Error {
 
 impl Error {
     /// A new error. `message` says what failed, on what, why, and what to do.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// assert_eq!(error.to_string(), "the disk is full [STORE_UNAVAILABLE]");
+    /// ```
     pub fn new(kind: ErrorKind, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { kind, code, message: message.into(), source: None }
     }
 
     /// The error with the one that caused it.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// let error = error.with_source(std::io::Error::other("no space"));
+    /// assert!(error.to_string().ends_with("no space"));
+    /// ```
     pub fn with_source(
         mut self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -59,26 +72,55 @@ impl Error {
     }
 
     /// An error about damaged stored data.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// assert_eq!(Error::corrupt("a row is missing").kind(), ErrorKind::Corrupt);
+    /// ```
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, ErrorCode::StoreCorrupt, message)
     }
 
     /// The kind, which says what a caller can do.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// assert_eq!(error.kind(), ErrorKind::Unavailable);
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// The stable code.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// assert_eq!(error.code(), ErrorCode::StoreUnavailable);
+    /// ```
     pub fn code(&self) -> ErrorCode {
         self.code
     }
 
     /// The message without its source.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// assert_eq!(error.message(), "the disk is full");
+    /// ```
     pub fn message(&self) -> &str {
         &self.message
     }
 
     /// Whether the same call can succeed later without any change.
+    ///
+    /// ```
+    /// # use windlass_kernel::{Error, ErrorCode, ErrorKind};
+    /// let error = Error::new(ErrorKind::Unavailable, ErrorCode::StoreUnavailable, "the disk is full");
+    /// assert!(error.is_retryable());
+    /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unknown | ErrorKind::Unavailable)
     }

@@ -84,11 +84,19 @@ macro_rules! name {
 
         impl $type {
             /// Validates `text` against the default [`Limits`].
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorCode::InvalidName`] if the text is empty, too long, or has a character that is not allowed.
             pub fn new(text: impl AsRef<str>) -> Result<Self, Error> {
                 Self::with_limits(text, &Limits::DEFAULT)
             }
 
             /// Validates `text` against the given limits.
+            ///
+            /// # Errors
+            ///
+            /// As `new`.
             pub fn with_limits(text: impl AsRef<str>, limits: &Limits) -> Result<Self, Error> {
                 let text = text.as_ref();
                 validate($what, text, limits.$limit, Charset::$charset)?;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::duration::IntoDuration;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace};
 use crate::time::Timestamp;
@@ -30,17 +31,44 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate that spreads attempts evenly: never more than `count` in any period.
-    pub fn per(count: u32, period: Duration) -> Self {
-        Self { count, period, burst: 1 }
+    /// A rate that spreads attempts evenly: never more than `count` in any period. The period is a text, a
+    /// [`Duration`], or milliseconds.
+    ///
+    /// ```
+    /// # use windlass_kernel::Rate;
+    /// let rate = Rate::per(20, "1 second")?;
+    /// assert!(rate.validate().is_ok());
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidRate`] if the period is no duration.
+    pub fn per(count: u32, period: impl IntoDuration) -> Result<Self, Error> {
+        let period = period.into_duration().map_err(|error| {
+            let message = format!("the period of a rate: {error}");
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidRate, message)
+        })?;
+        Ok(Self { count, period, burst: 1 })
     }
 
     /// Sets how many attempts may start at once after a pause.
+    ///
+    /// ```
+    /// # use windlass_kernel::Rate;
+    /// let rate = Rate::per(20, "1 second")?.burst(5);
+    /// assert_eq!(rate.burst, 5);
+    /// # Ok::<(), windlass_kernel::Error>(())
+    /// ```
     pub fn burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 
     /// Checks every setting; the error names the setting and its value.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidRate`] if the count, the period or the burst is out of range.
     pub fn validate(&self) -> Result<(), Error> {
         let Self { count, period, burst } = *self;
         let refuse = |message| Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRate, message));
@@ -196,7 +224,7 @@ mod tests {
     fn starts_stay_within_the_rate_and_use_all_of_it() {
         let second = Duration::from_secs(1);
         for (count, burst) in [(20, 1), (20, 5), (3, 1), (1_000, 10)] {
-            let started = started(&mut row(Rate::per(count, second).burst(burst)), 300);
+            let started = started(&mut row(Rate::per(count, second).unwrap().burst(burst)), 300);
             let most = (count + burst - 1) as usize;
             for window in started.windows(most + 1) {
                 assert!(window[most].since(window[0]) >= second, "{count} {burst}: {window:?}");
@@ -209,7 +237,7 @@ mod tests {
 
     #[test]
     fn requeued_attempts_are_not_overtaken() {
-        let mut row = row(Rate::per(1, Duration::from_secs(1)));
+        let mut row = row(Rate::per(1, Duration::from_secs(1)).unwrap());
         let decisions = row.take(at(0), 0, 3);
         assert_eq!(
             decisions,
@@ -230,7 +258,7 @@ mod tests {
 
     #[test]
     fn requeued_attempts_that_never_return_do_not_block_others() {
-        let mut row = row(Rate::per(1, Duration::from_secs(1)));
+        let mut row = row(Rate::per(1, Duration::from_secs(1)).unwrap());
         let decisions = row.take(at(0), 0, 1_000);
         assert_eq!(decisions[31..], [RateDecision::Later(at(31_000)); 969]);
         assert_eq!(
@@ -258,7 +286,7 @@ mod tests {
         assert_eq!(row.take(at(1_000), 1, 1), [RateDecision::Later(at(5_000)); 2]);
         assert!(row.is_idle(at(5_000)));
         assert_eq!(row.take(at(5_000), 2, 0), [RateDecision::At(at(5_000)); 2]);
-        let mut row = super::tests::row(Rate::per(10, Duration::from_secs(1)).burst(4));
+        let mut row = super::tests::row(Rate::per(10, Duration::from_secs(1)).unwrap().burst(4));
         row.block_until(at(5_000));
         assert_eq!(row.next(at(1_000)), at(5_000), "a burst does not bypass the block");
     }
@@ -267,16 +295,16 @@ mod tests {
     fn validate_names_the_wrong_value() {
         let second = Duration::from_secs(1);
         let bad = [
-            (Rate::per(0, second), "a rate of 0 in 1s"),
-            (Rate::per(2_000_000, second), "a rate of 2000000 in 1s"),
-            (Rate::per(1, 100_000 * second), "is 100000s"),
-            (Rate::per(1, second).burst(0), "burst of a rate is 0"),
+            (Rate::per(0, second).unwrap(), "a rate of 0 in 1s"),
+            (Rate::per(2_000_000, second).unwrap(), "a rate of 2000000 in 1s"),
+            (Rate::per(1, 100_000 * second).unwrap(), "is 100000s"),
+            (Rate::per(1, second).unwrap().burst(0), "burst of a rate is 0"),
         ];
         for (rate, part) in bad {
             let error = rate.validate().unwrap_err();
             assert_eq!(error.code(), "INVALID_RATE");
             assert!(error.message().contains(part), "{}", error.message());
         }
-        assert!(Rate::per(1_000_000, second).validate().is_ok());
+        assert!(Rate::per(1_000_000, second).unwrap().validate().is_ok());
     }
 }

@@ -88,6 +88,12 @@ pub enum RetryLimit {
     Forever,
 }
 
+impl From<u32> for RetryLimit {
+    fn from(times: u32) -> Self {
+        Self::Times(times)
+    }
+}
+
 /// How the delay grows from one retry to the next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
@@ -151,21 +157,47 @@ pub enum GiveUpReason {
 
 impl RetryPolicy {
     /// A single attempt.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// assert_eq!(RetryPolicy::none().attempts_max(), Some(1));
+    /// ```
     pub const fn none() -> Self {
         Self::new(RetryLimit::Times(0), Duration::ZERO, Backoff::Constant)
     }
 
     /// The same delay before each retry.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::constant(RetryLimit::Times(3), Duration::from_secs(1));
+    /// assert_eq!(policy.attempts_max(), Some(4));
+    /// ```
     pub const fn constant(limit: RetryLimit, delay: Duration) -> Self {
         Self::new(limit, delay, Backoff::Constant)
     }
 
     /// A delay that grows by the same amount with each retry.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::linear(RetryLimit::Times(3), Duration::from_secs(1));
+    /// assert_eq!(policy.next_delay(2, 0), Some(Duration::from_secs(2)));
+    /// ```
     pub const fn linear(limit: RetryLimit, delay: Duration) -> Self {
         Self::new(limit, delay, Backoff::Linear)
     }
 
     /// A delay that doubles with each retry.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::exponential(RetryLimit::Forever, Duration::from_secs(1));
+    /// assert_eq!(policy.next_delay(3, 0), Some(Duration::from_secs(4)));
+    /// ```
     pub const fn exponential(limit: RetryLimit, delay: Duration) -> Self {
         let factor = FACTOR_DEFAULT;
         Self::new(limit, delay, Backoff::Exponential { factor })
@@ -173,6 +205,11 @@ impl RetryPolicy {
 
     /// The default of webhooks: ten attempts within about three days, with the delays that Standard
     /// Webhooks recommends, lengthened by up to 10 %.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// assert_eq!(RetryPolicy::webhooks().attempts_max(), Some(10));
+    /// ```
     pub fn webhooks() -> Self {
         const MINUTE: u64 = 60;
         const HOUR: u64 = 60 * MINUTE;
@@ -183,6 +220,13 @@ impl RetryPolicy {
     }
 
     /// As many retries as there are delays.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::listed([1, 10].map(Duration::from_secs));
+    /// assert_eq!(policy.attempts_max(), Some(3));
+    /// ```
     pub fn listed(delays: impl IntoIterator<Item = Duration>) -> Self {
         let delays: Vec<Duration> = delays.into_iter().collect();
         let times = u32::try_from(delays.len()).unwrap_or(u32::MAX);
@@ -190,18 +234,39 @@ impl RetryPolicy {
     }
 
     /// Sets the cap on delays.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::exponential(RetryLimit::Forever, Duration::from_secs(1));
+    /// let policy = policy.with_max_delay(Duration::from_secs(60));
+    /// assert_eq!(policy.next_delay(20, 0), Some(Duration::from_secs(60)));
+    /// ```
     pub const fn with_max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay = Some(max_delay);
         self
     }
 
     /// Lengthens delays by a random amount, up to this fraction of the delay.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::constant(RetryLimit::Forever, Duration::from_secs(1)).with_jitter(0.1);
+    /// assert!(policy.next_delay(1, 7) >= Some(Duration::from_secs(1)));
+    /// ```
     pub const fn with_jitter(mut self, jitter: f64) -> Self {
         self.jitter = jitter;
         self
     }
 
     /// Sets the names of errors that are not retried.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::none().with_non_retryable(["Declined"]);
+    /// assert!(!policy.is_retryable("Declined"));
+    /// ```
     pub fn with_non_retryable<N: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = N>,
@@ -211,6 +276,13 @@ impl RetryPolicy {
     }
 
     /// The most attempts, including the first; `None` if there is no limit.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::constant(RetryLimit::Forever, Duration::from_secs(1));
+    /// assert_eq!(policy.attempts_max(), None);
+    /// ```
     pub const fn attempts_max(&self) -> Option<u32> {
         match self.limit {
             RetryLimit::Times(times) => Some(times.saturating_add(1)),
@@ -219,6 +291,16 @@ impl RetryPolicy {
     }
 
     /// Checks that the fields are valid together. Deserializing a policy runs this check.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// let policy = RetryPolicy::none().with_jitter(2.0);
+    /// assert!(policy.validate().is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The first field that is not valid.
     pub fn validate(&self) -> Result<(), Error> {
         let listed = match &self.backoff {
             Backoff::Listed(delays) if !(1..=DELAYS_MAX).contains(&delays.len()) => {
@@ -264,6 +346,11 @@ impl RetryPolicy {
     /// The same seed and attempt give the same delay, so use a different seed for each run or task.
     /// Jitter only lengthens a delay, and the cap includes jitter: a delay that has reached the cap
     /// is exactly the cap. An invalid policy gives a useless delay but does not panic.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// assert_eq!(RetryPolicy::none().next_delay(1, 0), None);
+    /// ```
     pub fn next_delay(&self, attempt: u32, seed: u64) -> Option<Duration> {
         let attempt = attempt.max(1);
         match self.limit {
@@ -292,6 +379,11 @@ impl RetryPolicy {
     }
 
     /// Whether the policy allows retries of this error name. Names must match exactly.
+    ///
+    /// ```
+    /// # use windlass_kernel::{RetryLimit, RetryPolicy};
+    /// assert!(RetryPolicy::none().is_retryable("Declined"));
+    /// ```
     pub fn is_retryable(&self, error_name: &str) -> bool {
         !self.non_retryable.iter().any(|name| name == error_name)
     }

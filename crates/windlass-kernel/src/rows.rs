@@ -35,6 +35,10 @@ macro_rules! string_enum {
             }
 
             /// Parses the value of the column.
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorCode::StoreCorrupt`](crate::ErrorCode::StoreCorrupt) if the text is no value of the column.
             pub fn parse(text: &str) -> Result<Self, Error> {
                 match text {
                     $($word => Ok($type::$variant),)+

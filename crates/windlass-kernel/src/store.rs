@@ -28,6 +28,11 @@ pub type CommitResults = Vec<Result<Committed, CommitError>>;
 ///
 /// Only `commit` writes what happened to a run. The other writes change holds and due times. All
 /// times come from the store's clock.
+///
+/// # Errors
+///
+/// Every call can fail because the database cannot be reached or is damaged.
+/// [`ErrorKind`](crate::ErrorKind) says whether the call may have had an effect.
 pub trait Store: Send + Sync + 'static {
     /// Writes commits, in one transaction if possible. Each succeeds or fails separately, with the
     /// same result as if they were written one after the other in the given order. `Ok` means that

@@ -33,31 +33,65 @@ pub struct AnyError {
 
 impl AnyError {
     /// An error that is only a text. Its name is `Error`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// assert_eq!(AnyError::msg("no stock").to_string(), "no stock");
+    /// ```
     pub fn msg(text: impl Into<String>) -> Self {
         Self { name: "Error", source: text.into().into() }
     }
 
     /// The error with the name of its type; the same as `AnyError::from`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// let error = AnyError::new("x".parse::<u32>().unwrap_err());
+    /// assert_eq!(error.name(), "ParseIntError");
+    /// ```
     pub fn new<E: StdError + Send + Sync + 'static>(error: E) -> Self {
         Self { name: short_name(std::any::type_name::<E>()), source: Box::new(error) }
     }
 
     /// The name of the error's type without its path and its parameters, such as `ParseIntError`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// assert_eq!(AnyError::from(std::fmt::Error).name(), "Error");
+    /// ```
     pub fn name(&self) -> &str {
         self.name
     }
 
     /// Whether the error is of type `E`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// let error = AnyError::new("x".parse::<u32>().unwrap_err());
+    /// assert!(error.is::<std::num::ParseIntError>());
+    /// ```
     pub fn is<E: StdError + 'static>(&self) -> bool {
         self.source.is::<E>()
     }
 
     /// The error, if it is of type `E`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// let error = AnyError::new("x".parse::<u32>().unwrap_err());
+    /// assert!(error.downcast_ref::<std::num::ParseIntError>().is_some());
+    /// ```
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
         self.source.downcast_ref()
     }
 
     /// The error by value, if it is of type `E`.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// let error = AnyError::new("x".parse::<u32>().unwrap_err());
+    /// assert!(error.downcast::<std::num::ParseIntError>().is_ok());
+    /// ```
     ///
     /// # Errors
     ///
@@ -71,6 +105,11 @@ impl AnyError {
     }
 
     /// The error as a trait object, to read its sources.
+    ///
+    /// ```
+    /// # use windlass::AnyError;
+    /// assert!(AnyError::msg("no stock").as_error().source().is_none());
+    /// ```
     pub fn as_error(&self) -> &(dyn StdError + Send + Sync + 'static) {
         &*self.source
     }

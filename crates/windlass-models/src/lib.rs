@@ -1,5 +1,6 @@
 //! The models of Windlass: ways to write a workflow, each on the same kernel and engine.
 
+#![warn(clippy::missing_errors_doc)]
 #![cfg_attr(
     not(all(feature = "machines", feature = "relays", feature = "steps")),
     allow(dead_code, reason = "each model uses another part of what they share")
@@ -10,8 +11,8 @@ mod any_error;
 mod effects;
 #[cfg(all(test, any(feature = "machines", feature = "relays", feature = "steps")))]
 mod fixtures;
+#[allow(clippy::missing_errors_doc, reason = "for authors of models, not for programs")]
 pub mod kit;
-mod retries;
 mod run;
 mod schedule;
 mod value;
@@ -25,7 +26,6 @@ pub mod relays;
 pub mod steps;
 
 pub use any_error::AnyError;
-pub use retries::Retries;
 pub use run::{RunHandle, Status};
 pub use schedule::SetSchedule;
 pub use value::Value;

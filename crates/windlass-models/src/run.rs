@@ -123,6 +123,10 @@ impl<O> RunHandle<O> {
     /// println!("created at {}", run.run().await?.created_at);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn run(&self) -> Result<Run, Error> {
         let found = self.engine.find_run(&self.workflow, &self.id).await?;
         found.ok_or_else(|| self.not_found())
@@ -150,6 +154,10 @@ impl<O> RunHandle<O> {
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn status(&self) -> Result<Status, Error> {
         let run = self.run().await?;
         let blocked = match run.status.is_ended() {
@@ -173,6 +181,11 @@ impl<O> RunHandle<O> {
     /// run.send_event("approved", &"Ann").await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunTerminal`] if the run has ended, [`ErrorCode::InvalidName`] if the type is not valid, or the
+    /// payload is too large.
     pub async fn send_event<T: Serialize>(
         &self,
         event_type: impl AsRef<str>,
@@ -188,6 +201,10 @@ impl<O> RunHandle<O> {
     /// run.send_event_once("approved", &"Ann", "approval-1").await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RunHandle::send_event`].
     pub async fn send_event_once<T: Serialize>(
         &self,
         event_type: impl AsRef<str>,
@@ -329,6 +346,11 @@ impl<O> RunHandle<O> {
     /// run.pause().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunTerminal`] if the run has ended, [`ErrorCode::RunNotFound`] if the run does not exist any
+    /// more, or the store cannot be written.
     pub async fn pause(&self) -> Result<(), Error> {
         self.engine.pause(&self.run().await?, None).await
     }
@@ -340,6 +362,10 @@ impl<O> RunHandle<O> {
     /// run.resume().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RunHandle::pause`].
     pub async fn resume(&self) -> Result<(), Error> {
         self.engine.resume(&self.run().await?, None).await
     }
@@ -351,6 +377,10 @@ impl<O> RunHandle<O> {
     /// run.terminate().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RunHandle::pause`].
     pub async fn terminate(&self) -> Result<(), Error> {
         let run = self.run().await?;
         self.engine.terminate(run.run_key, None, None).await
@@ -364,6 +394,10 @@ impl<O> RunHandle<O> {
     /// println!("{}", again.result().await?);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be written.
     pub async fn restart(&self) -> Result<Self, Error> {
         let run = self.engine.restart(self.run().await?.run_key, None).await?;
         Ok(Self { run_key: run.run_key, ..self.clone() })
@@ -377,6 +411,11 @@ impl<O> RunHandle<O> {
     /// println!("{}", again.result().await?);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The run has not failed, [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be
+    /// written.
     pub async fn retry(&self) -> Result<Self, Error> {
         let run = self.engine.retry(self.run().await?.run_key, None).await?;
         Ok(Self { run_key: run.run_key, ..self.clone() })
@@ -389,6 +428,10 @@ impl<O> RunHandle<O> {
     /// run.wake().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be written.
     pub async fn wake(&self) -> Result<(), Error> {
         self.engine.wake_run(&self.run().await?).await
     }
@@ -402,6 +445,10 @@ impl<O> RunHandle<O> {
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn logs(&self) -> Result<Vec<LogLine>, Error> {
         self.logs_from(LogLevel::Debug).await
     }
@@ -414,6 +461,10 @@ impl<O> RunHandle<O> {
     /// # drop(warnings);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn logs_from(&self, level: LogLevel) -> Result<Vec<LogLine>, Error> {
         let run_key = self.run().await?.run_key;
         let mut lines: Vec<LogLine> = Vec::new();
@@ -439,6 +490,10 @@ impl<O> RunHandle<O> {
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn events(&self) -> Result<Vec<Event>, Error> {
         let run_key = self.run().await?.run_key;
         let mut events = Vec::new();
@@ -462,6 +517,10 @@ impl<O> RunHandle<O> {
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RunNotFound`] if the run does not exist any more, or the store cannot be read.
     pub async fn steps(&self) -> Result<Vec<Step>, Error> {
         let run_key = self.run().await?.run_key;
         let loaded = self.engine.store().load(vec![run_key]).await?;

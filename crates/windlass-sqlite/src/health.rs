@@ -103,9 +103,25 @@ pub(crate) fn facts(conn: &Connection, panics: u64) -> Result<Vec<Fact>, Error> 
             Fact::new("size", format!("{bytes} bytes, {free} of them free")),
             Fact::new("journal", mode).warning(warning),
             Fact::new("panics", panics.to_string()).warning(panicked),
+            Fact::new("compiled with", compile_options(conn)?),
         ])
     };
     read().map_err(sql)
+}
+
+/// The compile options of SQLite that cost time. A program that embeds the crate sets them itself, as
+/// docs/deployment.md describes.
+fn compile_options(conn: &Connection) -> rusqlite::Result<String> {
+    let mut pragma = conn.prepare("PRAGMA compile_options")?;
+    let options: Vec<String> = pragma.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let find = |name: &str| options.iter().find(|option| option.starts_with(name)).cloned();
+    let or = |name: &str, default: &str| find(name).unwrap_or_else(|| format!("{name}{default}"));
+    let armor = find("ENABLE_API_ARMOR").map_or("no API armor", |_| "API armor");
+    Ok(format!(
+        "{}, {}, {armor}",
+        or("DEFAULT_MEMSTATUS=", "1"),
+        or("DEFAULT_LOOKASIDE=", "1200,40"),
+    ))
 }
 
 /// Looks for damage and returns one sentence for each finding. It reads the whole file.

@@ -105,7 +105,8 @@ impl OwnNames {
         let mut tables = schema::own_tables()?;
         tables.extend(RESERVED.map(str::to_owned));
         let indexes = || -> rusqlite::Result<Vec<(String, String)>> {
-            let text = "SELECT lower(name), lower(tbl_name) FROM sqlite_schema WHERE type = 'index'";
+            let text =
+                "SELECT lower(name), lower(tbl_name) FROM sqlite_schema WHERE type = 'index'";
             let mut select = conn.prepare(text)?;
             select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
         };
@@ -144,7 +145,9 @@ fn is_allowed(context: &AuthContext<'_>, own: &OwnNames) -> bool {
             !own.has_table(view_name)
         }
         // SQLite also asks this when an index is created.
-        AuthAction::Reindex { index_name } => !own.indexes.contains(&index_name.to_ascii_lowercase()),
+        AuthAction::Reindex { index_name } => {
+            !own.indexes.contains(&index_name.to_ascii_lowercase())
+        }
         // Denied: ATTACH, DETACH, PRAGMA, BEGIN, SAVEPOINT; temporary objects, which would outlive
         // the transaction; ANALYZE, which would change the query plans of the store; virtual
         // tables; and all actions of later SQLite versions.

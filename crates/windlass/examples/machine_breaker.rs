@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::kernel::RetryLimit;
 use windlass::machines::{
     Activity, ActivityContext, ActivityError, ActivityOptions, CircuitBreakerConfig, Workflow,
     WorkflowAction,
 };
-use windlass::{Engine, Result, RetryPolicy};
+use windlass::{Engine, Result};
 
 struct Lookup {
     name: String,
@@ -28,17 +27,16 @@ impl Workflow for Lookup {
     }
 
     fn on_start(&mut self) -> Vec<WorkflowAction> {
-        let policy = RetryPolicy::constant(RetryLimit::Times(3), Duration::from_millis(10));
-        let options = ActivityOptions {
-            circuit_breaker: Some(CircuitBreakerConfig {
-                failure_threshold: 3,
-                success_threshold: 1,
-                reset_timeout: Duration::from_millis(200),
-                key: Some("external:directory".into()),
-                ..CircuitBreakerConfig::default()
-            }),
-            ..ActivityOptions::retrying(policy)
+        let breaker = CircuitBreakerConfig {
+            failure_threshold: 3,
+            success_threshold: 1,
+            key: Some("external:directory".into()),
+            ..CircuitBreakerConfig::default()
         };
+        let options = ActivityOptions::default()
+            .retries(3)
+            .retry_delay("10 ms")
+            .circuit_breaker(breaker.reset_timeout("200 ms"));
         vec![WorkflowAction::activity_with("ask", "directory", json!(self.name), options)]
     }
 

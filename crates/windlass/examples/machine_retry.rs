@@ -1,13 +1,10 @@
 //! An activity that fails, is tried again, and goes on where its last attempt said it was.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use windlass::kernel::RetryLimit;
 use windlass::machines::{
     Activity, ActivityContext, ActivityError, ActivityOptions, Workflow, WorkflowAction,
 };
-use windlass::{Engine, Result, RetryPolicy};
+use windlass::{Engine, Result};
 
 struct Import;
 
@@ -21,13 +18,12 @@ impl Workflow for Import {
     }
 
     fn on_start(&mut self) -> Vec<WorkflowAction> {
-        let policy = RetryPolicy::constant(RetryLimit::Times(4), Duration::from_millis(10))
-            .with_non_retryable(["FileMissing"]);
-        let options = ActivityOptions {
-            start_to_close_timeout: Some(Duration::from_secs(60)),
-            heartbeat_timeout: Some(Duration::from_secs(10)),
-            ..ActivityOptions::retrying(policy)
-        };
+        let options = ActivityOptions::default()
+            .retries(4)
+            .retry_delay("10 ms")
+            .non_retryable(["FileMissing"])
+            .start_to_close_timeout("1 minute")
+            .heartbeat_timeout("10 seconds");
         vec![WorkflowAction::activity_with("copy", "copy_lines", json!(10), options)]
     }
 

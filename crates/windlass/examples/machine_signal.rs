@@ -1,7 +1,5 @@
 //! A machine that waits, is signalled, and cleans up when it is cancelled.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use windlass::machines::{
     Activity, ActivityContext, ActivityError, Workflow, WorkflowAction, WorkflowSignal,
@@ -24,7 +22,7 @@ impl Workflow for Reservation {
     }
 
     fn on_start(&mut self) -> Vec<WorkflowAction> {
-        vec![WorkflowAction::timer("hold", Duration::from_secs(60 * 60))]
+        vec![WorkflowAction::timer("hold", "1 hour")]
     }
 
     fn on_timer_fired(&mut self, _: &str) -> Vec<WorkflowAction> {

@@ -24,7 +24,9 @@ async fn trip(ctx: Ctx, trip: String) -> Result<Vec<String>> {
                 // Undoing must succeed some day, so it is tried for ever.
                 for booking in booked.iter().rev() {
                     let key = format!("cancel {booking}");
-                    ctx.step(key, || cancel(booking)).retries(windlass::Retries::Forever).await?;
+                    ctx.step(key, || cancel(booking))
+                        .retries(windlass::RetryLimit::Forever)
+                        .await?;
                 }
                 return Err(AnyError::from(failure));
             }

@@ -40,21 +40,49 @@ impl<'a> Admin<'a> {
     }
 
     /// The store.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let health = engine.admin().store().health().await?;
+    /// # drop(health);
+    /// # Ok(()) }
+    /// ```
     pub fn store(self) -> &'a Arc<dyn Store> {
         self.core.store()
     }
 
     /// The options that the engine was started with.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// println!("{} turns at once", engine.admin().options().turns_max);
+    /// # Ok(()) }
+    /// ```
     pub fn options(self) -> &'a Options {
         self.core.options()
     }
 
     /// Counters of the work that this engine did.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// for counter in engine.admin().metrics().all() {
+    ///     println!("{counter:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn metrics(self) -> &'a Arc<Metrics> {
         self.core.metrics()
     }
 
     /// Checks the ledgers of all runs against their rows and hashes.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let report = engine.admin().verify().await?;
+    /// assert!(report.is_clean());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -67,6 +95,12 @@ impl<'a> Admin<'a> {
     /// For hosts that drive the engine themselves ([`Builder::background`](crate::Builder::background)). Returns
     /// the number of runs.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// while engine.admin().tick(100, None).await? > 0 {}
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be used.
@@ -76,6 +110,14 @@ impl<'a> Admin<'a> {
 
     /// Whether the workers are near enough to their backlog to accept a new run.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// if !engine.admin().should_accept_workflow().await? {
+    ///     println!("the workers are behind");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be read.
@@ -84,12 +126,25 @@ impl<'a> Admin<'a> {
     }
 
     /// The key of this process among the workers of the store.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// println!("this worker is {}", engine.admin().worker());
+    /// # Ok(()) }
+    /// ```
     pub fn worker(self) -> WorkerKey {
         self.core.worker()
     }
 
     /// Asks a worker, of this process or of another, to take nothing new, to finish its work and to stop.
     /// `Ok(false)` if there is no such worker, or it has stopped.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let admin = engine.admin();
+    /// admin.drain_worker(admin.worker()).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -100,6 +155,12 @@ impl<'a> Admin<'a> {
 
     /// Limits how many runs or tasks with a key are held at the same time, over all processes; `None` removes
     /// the limit.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.admin().set_limit("tenant-7", Some(10)).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -114,6 +175,14 @@ impl<'a> Admin<'a> {
 
     /// Limits how often attempts at tasks with a key begin, over all processes; `None` removes the rate.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::Rate;
+    ///
+    /// engine.admin().set_rate("tenant-7", Some(Rate::per(5, "1 second")?)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The key or the rate is not valid, or the store cannot be written.
@@ -122,6 +191,14 @@ impl<'a> Admin<'a> {
     }
 
     /// As [`Admin::set_rate`], for all tasks of a queue.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::Rate;
+    ///
+    /// engine.admin().set_queue_rate("mail", Some(Rate::per(1_000, "1 hour")?.burst(50))).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -132,6 +209,14 @@ impl<'a> Admin<'a> {
 
     /// As [`Admin::set_rate`], for all activities of a type.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::Rate;
+    ///
+    /// engine.admin().set_activity_rate("charge_card", Some(Rate::per(20, "1 second")?)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Admin::set_rate`].
@@ -140,6 +225,14 @@ impl<'a> Admin<'a> {
     }
 
     /// One page of the circuit breakers, by key.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// for breaker in engine.admin().breakers(None, 100).await? {
+    ///     println!("{}", breaker.key);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -154,6 +247,12 @@ impl<'a> Admin<'a> {
 
     /// Closes a circuit breaker. `Ok(false)` if there is none with this key.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.admin().reset_breaker("activity:charge_card").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be written.
@@ -162,6 +261,14 @@ impl<'a> Admin<'a> {
     }
 
     /// One page of the dead letters, oldest first. A requeued letter stays until it is deleted.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// for letter in engine.admin().dead_letters(None, None, 100).await? {
+    ///     println!("{}", letter.task_id);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -177,6 +284,14 @@ impl<'a> Admin<'a> {
 
     /// Tries the work of a dead letter again: an effect returns to its queue, a run is retried.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// for letter in engine.admin().dead_letters(None, None, 100).await? {
+    ///     engine.admin().requeue(letter.task_id, None).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// There is no such letter, it was requeued before, or the store cannot be written.
@@ -186,6 +301,14 @@ impl<'a> Admin<'a> {
 
     /// Deletes dead letters. Returns how many there were.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let letters = engine.admin().dead_letters(None, None, 100).await?;
+    /// let ids = letters.iter().map(|letter| letter.task_id).collect();
+    /// engine.admin().delete_dead_letters(ids).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be written.
@@ -194,6 +317,16 @@ impl<'a> Admin<'a> {
     }
 
     /// Deletes all dead letters that are older than a time, of one queue if it is given. Returns how many.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let now = engine.admin().store().now().await?;
+    /// let week_ago = now.minus(Duration::from_secs(7 * 86_400));
+    /// engine.admin().purge_dead_letters_before(None, week_ago).await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -208,6 +341,15 @@ impl<'a> Admin<'a> {
 
     /// Sets the retention of the ended runs of a workflow; `None` keeps them for ever.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::admin::Retention;
+    ///
+    /// let month = Retention::keep_for("30 days")?;
+    /// engine.admin().set_retention("order", Some(&month)).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The retention is not valid, or the store cannot be written.
@@ -221,6 +363,14 @@ impl<'a> Admin<'a> {
 
     /// The retention policies, by workflow.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// for (workflow, retention) in engine.admin().retentions().await? {
+    ///     println!("{workflow}: {:?}", retention.span());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be read.
@@ -231,6 +381,13 @@ impl<'a> Admin<'a> {
     /// Deletes the runs whose retention is over. The engine does so by itself from time to time
     /// ([`Builder::sweep_every`](crate::Builder::sweep_every)).
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let swept = engine.admin().sweep().await?;
+    /// # drop(swept);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be written.
@@ -239,6 +396,12 @@ impl<'a> Admin<'a> {
     }
 
     /// All schedules, oldest first.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// println!("{} schedules", engine.admin().schedules().await?.len());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -249,6 +412,12 @@ impl<'a> Admin<'a> {
 
     /// A schedule by its name.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// assert!(engine.admin().schedule("nightly").await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The store cannot be read.
@@ -257,6 +426,12 @@ impl<'a> Admin<'a> {
     }
 
     /// Stops a schedule from starting runs until it is resumed.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.admin().pause_schedule("nightly").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -267,6 +442,12 @@ impl<'a> Admin<'a> {
 
     /// Lets a paused schedule start runs again.
     ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.admin().resume_schedule("nightly").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// There is no such schedule, or the store cannot be written.
@@ -275,6 +456,12 @@ impl<'a> Admin<'a> {
     }
 
     /// Ends a schedule. The runs that it started continue.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// engine.admin().delete_schedule("nightly").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -24,6 +24,18 @@ pub struct FileArchive {
 
 impl FileArchive {
     /// An archive in a folder, which is made if it is missing.
+    ///
+    /// ```
+    /// # fn example() -> windlass::Result<()> {
+    /// let archive = windlass::admin::FileArchive::new("archive")?;
+    /// let builder = windlass::Engine::builder().archive(archive);
+    /// # drop(builder);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ArchiveUnavailable`] if the folder cannot be made.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Arc<Self>, Error> {
         let folder = folder.into();
         fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;

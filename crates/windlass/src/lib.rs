@@ -43,6 +43,7 @@
 //!
 //! The store in memory (`memory:`) is always there.
 
+#![warn(clippy::missing_errors_doc)]
 #![cfg_attr(
     not(all(feature = "steps", feature = "machines", feature = "relays")),
     allow(
@@ -82,9 +83,7 @@ pub use windlass_models::machines;
 pub use windlass_models::steps;
 #[cfg(feature = "steps")]
 pub use windlass_models::steps::{Attempt, Ctx, NonRetryable, StepCall, StepError, StepTx};
-pub use windlass_models::{
-    AnyError, Retries, RunHandle, SetSchedule, Start, Status, Value, WorkflowRef,
-};
+pub use windlass_models::{AnyError, RunHandle, SetSchedule, Start, Status, Value, WorkflowRef};
 
 /// The result of a workflow, a step or an activity; `?` converts any error.
 pub type Result<T, E = AnyError> = std::result::Result<T, E>;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use windlass_kernel::{Error, ErrorCode, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration};
 
 pub use address::Cidr;
 pub use dial::{Destination, Dial};
@@ -51,6 +51,32 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// How long connecting may take: a text, a [`Duration`], or milliseconds.
+    ///
+    /// ```
+    /// # use windlass::outbound::Policy;
+    /// let policy = Policy::default().connect_timeout("2 seconds")?;
+    /// # drop(policy);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn connect_timeout(mut self, timeout: impl IntoDuration) -> Result<Self, Error> {
+        self.connect_timeout = duration_of("connect_timeout", timeout)?;
+        Ok(self)
+    }
+}
+
+/// Reads the duration of an option.
+pub(crate) fn duration_of(name: &str, duration: impl IntoDuration) -> Result<Duration, Error> {
+    duration.into_duration().map_err(|error| {
+        Error::new(ErrorKind::Invalid, ErrorCode::InvalidDuration, format!("{name}: {error}"))
+    })
+}
+
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -70,6 +96,13 @@ pub struct Call {
 
 impl Call {
     /// A POST of JSON.
+    ///
+    /// ```
+    /// use windlass::outbound::Call;
+    ///
+    /// let call = Call::post("https://example.org/hook", r#"{"paid":true}"#);
+    /// # drop(call);
+    /// ```
     pub fn post(url: impl Into<String>, json: impl Into<bytes::Bytes>) -> Self {
         let json_type = HeaderValue::from_static("application/json");
         Self {
@@ -82,7 +115,38 @@ impl Call {
         }
     }
 
-    /// Adds a header. Those that frame the request are refused.
+    /// How long it may take, from resolving to the end of the answer: a text, a [`Duration`], or milliseconds.
+    ///
+    /// ```
+    /// # use windlass::outbound::Call;
+    /// let call = Call::post("https://example.org/hook", "{}").timeout("5 seconds")?;
+    /// # drop(call);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Result<Self, Error> {
+        self.timeout = duration_of("the timeout of a call", timeout)?;
+        Ok(self)
+    }
+
+    /// Adds a header. Headers that frame the request are refused.
+    ///
+    /// ```
+    /// use windlass::outbound::Call;
+    ///
+    /// let mut call = Call::post("https://example.org/hook", "{}");
+    /// call.header("x-tenant", "7")?;
+    /// assert!(call.header("host", "example.com").is_err());
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidHeader`] if the name or the value has wrong characters, or the client sets the header
+    /// itself.
     pub fn header(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let wrong = |why: &str| {
             let message = format!("the header {name:?} cannot be sent: {why}");
@@ -134,6 +198,19 @@ pub struct Outbound {
 
 impl Outbound {
     /// Calls over the network, with the system's resolver.
+    ///
+    /// ```
+    /// # fn example() -> windlass::Result<()> {
+    /// use windlass::outbound::{Outbound, Policy};
+    ///
+    /// let outbound = Outbound::new(Policy::default())?;
+    /// # drop(outbound);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The TLS client cannot be made, for instance because the system has no root certificates.
     pub fn new(policy: Policy) -> Result<Self, Error> {
         let dialer = dial::Network::new(policy.connect_timeout)?;
         Ok(Self {
@@ -144,18 +221,44 @@ impl Outbound {
     }
 
     /// The same with another resolver.
+    ///
+    /// ```
+    /// # fn example(outbound: windlass::outbound::Outbound) {
+    /// use std::sync::Arc;
+    /// use windlass::outbound::SystemResolver;
+    ///
+    /// let outbound = outbound.with_resolver(Arc::new(SystemResolver));
+    /// # drop(outbound); }
+    /// ```
     pub fn with_resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
         self.resolver = resolver;
         self
     }
 
     /// The same with another way to reach what was checked.
+    ///
+    /// ```
+    /// # fn example(outbound: windlass::outbound::Outbound, dialer: std::sync::Arc<dyn windlass::outbound::Dial>) {
+    /// let outbound = outbound.with_dialer(dialer);
+    /// # drop(outbound); }
+    /// ```
     pub fn with_dialer(mut self, dialer: Arc<dyn Dial>) -> Self {
         self.dialer = dialer;
         self
     }
 
     /// Refuses a URL that no call could be made to whatever its host resolves to.
+    ///
+    /// ```
+    /// # fn example(outbound: windlass::outbound::Outbound) {
+    /// assert!(outbound.check_url("https://example.org/hook").is_ok());
+    /// assert!(outbound.check_url("https://127.0.0.1/hook").is_err());
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidUrl`] or [`ErrorCode::AddressRefused`]: the policy does not allow the URL.
     pub fn check_url(&self, url: &str) -> Result<(), Error> {
         let target = target::parse(url, &self.policy)?;
         match target.host {
@@ -172,6 +275,20 @@ impl Outbound {
     /// | `ADDRESS_REFUSED` | invalid | its host has an address that is not let through |
     /// | `HOST_UNRESOLVED` | unavailable | its host has no address |
     /// | `CALL_FAILED`, `CALL_TIMEOUT` | unavailable | there is no answer |
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// use windlass::outbound::{Call, Outbound, Policy};
+    ///
+    /// let outbound = Outbound::new(Policy::default())?;
+    /// let answer = outbound.call(Call::post("https://example.org/hook", "{}")).await?;
+    /// # drop(answer);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See the table.
     #[expect(clippy::disallowed_methods, reason = "the other side lives in the real world")]
     pub async fn call(&self, call: Call) -> Result<Answer, Error> {
         let target = target::parse(&call.url, &self.policy)?;

@@ -44,6 +44,13 @@ impl Runs {
     }
 
     /// Only runs of this workflow.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let orders = engine.runs().workflow("order").await?.runs;
+    /// # drop(orders);
+    /// # Ok(()) }
+    /// ```
     pub fn workflow(mut self, name: impl AsRef<str>) -> Self {
         match WorkflowName::with_limits(name, &self.engine.options().limits) {
             Ok(name) => self.query.workflow = Some(name),
@@ -53,42 +60,100 @@ impl Runs {
     }
 
     /// Only runs with this status.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::RunStatus;
+    ///
+    /// let failed = engine.runs().status(RunStatus::Errored).await?.runs;
+    /// # drop(failed);
+    /// # Ok(()) }
+    /// ```
     pub fn status(mut self, status: RunStatus) -> Self {
         self.query.status = Some(status);
         self
     }
 
     /// Only runs with this label.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let hers = engine.runs().label("customer", "ann").await?.runs;
+    /// # drop(hers);
+    /// # Ok(()) }
+    /// ```
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.query.label = Some((key.into(), value.into()));
         self
     }
 
     /// Only runs that were created at this time or later.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::Timestamp;
+    ///
+    /// let all = engine.runs().created_from(Timestamp::from_millis(1_700_000_000_000)).await?.runs;
+    /// # drop(all);
+    /// # Ok(()) }
+    /// ```
     pub fn created_from(mut self, at: Timestamp) -> Self {
         self.query.created_from = Some(at);
         self
     }
 
     /// Only runs that were created before this time.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::Timestamp;
+    ///
+    /// let old = engine.runs().created_before(Timestamp::from_millis(1_700_000_000_000)).await?.runs;
+    /// # drop(old);
+    /// # Ok(()) }
+    /// ```
     pub fn created_before(mut self, at: Timestamp) -> Self {
         self.query.created_before = Some(at);
         self
     }
 
     /// Oldest first.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let oldest = engine.runs().oldest_first().limit(1).await?.runs;
+    /// # drop(oldest);
+    /// # Ok(()) }
+    /// ```
     pub fn oldest_first(mut self) -> Self {
         self.query.order = windlass_kernel::Order::Ascending;
         self
     }
 
     /// Begins behind a run, usually with [`RunsPage::next`].
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let first = engine.runs().limit(20).await?;
+    /// if let Some(next) = first.next {
+    ///     let second = engine.runs().limit(20).after(next).await?;
+    ///     # drop(second);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn after(mut self, run_key: RunKey) -> Self {
         self.query.after = Some(run_key);
         self
     }
 
     /// How many runs a page has at most. Default 100.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// let page = engine.runs().limit(20).await?;
+    /// assert!(page.runs.len() <= 20);
+    /// # Ok(()) }
+    /// ```
     pub fn limit(mut self, limit: u32) -> Self {
         self.query.limit = limit;
         self

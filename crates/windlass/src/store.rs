@@ -34,6 +34,15 @@ pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
 
 /// Opens a store to read it: nothing is created, migrated or released.
 ///
+/// ```
+/// # async fn example() -> windlass::Result<()> {
+/// let store = windlass::admin::inspect_store("sqlite://app.db").await?;
+/// for problem in store.check().await? {
+///     println!("{problem:?}");
+/// }
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 ///
 /// [`StoreNotFound`](crate::ErrorCode::StoreNotFound) if there is no store, [`StoreOlder`](crate::ErrorCode::StoreOlder) if [`open_store`] would migrate

@@ -19,7 +19,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use tracing::Instrument as _;
 use windlass_engine::{Engine, Metrics, TaskContext, TaskFailure, TaskHandler, TaskResult};
 use windlass_kernel::{
-    Body, BoxFuture, Error, ErrorCode, ErrorKind, Namespace, RetryPolicy, RunKey, Task, Timestamp,
+    Body, BoxFuture, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, RetryPolicy, RunKey,
+    Task, Timestamp,
 };
 
 pub(crate) use answer::{excerpt, retry_after};
@@ -29,7 +30,7 @@ pub use hook::{CALLBACK_URL, WebhookTerminalHook};
 pub use reqwest::header::HeaderMap;
 pub use secret::{ID_HEADER, SIGNATURE_HEADER, Secret, TIMESTAMP_HEADER, sign, verify};
 
-use crate::outbound::{Call, Outbound, Policy};
+use crate::outbound::{Call, Outbound, Policy, duration_of};
 use endpoints::Endpoints;
 
 /// The name of the effects that are webhooks.
@@ -69,6 +70,25 @@ impl Default for WebhookOptions {
     }
 }
 
+impl WebhookOptions {
+    /// How long a receiver may take: a text, a [`Duration`], or milliseconds. At most 50 s.
+    ///
+    /// ```
+    /// # use windlass::webhooks::WebhookOptions;
+    /// let options = WebhookOptions::default().timeout("5 seconds")?;
+    /// # drop(options);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Result<Self, Error> {
+        self.timeout = duration_of("the timeout of webhooks", timeout)?;
+        Ok(self)
+    }
+}
+
 /// A webhook, as the input of an effect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +113,18 @@ pub struct Webhook {
 
 impl Webhook {
     /// A webhook with the default secrets and no further headers.
+    ///
+    /// ```
+    /// use windlass::webhooks::Webhook;
+    ///
+    /// let webhook = Webhook::new("https://example.org/hook", "invoice.paid", &4_200)?;
+    /// # drop(webhook);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidBody`] if the data cannot be written as JSON.
     pub fn new<T: Serialize + ?Sized>(
         url: impl Into<String>,
         event_type: impl Into<String>,
@@ -113,6 +145,20 @@ impl Webhook {
     }
 
     /// The effect that sends it, for the commit that it tells of.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::webhooks::Webhook;
+    ///
+    /// let webhook = Webhook::new("https://example.org/hook", "invoice.paid", &4_200)?;
+    /// let task = webhook.effect(&engine, None)?;
+    /// # drop(task);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidWebhook`] if the type or a header is not valid.
     pub fn effect(&self, engine: &crate::Engine, run_key: Option<RunKey>) -> Result<Task, Error> {
         self.validate()?;
         let input = to_raw_value(self).map_err(|source| {
@@ -174,12 +220,41 @@ struct Inner {
 
 impl Webhooks {
     /// A sender for an engine's webhooks. It delivers nothing by itself: see [`Webhooks::serve`].
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::webhooks::{DEFAULT_SECRETS, WebhookOptions, Webhooks};
+    ///
+    /// let mut options = WebhookOptions::default();
+    /// options.secrets.insert(DEFAULT_SECRETS.into(), vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?]);
+    /// Webhooks::new(&engine, options)?.serve(&engine)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`] if the timeout is out of range or a set of secrets is empty.
     pub fn new(engine: &crate::Engine, options: WebhookOptions) -> Result<Self, Error> {
         let outbound = Outbound::new(options.policy.clone())?;
         Self::with_outbound(engine, options, outbound)
     }
 
     /// The same with a guard of the caller's, whose policy counts.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+    /// use windlass::outbound::{Outbound, Policy};
+    /// use windlass::webhooks::{WebhookOptions, Webhooks};
+    ///
+    /// let outbound = Outbound::new(Policy::default())?;
+    /// let webhooks = Webhooks::with_outbound(&engine, WebhookOptions::default(), outbound)?;
+    /// # drop(webhooks);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Webhooks::new`].
     pub fn with_outbound(
         engine: &crate::Engine,
         options: WebhookOptions,
@@ -202,11 +277,31 @@ impl Webhooks {
     }
 
     /// Delivers the effects of an engine that are webhooks, those of all models.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
+    /// webhooks.serve(&engine)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ActivityExists`] if this process delivers webhooks already.
     pub fn serve(&self, engine: &crate::Engine) -> Result<(), Error> {
         engine.serve_effects(WEBHOOK_EFFECT, Arc::new(self.clone()))
     }
 
     /// Refuses a URL that could never be delivered to.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
+    /// webhooks.check_url("https://example.org/hook")?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidUrl`] or [`ErrorCode::AddressRefused`]: the policy does not allow the URL.
     pub fn check_url(&self, url: &str) -> Result<(), Error> {
         self.inner.outbound.check_url(url)
     }
@@ -230,12 +325,34 @@ impl Webhooks {
 
     /// The endpoints of a tenant that nothing is sent to, because they answered 410. Without a sender,
     /// [`disabled_endpoints`] tells the same.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
+    /// for endpoint in webhooks.disabled(engine.namespace()).await? {
+    ///     println!("{endpoint:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read.
     pub async fn disabled(&self, of: &Namespace) -> Result<Vec<DisabledEndpoint>, Error> {
         self.inner.endpoints.list(of).await
     }
 
     /// Sends to an endpoint again: to one alone if the URL has a query, else to all that are shown as
     /// this URL. False if none was disabled.
+    ///
+    /// ```
+    /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
+    /// webhooks.enable(engine.namespace(), "https://example.org/hook").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written.
     pub async fn enable(&self, of: &Namespace, url: &str) -> Result<bool, Error> {
         self.inner.endpoints.enable(of, url).await
     }
@@ -334,11 +451,32 @@ impl TaskHandler for Webhooks {
 }
 
 /// The endpoints of an engine's tenant that nothing is sent to, because they answered 410.
+///
+/// ```
+/// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+/// let disabled = windlass::webhooks::disabled_endpoints(engine.core()).await?;
+/// # drop(disabled);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// The store cannot be read.
 pub async fn disabled_endpoints(engine: &Engine) -> Result<Vec<DisabledEndpoint>, Error> {
     Endpoints::new(Arc::clone(engine.store())).list(engine.namespace()).await
 }
 
 /// Sends to an endpoint again, as [`Webhooks::enable`] does, for whoever sends nothing itself.
+///
+/// ```
+/// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
+/// windlass::webhooks::enable_endpoint(engine.core(), "https://example.org/hook").await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// The store cannot be written.
 pub async fn enable_endpoint(engine: &Engine, url: &str) -> Result<bool, Error> {
     Endpoints::new(Arc::clone(engine.store())).enable(engine.namespace(), url).await
 }

@@ -127,7 +127,7 @@ fn info_doctor_verify_and_migrate() {
     }
     run_cli(&["migrate", "--store", &store]).expect(0);
     let output = run_cli(&["doctor", "--store", &store]).expect(0);
-    for text in ["schema", "clock", "disk", "fsync", "no problems found"] {
+    for text in ["schema", "compiled with", "clock", "disk", "fsync", "no problems found"] {
         assert!(output.stdout.contains(text), "{text}: {output:?}");
     }
     assert!(run_cli(&["info", "--store", &store]).expect(0).stdout.contains("none yet"));

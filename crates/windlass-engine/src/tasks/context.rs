@@ -60,6 +60,10 @@ impl TaskContext {
     }
 
     /// Reports that the attempt is alive, with details of its progress for the next attempt.
+    ///
+    /// # Errors
+    ///
+    /// The details cannot be written as JSON, or are too large.
     pub fn heartbeat_with<T: Serialize>(&self, details: &T) -> Result<(), Error> {
         let details = Body::of(details)?;
         if let Some(heartbeats) = self.link.heartbeats.upgrade() {

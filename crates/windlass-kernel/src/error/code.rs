@@ -31,6 +31,11 @@ macro_rules! error_codes {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The code as it is in messages, in the HTTP API and in docs/errors.
+            ///
+            /// ```
+            /// # use windlass_kernel::ErrorCode;
+            /// assert_eq!(ErrorCode::RunNotFound.as_str(), "RUN_NOT_FOUND");
+            /// ```
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*

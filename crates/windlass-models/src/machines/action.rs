@@ -5,10 +5,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windlass_engine::TaskBreaker;
-use windlass_kernel::{BreakerPolicy, Error, LimitKey, Limits, RetryPolicy, Timestamp};
+use windlass_kernel::{
+    BreakerPolicy, Error, ErrorCode, IntoDuration, LimitKey, Limits, RetryLimit, RetryPolicy,
+    Timestamp,
+};
 
 use super::workflow::WorkflowError;
 use crate::kit::ACTIVITY_RETRY;
+use crate::run::invalid;
 
 /// An action that a callback returns. All actions of one callback are one commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,6 +84,10 @@ pub enum WorkflowAction {
     },
     /// Nothing.
     None,
+    // A callback cannot return an error, so an action that is not valid is refused with the callback's answer.
+    #[doc(hidden)]
+    #[serde(skip)]
+    Invalid(String),
 }
 
 impl WorkflowAction {
@@ -116,17 +124,21 @@ impl WorkflowAction {
         Self::ScheduleActivity { activity_id, activity_type, input, options }
     }
 
-    /// A timer.
+    /// A timer. The duration is a text such as `"1 hour"`, a [`Duration`], or milliseconds. The engine refuses
+    /// the answer of a callback with a text that is no duration ([`ErrorCode::InvalidDuration`]).
     ///
     /// ```
-    /// # use windlass::machines::{ActivityOptions, WorkflowAction};
-    /// # use windlass::RetryPolicy;
-    /// # use serde_json::json;
-    /// let remind = WorkflowAction::timer("remind", std::time::Duration::from_secs(3_600));
-    /// # drop(remind);
+    /// # use std::time::Duration;
+    /// # use windlass::machines::WorkflowAction;
+    /// let remind = WorkflowAction::timer("remind", "1 hour");
+    /// assert_eq!(remind, WorkflowAction::timer("remind", Duration::from_secs(3_600)));
     /// ```
-    pub fn timer(id: impl Into<String>, duration: Duration) -> Self {
-        Self::StartTimer { timer_id: id.into(), duration }
+    pub fn timer(id: impl Into<String>, duration: impl IntoDuration) -> Self {
+        let timer_id = id.into();
+        match duration.into_duration() {
+            Ok(duration) => Self::StartTimer { timer_id, duration },
+            Err(error) => Self::Invalid(format!("timer {timer_id:?}: {error}")),
+        }
     }
 
     /// A child run.
@@ -209,9 +221,13 @@ pub struct ActivityOptions {
     pub priority: i16,
     /// The queue whose workers take it. Default `default`.
     pub queue: String,
-    /// A key under which its attempts count against a limit that `Engine::set_limit` sets.
+    /// A key under which its attempts count against a limit that `Admin::set_limit` sets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_key: Option<String>,
+    // The first setting that is not valid. Public, because `..ActivityOptions::default()` needs every field.
+    #[doc(hidden)]
+    #[serde(skip)]
+    pub invalid: Option<String>,
 }
 
 impl Default for ActivityOptions {
@@ -226,6 +242,7 @@ impl Default for ActivityOptions {
             priority: 0,
             queue: "default".into(),
             limit_key: None,
+            invalid: None,
         }
     }
 }
@@ -242,9 +259,145 @@ impl ActivityOptions {
     pub fn retrying(retry_policy: RetryPolicy) -> Self {
         Self { retry_policy, ..Self::default() }
     }
-}
 
-impl ActivityOptions {
+    /// How often it is tried again after its first attempt. Default 4.
+    ///
+    /// ```
+    /// # use windlass::RetryLimit;
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().retries(2);
+    /// assert_eq!(options.retry_policy.limit, RetryLimit::Times(2));
+    /// ```
+    pub fn retries(mut self, retries: impl Into<RetryLimit>) -> Self {
+        self.retry_policy.limit = retries.into();
+        self
+    }
+
+    /// How long after the first failure it is tried again. Default one second, doubling up to a minute.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().retry_delay("5 seconds");
+    /// # drop(options);
+    /// ```
+    pub fn retry_delay(self, delay: impl IntoDuration) -> Self {
+        self.set("retry_delay", delay, |options, delay| options.retry_policy.delay = delay)
+    }
+
+    /// Names of errors that are not worth another attempt.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().non_retryable(["Declined"]);
+    /// # drop(options);
+    /// ```
+    pub fn non_retryable<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.retry_policy = self.retry_policy.with_non_retryable(names);
+        self
+    }
+
+    /// How long it may wait for a worker before its first attempt.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().schedule_to_start_timeout("1 hour");
+    /// # drop(options);
+    /// ```
+    pub fn schedule_to_start_timeout(self, timeout: impl IntoDuration) -> Self {
+        self.set("schedule_to_start_timeout", timeout, |options, timeout| {
+            options.schedule_to_start_timeout = Some(timeout);
+        })
+    }
+
+    /// How long one attempt may take.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().start_to_close_timeout("30 seconds");
+    /// assert_eq!(options.start_to_close_timeout, Some(Duration::from_secs(30)));
+    /// ```
+    pub fn start_to_close_timeout(self, timeout: impl IntoDuration) -> Self {
+        self.set("start_to_close_timeout", timeout, |options, timeout| {
+            options.start_to_close_timeout = Some(timeout);
+        })
+    }
+
+    /// How long an attempt may go without a heartbeat.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().heartbeat_timeout("10 seconds");
+    /// # drop(options);
+    /// ```
+    pub fn heartbeat_timeout(self, timeout: impl IntoDuration) -> Self {
+        self.set("heartbeat_timeout", timeout, |options, timeout| {
+            options.heartbeat_timeout = Some(timeout);
+        })
+    }
+
+    /// How long all attempts together may take, waits included.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().schedule_to_close_timeout("1 day");
+    /// # drop(options);
+    /// ```
+    pub fn schedule_to_close_timeout(self, timeout: impl IntoDuration) -> Self {
+        self.set("schedule_to_close_timeout", timeout, |options, timeout| {
+            options.schedule_to_close_timeout = Some(timeout);
+        })
+    }
+
+    /// The queue whose workers take it.
+    ///
+    /// ```
+    /// # use windlass::machines::ActivityOptions;
+    /// let options = ActivityOptions::default().queue("mail");
+    /// assert_eq!(options.queue, "mail");
+    /// ```
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.queue = queue.into();
+        self
+    }
+
+    /// A circuit breaker in front of it.
+    ///
+    /// ```
+    /// # use windlass::machines::{ActivityOptions, CircuitBreakerConfig};
+    /// let breaker = CircuitBreakerConfig::default().reset_timeout("1 minute");
+    /// let options = ActivityOptions::default().circuit_breaker(breaker);
+    /// # drop(options);
+    /// ```
+    pub fn circuit_breaker(mut self, config: CircuitBreakerConfig) -> Self {
+        self.circuit_breaker = Some(config);
+        self
+    }
+
+    fn set(
+        mut self,
+        name: &str,
+        duration: impl IntoDuration,
+        set: impl FnOnce(&mut Self, Duration),
+    ) -> Self {
+        match duration.into_duration() {
+            Ok(duration) => set(&mut self, duration),
+            Err(error) => {
+                self.invalid.get_or_insert_with(|| format!("{name}: {error}"));
+            }
+        }
+        self
+    }
+
+    /// Refuses options that a builder method got an invalid value for.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let of_breaker = self.circuit_breaker.as_ref().and_then(|config| config.invalid.as_ref());
+        match self.invalid.as_ref().or(of_breaker) {
+            Some(message) => Err(invalid(ErrorCode::InvalidDuration, message.clone())),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn breaker(
         &self,
         activity_type: &str,
@@ -282,6 +435,49 @@ pub struct CircuitBreakerConfig {
     pub window_size: Duration,
     /// The key of the breaker; activities with the same key share a breaker. Default `activity:` and the type.
     pub key: Option<String>,
+    // As in `ActivityOptions`.
+    #[doc(hidden)]
+    #[serde(skip)]
+    pub invalid: Option<String>,
+}
+
+impl CircuitBreakerConfig {
+    /// How long it stays open before a call is tried.
+    ///
+    /// ```
+    /// # use windlass::machines::CircuitBreakerConfig;
+    /// let breaker = CircuitBreakerConfig::default().reset_timeout("1 minute");
+    /// # drop(breaker);
+    /// ```
+    pub fn reset_timeout(self, timeout: impl IntoDuration) -> Self {
+        self.set("reset_timeout", timeout, |config, timeout| config.reset_timeout = timeout)
+    }
+
+    /// How long a failure counts.
+    ///
+    /// ```
+    /// # use windlass::machines::CircuitBreakerConfig;
+    /// let breaker = CircuitBreakerConfig::default().window_size("5 minutes");
+    /// # drop(breaker);
+    /// ```
+    pub fn window_size(self, size: impl IntoDuration) -> Self {
+        self.set("window_size", size, |config, size| config.window_size = size)
+    }
+
+    fn set(
+        mut self,
+        name: &str,
+        duration: impl IntoDuration,
+        set: impl FnOnce(&mut Self, Duration),
+    ) -> Self {
+        match duration.into_duration() {
+            Ok(duration) => set(&mut self, duration),
+            Err(error) => {
+                self.invalid.get_or_insert_with(|| format!("circuit breaker, {name}: {error}"));
+            }
+        }
+        self
+    }
 }
 
 impl Default for CircuitBreakerConfig {
@@ -292,6 +488,7 @@ impl Default for CircuitBreakerConfig {
             reset_timeout: Duration::from_secs(30),
             window_size: Duration::from_secs(60),
             key: None,
+            invalid: None,
         }
     }
 }

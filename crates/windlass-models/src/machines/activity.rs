@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 use windlass_engine::{Engine, TaskContext, TaskFailure, TaskHandler, TaskResult};
-use windlass_kernel::{Body, BoxFuture, Error, Limits, QueueName, Route, RouteName, RunKey};
+use windlass_kernel::{
+    Body, BoxFuture, Error, IntoDuration, Limits, QueueName, Route, RouteName, RunKey,
+};
 
 use crate::any_error::AnyError;
 use crate::run::check_body;
@@ -42,6 +44,10 @@ pub trait Activity: Send + Sync + 'static {
     type Output: Serialize + DeserializeOwned + Send;
 
     /// Does the work of one attempt.
+    ///
+    /// # Errors
+    ///
+    /// An [`ActivityError`] says whether another attempt can help.
     fn execute(
         &self,
         ctx: &ActivityContext,
@@ -102,6 +108,10 @@ impl ActivityContext {
     /// ctx.heartbeat(Some(serde_json::json!({ "line": 10 }))).await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`HeartbeatError`] if the task was taken away, or the details are too large.
     pub async fn heartbeat(&self, details: Option<Value>) -> Result<(), HeartbeatError> {
         if self.is_cancelled() {
             return Err(HeartbeatError::Cancelled);
@@ -249,16 +259,26 @@ impl ActivityError {
         Self { retryable: false, ..Self::new(message) }
     }
 
-    /// The callee wants to be left alone for a while. It does not count as an attempt.
+    /// The callee asked for a pause. The failure does not count as an attempt.
+    ///
+    /// A text that is no duration gives a failure with the name `InvalidDuration` that is not tried again.
     ///
     /// ```
     /// # use windlass::machines::ActivityError;
-    /// let error = ActivityError::rate_limited(std::time::Duration::from_secs(5));
-    /// # drop(error);
+    /// let error = ActivityError::rate_limited("5 seconds");
+    /// assert!(error.retryable);
     /// ```
-    pub fn rate_limited(retry_after: Duration) -> Self {
-        let message = format!("the callee asks to come back after {retry_after:?}");
-        Self::new(message).named(windlass_engine::RATE_LIMITED).retry_after(retry_after)
+    pub fn rate_limited(retry_after: impl IntoDuration) -> Self {
+        let error = Self::new("the callee asks for a pause")
+            .named(windlass_engine::RATE_LIMITED)
+            .retry_after(retry_after);
+        match error.retry_after {
+            Some(delay) => {
+                let delay = windlass_kernel::format_duration(delay);
+                Self { message: format!("the callee asks to come back after {delay}"), ..error }
+            }
+            None => error,
+        }
     }
 
     /// The same failure under a name of its own.
@@ -275,14 +295,24 @@ impl ActivityError {
 
     /// The same failure, not to be tried again before this time has passed.
     ///
+    /// A text that is no duration gives a failure with the name `InvalidDuration` that is not tried again.
+    ///
     /// ```
     /// # use windlass::machines::ActivityError;
-    /// let error = ActivityError::new("busy").retry_after(std::time::Duration::from_secs(5));
-    /// # drop(error);
+    /// let error = ActivityError::new("busy").retry_after("5 seconds");
+    /// assert_eq!(error.retry_after, Some(std::time::Duration::from_secs(5)));
     /// ```
-    pub fn retry_after(mut self, span: Duration) -> Self {
-        self.retry_after = Some(span);
-        self
+    pub fn retry_after(mut self, delay: impl IntoDuration) -> Self {
+        match delay.into_duration() {
+            Ok(delay) => {
+                self.retry_after = Some(delay);
+                self
+            }
+            Err(error) => {
+                let message = format!("retry_after: {error}; the failure was: {}", self.message);
+                Self::non_retryable(message).named("InvalidDuration")
+            }
+        }
     }
 }
 
@@ -333,6 +363,28 @@ fn refused(name: &str, message: String) -> TaskFailure {
 }
 
 /// Serves an activity's type on a queue.
+///
+/// ```
+/// # use windlass::machines::{Activity, ActivityContext, ActivityError};
+/// # struct Charge;
+/// # impl Activity for Charge {
+/// #     const TYPE: &'static str = "charge_card";
+/// #     type Input = u32;
+/// #     type Output = u32;
+/// #     async fn execute(&self, _: &ActivityContext, cents: u32) -> Result<u32, ActivityError> {
+/// #         Ok(cents)
+/// #     }
+/// # }
+/// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+/// windlass::machines::serve(engine.core(), "default", Charge)?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorCode::ActivityExists`](windlass_kernel::ErrorCode::ActivityExists) if this process serves the type on the
+/// queue, [`ErrorCode::InvalidName`](windlass_kernel::ErrorCode::InvalidName) if a name
+/// is not valid.
 pub fn serve<A: Activity>(
     engine: &Engine,
     queue: impl AsRef<str>,
@@ -349,10 +401,32 @@ pub fn serve<A: Activity>(
 /// An activity's error as a run records it.
 pub(crate) fn recorded(body: Option<&Body>) -> ActivityError {
     let read = body.and_then(|body| body.read().ok());
-    read.unwrap_or_else(|| ActivityError::non_retryable("no reason was snapshot"))
+    read.unwrap_or_else(|| ActivityError::non_retryable("no reason was recorded"))
 }
 
 /// An activity's result as a run records it.
 pub(crate) fn result(body: Option<&Body>) -> Value {
     body.and_then(|body| body.read().ok()).unwrap_or(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_delay_ends_the_activity_and_is_named() {
+        let after = |error: ActivityError| (error.name, error.retryable, error.retry_after);
+        let limited = windlass_engine::RATE_LIMITED.to_owned();
+        let second = Some(Duration::from_secs(1));
+        assert_eq!(after(ActivityError::rate_limited("1 second")), (limited, true, second));
+        for error in [
+            ActivityError::rate_limited("soon"),
+            ActivityError::new("busy").named("Busy").retry_after("soon"),
+        ] {
+            assert!(error.message.contains("retry_after: \"soon\" is not a duration"), "{error}");
+            assert_eq!(after(error), ("InvalidDuration".to_owned(), false, None));
+        }
+        let error = ActivityError::new("busy").retry_after("soon");
+        assert!(error.message.ends_with("the failure was: busy"), "{error}");
+    }
 }

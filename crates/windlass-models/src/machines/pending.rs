@@ -293,6 +293,7 @@ impl Pending {
     fn plan_one(&mut self, action: WorkflowAction) -> Result<Option<Planned>, Error> {
         match action {
             WorkflowAction::None => Ok(None),
+            WorkflowAction::Invalid(message) => Err(invalid(ErrorCode::InvalidDuration, message)),
             WorkflowAction::ScheduleActivity { activity_id, activity_type, input, options } => {
                 self.activity(activity_id, activity_type, &input, options)
             }
@@ -345,6 +346,7 @@ impl Pending {
         if let Some(key) = &options.limit_key {
             LimitKey::with_limits(key, &self.limits)?;
         }
+        options.check()?;
         options.breaker(&activity_type, &self.limits)?;
         options
             .retry_policy

@@ -84,6 +84,13 @@ pub fn register<W: Workflow>(engine: &Engine) -> Result<WorkflowRef<W::Input, W:
 
 /// A machine that another process serves: this process can start its runs and find them.
 ///
+/// ```
+/// # fn example<W: windlass::machines::Workflow>(engine: &windlass::Engine) -> windlass::Result<()> {
+/// let orders = windlass::machines::remote::<W>(engine.core())?;
+/// # drop(orders);
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 ///
 /// The name of its type is not valid.

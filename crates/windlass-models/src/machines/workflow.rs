@@ -97,6 +97,10 @@ pub trait Workflow: Send + Sized + 'static {
     }
 
     /// The output, once [`Workflow::is_completed`] says so.
+    ///
+    /// # Errors
+    ///
+    /// The run fails with the error.
     fn result(&self) -> Option<Result<Self::Output, WorkflowError>> {
         None
     }
@@ -129,17 +133,34 @@ pub struct WorkflowError {
 
 impl WorkflowError {
     /// An error with a text.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowError;
+    /// assert_eq!(WorkflowError::new("out of stock").message, "out of stock");
+    /// ```
     pub fn new(message: impl Into<String>) -> Self {
         Self { name: "WorkflowError".into(), message: message.into(), details: None }
     }
 
     /// The same error under a name of its own.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowError;
+    /// let error = WorkflowError::new("out of stock").named("OutOfStock");
+    /// assert_eq!(error.name, "OutOfStock");
+    /// ```
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
     /// The same error with data beside its text.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowError;
+    /// let error = WorkflowError::new("out of stock").details(serde_json::json!({ "left": 0 }));
+    /// # drop(error);
+    /// ```
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(details);
         self

@@ -48,6 +48,18 @@ impl Effects {
 
     /// Enqueues an effect: an outside side effect that a handler, registered with
     /// `Engine::serve_effects` under this name, delivers at least once.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// step.effects.enqueue("mail", "the report is written", windlass::RetryPolicy::none())?;
+    /// Ok(StepOutcome::done("written"))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The name or the policy is not valid, the input is too large, or the step has enqueued too many effects.
     pub fn enqueue<T: Serialize + ?Sized>(
         &self,
         name: impl AsRef<str>,
@@ -66,6 +78,21 @@ impl Effects {
     /// Runs a statement of the application's own in the commit of the outcome, on the application's
     /// tables in the same database. A unique violation fails the step for good; any other error is
     /// tried again. More than a commit can take is refused here.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// use windlass::SqlValue;
+    ///
+    /// let paid = vec![SqlValue::Bool(true)];
+    /// step.effects.sql("UPDATE orders SET paid = ?1", paid)?;
+    /// Ok(StepOutcome::done("written"))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The step has too many statements, or they are too large.
     pub fn sql(&self, sql: &str, params: Vec<SqlValue>) -> Result<(), Error> {
         let value = |value: &SqlValue| match value {
             SqlValue::Text(text) => text.len(),

@@ -40,6 +40,13 @@ pub struct GroupCounts {
 
 impl GroupCounts {
     /// All of them.
+    ///
+    /// ```
+    /// use windlass::relays::GroupCounts;
+    ///
+    /// let counts = GroupCounts { live: 2, failed: 1, ..GroupCounts::default() };
+    /// assert_eq!(counts.total(), 3);
+    /// ```
     pub fn total(&self) -> u64 {
         self.live + self.succeeded + self.failed + self.cancelled
     }
@@ -114,6 +121,10 @@ impl RunGroup {
     /// println!("{} live", night.counts().await?.live);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read.
     pub async fn counts(&self) -> Result<GroupCounts, Error> {
         let query = Query::LabelCounts {
             namespace: self.relay.engine.namespace().clone(),
@@ -153,6 +164,10 @@ impl RunGroup {
     /// println!("{} failed", night.wait_all().await?.failed);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read, or the engine stops.
     pub async fn wait_all(&self) -> Result<GroupCounts, Error> {
         loop {
             let mut after = None;
@@ -184,6 +199,10 @@ impl RunGroup {
     /// }
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be read, or the engine stops.
     pub async fn wait_any(&self) -> Result<Option<Finished>, Error> {
         let mut waits = FuturesUnordered::new();
         let mut after = None;
@@ -214,6 +233,10 @@ impl RunGroup {
     /// println!("{} cancelled", night.cancel_all().await?);
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written. Some runs may have been cancelled.
     pub async fn cancel_all(&self) -> Result<u64, Error> {
         let reason = format!("group {:?} was cancelled", self.name);
         let mut cancelled = 0;

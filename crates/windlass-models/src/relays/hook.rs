@@ -18,6 +18,10 @@ use super::outcome::RelayError;
 pub trait TerminalHook: Send + Sync + 'static {
     /// Tells of one end. Called again with the same [`RunOutcome::id`] if it fails, or if the
     /// process ends before it is known to have succeeded.
+    ///
+    /// # Errors
+    ///
+    /// A transient error is tried again; a permanent one becomes a dead letter.
     fn on_termination(
         &self,
         outcome: &RunOutcome,
@@ -26,6 +30,10 @@ pub trait TerminalHook: Send + Sync + 'static {
     /// Whether the end of a run with these headers is to be told; asked once, when it is created. If
     /// not, nothing is enqueued. An error refuses the run. Of a run that a process has created which
     /// does not serve the relay it is asked when the end is told, and an error is a dead letter.
+    ///
+    /// # Errors
+    ///
+    /// The headers are not valid; the start of the run is refused.
     fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
         let _ = headers;
         Ok(true)
@@ -118,6 +126,12 @@ pub enum TerminalStatus {
 
 impl TerminalStatus {
     /// The word for it.
+    ///
+    /// ```
+    /// use windlass::relays::TerminalStatus;
+    ///
+    /// assert_eq!(TerminalStatus::Cancelled.as_str(), "cancelled");
+    /// ```
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",

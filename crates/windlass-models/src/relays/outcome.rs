@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
+use windlass_kernel::IntoDuration;
 use windlass_kernel::retry::NON_RETRYABLE_NAME_BYTES_MAX;
 
 use super::step::RelayStep;
@@ -34,6 +35,10 @@ use crate::any_error::AnyError;
 /// ```
 pub trait StepRunner: Send + Sync + 'static {
     /// Runs one step.
+    ///
+    /// # Errors
+    ///
+    /// A transient error is tried again; a permanent one fails the run and becomes a dead letter.
     fn run_step(
         &self,
         step: &RelayStep,
@@ -155,34 +160,64 @@ impl RelayError {
         self
     }
 
-    /// The least time before another attempt, if the callee said so.
+    /// The least time before another attempt, if the callee asked for one.
+    ///
+    /// A text that is no duration gives a permanent error with the name `InvalidDuration`.
     ///
     /// ```
     /// # use windlass::relays::RelayError;
-    /// let error = RelayError::transient("busy").retry_after(std::time::Duration::from_secs(5));
-    /// # drop(error);
+    /// let error = RelayError::transient("busy").retry_after("5 seconds");
+    /// assert_eq!(error.delay_min(), Some(std::time::Duration::from_secs(5)));
     /// ```
-    pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.retry_after = Some(delay);
-        self
+    pub fn retry_after(mut self, delay: impl IntoDuration) -> Self {
+        match delay.into_duration() {
+            Ok(delay) => {
+                self.retry_after = Some(delay);
+                self
+            }
+            Err(error) => {
+                let message = format!("retry_after: {error}; the failure was: {}", self.message);
+                Self::permanent(message).named("InvalidDuration")
+            }
+        }
     }
 
     /// The message.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// assert_eq!(RelayError::transient("busy").message(), "busy");
+    /// ```
     pub fn message(&self) -> &str {
         &self.message
     }
 
     /// The name of the error, if it has one.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// assert_eq!(RelayError::transient("busy").name(), None);
+    /// ```
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// Whether no further attempt can help.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// assert!(RelayError::permanent("no such file").is_permanent());
+    /// ```
     pub fn is_permanent(&self) -> bool {
         self.permanent
     }
 
     /// The least time before another attempt.
+    ///
+    /// ```
+    /// # use windlass::relays::RelayError;
+    /// assert_eq!(RelayError::transient("busy").delay_min(), None);
+    /// ```
     pub fn delay_min(&self) -> Option<Duration> {
         self.retry_after
     }
@@ -199,5 +234,18 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for RelayError {
     fn from(error: E) -> Self {
         let error = AnyError::new(error);
         Self::transient(&error).named(error.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_delay_is_a_permanent_error() {
+        let error = RelayError::transient("busy").retry_after("soon");
+        assert_eq!((error.name(), error.is_permanent()), (Some("InvalidDuration"), true));
+        assert!(error.message().contains("\"soon\" is not a duration"), "{error}");
+        assert!(error.message().ends_with("the failure was: busy"), "{error}");
     }
 }

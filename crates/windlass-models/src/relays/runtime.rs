@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windlass_engine::{EFFECTS_QUEUE, Engine, Serving, events};
 use windlass_kernel::{
-    Body, Error, ErrorCode, ErrorKind, Event, IntoDuration, Query, QueueName, RetryPolicy, Route,
-    Run, RunKey, RunOverview, RunStatus, StepStatus,
+    Body, Error, ErrorCode, ErrorKind, Event, IntoDuration, Query, QueueName, RetryLimit,
+    RetryPolicy, Route, Run, RunKey, RunOverview, RunStatus, StepStatus,
 };
 
 use super::description::{
@@ -21,7 +21,6 @@ use super::relay::{
     HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, terminal,
 };
 use super::spec::{RESERVED_PREFIX, RunSpec, header_rules};
-use crate::retries::Retries;
 use crate::run::RunHandle;
 use crate::workflow_ref::{Due, Format, Start, WorkflowRef};
 
@@ -93,8 +92,8 @@ impl<R: StepRunner, H: TerminalHook> RelayBuilder<R, H> {
     /// engine.relay("report", Report, NoopTerminalHook).retries(4).build()?;
     /// # Ok(()) }
     /// ```
-    pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
-        self.retry.limit = retries.into().limit();
+    pub fn retries(mut self, retries: impl Into<RetryLimit>) -> Self {
+        self.retry.limit = retries.into();
         self
     }
 

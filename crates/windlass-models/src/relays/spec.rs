@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use windlass_engine::HeaderRules;
-use windlass_kernel::Error;
+use windlass_kernel::{Error, ErrorCode, IntoDuration};
+
+use crate::run::invalid;
 
 /// How many headers a run may have.
 pub const HEADERS_MAX: usize = 64;
@@ -82,12 +84,36 @@ impl RunSpec {
         self
     }
 
-    /// Refuses what no run may have, by name.
+    /// The same with a delay before the first step.
+    ///
+    /// ```
+    /// # use windlass::relays::RunSpec;
+    /// let spec = RunSpec::new("figures").delay("5 minutes")?;
+    /// # drop(spec);
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn delay(mut self, delay: impl IntoDuration) -> Result<Self, Error> {
+        let delay = delay.into_duration();
+        let refused =
+            |error| invalid(ErrorCode::InvalidDuration, format!("the run's delay: {error}"));
+        self.delay = Some(delay.map_err(refused)?);
+        Ok(self)
+    }
+
+    /// Refuses headers and labels that no run may have.
     ///
     /// ```
     /// # use windlass::relays::RunSpec;
     /// assert!(RunSpec::new("x").header("workflow.run_id", "1").validate().is_err());
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidHeader`] or [`ErrorCode::InvalidLabel`]; the message names the header or the label.
     pub fn validate(&self) -> Result<(), Error> {
         header_rules().check(&self.headers)?;
         match self.labels.keys().find(|key| key.starts_with(RESERVED_PREFIX)) {

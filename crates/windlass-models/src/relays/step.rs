@@ -68,6 +68,15 @@ pub enum Signal {
 
 impl RelayStep {
     /// A step of no run, for tests of runners: memos are kept in memory, effects are dropped.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use windlass::relays::RelayStep;
+    ///
+    /// let step = RelayStep::detached("report-1", 0, "figures");
+    /// assert_eq!(step.memo("answer", async || Ok(42)).await?, 42);
+    /// # Ok::<(), windlass::relays::RelayError>(()) }).unwrap();
+    /// ```
     pub fn detached(
         run_id: impl Into<String>,
         step_number: u32,
@@ -114,6 +123,10 @@ impl RelayStep {
     /// Ok(StepOutcome::done(answer.to_string()))
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of `work`, or the memo cannot be stored or read.
     pub async fn memo<T, F, Fut>(&self, name: &str, work: F) -> Result<T, RelayError>
     where
         T: Serialize + DeserializeOwned,
@@ -137,6 +150,10 @@ impl RelayStep {
     /// Ok(StepOutcome::done(answer))
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RelayStep::memo`].
     pub async fn memo_bytes<F, Fut>(&self, name: &str, work: F) -> Result<Bytes, RelayError>
     where
         F: FnOnce() -> Fut,

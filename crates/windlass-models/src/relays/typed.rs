@@ -18,6 +18,10 @@ pub trait TypedRunner: Send + Sync + 'static {
     type Output: Serialize + Send;
 
     /// Runs one step.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepRunner::run_step`].
     fn run_step(
         &self,
         step: &RelayStep,

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use windlass_engine::TaskBody;
-use windlass_kernel::{Body, Error, ErrorCode, IntoDuration, QueueName, RetryPolicy, Route};
+use windlass_kernel::{
+    Body, Error, ErrorCode, IntoDuration, QueueName, RetryLimit, RetryPolicy, Route,
+};
 
 use crate::kit::ACTIVITY_RETRY;
 
@@ -17,7 +19,6 @@ use super::core::{Kind, Plan};
 use super::ctx::{Ctx, invalid};
 use super::error::StepError;
 use super::wait::Wait;
-use crate::retries::Retries;
 
 /// How long an attempt of an activity may take by default.
 const START_TO_CLOSE: Duration = Duration::from_secs(5 * 60);
@@ -83,8 +84,8 @@ impl<O> Activity<O> {
     /// # drop(small);
     /// # Ok(()) }
     /// ```
-    pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
-        self.policy.limit = retries.into().limit();
+    pub fn retries(mut self, retries: impl Into<RetryLimit>) -> Self {
+        self.policy.limit = retries.into();
         self
     }
 

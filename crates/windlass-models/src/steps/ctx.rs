@@ -400,6 +400,11 @@ impl Ctx {
     /// ctx.record_event("shop.order.paid", 1, &4_200)?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidEventPayload`] or another code of [`Ledger::check_custom`]: the type, the version or the
+    /// payload is not valid.
     pub fn record_event<T: Serialize>(
         &self,
         event_type: impl Into<String>,
@@ -421,6 +426,10 @@ impl Ctx {
     /// ctx.record_event_caused_by("shop.order.shipped", 1, &(), CausalRef::event(paid))?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Ctx::record_event`].
     pub fn record_event_caused_by<T: Serialize>(
         &self,
         event_type: impl Into<String>,
@@ -474,6 +483,10 @@ impl Ctx {
     ///     ctx.continue_as_new(&(round + 1))
     /// }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// Always: the error ends this generation. [`ErrorCode::InvalidSize`] if the input is too large.
     pub fn continue_as_new<I: Serialize, O>(&self, input: &I) -> Result<O, AnyError> {
         let body = self.check_body("the next generation's input", Body::of(input)?)?;
         self.shared.core.lock().continue_with = Some(body);
@@ -549,6 +562,10 @@ impl Log {
     /// ctx.log().debug("cache miss")?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::write`].
     pub fn debug(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Debug, message, &())
     }
@@ -561,6 +578,10 @@ impl Log {
     /// ctx.log().info("paid")?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::write`].
     pub fn info(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Info, message, &())
     }
@@ -573,6 +594,10 @@ impl Log {
     /// ctx.log().warn("second attempt")?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::write`].
     pub fn warn(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Warn, message, &())
     }
@@ -585,6 +610,10 @@ impl Log {
     /// ctx.log().error("refund failed")?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::write`].
     pub fn error(&self, message: impl Into<String>) -> Result<(), Error> {
         self.write(LogLevel::Error, message, &())
     }
@@ -597,6 +626,11 @@ impl Log {
     /// ctx.log().write(windlass::LogLevel::Info, "paid", &4_200)?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidLog`] if the category or the text is not valid, [`ErrorCode::InvalidSize`] if the data is
+    /// too large.
     pub fn write<T: Serialize>(
         &self,
         level: LogLevel,

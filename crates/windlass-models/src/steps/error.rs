@@ -17,11 +17,29 @@ pub struct NonRetryable {
 
 impl NonRetryable {
     /// Wraps an error, or a text.
+    ///
+    /// ```
+    /// use windlass::NonRetryable;
+    ///
+    /// assert_eq!(NonRetryable::new("no such user").to_string(), "no such user");
+    /// ```
     pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { name: "NonRetryableError".into(), source: error.into() }
     }
 
     /// The same error under a name of its own.
+    ///
+    /// ```
+    /// use windlass::{NonRetryable, Result};
+    ///
+    /// fn find(id: u32) -> Result<u32> {
+    ///     match id {
+    ///         0 => Err(NonRetryable::new("no such user").named("NotFound"))?,
+    ///         id => Ok(id),
+    ///     }
+    /// }
+    /// # assert!(find(0).is_err());
+    /// ```
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self

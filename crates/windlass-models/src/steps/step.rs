@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::{
-    Backoff, Body, BoxFuture, Error, ErrorCode, IntoDuration, Limits, RetryPolicy, SqlValue,
-    Statement,
+    Backoff, Body, BoxFuture, Error, ErrorCode, IntoDuration, Limits, RetryLimit, RetryPolicy,
+    SqlValue, Statement,
 };
 
 use crate::effects::{EFFECTS_MAX, Effect, too_much};
@@ -24,7 +24,6 @@ use super::error::{Failure, StepError};
 use super::operation::Operation;
 use super::wake::{OperationWaker, in_step};
 use crate::any_error::AnyError;
-use crate::retries::Retries;
 
 type Making<'a, T, E> =
     Box<dyn FnMut(Attempt) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'a>> + Send + 'a>;
@@ -64,6 +63,10 @@ impl Attempt {
     /// ctx.step_with("pay", pay).await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The name or the policy is not valid, or the input is too large.
     pub fn enqueue<T: Serialize + ?Sized>(
         &self,
         name: impl AsRef<str>,
@@ -111,6 +114,10 @@ impl StepTx {
     /// ctx.step_tx("pay", pay).await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The name or the policy is not valid, or the input is too large.
     pub fn enqueue<T: Serialize + ?Sized>(
         &self,
         name: impl AsRef<str>,
@@ -213,15 +220,15 @@ impl<'a, T, E> StepCall<'a, T, E> {
     /// # use windlass::{Ctx, Result};
     /// # async fn load() -> Result<u32> { Ok(1) }
     /// # async fn example(ctx: Ctx) -> Result<()> {
-    /// use windlass::Retries;
+    /// use windlass::RetryLimit;
     ///
     /// let user = ctx.step("load", load).retries(3).await?;
-    /// let again = ctx.step("load again", load).retries(Retries::Forever).await?;
+    /// let again = ctx.step("load again", load).retries(RetryLimit::Forever).await?;
     /// # let _: u32 = user + again;
     /// # Ok(()) }
     /// ```
-    pub fn retries(mut self, retries: impl Into<Retries>) -> Self {
-        self.policy.limit = retries.into().limit();
+    pub fn retries(mut self, retries: impl Into<RetryLimit>) -> Self {
+        self.policy.limit = retries.into();
         self
     }
 

@@ -116,6 +116,15 @@ impl<O> Child<O> {
     }
 
     /// Gives the child a label.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// # let chapters: windlass::WorkflowRef<u32, u32> = unimplemented!();
+    /// let words: u32 = ctx.child("chapter 1", &chapters, &1).label("book", "Emma").await?;
+    /// # let _ = words;
+    /// # Ok(()) }
+    /// ```
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         let (key, value): (String, String) = (key.into(), value.into());
         let limits = &self.wait.operation.ctx.shared.limits;

@@ -50,6 +50,13 @@ impl Model for StepsModel {
 
 /// Registers a workflow.
 ///
+/// ```
+/// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+/// let doubles = windlass::steps::register(engine.core(), "double", async |_, n: u32| Ok(n * 2))?;
+/// # drop(doubles);
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 ///
 /// The name is not valid, or a workflow with this name is registered.
@@ -100,6 +107,19 @@ where
 }
 
 /// Serves activities of a type on a queue.
+///
+/// ```
+/// # fn example(engine: &windlass::Engine) -> windlass::Result<()> {
+/// use windlass::steps::serve_activity;
+///
+/// serve_activity(engine.core(), "default", "triple", async |_, n: u32| Ok(n * 3))?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorCode::ActivityExists`] if this process serves the type on the queue, [`ErrorCode::InvalidName`] if a name
+/// is not valid.
 pub fn serve_activity<I, O, F, Fut, InputOwnership>(
     engine: &Engine,
     queue: impl AsRef<str>,

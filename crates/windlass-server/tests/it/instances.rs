@@ -437,7 +437,7 @@ async fn attempts_are_numbers(kind: Kind) {
     let server = Server::start(kind).await;
     let forever = async |ctx: Ctx, _: Value| -> windlass::Result<()> {
         let never = async || Err::<(), AnyError>(AnyError::msg("no"));
-        Ok(ctx.step("never", never).retries(windlass::Retries::Forever).delay("1 hour").await?)
+        Ok(ctx.step("never", never).retries(windlass::RetryLimit::Forever).delay("1 hour").await?)
     };
     server.engine.workflow("forever", forever).unwrap();
     for (workflow, params, expect) in [

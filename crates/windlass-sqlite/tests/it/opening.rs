@@ -27,6 +27,14 @@ async fn a_second_opener_learns_which_process_has_the_lock() {
     dir.open().await;
 }
 
+// The flags of `.cargo/config.toml` reach the tests; a program without them sees other words here.
+#[tokio::test]
+async fn facts_name_the_compile_options_of_sqlite() {
+    let facts = StoreDir::new().open().await.store.facts().await.unwrap();
+    let fact = facts.into_iter().find(|fact| fact.name == "compiled with").unwrap();
+    assert_eq!(fact.value, "DEFAULT_MEMSTATUS=0, DEFAULT_LOOKASIDE=1200,1000, no API armor");
+}
+
 #[tokio::test]
 async fn a_foreign_database_is_not_changed() {
     for (what, id) in [("another application", 42), ("tables without an id", 0)] {

@@ -50,7 +50,7 @@ pub async fn rates_are_swapped_too(world: World) {
     assert_eq!(read().await, None);
     let now = world.now().await;
     let mut row = RateRow::new(namespace.clone(), key.clone());
-    row.set(Some(&Rate::per(7, Duration::from_secs(3)).burst(4)));
+    row.set(Some(&Rate { count: 7, period: Duration::from_secs(3), burst: 4 }));
     row.take(now, 2, 9);
     let version = |version| RateRow { version, ..row.clone() };
     assert!(!world.store.swap_rate(version(2), false).await.unwrap());

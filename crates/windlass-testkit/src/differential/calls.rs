@@ -132,7 +132,7 @@ impl Call {
         let (found, now) = world.store.rate(namespace.clone(), key.clone()).await.unwrap();
         let mut row = found.unwrap_or_else(|| RateRow::new(namespace, key));
         if rng.chance(500) {
-            row.set(Some(&Rate::per(3, Duration::from_secs(1)).burst(2)));
+            row.set(Some(&Rate { count: 3, period: Duration::from_secs(1), burst: 2 }));
         }
         row.take(now, 1, 3);
         row.version += 1 + rng.below(2);

@@ -35,6 +35,20 @@ pub(crate) struct Parts {
 ///
 /// A run that keeps moving while it is read is refused (`RUN_BUSY`): half of one state and half of
 /// another would be neither.
+///
+/// ```
+/// # async fn example(run: windlass::RunHandle<String>, engine: windlass::Engine) -> windlass::Result<()> {
+/// use windlass::admin::transfer::export_run;
+///
+/// if let Some(export) = export_run(&**engine.admin().store(), run.run_key()).await? {
+///     println!("{}", export.to_line()?);
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorCode::RunBusy`] if the run keeps moving while it is read, or the store cannot be read.
 pub async fn export_run(store: &dyn Store, run_key: RunKey) -> Result<Option<RunExport>, Error> {
     for _ in 0..READS_MAX {
         let Some(parts) = read(store, run_key).await? else { return Ok(None) };

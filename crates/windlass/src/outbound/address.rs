@@ -24,6 +24,14 @@ impl Cidr {
     }
 
     /// Whether an address is in it. A range of one family holds nothing of the other.
+    ///
+    /// ```
+    /// use windlass::outbound::Cidr;
+    ///
+    /// let range: Cidr = "10.0.0.0/8".parse()?;
+    /// assert!(range.contains("10.1.2.3".parse().unwrap()));
+    /// # Ok::<(), windlass::Error>(())
+    /// ```
     pub fn contains(&self, address: IpAddr) -> bool {
         let (width, own) = bits(self.first);
         let (other_width, other) = bits(address);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use windlass_kernel::{Error, ErrorCode, ErrorKind};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration};
 use windlass_models::relays::{RelayError, RelayStep, Signal, StepOutcome, StepRunner};
 
 use super::payload::Payload;
-use crate::outbound::{Answer, Call, Outbound, Policy};
+use crate::outbound::{Answer, Call, Outbound, Policy, duration_of};
 use crate::webhooks::{Secret, excerpt, retry_after, sign_call};
 
 /// How to reach a runner.
@@ -28,9 +28,37 @@ pub struct HttpRunnerOptions {
 
 impl HttpRunnerOptions {
     /// A runner with the default timeout, at a public address.
+    ///
+    /// ```
+    /// # fn example(secret: windlass::webhooks::Secret) {
+    /// use windlass::relays::HttpRunnerOptions;
+    ///
+    /// let options = HttpRunnerOptions::new("https://example.org/step", vec![secret]);
+    /// # drop(options); }
+    /// ```
     pub fn new(url: impl Into<String>, secrets: Vec<Secret>) -> Self {
         let timeout = Duration::from_secs(60);
         Self { url: url.into(), secrets, timeout, policy: Policy::default() }
+    }
+
+    /// How long one attempt of a step may take: a text, a [`Duration`], or milliseconds.
+    ///
+    /// ```
+    /// # fn example(secret: windlass::webhooks::Secret) -> windlass::Result<()> {
+    /// use windlass::relays::HttpRunnerOptions;
+    ///
+    /// let options = HttpRunnerOptions::new("https://example.org/step", vec![secret]);
+    /// let options = options.timeout("2 minutes")?;
+    /// # drop(options);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidDuration`] if the text is no duration.
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Result<Self, Error> {
+        self.timeout = duration_of("the timeout of an HTTP relay", timeout)?;
+        Ok(self)
     }
 }
 
@@ -45,6 +73,20 @@ pub struct HttpRunner {
 
 impl HttpRunner {
     /// A runner. A URL that could never be called, or no secret, is refused.
+    ///
+    /// ```
+    /// # fn example(engine: &windlass::Engine, secret: windlass::webhooks::Secret) -> windlass::Result<()> {
+    /// use windlass::relays::{HttpRunner, HttpRunnerOptions, NoopTerminalHook};
+    ///
+    /// let options = HttpRunnerOptions::new("https://example.org/step", vec![secret]);
+    /// engine.relay("report", HttpRunner::new(options)?, NoopTerminalHook).build()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidUrl`] or [`ErrorCode::AddressRefused`] if the URL can never be called,
+    /// [`ErrorCode::InvalidOption`] if there is no secret or the timeout is zero.
     pub fn new(options: HttpRunnerOptions) -> Result<Self, Error> {
         let HttpRunnerOptions { url, secrets, timeout, policy } = options;
         let outbound = Outbound::new(policy)?;

@@ -24,11 +24,27 @@ pub struct WebhookTerminalHook {
 
 impl WebhookTerminalHook {
     /// A hook that signs with the default secrets.
+    ///
+    /// ```
+    /// # fn example(engine: &windlass::Engine, webhooks: windlass::webhooks::Webhooks) {
+    /// use windlass::webhooks::WebhookTerminalHook;
+    ///
+    /// let hook = WebhookTerminalHook::new(webhooks);
+    /// # drop(hook); }
+    /// ```
     pub fn new(webhooks: Webhooks) -> Self {
         Self { webhooks, secret: None }
     }
 
     /// The same with another set of secrets.
+    ///
+    /// ```
+    /// # fn example(engine: &windlass::Engine, webhooks: windlass::webhooks::Webhooks) {
+    /// use windlass::webhooks::WebhookTerminalHook;
+    ///
+    /// let hook = WebhookTerminalHook::new(webhooks).secret("partners");
+    /// # drop(hook); }
+    /// ```
     pub fn secret(mut self, name: impl Into<String>) -> Self {
         self.secret = Some(name.into());
         self

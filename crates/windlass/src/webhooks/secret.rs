@@ -56,6 +56,18 @@ impl fmt::Debug for Secret {
 }
 
 /// The value of [`SIGNATURE_HEADER`]: a signature for each secret, in their order.
+///
+/// ```
+/// use windlass::webhooks::{Secret, sign};
+///
+/// let secrets: Vec<Secret> = vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?];
+/// assert!(sign(&secrets, "msg_1", 1_700_000_000, b"{}")?.starts_with("v1,"));
+/// # Ok::<(), windlass::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorCode::InvalidBody`] if the body is no UTF-8 text.
 pub fn sign(secrets: &[Secret], id: &str, seconds: i64, body: &[u8]) -> Result<String, Error> {
     let signed: Result<Vec<String>, _> =
         secrets.iter().map(|secret| secret.0.sign(id, seconds, body)).collect();
@@ -80,6 +92,10 @@ pub fn sign(secrets: &[Secret], id: &str, seconds: i64, body: &[u8]) -> Result<S
 /// assert_eq!(verify(&secrets, &nothing, b"{}").unwrap_err().code(), "SIGNATURE_REFUSED");
 /// # Ok::<(), windlass::Error>(())
 /// ```
+///
+/// # Errors
+///
+/// [`ErrorCode::SignatureRefused`] if no secret verifies it, or its time is too far from now.
 pub fn verify(secrets: &[Secret], headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
     let mut why = "there is no secret to verify it with".to_owned();
     for secret in secrets {

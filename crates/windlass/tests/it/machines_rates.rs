@@ -70,7 +70,7 @@ async fn two_processes_share_a_rate(h: Arc<Harness>) {
         engine.machine_activity(callee.clone()).unwrap();
     }
     let (count, burst) = (60_u32, 3_u32);
-    let rate = Rate::per(20, Duration::from_secs(1)).burst(burst);
+    let rate = Rate::per(20, "1 second").unwrap().burst(burst);
     engines[0].admin().set_activity_rate(CALL, Some(rate)).await.unwrap();
     let flow = engines[0].workflow("calls", calls).unwrap();
     let before = Instant::now();
@@ -85,7 +85,7 @@ async fn two_processes_share_a_rate(h: Arc<Harness>) {
         assert!(*at - before >= earliest, "call {n} began after {:?}", *at - before);
     }
     let invalid =
-        engines[0].admin().set_activity_rate(CALL, Some(Rate::per(0, Duration::from_secs(1))));
+        engines[0].admin().set_activity_rate(CALL, Some(Rate::per(0, "1 second").unwrap()));
     assert_eq!(invalid.await.unwrap_err().code(), "INVALID_RATE");
 }
 
@@ -103,11 +103,7 @@ async fn other_keys_are_not_held_up_and_why_says_what_is(h: Arc<Harness>) {
         };
         engine.activity_on(name, name, activity).unwrap();
     }
-    engine
-        .admin()
-        .set_queue_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600))))
-        .await
-        .unwrap();
+    engine.admin().set_queue_rate("slow", Some(Rate::per(1, "1 hour").unwrap())).await.unwrap();
     let flow = async |ctx: Ctx, name: String| {
         let call = |n: u32| ctx.activity::<_, u32>(format!("c{n}"), name.as_str(), &n).queue(&name);
         let all = futures::future::join_all((0..50).map(call)).await;
@@ -188,11 +184,7 @@ async fn what_workers_died_of_is_given_up_whatever_holds_it_up(h: Arc<Harness>) 
     let engine = h.engine().await;
     let callee = Calls::default();
     engine.machine_activity(callee.clone()).unwrap();
-    engine
-        .admin()
-        .set_activity_rate(CALL, Some(Rate::per(1, Duration::from_secs(3_600))))
-        .await
-        .unwrap();
+    engine.admin().set_activity_rate(CALL, Some(Rate::per(1, "1 hour").unwrap())).await.unwrap();
     let flow = engine.workflow("calls", calls).unwrap();
     let run = flow.start((CALL.into(), 1)).await.unwrap();
     assert_eq!(run.result().await.unwrap(), [1], "the rate is used up");
@@ -238,9 +230,9 @@ async fn a_rate_of_a_users_key_holds_up_no_other(h: Arc<Harness>) {
     serve(&engine, &Counts::new());
     let callee = Calls::default();
     engine.machine_activity(callee.clone()).unwrap();
-    engine.admin().set_rate("slow", Some(Rate::per(1, Duration::from_secs(3_600)))).await.unwrap();
+    engine.admin().set_rate("slow", Some(Rate::per(1, "1 hour").unwrap())).await.unwrap();
     // So many may begin in all; those that wait for their own key take none of it.
-    let rate = Rate::per(4, Duration::from_secs(3_600)).burst(4);
+    let rate = Rate::per(4, "1 hour").unwrap().burst(4);
     engine.admin().set_activity_rate(CALL, Some(rate)).await.unwrap();
     let slow = asks_under(&engine, "slow", "slow", 0..5).await;
     until("one has begun", || async { callee.begun.lock().len() == 1 }).await;

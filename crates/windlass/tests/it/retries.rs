@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::kernel::StepStatus;
-use windlass::{AnyError, Ctx, NonRetryable, Retries, RunStatus, StepError};
+use windlass::{AnyError, Ctx, NonRetryable, RetryLimit, RunStatus, StepError};
 
 use crate::harness::{
     Counts, Harness, event_types, ok, on_every_store, until, until_asked, until_status,
@@ -45,7 +45,7 @@ async fn a_step_is_tried_again_until_it_succeeds(h: Arc<Harness>) {
                     n => Ok(n),
                 }
             };
-            let step = ctx.step_with("try", body).retries(Retries::Forever).delay("5 ms");
+            let step = ctx.step_with("try", body).retries(RetryLimit::Forever).delay("5 ms");
             ok(step.backoff(windlass::Backoff::Constant).await?)
         })
         .unwrap();

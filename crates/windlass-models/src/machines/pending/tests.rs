@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures;
+use crate::machines::CircuitBreakerConfig;
 
 fn pending() -> Pending {
     Pending::new(Limits { steps_per_run_max: 5, sleep_days_max: 3, ..Limits::DEFAULT })
@@ -158,6 +159,37 @@ fn ids_and_options_are_checked() {
     check(&mut pending(), vec![long], "!at most 3 days are allowed");
     let longest = WorkflowAction::timer("t", Duration::from_secs(3 * 86_400));
     check(&mut pending(), vec![longest], "timer timer/t");
+    check(
+        &mut pending(),
+        vec![WorkflowAction::timer("t", "soon")],
+        "!timer \"t\": \"soon\" is not a",
+    );
+    let pay = |options| vec![WorkflowAction::activity_with("a", "pay", json!(1), options)];
+    let options = ActivityOptions::default;
+    check(
+        &mut pending(),
+        pay(options().start_to_close_timeout("1 minute").retry_delay("1s")),
+        "activity a",
+    );
+    for (wrong, expect) in [
+        (options().retry_delay("soon"), "!retry_delay: \"soon\" is not a duration"),
+        (options().schedule_to_start_timeout(-1), "!schedule_to_start_timeout: \"-1 ms\""),
+        (options().start_to_close_timeout("1 month"), "!start_to_close_timeout: \"1 month\""),
+        (
+            options().heartbeat_timeout("").start_to_close_timeout("x"),
+            "!heartbeat_timeout: the duration",
+        ),
+        (options().schedule_to_close_timeout(u64::MAX), "!schedule_to_close_timeout: "),
+    ] {
+        check(&mut pending(), pay(wrong), expect);
+    }
+    let breaker = CircuitBreakerConfig::default;
+    for (wrong, expect) in [
+        (breaker().reset_timeout("soon"), "!circuit breaker, reset_timeout: \"soon\""),
+        (breaker().window_size("soon"), "!circuit breaker, window_size: \"soon\""),
+    ] {
+        check(&mut pending(), pay(options().circuit_breaker(wrong)), expect);
+    }
     let queue = ActivityOptions { queue: String::new(), ..ActivityOptions::default() };
     let action = WorkflowAction::activity_with("a", "pay", json!(1), queue);
     assert!(plan(&mut pending(), vec![action]).is_err());

@@ -50,6 +50,16 @@ impl RunExport {
     }
 
     /// Reads one line.
+    ///
+    /// ```
+    /// use windlass::admin::transfer::RunExport;
+    ///
+    /// assert!(RunExport::parse("no run").is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidExport`] if the line is no exported run, or has a format that this build does not know.
     pub fn parse(line: &str) -> Result<Self, Error> {
         // The format first: the members of another one need not be known.
         #[derive(Deserialize)]
@@ -69,6 +79,16 @@ impl RunExport {
     }
 
     /// Writes one line, without its end.
+    ///
+    /// ```
+    /// # async fn example(export: windlass::admin::transfer::RunExport) -> windlass::Result<()> {
+    /// println!("{}", export.to_line()?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::Internal`] if the run cannot be written as JSON.
     pub fn to_line(&self) -> Result<String, Error> {
         serde_json::to_string(self).map_err(|source| {
             Error::new(ErrorKind::Internal, ErrorCode::Internal, "an export cannot be written")
@@ -77,16 +97,36 @@ impl RunExport {
     }
 
     /// Names the generation.
+    ///
+    /// ```
+    /// # async fn example(export: windlass::admin::transfer::RunExport) -> windlass::Result<()> {
+    /// println!("{}", export.run_key());
+    /// # Ok(()) }
+    /// ```
     pub fn run_key(&self) -> RunKey {
         self.run.run_key
     }
 
     /// The run as people name it: workflow, id and generation.
+    ///
+    /// ```
+    /// # async fn example(export: windlass::admin::transfer::RunExport) -> windlass::Result<()> {
+    /// println!("{}", export.name());
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> String {
         format!("{}/{} generation {}", self.run.workflow, self.run.id, self.run.generation)
     }
 
     /// Whether the run had ended.
+    ///
+    /// ```
+    /// # async fn example(export: windlass::admin::transfer::RunExport) -> windlass::Result<()> {
+    /// if !export.is_ended() {
+    ///     println!("{} continues in the new store", export.name());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn is_ended(&self) -> bool {
         RunStatus::parse(&self.run.status).is_ok_and(RunStatus::is_ended)
     }

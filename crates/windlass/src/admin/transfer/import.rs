@@ -50,6 +50,21 @@ pub struct Importer {
 
 impl Importer {
     /// Begins to import into a store.
+    ///
+    /// ```
+    /// # async fn example(line: &str) -> windlass::Result<()> {
+    /// use windlass::admin::transfer::{Importer, RunExport};
+    /// use windlass::model::TokioEnv;
+    ///
+    /// let store = windlass::admin::open_store("sqlite://new.db").await?;
+    /// let importer = Importer::begin(store, &*TokioEnv::new()?).await?;
+    /// # drop((importer, line));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written.
     pub async fn begin(store: Arc<dyn Store>, env: &dyn Env) -> Result<Self, Error> {
         let worker = WorkerKey(new_uuid(env, store.now().await?));
         let importer = Self { store, worker };
@@ -58,6 +73,22 @@ impl Importer {
     }
 
     /// Ends the import: what it still holds is given back.
+    ///
+    /// ```
+    /// # async fn example(line: &str) -> windlass::Result<()> {
+    /// use windlass::admin::transfer::{Importer, RunExport};
+    /// use windlass::model::TokioEnv;
+    ///
+    /// let store = windlass::admin::open_store("sqlite://new.db").await?;
+    /// let importer = Importer::begin(store, &*TokioEnv::new()?).await?;
+    /// # let _ = (RunExport::parse, line);
+    /// importer.finish().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be written.
     pub async fn finish(self) -> Result<(), Error> {
         let held = self.store.held(self.worker).await?;
         if !held.is_empty() {
@@ -93,6 +124,23 @@ impl Importer {
 
     /// Writes one run. A run that is there already is left as it is; one whose ledger does not verify
     /// is refused.
+    ///
+    /// ```
+    /// # async fn example(line: &str) -> windlass::Result<()> {
+    /// use windlass::admin::transfer::{Importer, RunExport};
+    /// use windlass::model::TokioEnv;
+    ///
+    /// let store = windlass::admin::open_store("sqlite://new.db").await?;
+    /// let importer = Importer::begin(store, &*TokioEnv::new()?).await?;
+    /// importer.import(RunExport::parse(line)?).await?;
+    /// importer.finish().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidExport`] if the rows do not fit together, a conflict if the store has another run with
+    /// this name, or the store cannot be written.
     pub async fn import(&self, export: RunExport) -> Result<Imported, Error> {
         let name = export.name();
         let parts = export.parts()?;
