@@ -9,7 +9,6 @@ use windlass_kernel::{
     StepStatus, Timestamp,
 };
 
-use crate::engine::Engine;
 use crate::events;
 use crate::explain::{
     Explain, explain_activity, explain_child, explain_sleep, explain_wait, explain_work,
@@ -46,7 +45,7 @@ pub struct ModelDescription {
     /// The retry policy of its steps; none if it tries no step by itself.
     pub retry: Option<&'static RetryPolicy>,
     /// Which steps a run of it needs in order to go on.
-    pub load: LoadSteps,
+    pub load: &'static LoadSteps,
     /// Where the dead letters of its own steps go; none if it leaves none.
     pub dead_letters: Option<DeadLetterRoute>,
     /// The step whose failure ended a run; a retry tries it again and carries the other settled steps over.
@@ -333,7 +332,7 @@ impl ModelDescription {
             steps: &[],
             events: &[],
             retry: None,
-            load: LoadSteps::All,
+            load: &LoadSteps::All,
             dead_letters: None,
             failed_step,
             step_id: same,
@@ -389,13 +388,5 @@ pub fn failed_step(run: &Run, steps: &[Step]) -> Option<StepKey> {
             .filter(|step| step.status == StepStatus::Errored)
             .max_by_key(|step| step.updated_at)
             .map(|step| step.step_key.clone()),
-    }
-}
-
-impl Engine {
-    /// The description of a run's model. A model that this process neither serves nor knows has a neutral
-    /// one.
-    pub fn description_of(&self, run: &Run) -> &'static ModelDescription {
-        self.parts.registry.description(run)
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use windlass_kernel::{
-    Body, EFFECT, Error, ErrorCode, ErrorKind, LimitKey, ModelName, Namespace, RetryPolicy, Route,
-    RouteName, RunKey, Store, Task, Worker, WorkerKey, WorkerStatus, WorkflowName,
+    Body, EFFECT, Error, ErrorCode, ErrorKind, LimitKey, ModelName, Namespace, Rate, RetryPolicy,
+    Route, RouteName, Run, RunKey, Store, Task, Worker, WorkerKey, WorkerStatus, WorkflowName,
 };
 
 use crate::claim::{self, Claimed};
 use crate::clock::Clock;
 use crate::core::{Core, after_write};
+use crate::description::ModelDescription;
 use crate::env::{Env, Lane, new_uuid};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::Metrics;
@@ -21,6 +22,7 @@ use crate::model::Model;
 use crate::options::Options;
 use crate::parts::Parts;
 use crate::pressure;
+use crate::rates;
 use crate::registry::Serving;
 use crate::retention;
 use crate::schedules;
@@ -166,6 +168,29 @@ impl Engine {
     pub async fn set_limit(&self, key: impl AsRef<str>, slots: Option<u32>) -> Result<(), Error> {
         let key = LimitKey::with_limits(key, &self.options().limits)?;
         self.store().set_limit(self.namespace.clone(), key, slots).await
+    }
+
+    /// Sets how often attempts at tasks with a limit key may begin, over all processes; `None` removes
+    /// the rate. Tasks above the rate wait and spend no attempt.
+    pub async fn set_rate(&self, key: impl AsRef<str>, rate: Option<Rate>) -> Result<(), Error> {
+        let key = LimitKey::with_limits(key, &self.options().limits)?;
+        self.parts.rates().set((self.namespace.clone(), key), rate).await
+    }
+
+    /// As [`Engine::set_rate`], for all tasks of a queue.
+    pub async fn set_queue_rate(&self, queue: &str, rate: Option<Rate>) -> Result<(), Error> {
+        self.parts.rates().set((self.namespace.clone(), rates::queue_key(queue)), rate).await
+    }
+
+    /// As [`Engine::set_rate`], for all activities of a type.
+    pub async fn set_activity_rate(&self, name: &str, rate: Option<Rate>) -> Result<(), Error> {
+        self.parts.rates().set((self.namespace.clone(), rates::activity_key(name)), rate).await
+    }
+
+    /// The description of a run's model. A model that this process neither serves nor knows has a neutral
+    /// one.
+    pub fn description_of(&self, run: &Run) -> &'static ModelDescription {
+        self.parts.registry.description(run)
     }
 
     /// The parts of the engine that a model needs to open runs.

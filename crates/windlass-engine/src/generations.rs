@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_kernel::{
     Actor, Body, CausalRef, Commit, CommitError, DeadLetter, Draft, Error, ErrorCode, ErrorKind,
-    Loaded, Message, MessageKind, NewMessage, NewRun, OnExisting, Op, Run, RunKey, RunStatus, Step,
-    StepKey, StepStatus, Turn as TurnRow,
+    LoadSteps, Loaded, Message, MessageKind, NewMessage, NewRun, OnExisting, Op, Run, RunKey,
+    RunStatus, Step, StepKey, StepStatus, Turn as TurnRow,
 };
 
 use crate::cancel::TerminateRequest;
@@ -282,9 +282,8 @@ impl Generations {
     /// Operations that send the events that came too late for a generation to the newest one. They are
     /// part of the commit that settles the internal task, so each event is sent once.
     pub(crate) async fn carry_over(&self, run_key: RunKey, after: u64) -> Result<Vec<Op>, Error> {
-        let Some(loaded) = self.core.store.load(vec![run_key]).await?.into_iter().next() else {
-            return Ok(Vec::new());
-        };
+        let loaded = self.core.store.load_with(vec![run_key], LoadSteps::Open).await?;
+        let Some(loaded) = loaded.into_iter().next() else { return Ok(Vec::new()) };
         let Loaded { run, messages, .. } = loaded;
         let newest = self.core.store.find(run.namespace, run.workflow, run.id).await?;
         let Some(newest) = newest.filter(|newest| !newest.status.is_ended()) else {

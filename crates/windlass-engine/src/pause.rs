@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, CommitError, Draft, Error, ErrorCode, MessageKind, Run, RunKey, RunStatus, Wake,
+    Actor, CommitError, Draft, Error, ErrorCode, LoadSteps, MessageKind, Run, RunKey, RunStatus,
+    Wake,
 };
 
 use crate::commit::CommitClient;
@@ -78,7 +79,8 @@ impl Pauser {
 
     // A run's row, and whether it has unread control requests, in one read.
     async fn unread_control(&self, run_key: RunKey) -> Result<(Run, bool), Error> {
-        let loaded = self.core.store.load(vec![run_key]).await?.into_iter().next();
+        let loaded =
+            self.core.store.load_with(vec![run_key], LoadSteps::Open).await?.into_iter().next();
         let Some(loaded) = loaded else { return Ok((self.core.current(run_key).await?, false)) };
         let unread = loaded.messages.iter().any(|message| message.kind == MessageKind::Control);
         Ok((loaded.run, unread))

@@ -15,7 +15,6 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
-use crate::engine::Engine;
 use crate::env::Lane;
 
 const TRIES_MAX: u32 = 100;
@@ -68,11 +67,11 @@ fn keys(task: &Task) -> Vec<LimitKey> {
     task.limit_key.clone().into_iter().chain(shared).collect()
 }
 
-fn queue_key(queue: &str) -> LimitKey {
+pub(crate) fn queue_key(queue: &str) -> LimitKey {
     LimitKey::from_stored(format!("queue:{queue}"))
 }
 
-fn activity_key(name: &str) -> LimitKey {
+pub(crate) fn activity_key(name: &str) -> LimitKey {
     LimitKey::from_stored(format!("activity:{name}"))
 }
 
@@ -187,7 +186,8 @@ impl Rates {
         Ok(None)
     }
 
-    async fn set(&self, key: Key, rate: Option<Rate>) -> Result<(), Error> {
+    /// Sets or removes the rate of a key.
+    pub(crate) async fn set(&self, key: Key, rate: Option<Rate>) -> Result<(), Error> {
         rate.as_ref().map(Rate::validate).transpose()?;
         self.change(&key, true, |row, _| row.set(rate.as_ref())).await?;
         self.clear_cache();
@@ -218,25 +218,6 @@ impl Rates {
         }
         let message = format!("other processes changed the rate {key:?} {TRIES_MAX} times; retry");
         Err(Error::new(ErrorKind::Unavailable, ErrorCode::RateBusy, message))
-    }
-}
-
-impl Engine {
-    /// Sets how often attempts at tasks with a limit key may begin, over all processes; `None` removes
-    /// the rate. Tasks above the rate wait and spend no attempt.
-    pub async fn set_rate(&self, key: impl AsRef<str>, rate: Option<Rate>) -> Result<(), Error> {
-        let key = LimitKey::with_limits(key, &self.options().limits)?;
-        self.parts.rates().set((self.namespace.clone(), key), rate).await
-    }
-
-    /// As [`Engine::set_rate`], for all tasks of a queue.
-    pub async fn set_queue_rate(&self, queue: &str, rate: Option<Rate>) -> Result<(), Error> {
-        self.parts.rates().set((self.namespace.clone(), queue_key(queue)), rate).await
-    }
-
-    /// As [`Engine::set_rate`], for all activities of a type.
-    pub async fn set_activity_rate(&self, name: &str, rate: Option<Rate>) -> Result<(), Error> {
-        self.parts.rates().set((self.namespace.clone(), activity_key(name)), rate).await
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Body, ClaimedTurn, End, Error, ErrorCode, ErrorKind, Loaded, LogLevel, LogLine, Query, RunKey,
-    RunStatus, Wake,
+    Body, ClaimedTurn, End, Error, ErrorCode, ErrorKind, LoadSteps, Loaded, LogLevel, LogLine,
+    Query, RunKey, RunStatus, Wake,
 };
 
 use crate::events;
@@ -58,7 +58,7 @@ pub(crate) async fn panicked(
 ) {
     let message = format!("the turn panicked: {panic}");
     let error = Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message);
-    let loaded = match runner.core.store.load(vec![run_key]).await {
+    let loaded = match runner.core.store.load_with(vec![run_key], LoadSteps::Open).await {
         Ok(loaded) => loaded.into_iter().next(),
         Err(source) => {
             tracing::error!(

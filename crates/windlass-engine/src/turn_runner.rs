@@ -1,11 +1,12 @@
 //! Starts the turns that this worker holds, each run in a task of its own.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use futures::FutureExt as _;
-use windlass_kernel::{BoxFuture, ClaimedTurn, HeldItem, Hold, Run, RunKey};
+use windlass_kernel::{BoxFuture, ClaimedTurn, HeldItem, Hold, LoadSteps, Run, RunKey};
 
 use crate::capacity::{Capacity, CountedTurn};
 use crate::commit::CommitClient;
@@ -31,6 +32,13 @@ pub(crate) struct TurnRunner {
     pub(crate) commits: Arc<CommitClient>,
     pub(crate) terminator: Arc<Terminator>,
     pub(crate) signals: Arc<Signals>,
+}
+
+/// A claimed turn whose run is not in the cache.
+struct ToLoad {
+    claimed: ClaimedTurn,
+    held_run: Arc<HeldRun>,
+    counted: CountedTurn,
 }
 
 impl TurnRunner {
@@ -76,19 +84,29 @@ impl TurnRunner {
             };
             self.begin_one(claimed, &steps_left, &mut to_load);
         }
-        if to_load.is_empty() {
-            return;
+        self.spawn_loads(to_load, steps_left);
+    }
+
+    // One load for all runs whose models ask for the same steps.
+    fn spawn_loads(self: &Arc<Self>, to_load: Vec<ToLoad>, steps_left: Option<Arc<AtomicI64>>) {
+        let mut loads: BTreeMap<LoadSteps, Vec<ToLoad>> = BTreeMap::new();
+        for item in to_load {
+            let model = self.registry.model(&item.claimed.workflow);
+            let steps = model.map(|model| model.description().load.clone()).unwrap_or_default();
+            loads.entry(steps).or_default().push(item);
         }
-        let runner = Arc::clone(self);
-        let load = async move { runner.load_and_begin(to_load, steps_left).await };
-        self.core.env.spawn(Lane::User, Box::pin(load));
+        for (steps, to_load) in loads {
+            let (runner, steps_left) = (Arc::clone(self), steps_left.clone());
+            let load = async move { runner.load_and_begin(to_load, steps, steps_left).await };
+            self.core.env.spawn(Lane::User, Box::pin(load));
+        }
     }
 
     fn begin_one(
         self: &Arc<Self>,
         claimed: ClaimedTurn,
         steps_left: &Option<Arc<AtomicI64>>,
-        to_load: &mut Vec<(ClaimedTurn, Arc<HeldRun>, CountedTurn)>,
+        to_load: &mut Vec<ToLoad>,
     ) {
         let held_run = self.runs.hold(claimed.run_key);
         let cached = self.runs.take_cached(&claimed);
@@ -99,7 +117,7 @@ impl TurnRunner {
             }
             None => {
                 let counted = self.capacity.count_turn(&claimed.workflow);
-                to_load.push((claimed, held_run, counted));
+                to_load.push(ToLoad { claimed, held_run, counted });
             }
         }
     }
@@ -108,7 +126,7 @@ impl TurnRunner {
         self: &Arc<Self>,
         run_key: RunKey,
         held_run: &Arc<HeldRun>,
-        to_load: &mut Vec<(ClaimedTurn, Arc<HeldRun>, CountedTurn)>,
+        to_load: &mut Vec<ToLoad>,
     ) {
         if !self.runs.is_current(run_key, held_run)
             && let Some(claimed) = held_run.take_next()
@@ -119,16 +137,17 @@ impl TurnRunner {
 
     async fn load_and_begin(
         self: Arc<Self>,
-        to_load: Vec<(ClaimedTurn, Arc<HeldRun>, CountedTurn)>,
+        to_load: Vec<ToLoad>,
+        steps: LoadSteps,
         steps_left: Option<Arc<AtomicI64>>,
     ) {
-        let keys: Vec<_> = to_load.iter().map(|(claimed, ..)| claimed.run_key).collect();
-        let loaded = match self.core.store.load(keys).await {
+        let keys: Vec<_> = to_load.iter().map(|item| item.claimed.run_key).collect();
+        let loaded = match self.core.store.load_with(keys, steps).await {
             Ok(loaded) => loaded,
             Err(error) => {
                 tracing::warn!(%error, "failed to load claimed runs; releasing their turns");
                 let mut holds = Vec::new();
-                for (claimed, held_run, _) in &to_load {
+                for ToLoad { claimed, held_run, .. } in &to_load {
                     self.runs.unhold(claimed.run_key, held_run);
                     holds.push(held(claimed.run_key, claimed.hold));
                 }
@@ -137,7 +156,7 @@ impl TurnRunner {
             }
         };
         let mut loaded = loaded.into_iter().peekable();
-        for (claimed, held_run, counted) in to_load {
+        for ToLoad { claimed, held_run, counted } in to_load {
             // The store leaves out runs whose row is gone; the others keep their order.
             let found = loaded.next_if(|loaded| loaded.run.run_key == claimed.run_key);
             match found {
@@ -211,9 +230,7 @@ impl TurnRunner {
     pub(crate) fn begin_again(self: &Arc<Self>, claimed: ClaimedTurn) {
         let mut to_load = Vec::new();
         self.begin_one(claimed, &None, &mut to_load);
-        let runner = Arc::clone(self);
-        let load = async move { runner.load_and_begin(to_load, None).await };
-        self.core.env.spawn(Lane::User, Box::pin(load));
+        self.spawn_loads(to_load, None);
     }
 }
 

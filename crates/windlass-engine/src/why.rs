@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use windlass_kernel::{
-    BoxFuture, Error, LimitState, Loaded, MessageKind, Order, Query, Run, RunId, RunKey, RunStatus,
-    RunsQuery, Step, Timestamp, Worker,
+    BoxFuture, Error, LimitState, LoadSteps, Loaded, MessageKind, Order, Query, Run, RunId, RunKey,
+    RunStatus, RunsQuery, Step, Timestamp, Worker,
 };
 
 use crate::description::{StepDescription, StepRole};
@@ -145,7 +145,8 @@ impl Engine {
         reasons: &'a mut Vec<Reason>,
     ) -> BoxFuture<'a, Result<Run, Error>> {
         Box::pin(async move {
-            let loaded = self.parts.core.store.load(vec![run_key]).await?.into_iter().next();
+            let store = &self.parts.core.store;
+            let loaded = store.load_with(vec![run_key], LoadSteps::Open).await?.into_iter().next();
             let Some(Loaded { run, steps, messages }) = loaded else {
                 return self.current(run_key).await;
             };
@@ -169,8 +170,7 @@ impl Engine {
                 true => self.parts.control.terminator.tasks_of(&run).await?,
                 false => Vec::new(),
             };
-            let open = steps.iter().filter(|step| !step.status.is_settled()).take(STEPS_MAX);
-            for step in open {
+            for step in steps.iter().take(STEPS_MAX) {
                 let kind = model.step(&step.kind);
                 let executing = kind.is_executing(&run, step, self.parts.core.clock.now());
                 let context = StepContext { step, executing, tasks: &tasks, workers };
@@ -238,7 +238,7 @@ impl Engine {
     async fn explain_turn(
         &self,
         run: &Run,
-        steps: &[Step],
+        open_steps: &[Step],
         unread: bool,
         workers: &[Worker],
         list: &mut ReasonList<'_>,
@@ -270,7 +270,7 @@ impl Engine {
             if !limited && is_served {
                 list.push(Why::Ready, "it is ready, and no worker has taken it yet".into());
             }
-        } else if is_served && steps.iter().all(|step| step.status.is_settled()) {
+        } else if is_served && open_steps.is_empty() {
             list.push(Why::Waiting, "it waits for a message".into());
         }
         Ok(())

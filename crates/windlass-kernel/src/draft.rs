@@ -447,9 +447,11 @@ impl Draft {
         self.ops.push(op);
         // A row is never older than its last event, so a reader that stamps after the row also
         // stamps after the event.
-        if let Subject::Existing(change) = &mut self.subject {
-            change.updated_at = change.updated_at.max(stamp.at);
-        }
+        let updated_at = match &mut self.subject {
+            Subject::New(run) => &mut run.updated_at,
+            Subject::Existing(change) => &mut change.updated_at,
+        };
+        *updated_at = (*updated_at).max(stamp.at);
         Ok(stamp.event_id)
     }
 

@@ -9,7 +9,7 @@ use crate::body::Body;
 use crate::breaker::BreakerRow;
 use crate::commit::{Commit, CommitError, Committed};
 use crate::error::Error;
-use crate::ids::{LimitKey, Namespace, RunId, RunKey, TaskId, WorkerKey, WorkflowName};
+use crate::ids::{LimitKey, Namespace, RunId, RunKey, StepKind, TaskId, WorkerKey, WorkflowName};
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max};
 use crate::namespace_stats::{NamespaceStats, TaskStat};
@@ -80,10 +80,20 @@ pub trait Store: Send + Sync + 'static {
     /// of.
     fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>>;
 
-    /// Loads runs with all their steps and unconsumed messages. Each run is read in one snapshot
-    /// with its `accepted` counter. Runs that do not exist are left out; the others keep their
-    /// order.
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>>;
+    /// Loads runs with all their steps; see [`Store::load_with`].
+    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        self.load_with(run_keys, LoadSteps::All)
+    }
+
+    /// Loads runs with the selected steps and all unconsumed messages. Each run is read in one
+    /// snapshot with its `accepted` counter. Runs that do not exist are left out; the others keep
+    /// their order. Bodies of other steps are not read, so the cost grows with the number of steps
+    /// but not with their size.
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>>;
 
     /// Finds the newest generation of a run.
     fn find(
@@ -119,9 +129,9 @@ pub trait Store: Send + Sync + 'static {
         run_key: RunKey,
     ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         Box::pin(async move {
-            let loaded = self.load(vec![run_key]).await?.into_iter().next();
+            let loaded = self.load_with(vec![run_key], LoadSteps::Open).await?.into_iter().next();
             Ok(loaded.map(|Loaded { run, mut steps, .. }| {
-                steps.retain(|step| !step.status.is_settled() && !run.status.is_ended());
+                steps.retain(|_| !run.status.is_ended());
                 RunOverview { run, open_steps: steps }
             }))
         })
@@ -427,15 +437,44 @@ pub struct Deleted {
 }
 
 /// The steps of a run to load. Bodies of other steps are not read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+///
+/// "Last" means last in the order of steps, which is by position and key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoadSteps {
     /// All steps.
     #[default]
     All,
     /// Steps that are not settled.
     Open,
-    /// Steps that are not settled, and the settled step with the highest position.
+    /// Steps that are not settled, and the last settled step.
     OpenAndLastSettled,
+    /// Steps that are not settled, and the settled steps whose position is not before the position of
+    /// the last settled step of this kind. All steps if no step of this kind is settled.
+    ///
+    /// For a model whose steps of one kind record its progress and whose other steps belong to the
+    /// next of them.
+    OpenAndFromLast(StepKind),
+}
+
+impl LoadSteps {
+    /// Removes steps that are not selected from all steps of a run, which are in order.
+    pub fn retain(&self, steps: &mut Vec<Step>) {
+        let settled = |step: &Step| step.status.is_settled();
+        match self {
+            Self::All => {}
+            Self::Open => steps.retain(|step| !settled(step)),
+            Self::OpenAndLastSettled => {
+                let last = steps.iter().rev().find(|step| settled(step));
+                let last = last.map(|step| step.step_key.clone());
+                steps.retain(|step| !settled(step) || Some(&step.step_key) == last.as_ref());
+            }
+            Self::OpenAndFromLast(kind) => {
+                let of_kind = |step: &&Step| settled(step) && step.kind == *kind;
+                let from = steps.iter().rev().find(of_kind).map_or(0, |step| step.position);
+                steps.retain(|step| !settled(step) || step.position >= from);
+            }
+        }
+    }
 }
 
 /// A run with the rows that a turn needs.
@@ -443,7 +482,7 @@ pub enum LoadSteps {
 pub struct Loaded {
     /// The run.
     pub run: Run,
-    /// Its steps, by position and key.
+    /// The selected steps, by position and key.
     pub steps: Vec<Step>,
     /// Its unconsumed messages, by sequence number.
     pub messages: Vec<Message>,

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, Loaded, Namespace, Run, RunId, RunKey, RunOverview, Timestamp, WorkflowName,
+    Error, LoadSteps, Loaded, Namespace, Run, RunId, RunKey, RunOverview, Timestamp, WorkflowName,
 };
 
 use crate::error::{Failure, call_error, classify};
@@ -22,6 +23,41 @@ fn steps_sql() -> String {
     format!(
         "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = ANY ($1) \
          ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+fn open_steps_of_runs_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.steps s WHERE s.run_key = ANY ($1) \
+         AND s.status NOT IN ('completed', 'errored', 'skipped', 'cancelled') \
+         ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+// The lateral subqueries run once for each run, and read no bodies.
+fn open_and_last_settled_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.runs r LEFT JOIN LATERAL ( \
+             SELECT l.step_key FROM @schema@.steps l WHERE l.run_key = r.run_key \
+             AND l.status IN ('completed', 'errored', 'skipped', 'cancelled') \
+             ORDER BY l.position DESC, l.step_key DESC LIMIT 1) last ON true \
+         JOIN @schema@.steps s ON s.run_key = r.run_key \
+             AND (s.status NOT IN ('completed', 'errored', 'skipped', 'cancelled') \
+             OR s.step_key = last.step_key) \
+         WHERE r.run_key = ANY ($1) ORDER BY s.run_key, s.position, s.step_key"
+    )
+}
+
+fn open_and_from_last_sql() -> String {
+    format!(
+        "SELECT {STEP} FROM @schema@.runs r CROSS JOIN LATERAL ( \
+             SELECT coalesce(max(l.position), 0) AS position FROM @schema@.steps l \
+             WHERE l.run_key = r.run_key AND l.kind = $2 \
+             AND l.status IN ('completed', 'errored', 'skipped', 'cancelled')) last \
+         JOIN @schema@.steps s ON s.run_key = r.run_key \
+             AND (s.status NOT IN ('completed', 'errored', 'skipped', 'cancelled') \
+             OR s.position >= last.position) \
+         WHERE r.run_key = ANY ($1) ORDER BY s.run_key, s.position, s.step_key"
     )
 }
 
@@ -56,6 +92,9 @@ pub(crate) fn statements() -> Vec<(String, String)> {
         named("load runs", runs_sql()),
         named("load steps", steps_sql()),
         named("load open steps", open_steps_sql()),
+        named("load open steps of runs", open_steps_of_runs_sql()),
+        named("load open steps and the last settled", open_and_last_settled_sql()),
+        named("load open steps and from the last", open_and_from_last_sql()),
         named("load messages", messages_sql()),
         named("find", find_sql()),
     ]
@@ -69,15 +108,19 @@ pub(crate) async fn now(shared: &Shared) -> Result<Timestamp, Error> {
     Cells::of(row).time()
 }
 
-/// Loads runs with their steps and unconsumed messages.
-pub(crate) async fn load(shared: &Shared, run_keys: Vec<RunKey>) -> Result<Vec<Loaded>, Error> {
+/// Loads runs with the selected steps and their unconsumed messages.
+pub(crate) async fn load(
+    shared: &Shared,
+    run_keys: Vec<RunKey>,
+    selected: &LoadSteps,
+) -> Result<Vec<Loaded>, Error> {
     if run_keys.is_empty() {
         return Ok(Vec::new());
     }
     let keys: Vec<Uuid> = run_keys.iter().map(|key| key.0).collect();
     let mut tries = 0;
     let (runs, steps, messages) = loop {
-        match read(shared, &keys).await? {
+        match read(shared, &keys, selected).await? {
             Ok(read) => break read,
             Err(error) if classify(&error) == Failure::Lost && tries < 3 => tries += 1,
             Err(error) => return Err(call_error(error)),
@@ -109,20 +152,31 @@ type Snapshot = (Vec<tokio_postgres::Row>, Vec<tokio_postgres::Row>, Vec<tokio_p
 async fn read(
     shared: &Shared,
     keys: &Vec<Uuid>,
+    selected: &LoadSteps,
 ) -> Result<Result<Snapshot, tokio_postgres::Error>, Error> {
     let client = shared.client().await?;
-    let texts = [runs_sql(), steps_sql(), messages_sql()].map(|text| shared.sql(&text));
+    let (steps_sql, kind) = match selected {
+        LoadSteps::All => (steps_sql(), None),
+        LoadSteps::Open => (open_steps_of_runs_sql(), None),
+        LoadSteps::OpenAndLastSettled => (open_and_last_settled_sql(), None),
+        LoadSteps::OpenAndFromLast(kind) => (open_and_from_last_sql(), Some(kind.as_str())),
+    };
+    let texts = [runs_sql(), steps_sql, messages_sql()].map(|text| shared.sql(&text));
     let run = async {
         let runs = client.prepare_cached(&texts[0]).await?;
         let steps = client.prepare_cached(&texts[1]).await?;
         let messages = client.prepare_cached(&texts[2]).await?;
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [keys];
+        let params: [&(dyn ToSql + Sync); 1] = [keys];
+        let mut steps_params: Vec<&(dyn ToSql + Sync)> = vec![keys];
+        if let Some(kind) = &kind {
+            steps_params.push(kind);
+        }
         let begin = client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         let end = client.batch_execute("COMMIT");
         let (begun, runs, steps, messages, ended) = tokio::join!(biased;
             begin,
             client.query(&runs, &params),
-            client.query(&steps, &params),
+            client.query(&steps, &steps_params),
             client.query(&messages, &params),
             end,
         );
@@ -164,8 +218,7 @@ async fn read_open(
         let runs = client.prepare_cached(&texts[0]).await?;
         let steps = client.prepare_cached(&texts[1]).await?;
         let keys = vec![key];
-        let (all, one): ([&(dyn tokio_postgres::types::ToSql + Sync); 1], [_; 1]) =
-            ([&keys], [&key as _]);
+        let (all, one): ([&(dyn ToSql + Sync); 1], [_; 1]) = ([&keys], [&key as _]);
         let (begun, runs, steps, ended) = tokio::join!(biased;
             client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
             client.query(&runs, &all),

@@ -16,8 +16,8 @@ use windlass_kernel::fold::fold;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Fact, Health, Heartbeat,
-    HeldItem, LimitKey, Loaded, Namespace, NamespaceStats, Op, Promoted, Query, RateRow, Reaped,
-    Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
+    HeldItem, LimitKey, LoadSteps, Loaded, Namespace, NamespaceStats, Op, Promoted, Query, RateRow,
+    Reaped, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
     Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
@@ -402,8 +402,12 @@ impl Store for PostgresStore {
         self.call(move |shared| async move { workers::held(&shared, worker).await })
     }
 
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
-        self.call(|shared| async move { load::load(&shared, run_keys).await })
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        self.call(move |shared| async move { load::load(&shared, run_keys, &steps).await })
     }
 
     fn run_overview_by_key(

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
 use futures::channel::oneshot;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ToSql, params};
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Loaded, Message, Namespace, Run, RunId, RunKey, RunOverview, Step,
-    WorkflowName,
+    Error, ErrorCode, ErrorKind, LoadSteps, Loaded, Message, Namespace, Run, RunId, RunKey,
+    RunOverview, Step, WorkflowName,
 };
 
 use crate::error::{self, sql};
@@ -26,6 +26,8 @@ pub(crate) use local_reader::LocalReader;
 // Built once, because building the text takes about as long as a read by name.
 static RUN_BY_KEY: LazyLock<String> = LazyLock::new(run_by_key);
 static STEPS_OF_RUN: LazyLock<String> = LazyLock::new(steps_of_run);
+static OPEN_AND_LAST_SETTLED: LazyLock<String> = LazyLock::new(open_and_last_settled);
+static OPEN_AND_FROM_LAST: LazyLock<String> = LazyLock::new(open_and_from_last);
 static OPEN_STEPS: LazyLock<String> = LazyLock::new(open_steps_of_run);
 static RUN_OVERVIEW: LazyLock<String> = LazyLock::new(run_overview_sql);
 static MESSAGES_UNREAD: LazyLock<String> = LazyLock::new(messages_unread);
@@ -45,6 +47,30 @@ pub(crate) fn open_steps_of_run() -> String {
         "SELECT {STEP} FROM steps s WHERE s.run_key = ?1 \
          AND s.status <> 'completed' AND s.status <> 'errored' \
          AND s.status <> 'skipped' AND s.status <> 'cancelled'"
+    )
+}
+
+/// The subquery finds the row without its bodies.
+pub(crate) fn open_and_last_settled() -> String {
+    format!(
+        "SELECT {STEP} FROM steps s WHERE s.run_key = ?1 \
+         AND (s.status <> 'completed' AND s.status <> 'errored' \
+         AND s.status <> 'skipped' AND s.status <> 'cancelled' \
+         OR s.rowid = (SELECT rowid FROM steps WHERE run_key = ?1 \
+         AND (status = 'completed' OR status = 'errored' \
+         OR status = 'skipped' OR status = 'cancelled') \
+         ORDER BY position DESC, step_key DESC LIMIT 1))"
+    )
+}
+
+pub(crate) fn open_and_from_last() -> String {
+    format!(
+        "SELECT {STEP} FROM steps s WHERE s.run_key = ?1 \
+         AND (s.status <> 'completed' AND s.status <> 'errored' \
+         AND s.status <> 'skipped' AND s.status <> 'cancelled' \
+         OR s.position >= (SELECT coalesce(max(position), 0) FROM steps WHERE run_key = ?1 \
+         AND kind = ?2 AND (status = 'completed' OR status = 'errored' \
+         OR status = 'skipped' OR status = 'cancelled')))"
     )
 }
 
@@ -93,30 +119,48 @@ fn snapshot<T>(
     read.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Loads runs with their steps and unread messages, all in one snapshot.
-pub(crate) fn load(conn: &Connection, keys: &[RunKey]) -> Result<Vec<Loaded>, Error> {
+/// Loads runs with the selected steps and their unread messages, all in one snapshot.
+pub(crate) fn load(
+    conn: &Connection,
+    keys: &[RunKey],
+    selected: &LoadSteps,
+) -> Result<Vec<Loaded>, Error> {
     snapshot(conn, |conn| {
         let mut loaded = Vec::with_capacity(keys.len());
         for key in keys {
             if let Some(run) = run(conn, *key)? {
-                loaded.push(with_all(conn, run)?);
+                loaded.push(with_rows(conn, run, selected)?);
             }
         }
         Ok(loaded)
     })
 }
 
-/// Loads a run with all its rows. `None` if its ledger is long.
-pub(crate) fn load_short(conn: &Connection, key: RunKey) -> Result<Option<Vec<Loaded>>, Error> {
+/// Like [`load`], of one run. `None` if its ledger is long.
+pub(crate) fn load_short(
+    conn: &Connection,
+    key: RunKey,
+    selected: &LoadSteps,
+) -> Result<Option<Vec<Loaded>>, Error> {
     snapshot(conn, |conn| match run(conn, key)? {
         Some(run) if run.head.next_ordinal > SHORT => Ok(None),
-        Some(run) => Ok(Some(vec![with_all(conn, run)?])),
+        Some(run) => Ok(Some(vec![with_rows(conn, run, selected)?])),
         None => Ok(Some(Vec::new())),
     })
 }
 
-fn with_all(conn: &Connection, run: Run) -> Result<Loaded, Error> {
-    let steps = steps(conn, &STEPS_OF_RUN, run.run_key)?;
+fn with_rows(conn: &Connection, run: Run, selected: &LoadSteps) -> Result<Loaded, Error> {
+    let key = run.run_key;
+    let steps = match selected {
+        LoadSteps::All => steps(conn, &STEPS_OF_RUN, params![Blob(key.as_bytes())])?,
+        LoadSteps::Open => steps(conn, &OPEN_STEPS, params![Blob(key.as_bytes())])?,
+        LoadSteps::OpenAndLastSettled => {
+            steps(conn, &OPEN_AND_LAST_SETTLED, params![Blob(key.as_bytes())])?
+        }
+        LoadSteps::OpenAndFromLast(kind) => {
+            steps(conn, &OPEN_AND_FROM_LAST, params![Blob(key.as_bytes()), kind.as_str()])?
+        }
+    };
     let messages = messages(conn, run.run_key)?;
     Ok(Loaded { run, steps, messages })
 }
@@ -161,7 +205,7 @@ pub(crate) fn run_overview_by_key(
         if short && run.head.next_ordinal > SHORT {
             return Ok(None);
         }
-        let open_steps = steps(conn, &OPEN_STEPS, key)?;
+        let open_steps = steps(conn, &OPEN_STEPS, params![Blob(key.as_bytes())])?;
         Ok(Some(Some(RunOverview { run, open_steps })))
     })
 }
@@ -173,9 +217,9 @@ pub(crate) fn run(conn: &Connection, key: RunKey) -> Result<Option<Run>, Error> 
     Ok(rows::collect(found, rows::run)?.pop())
 }
 
-fn steps(conn: &Connection, text: &str, key: RunKey) -> Result<Vec<Step>, Error> {
+fn steps(conn: &Connection, text: &str, params: &[&dyn ToSql]) -> Result<Vec<Step>, Error> {
     let mut select = conn.prepare_cached(text).map_err(sql)?;
-    let found = select.query(params![Blob(key.as_bytes())]).map_err(sql)?;
+    let found = select.query(params).map_err(sql)?;
     let mut steps = rows::collect(found, rows::step)?;
     in_order(&mut steps);
     Ok(steps)

@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey,
-    Limits, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows,
-    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
-    WorkerInfo, WorkerKey, WorkflowName,
+    Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped,
+    Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
+    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -199,15 +199,20 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| workers::held(writer.conn, worker)))
     }
 
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         Box::pin(async move {
             if let [run_key] = run_keys[..]
                 && let Some(local_reader) = self.local_reader()
-                && let Some(loaded) = local_reader.read(|conn| load::load_short(conn, run_key))
+                && let Some(loaded) =
+                    local_reader.read(|conn| load::load_short(conn, run_key, &steps))
             {
                 return Ok(loaded);
             }
-            self.read(move |conn| load::load(conn, &run_keys)).await
+            self.read(move |conn| load::load(conn, &run_keys, &steps)).await
         })
     }
 

@@ -14,6 +14,7 @@ pub mod health;
 pub mod ledger;
 pub mod limits;
 pub mod listings;
+pub mod load;
 pub mod local_completion;
 pub mod messages;
 pub mod namespace_stats;
@@ -146,6 +147,10 @@ macro_rules! conformance {
                 generations_and_trees,
                 page_sizes_are_checked,
             ],
+            load: [
+                selects_steps,
+                selects_steps_of_many_runs,
+            ],
             messages: [
                 are_numbered_and_read_in_order,
                 are_idempotent_by_id,
@@ -230,6 +235,7 @@ macro_rules! conformance_sql {
         $crate::conformance_checks! { $open;
             tampering: [
                 is_named_by_verification,
+                of_bodies_that_are_not_loaded_is_not_noticed,
             ],
             triggers: [
                 keep_events_immutable,

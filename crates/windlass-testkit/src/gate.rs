@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
-    DeleteTrees, Deleted, Error, Health, Heartbeat, HeldItem, LimitKey, Loaded, Namespace,
-    NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
+    DeleteTrees, Deleted, Error, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
+    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
     RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey,
     WorkflowName,
 };
@@ -126,9 +126,13 @@ impl<G: Gate> Store for GatedStore<G> {
         self.gated(|inner| inner.held(worker))
     }
 
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         self.gate.on_load(run_keys.len());
-        self.gated(|inner| inner.load(run_keys))
+        self.gated(|inner| inner.load_with(run_keys, steps))
     }
 
     fn find(

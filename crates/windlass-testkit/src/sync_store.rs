@@ -8,8 +8,8 @@ use std::thread::Thread;
 
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
-    DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey, Loaded, Namespace,
-    NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
+    DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
+    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
     RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo,
     WorkerKey, WorkflowName,
 };
@@ -91,7 +91,7 @@ impl Store for SyncStore {
         drain_worker(worker: WorkerKey) -> Result<bool, Error>;
         reap(worker: WorkerKey, limit: u32) -> Result<Reaped, Error>;
         held(worker: WorkerKey) -> Result<Vec<HeldItem>, Error>;
-        load(run_keys: Vec<RunKey>) -> Result<Vec<Loaded>, Error>;
+        load_with(run_keys: Vec<RunKey>, steps: LoadSteps) -> Result<Vec<Loaded>, Error>;
         find(namespace: Namespace, workflow: WorkflowName, id: RunId) -> Result<Option<Run>, Error>;
         run_overview_by_key(run_key: RunKey) -> Result<Option<RunOverview>, Error>;
         list(query: Query) -> Result<Rows, Error>;

@@ -24,7 +24,7 @@ use crate::rate::RateRow;
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
     BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
-    Heartbeat, HeldItem, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
+    Heartbeat, HeldItem, LoadSteps, Loaded, Promoted, Reaped, Renewed, Store, WakeSink, Wakeup,
 };
 use crate::time::Timestamp;
 
@@ -150,8 +150,12 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.held(worker))))
     }
 
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
-        ready(self.call(|state| Ok(state.load(&run_keys))))
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        ready(self.call(|state| Ok(state.load(&run_keys, &steps))))
     }
 
     fn find(

@@ -7,7 +7,7 @@ use windlass_engine::ModelDescription;
 use windlass_engine::description::{
     DeadLetterRoute, EventDescription, EventMeaning, StepDescription, StepRole,
 };
-use windlass_kernel::{EventType, ModelName, RetryLimit, RetryPolicy, StepKind};
+use windlass_kernel::{EventType, LoadSteps, ModelName, RetryLimit, RetryPolicy, StepKind};
 
 /// The name of this model, as runs carry it.
 pub(crate) const MODEL: &str = "relays";
@@ -32,6 +32,9 @@ pub(crate) const RETRY: RetryPolicy =
 
 static STEP_RETRY: RetryPolicy = RETRY;
 
+// The last payload and the memos of the next step, which are recorded after it.
+static LOAD: LoadSteps = LoadSteps::OpenAndFromLast(RELAY);
+
 static STEPS: [StepDescription; 2] = [
     StepDescription::new(RELAY, StepRole::Work).on_cancelled(|step| {
         let number: u32 = step.step_key.as_str().parse().ok()?;
@@ -54,6 +57,7 @@ pub static DESCRIPTION: ModelDescription = {
     model.steps = &STEPS;
     model.events = &EVENTS;
     model.retry = Some(&STEP_RETRY);
+    model.load = &LOAD;
     model.dead_letters = Some(DeadLetterRoute { kind: "step", queue: "relays" });
     model
 };

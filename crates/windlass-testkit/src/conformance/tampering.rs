@@ -1,8 +1,10 @@
 //! Tampering: what somebody with a SQL prompt changes is found, and the run is named.
 
+use windlass_kernel::LoadSteps;
 use windlass_kernel::verify::verify_store;
 
 use super::ledger::varied;
+use super::load;
 use crate::world::{Dialect, World};
 
 /// Damage behind the store's back is found, and the run and the place are named.
@@ -45,4 +47,38 @@ pub async fn is_named_by_verification(world: World) {
     let report = verify_store(&*world.store, &[]).await.unwrap();
     let flaw = report.flaws.iter().find(|flaw| flaw.run_key == keys[2]).unwrap();
     assert_eq!(flaw.ordinal, Some(1), "{flaw:?}");
+}
+
+/// A load does not read the body of a step that it does not select: a damaged one does not fail it.
+pub async fn of_bodies_that_are_not_loaded_is_not_noticed(world: World) {
+    let dialect = world.subject.dialect().expect("a SQL database");
+    let (run, hold) = world.create_held("run").await;
+    for (key, what) in [
+        ("0", "progress completed"),
+        ("1", "progress completed"),
+        ("1/a", "note completed"),
+        ("2", "progress waiting"),
+    ] {
+        load::put(&world, run.run_key, hold, key, what).await;
+    }
+    let disarm = match dialect {
+        Dialect::Sqlite => {
+            world.subject.raw_sql("DROP TRIGGERS".to_owned()).await.expect("triggers are dropped");
+            ""
+        }
+        Dialect::Postgres => "ALTER TABLE steps DISABLE TRIGGER USER;",
+    };
+    let damage = format!(
+        "{disarm}UPDATE steps SET result_encoding = 'nonsense' WHERE step_key = '0' \
+         AND run_key = {}",
+        dialect.key(run.run_key.0)
+    );
+    world.subject.raw_sql(damage).await.expect("the row is damaged");
+    assert!(world.store.load(vec![run.run_key]).await.is_err());
+    let from_last = LoadSteps::OpenAndFromLast(load::PROGRESS);
+    for (select, expect) in
+        [(LoadSteps::Open, "2"), (LoadSteps::OpenAndLastSettled, "1/a 2"), (from_last, "1 1/a 2")]
+    {
+        assert_eq!(load::keys(&load::load(&world, run.run_key, select).await), expect);
+    }
 }

@@ -12,9 +12,9 @@ use futures::channel::oneshot;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Health, Heartbeat,
-    HeldItem, LimitKey, Limits, Loaded, MemoryStore, Namespace, NamespaceStats, Promoted, Query,
-    RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store, TaskId, TaskStat,
-    Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    HeldItem, LimitKey, Limits, LoadSteps, Loaded, MemoryStore, Namespace, NamespaceStats,
+    Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store,
+    TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -551,9 +551,13 @@ impl Store for NodeStore {
         self.ask("held", apply, |held| held.len().to_string())
     }
 
-    fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         let apply = move |network: &Network| {
-            let rows = network.at_once(network.inner.load(run_keys))?;
+            let rows = network.at_once(network.inner.load_with(run_keys, steps))?;
             Ok(network.bugs.loaded(rows))
         };
         self.ask("load", apply, |loaded| {

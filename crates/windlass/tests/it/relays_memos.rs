@@ -1,12 +1,14 @@
 //! Memos of relays: an answer that is known is kept, and paid for once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use windlass::Engine;
+use windlass::kernel::{RetryLimit, RetryPolicy};
 use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, RunSpec, StepOutcome, StepRunner};
 
-use crate::harness::{Counts, Harness, on_every_store, until};
+use crate::harness::{Counts, Harness, Kind, on_every_store, until};
 use crate::relay_calls::RelayCalls as _;
 
 on_every_store!(
@@ -14,6 +16,7 @@ on_every_store!(
     memos_of_one_name_are_worked_out_once,
     an_answer_is_kept_though_nobody_waits_for_it,
     a_step_may_have_so_many_memos,
+    an_open_run_reads_only_its_last_payload_and_current_memos,
 );
 
 /// Asks a model twice in each attempt; fails until it has been tried three times.
@@ -154,4 +157,72 @@ async fn a_step_may_have_so_many_memos(h: Arc<Harness>) {
     let ended = relay.wait(&run.run_id).await.unwrap();
     let told = String::from_utf8(ended.result.unwrap().to_vec()).unwrap();
     assert_eq!(told, "7: memo \"more\" would be one too many: a step may have 1024");
+}
+
+/// Passes on `p0`, `p1` and so on, and fails at step 2 until it may go on.
+struct Chain {
+    counts: Arc<Counts>,
+    may_go_on: Arc<AtomicBool>,
+}
+
+impl StepRunner for Chain {
+    async fn run_step(&self, step: &RelayStep) -> Result<StepOutcome, RelayError> {
+        let number = step.step_number;
+        let hit = || async { Ok(self.counts.hit(&format!("memo/{number}"))) };
+        assert_eq!(step.memo("m", hit).await?, 1);
+        if number > 0 {
+            assert_eq!(step.payload, format!("p{}", number - 1));
+        }
+        match number {
+            2 if !self.may_go_on.load(Ordering::SeqCst) => Err(RelayError::transient("not yet")),
+            3 => Ok(StepOutcome::done("done")),
+            _ => Ok(StepOutcome::next(format!("p{number}"))),
+        }
+    }
+}
+
+async fn an_open_run_reads_only_its_last_payload_and_current_memos(h: Arc<Harness>) {
+    let (engine, counts, may_go_on) = (h.engine().await, Counts::new(), Arc::default());
+    let chain = Chain { counts: Arc::clone(&counts), may_go_on: Arc::clone(&may_go_on) };
+    let policy = RetryPolicy::exponential(RetryLimit::Forever, Duration::from_millis(50))
+        .with_max_delay(Duration::from_millis(100));
+    let relay = engine.relay("chain", chain, NoopTerminalHook).retry_policy(policy);
+    let relay = relay.build().unwrap();
+    let run = relay.submit(RunSpec::new("").id("c")).await.unwrap();
+    until("step 2 has failed", || async {
+        relay.status("c").await.unwrap().unwrap().failed_attempts >= 1
+    })
+    .await;
+    // A payload or a memo of an earlier step that is read now would fail the load.
+    let damages = h.kind != Kind::Memory;
+    if damages {
+        h.sql(match h.kind {
+            Kind::Postgres => "ALTER TABLE steps DISABLE TRIGGER steps_settled",
+            _ => "DROP TRIGGER steps_settled",
+        })
+        .await;
+        let earlier = "WHERE step_key IN ('0', '0/m', '1/m')";
+        h.sql(&format!("UPDATE steps SET result_encoding = 'nonsense' {earlier}")).await;
+    }
+    // The next attempt reads the run from the store.
+    let before = engine.admin().metrics().replays.get();
+    until("the run was read back", || async {
+        engine.core().evict_all();
+        engine.admin().metrics().replays.get() > before
+    })
+    .await;
+    may_go_on.store(true, Ordering::SeqCst);
+    assert_eq!(relay.wait("c").await.unwrap().result.as_deref(), Some(&b"done"[..]));
+    for number in 0..=3 {
+        assert_eq!(counts.get(&format!("memo/{number}")), 1, "{number}");
+    }
+    if damages {
+        let back = "CASE kind WHEN 'memo' THEN 'json' ELSE 'bytes' END";
+        let damaged = "WHERE result_encoding = 'nonsense'";
+        h.sql(&format!("UPDATE steps SET result_encoding = {back} {damaged}")).await;
+    }
+    // Readers of the whole run still get all of its steps.
+    let steps = engine.admin().store().load(vec![run.run_key]).await.unwrap().remove(0).steps;
+    let keys: Vec<_> = steps.iter().map(|step| step.step_key.as_str().to_owned()).collect();
+    assert_eq!(keys, ["0/m", "0", "1/m", "1", "2/m", "2", "3/m", "3"]);
 }

@@ -6,18 +6,20 @@ use crate::ids::{Namespace, RunId, RunKey, WorkflowName};
 use crate::ledger::Event;
 use crate::query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 use crate::rows::{DeadLetter, Run, Step, Task};
-use crate::store::{Capped, Health, Loaded, QueueHealth, RunCount};
+use crate::store::{Capped, Health, LoadSteps, Loaded, QueueHealth, RunCount};
 use crate::time::Timestamp;
 
 use super::state::{Index, State};
 
 impl State {
-    pub(super) fn load(&self, run_keys: &[RunKey]) -> Vec<Loaded> {
+    pub(super) fn load(&self, run_keys: &[RunKey], selected: &LoadSteps) -> Vec<Loaded> {
         let load = |run_key: &RunKey| {
             let run = self.runs.get(run_key)?.clone();
             let messages = self.messages.get(run_key).into_iter().flatten();
             let messages = messages.filter(|message| message.consumed.is_none()).cloned().collect();
-            Some(Loaded { run, steps: self.steps_of(*run_key), messages })
+            let mut steps = self.steps_of(*run_key);
+            selected.retain(&mut steps);
+            Some(Loaded { run, steps, messages })
         };
         run_keys.iter().filter_map(load).collect()
     }
