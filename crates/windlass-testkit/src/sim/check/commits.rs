@@ -14,10 +14,11 @@ use super::{Checker, Enqueued, Item, Settled, Snapshot, Trace, trace_of};
 
 /// Whether the same commit can succeed later. A `Free` guard fails while a worker holds the turn. If the
 /// answer is lost and the worker releases the turn without an event, the resent commit succeeds, and the
-/// sender learns exactly one outcome.
-fn may_pass_later(sent: &Commit, error: &CommitError) -> bool {
-    matches!(sent.run, Some(RunGuard::Free { .. }))
-        && matches!(error, CommitError::Conflict(Conflict::RunHold { .. }))
+/// sender learns exactly one outcome. If the head has moved on, it never succeeds.
+fn may_pass_later(sent: &Commit, error: &CommitError, before: &Snapshot) -> bool {
+    let Some(RunGuard::Free { run_key, head, .. }) = &sent.run else { return false };
+    matches!(error, CommitError::Conflict(Conflict::RunHold { .. }))
+        && before.runs.get(run_key).is_some_and(|row| row.run.head == *head)
 }
 
 impl Checker {
@@ -68,7 +69,7 @@ impl Checker {
                     let detail = format!("{:?} is written and was answered {error}", sent.key);
                     self.fail("9 an unknown outcome resolves to exactly one of both", detail);
                 }
-                if !error.is_retryable() && !may_pass_later(sent, error) {
+                if !error.is_retryable() && !may_pass_later(sent, error, before) {
                     self.state().refused.extend(trace);
                 }
                 self.check_untouched(sent, before, &after);
@@ -438,3 +439,6 @@ impl Checker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
