@@ -92,5 +92,6 @@ fn all_routes(options: &Options, models: &[&ModelDescription]) -> Routes {
     let brought = models.iter().flat_map(|model| model.routes);
     let brought = MODEL_SETS.iter().filter(|(name, _)| brought.clone().any(|used| used == name));
     let routes = brought.fold(routes, |routes, (_, add)| add(routes, options));
-    options.routes.iter().fold(routes, Routes::add_set)
+    let brought = options.routes.iter().filter(|set| set.is_mounted(models));
+    brought.fold(routes, |routes, set| routes.add_set(set, options.body_bytes_max))
 }

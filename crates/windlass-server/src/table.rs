@@ -4,11 +4,18 @@
 use std::collections::HashMap;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::Method;
 use axum::routing::MethodRouter;
-use utoipa::openapi::path::Paths;
-use utoipa::openapi::{ComponentsBuilder, OpenApi, RefOr, Schema};
+use utoipa::openapi::path::{
+    HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn, PathItem, Paths,
+};
+use utoipa::openapi::{
+    ComponentsBuilder, ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder,
+    ResponsesBuilder, Schema,
+};
 use utoipa_axum::router::UtoipaMethodRouter;
+use windlass_engine::ModelDescription;
 
 use crate::app::App;
 use crate::auth::Scope;
@@ -82,18 +89,31 @@ impl Entry {
 #[derive(Clone)]
 pub struct RouteSet {
     name: &'static str,
+    is_of_model: bool,
     routes: Vec<(Access, Method, String, MethodRouter)>,
 }
 
 impl RouteSet {
-    /// An empty set; the name is for people.
+    /// An empty set. Its name is its tag in the OpenAPI document.
     pub fn new(name: &'static str) -> Self {
-        Self { name, routes: Vec::new() }
+        Self { name, is_of_model: false, routes: Vec::new() }
+    }
+
+    /// The same set, mounted only if a model that the engine knows has this name in its
+    /// [`ModelDescription::routes`].
+    pub fn of_model(mut self) -> Self {
+        self.is_of_model = true;
+        self
     }
 
     /// Its name.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Whether a server whose engine knows these models mounts it.
+    pub(crate) fn is_mounted(&self, models: &[&ModelDescription]) -> bool {
+        !self.is_of_model || models.iter().any(|model| model.routes.contains(&self.name))
     }
 
     /// Adds a handler under the base of the API, with and without a slash at the end. The handler
@@ -158,25 +178,33 @@ impl Routes {
         }
         self.schemas.extend(schemas);
         for (path, item) in paths.paths {
-            match self.paths.paths.get_mut(&path) {
-                Some(known) => known.merge_operations(item),
-                None => drop(self.paths.paths.insert(path, item)),
-            }
+            self.document(path, item);
         }
         self
     }
 
-    /// Adds a set of routes from outside the server. They are not in the OpenAPI document.
-    pub(crate) fn add_set(mut self, set: &RouteSet) -> Self {
+    /// Adds a set of routes from outside the server. The OpenAPI document has their paths, and no types.
+    pub(crate) fn add_set(mut self, set: &RouteSet, body_bytes_max: usize) -> Self {
         for (access, method, path, handler) in &set.routes {
             let bare = format!("{}{path}", self.base);
+            let handler = handler.clone().layer(DefaultBodyLimit::max(body_bytes_max));
             for full in [format!("{bare}/"), bare] {
                 let entry = Entry::new(method.clone(), full.clone(), *access, Pace::Usual);
                 self.entries.push(Entry { is_brought: true, ..entry });
                 self.router = self.router.route(&full, handler.clone().with_state(()));
             }
+            if let Some(method) = http_method(method) {
+                self.document(path.replace("{*", "{"), path_item(set.name, method, path));
+            }
         }
         self
+    }
+
+    fn document(&mut self, path: String, item: PathItem) {
+        match self.paths.paths.get_mut(&path) {
+            Some(known) => known.merge_operations(item),
+            None => drop(self.paths.paths.insert(path, item)),
+        }
     }
 
     /// Adds a route outside the base path and the OpenAPI document.
@@ -222,7 +250,37 @@ impl Routes {
     }
 }
 
-fn methods(item: &utoipa::openapi::PathItem) -> Vec<Method> {
+// The documentation of a route from outside the server.
+fn path_item(tag: &str, method: HttpMethod, path: &str) -> PathItem {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters = names.map(|name| {
+        ParameterBuilder::new()
+            .name(name.trim_start_matches('*'))
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .schema(Some(<String as utoipa::PartialSchema>::schema()))
+            .build()
+    });
+    let failure = ContentBuilder::new().schema(Some(Ref::from_schema_name("Failure"))).build();
+    let responses = ResponsesBuilder::new()
+        .response("200", ResponseBuilder::new().description("").build())
+        .response("default", ResponseBuilder::new().content("application/json", failure).build());
+    let operation = OperationBuilder::new().tag(tag).parameters(Some(parameters));
+    PathItem::new(method, operation.responses(responses.build()).build())
+}
+
+fn http_method(method: &Method) -> Option<HttpMethod> {
+    Some(match *method {
+        Method::GET => HttpMethod::Get,
+        Method::POST => HttpMethod::Post,
+        Method::PUT => HttpMethod::Put,
+        Method::DELETE => HttpMethod::Delete,
+        Method::PATCH => HttpMethod::Patch,
+        _ => return None,
+    })
+}
+
+fn methods(item: &PathItem) -> Vec<Method> {
     [
         (&item.get, Method::GET),
         (&item.post, Method::POST),

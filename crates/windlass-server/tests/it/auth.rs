@@ -30,22 +30,22 @@ on_both_stores!(
 );
 
 /// Keys in memory, and the options of a server that accepts them.
-fn options_with_keys() -> (Arc<dyn KeyStore>, Options) {
+pub(crate) fn options_with_keys() -> (Arc<dyn KeyStore>, Options) {
     let store: Arc<dyn KeyStore> = Arc::new(MemoryKeys::default());
     let auth = Auth::Credentials { keys: Some(Arc::clone(&store)), jwt: None };
     (store, Options { auth, tick: true, ..Options::default() })
 }
 
 /// Creates keys directly in the store of the server.
-struct KeyFactory(Keys);
+pub(crate) struct KeyFactory(Keys);
 
 impl KeyFactory {
-    fn new(store: &Arc<dyn KeyStore>, server: &Server) -> Self {
+    pub(crate) fn new(store: &Arc<dyn KeyStore>, server: &Server) -> Self {
         let engine = server.engine.clone();
         Self(Keys::new(Arc::clone(store), Arc::new(move || engine.core().clock().now())))
     }
 
-    async fn key(&self, namespace: &str, scopes: &[Scope]) -> String {
+    pub(crate) async fn key(&self, namespace: &str, scopes: &[Scope]) -> String {
         let new = NewKey {
             name: "test".into(),
             namespace: Namespace::new(namespace).unwrap(),

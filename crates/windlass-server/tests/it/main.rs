@@ -15,6 +15,7 @@ mod live;
 mod operations;
 mod outage;
 mod pages;
+mod route_sets;
 mod schedules;
 mod server;
 mod step_types;
