@@ -1,7 +1,7 @@
 //! How a model plugs in: given a turn, it advances a run.
 
 use windlass_kernel::{
-    BoxFuture, Draft, Error, ErrorCode, ErrorKind, Loaded, ModelName, Run, StepKey,
+    BoxFuture, Draft, Error, ErrorCode, ErrorKind, Loaded, ModelName, Run, Step, StepKey,
 };
 
 use crate::description::ModelDescription;
@@ -74,6 +74,14 @@ impl Opened<'_> {
         match self {
             Opened::New(run) => run,
             Opened::Loaded(loaded) => &loaded.run,
+        }
+    }
+
+    /// The steps that the model asked for ([`ModelDescription::load`]); none of a new run.
+    pub fn steps(&self) -> &[Step] {
+        match self {
+            Opened::New(_) => &[],
+            Opened::Loaded(loaded) => &loaded.steps,
         }
     }
 }

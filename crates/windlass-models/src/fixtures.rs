@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 use windlass_kernel::{
     Body, EventId, Head, ModelName, Namespace, Run, RunId, RunKey, RunStatus, Sha256Digest, Step,
-    StepKey, StepStatus, Timestamp, Turn, WorkflowName,
+    StepKey, StepKind, StepStatus, Timestamp, Turn, WorkflowName,
 };
+
+use crate::kit;
 
 /// A run of `w` in the default namespace, created at 1 s.
 pub(crate) fn run() -> Run {
@@ -47,22 +49,6 @@ pub(crate) fn run() -> Run {
 
 /// A step of that run without attempts, result and wait, created at 2 s.
 pub(crate) fn step(key: &str, kind: &str, status: StepStatus) -> Step {
-    Step {
-        run_key: run().run_key,
-        step_key: StepKey::new(key).expect("a valid key"),
-        name: key.into(),
-        kind: windlass_kernel::StepKind::from_stored(kind),
-        status,
-        position: 0,
-        attempt: 0,
-        attempts_max: None,
-        input: None,
-        result: None,
-        error: None,
-        timeout: None,
-        due_at: None,
-        wait_for: None,
-        created_at: Timestamp::from_millis(2_000),
-        updated_at: Timestamp::from_millis(2_000),
-    }
+    let (key, at) = (StepKey::new(key).expect("a valid key"), Timestamp::from_millis(2_000));
+    Step { status, ..kit::blank_step(&run(), 0, key, StepKind::from_stored(kind), at) }
 }

@@ -11,11 +11,11 @@ mod results;
 mod rows;
 
 pub use activity::{NewActivity, schedule_activity};
-pub use child::{ChildRef, NewChild, name_child, next_generation, start_child};
-pub use control::{apply_control, read_messages};
+pub use child::{ChildRef, NewChild, begin_child, name_child, next_generation, start_child};
+pub use control::{apply_control, commit_turn, read_messages, release, take_message};
 pub use finish::{check_output, complete, fail, stop_descendants};
 pub use results::{LargeResults, ResultIndex};
-pub use rows::blank_step;
+pub use rows::{blank_step, new_step};
 pub use windlass_engine::description::{
     ACTIVITY, ACTIVITY_RETRY, ACTIVITY_STEP, CHILD, CHILD_STEP,
 };

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::kernel::{
-    Body, BoxFuture, Draft, Error, EventType, Message, MessageKind, ModelName, RunId, RunStatus,
-    Step, StepKey, StepKind, StepStatus, Wake, WorkflowName,
+    Body, BoxFuture, Draft, Error, EventType, Message, MessageKind, ModelName, RunId, Step,
+    StepKey, StepKind, StepStatus, Wake, WorkflowName,
 };
 use windlass_engine::description::{EventDescription, EventMeaning, StepDescription, StepRole};
 use windlass_engine::{Model, ModelDescription, Opened, Program, StartRun, Turn, TurnError};
-use windlass_models::kit::{self, CHILD, CHILD_STEP, NewChild, blank_step, events};
+use windlass_models::kit::{self, CHILD, CHILD_STEP, events};
 use windlass_server::auth::Auth;
 
-use crate::support::{CommandOutput, postgres, run, sqlite_in, windlass};
+use crate::support::{CommandOutput, http_client, postgres, run, sqlite_in, windlass};
 
 const NAME: ModelName = ModelName::from_static("toys");
 const WIND: StepKind = StepKind::from_static("wind");
@@ -49,11 +49,7 @@ impl Model for Toys {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let rows = match &opened {
-            Opened::New(_) => Vec::new(),
-            Opened::Loaded(loaded) => loaded.steps.clone(),
-        };
-        let rows = rows.into_iter().map(|step| (step.kind.clone(), step)).collect();
+        let rows = opened.steps().iter().map(|step| (step.kind.clone(), step.clone())).collect();
         Ok(Box::new(Toy { rows }))
     }
 }
@@ -64,61 +60,33 @@ struct Toy {
 
 impl Toy {
     // Winds itself up, waits for "go", and lets a smaller toy do the same if it is large.
-    async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        if kit::apply_control(turn).await? {
-            return Ok(());
-        }
-        let mut draft = turn.draft();
-        let ended = self.advance(turn, &mut draft).map_err(TurnError::Blocked)?;
-        if !ended {
-            draft.status(RunStatus::Waiting).release(Wake::OnMessage, turn.read_to());
-        }
-        turn.commit(draft).await.map(|_| ())
-    }
-
-    fn advance(&mut self, turn: &mut Turn, draft: &mut Draft) -> Result<bool, Error> {
+    fn advance(&mut self, turn: &mut Turn, draft: &mut Draft) -> Result<Option<Wake>, Error> {
         if !self.rows.contains_key(&WIND) {
-            let step = Step { status: StepStatus::Completed, ..self.row(turn, draft, WIND) };
+            let step = Step { status: StepStatus::Completed, ..new_row(turn, draft, WIND) };
             draft.step(WOUND, &json!({ "key": "wind" }), step.clone(), turn.stamp())?;
             let wait_for = Some("go".into());
-            let go = Step { status: StepStatus::Waiting, wait_for, ..self.row(turn, draft, GO) };
+            let go = Step { status: StepStatus::Waiting, wait_for, ..new_row(turn, draft, GO) };
             draft.step(HELD, &json!({ "key": "go" }), go.clone(), turn.stamp())?;
             self.rows.extend([(WIND, step), (GO, go)]);
         }
-        let is_go = |message: &Message| message.kind == MessageKind::Event;
-        if let Some((mut step, message)) = self.met(turn, &GO, is_go) {
+        if let Some((mut step, message)) = self.met(turn, &GO, MessageKind::Event) {
             let payload = json!({ "key": "go", "message": message.seq });
             step.result.clone_from(&message.body);
             draft.consume_into_step(RELEASED, &payload, &message, step, turn.stamp())?;
             if turn.run.input == Body::json("\"small\"") {
-                return kit::complete(turn, draft, Body::json("\"done\"")).map(|()| true);
+                return kit::complete(turn, draft, Body::json("\"done\"")).map(|()| None);
             }
-            let mut row = self.row(turn, draft, CHILD);
-            let child = kit::name_child(turn, "child", &turn.run.workflow.clone())?;
-            row.input = Some(Body::of(&child)?);
-            let (input, labels) = (Body::json("\"small\""), BTreeMap::new());
-            let new = NewChild { child, model: NAME, input, labels };
-            let stamp = turn.stamp();
-            self.rows.insert(CHILD, kit::start_child(turn, draft, row, new, stamp)?);
+            let (key, workflow) = (StepKey::from_stored("child"), turn.run.workflow.clone());
+            let small = Body::json("\"small\"");
+            let child = kit::begin_child(turn, draft, key, &workflow, NAME, small)?;
+            self.rows.insert(CHILD, child);
         }
-        let is_end = |message: &Message| message.kind == MessageKind::ChildResult;
-        if let Some((step, message)) = self.met(turn, &CHILD, is_end) {
-            let payload = json!({ "key": "child" });
-            draft.consume_into_step(
-                events::CHILD_COMPLETED,
-                &payload,
-                &message,
-                step,
-                turn.stamp(),
-            )?;
-            return kit::complete(turn, draft, Body::json("\"done\"")).map(|()| true);
+        if let Some((step, message)) = self.met(turn, &CHILD, MessageKind::ChildResult) {
+            let (event, payload) = (events::CHILD_COMPLETED, json!({ "key": "child" }));
+            draft.consume_into_step(event, &payload, &message, step, turn.stamp())?;
+            return kit::complete(turn, draft, Body::json("\"done\"")).map(|()| None);
         }
-        Ok(false)
-    }
-
-    fn row(&self, turn: &mut Turn, draft: &Draft, kind: StepKind) -> Step {
-        let (at, key) = (turn.stamp().at, StepKey::from_stored(kind.as_str()));
-        blank_step(&turn.run, draft.head().next_ordinal, key, kind, at)
+        Ok(Some(Wake::OnMessage))
     }
 
     // The open step of a kind, settled, with the message that settles it.
@@ -126,18 +94,23 @@ impl Toy {
         &mut self,
         turn: &mut Turn,
         kind: &StepKind,
-        is: impl Fn(&Message) -> bool,
+        by: MessageKind,
     ) -> Option<(Step, Message)> {
         let row = self.rows.get_mut(kind).filter(|row| !row.status.is_settled())?;
-        let seq = turn.mailbox.values().find(|message| is(message))?.seq;
+        let message = kit::take_message(turn, by, |_| true)?;
         row.status = StepStatus::Completed;
-        Some((row.clone(), turn.mailbox.remove(&seq)?))
+        Some((row.clone(), message))
     }
+}
+
+fn new_row(turn: &mut Turn, draft: &Draft, kind: StepKind) -> Step {
+    let (at, key) = (turn.stamp().at, StepKey::from_stored(kind.as_str()));
+    kit::new_step(&turn.run, draft, key, kind, at)
 }
 
 impl Program for Toy {
     fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
-        Box::pin(self.take(turn))
+        Box::pin(kit::commit_turn(turn, |turn, draft| self.advance(turn, draft)))
     }
 
     fn bytes(&self) -> usize {
@@ -183,8 +156,8 @@ async fn described_everywhere(address: &str) {
         (&json!("waitForEvent"), &json!("go"))
     );
     say(&url, "runs send-event toy/t --type go --payload 1").await;
-    let why = until(&url, "why toy/t", "waits for the child run").await;
-    assert!(why.contains("\"go\" waits for an event"), "the child's reason follows: {why}");
+    until(&url, "why toy/t", "waits for the child run").await;
+    until(&url, "why toy/t", "\"go\" waits for an event").await; // The child's reason.
     let history = say(&url, "runs history toy/t -o json").await.json();
     let steps: Vec<_> = history["steps"].as_array().unwrap().iter().collect();
     let words = |step: &&Value| format!("{} {} {}", step["kind"], step["type"], step["status"]);
@@ -195,7 +168,8 @@ async fn described_everywhere(address: &str) {
     assert!(engine.cancel(started.run_key, Some("enough"), None).await.unwrap());
     until(&url, "runs list --workflow toy --status terminated", "t:child").await;
     let events = format!("{url}/durable/workflows/{}/events", started.run_key);
-    let events: Value = reqwest::get(events).await.unwrap().json().await.unwrap();
+    let events = http_client().get(events).send().await.unwrap();
+    let events: Value = events.json().await.unwrap();
     let types = events["events"].as_array().unwrap().iter().map(|event| event["type"].as_str());
     let types: Vec<&str> = types.map(Option::unwrap).collect();
     let started = ["WorkflowStarted", "ActivityCompleted", "step.held", "SignalReceived"];

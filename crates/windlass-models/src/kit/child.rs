@@ -6,12 +6,12 @@ use serde_json::json;
 use windlass_engine::{Turn, events};
 use windlass_kernel::{
     Body, CausalRef, Draft, Error, ModelName, NewRun, Run, RunId, Sha256Digest, Stamp, Step,
-    StepStatus, Turn as TurnRow, WorkflowName,
+    StepKey, StepStatus, Turn as TurnRow, WorkflowName,
 };
 
 pub use windlass_engine::explain::ChildRef;
 
-use super::CHILD;
+use super::{CHILD, new_step};
 
 /// A child that is to be started.
 #[derive(Debug)]
@@ -31,6 +31,23 @@ pub fn name_child(turn: &Turn, step_key: &str, workflow: &WorkflowName) -> Resul
     let id = child_id(&turn.run, step_key)?;
     let run_key = turn.new_run_key();
     Ok(ChildRef { workflow: workflow.clone(), id: id.to_string(), run_key })
+}
+
+/// Starts a child in the commit that records a new step for it. Returns the step's row.
+pub fn begin_child(
+    turn: &mut Turn,
+    draft: &mut Draft,
+    key: StepKey,
+    workflow: &WorkflowName,
+    model: ModelName,
+    input: Body,
+) -> Result<Step, Error> {
+    let child = name_child(turn, key.as_str(), workflow)?;
+    let stamp = turn.stamp();
+    let mut row = new_step(&turn.run, draft, key, CHILD, stamp.at);
+    row.input = Some(Body::of(&child)?);
+    let new = NewChild { child, model, input, labels: BTreeMap::new() };
+    start_child(turn, draft, row, new, stamp)
 }
 
 /// Starts a child in the commit that records its step. The step's input must name the child, as

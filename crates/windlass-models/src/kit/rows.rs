@@ -1,6 +1,11 @@
 //! Rows of steps.
 
-use windlass_kernel::{Run, Step, StepKey, StepKind, StepStatus, Timestamp};
+use windlass_kernel::{Draft, Run, Step, StepKey, StepKind, StepStatus, Timestamp};
+
+/// A pending step that the next event of a commit creates.
+pub fn new_step(run: &Run, draft: &Draft, key: StepKey, kind: StepKind, at: Timestamp) -> Step {
+    blank_step(run, draft.head().next_ordinal, key, kind, at)
+}
 
 /// A pending step with nothing in it. Its name is its key, and its position is the ordinal of the event
 /// that creates it ([`windlass_kernel::Draft::head`]).

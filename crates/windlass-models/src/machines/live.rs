@@ -17,7 +17,7 @@ use super::pending::{Entry, Kind, Planned, Spec};
 use super::program::{Ending, MachineProgram, Work};
 use super::replay::input_of;
 use super::workflow::WorkflowError;
-use crate::kit::{NewActivity, NewChild, blank_step, name_child, schedule_activity, start_child};
+use crate::kit::{NewActivity, NewChild, name_child, new_step, schedule_activity, start_child};
 
 /// An input of the machine, as it goes into the ledger.
 pub(crate) enum Fact {
@@ -427,8 +427,8 @@ fn call_off(work: &mut Work, key: &str, entry: Entry, stamp: Stamp) -> Result<()
 }
 
 fn new_row(turn: &Turn, work: &Work, key: &str, kind: Kind, at: Timestamp) -> Step {
-    let position = work.draft.head().next_ordinal;
-    let row = blank_step(&turn.run, position, StepKey::from_stored(key), kind.step_kind(), at);
+    let step_key = StepKey::from_stored(key);
+    let row = new_step(&turn.run, &work.draft, step_key, kind.step_kind(), at);
     Step { name: super::pending::id_of(key).into(), ..row }
 }
 

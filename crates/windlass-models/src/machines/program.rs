@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass_engine::{EnqueuedReason, Program, Revived, Turn, TurnError, events};
 use windlass_kernel::{
-    Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, RunStatus, Step, StepKey,
-    Timestamp, Wake,
+    Body, BoxFuture, Draft, End, Error, Limits, MessageKind, Run, Step, StepKey, Timestamp, Wake,
 };
 
 use super::machine::{Factory, Input, Machine};
@@ -224,8 +223,7 @@ impl MachineProgram {
 
     async fn park(&mut self, turn: &mut Turn, mut draft: Draft) -> Result<(), TurnError> {
         let wake = self.next_due().map_or(Wake::OnMessage, Wake::At);
-        draft.status(RunStatus::Waiting);
-        draft.release(wake, turn.read_to());
+        kit::release(turn, &mut draft, wake);
         if self.waits_for_one() {
             turn.expect_result();
         }

@@ -139,7 +139,7 @@ impl RelayProgram {
     // The turn is given back: all that the run waits for is in the store.
     async fn park(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
         let mut draft = turn.draft();
-        record::release(&mut draft, wake, turn.read_to());
+        kit::release(turn, &mut draft, wake);
         turn.commit(draft).await?;
         self.announce(turn, wake);
         Ok(())
@@ -322,8 +322,7 @@ impl RelayProgram {
             let stamp = turn.stamp();
             let key = StepKey::with_limits(format!("{}/{name}", self.number), turn.limits())
                 .map_err(TurnError::Blocked)?;
-            let position = draft.head().next_ordinal;
-            let mut row = kit::blank_step(&turn.run, position, key, MEMO, stamp.at);
+            let mut row = kit::new_step(&turn.run, &draft, key, MEMO, stamp.at);
             row.attempt = self.open.attempt + 1;
             row.status = StepStatus::Completed;
             row.result = Some(body.clone());
@@ -395,8 +394,7 @@ impl RelayProgram {
 
     // The row of the step as far as it does not depend on what became of it.
     pub(crate) fn row(&self, draft: &Draft, turn: &Turn, at: Timestamp) -> StepRow {
-        let (key, position) = (record::key(self.number), draft.head().next_ordinal);
-        let mut row = kit::blank_step(&turn.run, position, key, RELAY, at);
+        let mut row = kit::new_step(&turn.run, draft, record::key(self.number), RELAY, at);
         if let Some((position, created_at)) = self.open.stored {
             (row.position, row.created_at) = (position, created_at);
         }

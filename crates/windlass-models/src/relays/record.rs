@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use windlass_engine::{DeadStep, Metrics, Turn, events};
 use windlass_kernel::{
-    Body, Draft, Encoding, End, Error, Limits, MessageName, Op, Run, RunStatus, StepKey,
-    StepStatus, Timestamp, Wake,
+    Body, Draft, Encoding, End, Error, Limits, MessageName, Op, Run, StepKey, StepStatus,
+    Timestamp, Wake,
 };
 
 use super::description::{RELAY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
@@ -139,12 +139,6 @@ pub(crate) fn key(number: u32) -> StepKey {
     StepKey::from_stored(number.to_string())
 }
 
-/// Gives the turn back.
-pub(crate) fn release(draft: &mut Draft, wake: Wake, read_to: u64) {
-    draft.status(if wake == Wake::Now { RunStatus::Active } else { RunStatus::Waiting });
-    draft.release(wake, read_to);
-}
-
 /// Whether the turn is given back before a step, and until when.
 pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
     // A request that was read while the step ran is obeyed first: nobody wakes the run for it.
@@ -247,7 +241,7 @@ pub(crate) fn write(
             draft.step(STEP_RETRIED, &payload, row, stamp)?;
             let wake = wake_for(&open, turn);
             if let Some(wake) = wake {
-                release(draft, wake, turn.read_to());
+                kit::release(turn, draft, wake);
             }
             Ok(After::Same(open, wake))
         }
@@ -327,8 +321,7 @@ fn put_next(
         return (open, None);
     }
     let at = turn.stamp().at;
-    let position = draft.head().next_ordinal;
-    let mut row = kit::blank_step(&turn.run, position, key(number), RELAY, at);
+    let mut row = kit::new_step(&turn.run, draft, key(number), RELAY, at);
     row.status = StepStatus::Waiting;
     row.attempts_max = program.attempts_max();
     (row.due_at, row.wait_for) = (open.due, open.wait_for.clone());
@@ -336,7 +329,7 @@ fn put_next(
     draft.open_step(row);
     let wake = wake_for(&open, turn);
     if let Some(wake) = wake {
-        release(draft, wake, turn.read_to());
+        kit::release(turn, draft, wake);
     }
     (open, wake)
 }

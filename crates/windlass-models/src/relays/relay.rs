@@ -13,7 +13,7 @@ use windlass_engine::{
 };
 use windlass_kernel::{
     Body, BoxFuture, Error, ErrorCode, ErrorKind, Loaded, OnEnd, QueueName, RetryPolicy, RouteName,
-    Run, RunStatus, Step as StepRow, Store, WorkflowName,
+    Run, RunStatus, Store, WorkflowName,
 };
 
 use super::description::{DESCRIPTION, NAME};
@@ -133,11 +133,8 @@ impl Model for RelayModel {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let steps: &[StepRow] = match &opened {
-            Opened::New(_) => &[],
-            Opened::Loaded(loaded) => &loaded.steps,
-        };
-        Ok(Box::new(RelayProgram::open(Arc::clone(&self.0), opened.run(), steps)?))
+        let (run, steps) = (opened.run(), opened.steps());
+        Ok(Box::new(RelayProgram::open(Arc::clone(&self.0), run, steps)?))
     }
 
     fn template(&self) -> Option<Template> {

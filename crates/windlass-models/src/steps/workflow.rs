@@ -9,7 +9,7 @@ use windlass_engine::{
     Engine, Model, ModelDescription, Opened, Program, TaskContext, TaskFailure, TaskHandler,
     TaskResult,
 };
-use windlass_kernel::{Body, BoxFuture, Error, ErrorCode, ErrorKind, Step};
+use windlass_kernel::{Body, BoxFuture, Error, ErrorCode, ErrorKind};
 
 use crate::any_error::AnyError;
 use crate::run::check_body;
@@ -35,11 +35,7 @@ impl Model for StepsModel {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let run = opened.run();
-        let steps: &[Step] = match &opened {
-            Opened::New(_) => &[],
-            Opened::Loaded(loaded) => &loaded.steps,
-        };
+        let (run, steps) = (opened.run(), opened.steps());
         let limits = self.engine.limits.clone();
         let core = Core::new(run, steps, &limits)?;
         let ctx = Ctx::new(run, core, Arc::clone(&self.engine.env), limits);
