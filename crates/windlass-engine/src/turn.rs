@@ -1,5 +1,8 @@
 //! A turn: the handle with which a program advances its run. All writes of a program go through it.
 
+mod control;
+mod inbox;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,16 +17,13 @@ use tracing::{Instrument as _, Span};
 use windlass_kernel::{
     Body, BoxFuture, CommitError, Committed, Draft, Encoding, End, Error, ErrorCode, ErrorKind,
     EventType, Hold, Limits, LogId, Message, MessageKind, ModelName, NewRun, Op, Query, Run,
-    RunKey, RunOverview, RunStatus, Stamp, StepKey, Task, TaskId, Timestamp, Wake, WorkerKey,
-    WorkflowName,
+    RunKey, RunOverview, Stamp, Task, TaskId, Timestamp, WorkerKey, WorkflowName,
 };
 
-use crate::cancel::{cancel_open_steps, terminated_with};
 use crate::control::Control;
 use crate::core::Core;
 use crate::description::ModelDescription;
 use crate::env::{Env, Lane};
-use crate::events;
 use crate::held_run::HeldRun;
 use crate::local_completion::{LocalCompletion, PendingClaim};
 use crate::metrics::Metrics;
@@ -35,6 +35,8 @@ use crate::start::StartRun;
 use crate::tasks::{CANCEL_RUN, CARRY_OVER, TaskReservation};
 use crate::telemetry;
 use crate::turn_runner::TurnRunner;
+
+use inbox::Inbox;
 
 /// A held turn of a run.
 pub struct Turn {
@@ -54,16 +56,6 @@ pub struct Turn {
     pub(crate) replay: Replay,
     /// Until the first commit is answered, if that one claims the turn.
     pub(crate) pending_claim: Option<Box<PendingClaim>>,
-}
-
-/// Which messages of the run were read.
-pub(crate) struct Inbox {
-    /// Every message up to this one was read.
-    pub(crate) read_to: u64,
-    /// The last accepted message, as far as commits and claims have reported it.
-    pub(crate) accepted: u64,
-    // There may be a message that `accepted` does not include yet.
-    notified: bool,
 }
 
 /// How the row in the turn relates to the row in the store.
@@ -97,7 +89,7 @@ impl Turn {
         hold: Hold,
         held_run: Arc<HeldRun>,
     ) -> Self {
-        let inbox = Inbox { read_to: run.accepted, accepted: run.accepted, notified: false };
+        let inbox = Inbox::new(run.accepted);
         let last_at = run.updated_at;
         Self {
             runner,
@@ -344,32 +336,15 @@ impl Turn {
 
     /// Whether there may be unread messages.
     pub fn has_unread(&self) -> bool {
-        self.inbox.notified || self.inbox.accepted > self.inbox.read_to
+        self.inbox.has_unread()
     }
 
     /// Reads the messages that came since the last call.
     pub async fn read_messages(&mut self) -> Result<(), TurnError> {
-        self.inbox.notified = false;
-        loop {
-            let limit = self.runner.core.options.limits.page_rows_max.min(1_000);
-            let query =
-                Query::Messages { run_key: self.run.run_key, after: self.inbox.read_to, limit };
-            let rows = self.runner.core.store.list(query).await.and_then(|rows| rows.messages());
-            let rows = rows.map_err(TurnError::Store)?;
-            let count = rows.len();
-            for message in rows {
-                self.inbox.read_to = message.seq;
-                self.inbox.accepted = self.inbox.accepted.max(message.seq);
-                if message.consumed.is_none() {
-                    self.mailbox.insert(message.seq, message);
-                }
-            }
-            if count < limit as usize {
-                // All accepted messages are read. Later messages notify again.
-                self.inbox.accepted = self.inbox.read_to;
-                return Ok(());
-            }
-        }
+        let messages = self.inbox.read(&self.runner.core, self.run.run_key).await;
+        self.mailbox
+            .extend(messages.map_err(TurnError::Store)?.map(|message| (message.seq, message)));
+        Ok(())
     }
 
     /// Ready when messages came, the turn was revoked, or the engine is stopping.
@@ -408,54 +383,7 @@ impl Turn {
     /// paused, or has ended because it was cancelled. A paused run's timers go on: a resumed run gets a
     /// turn at once, in which it checks them.
     pub async fn apply_control(&mut self) -> Result<bool, TurnError> {
-        let mut paused = self.run.status == RunStatus::Paused;
-        let mut draft = self.draft();
-        let mut controls: Vec<Message> = Vec::new();
-        self.mailbox.retain(|_, message| {
-            let control = message.kind == MessageKind::Control;
-            if control {
-                controls.push(message.clone());
-            }
-            !control
-        });
-        let by = StepKey::from_stored("windlass");
-        let mut cancelled = None;
-        for message in &controls {
-            let stamp = self.stamp();
-            let event = match Control::of(message) {
-                Control::Pause => {
-                    paused = true;
-                    events::WORKFLOW_PAUSED
-                }
-                Control::Resume => {
-                    paused = false;
-                    events::WORKFLOW_RESUMED
-                }
-                Control::Cancel => {
-                    cancelled.get_or_insert(message);
-                    events::MESSAGE_RECEIVED
-                }
-                Control::Wake | Control::Unknown => events::MESSAGE_RECEIVED,
-            };
-            let payload = control_payload(message);
-            draft
-                .consume(event, &payload, message, by.clone(), stamp)
-                .map_err(TurnError::Blocked)?;
-        }
-        if let Some(message) = cancelled {
-            self.end_cancelled(&mut draft, message).await?;
-            self.commit(draft).await?;
-            return Ok(true);
-        }
-        if paused {
-            draft.status(RunStatus::Paused);
-            draft.release(Wake::OnMessage, self.inbox.read_to);
-        } else if self.run.status == RunStatus::Paused {
-            // In the row too: the next turn finds no request any more.
-            draft.status(RunStatus::Active);
-        }
-        self.commit(draft).await?;
-        Ok(paused)
+        control::apply(self).await
     }
 
     /// Drafts the end of the run for a cancel request. The caller consumes the request.
@@ -464,30 +392,7 @@ impl Turn {
         draft: &mut Draft,
         message: &Message,
     ) -> Result<(), TurnError> {
-        let model = self.description();
-        if model.has_reach() {
-            for op in self.cancel_descendants().await? {
-                draft.op(op);
-            }
-        }
-        let open = self
-            .runner
-            .core
-            .store
-            .run_overview_by_key(self.run.run_key)
-            .await
-            .map_err(TurnError::Store)?;
-        let open = open.map(|overview| overview.open_steps).unwrap_or_default();
-        cancel_open_steps(draft, open, model, || self.stamp()).map_err(TurnError::Blocked)?;
-        let mut payload = control_payload(message);
-        payload["request"] = "cancel".into();
-        let reason = cancel_reason(message);
-        if let Some(reason) = &reason {
-            payload["reason"] = reason.as_str().into();
-        }
-        let error = terminated_with(reason.as_deref()).map_err(TurnError::Blocked)?;
-        self.end(draft, events::WORKFLOW_TERMINATED, &payload, End::Terminated(error))
-            .map_err(TurnError::Blocked)
+        control::end_cancelled(self, draft, message).await
     }
 
     /// Drafts the end of the run: the event, the row and the message to its parent.
@@ -657,18 +562,4 @@ impl Turn {
 /// The error of a refused commit.
 pub fn refusal(error: &CommitError) -> Error {
     Error::new(error.kind(), error.code(), error.message())
-}
-
-fn cancel_reason(message: &Message) -> Option<String> {
-    let body: serde_json::Value = message.body.as_ref()?.read().ok()?;
-    body.get("reason")?.as_str().map(str::to_owned)
-}
-
-pub(crate) fn control_payload(message: &Message) -> serde_json::Value {
-    let body: Option<serde_json::Value> = message.body.as_ref().and_then(|body| body.read().ok());
-    let actor = body.as_ref().and_then(|body| body.get("actor")).cloned();
-    match actor {
-        Some(actor) => json!({ "message": message.seq, "actor": actor }),
-        None => json!({ "message": message.seq }),
-    }
 }
