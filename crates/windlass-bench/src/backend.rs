@@ -76,6 +76,17 @@ pub(crate) enum Databases {
 }
 
 impl Databases {
+    /// Runs a benchmark in an empty location, and removes the location even if the benchmark fails.
+    pub(crate) async fn with<T>(
+        target: &Target,
+        measure: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let place = Self::new(target)?;
+        let result = measure(&place).await;
+        place.remove().await?;
+        result
+    }
+
     /// Creates an empty location.
     pub(crate) fn new(target: &Target) -> anyhow::Result<Self> {
         Ok(match target.store {

@@ -41,10 +41,7 @@ const ENQUEUED_AT_ONCE: usize = 1_000;
 
 /// Measures one state after the other.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = measure(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| measure(args, place).await).await
 }
 
 async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {

@@ -37,10 +37,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Opens a store, waits, and reports its activity.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = watch(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| watch(args, place).await).await
 }
 
 async fn watch(args: &Args, place: &Databases) -> anyhow::Result<Report> {

@@ -36,10 +36,7 @@ pub(crate) struct WorkerArgs {
 
 /// Measures one caller, then many.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = measure(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| measure(args, place).await).await
 }
 
 async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {

@@ -99,10 +99,7 @@ fn clock_us() -> u64 {
 
 /// Measures the bare store before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = measure(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| measure(args, place).await).await
 }
 
 /// The registered machine, and the times from scheduling its activities to their start.

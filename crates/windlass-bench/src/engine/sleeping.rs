@@ -55,10 +55,7 @@ fn sleeper(engine: &Engine, woken: &WakeTimes) -> anyhow::Result<WorkflowRef<i64
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = measure(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| measure(args, place).await).await
 }
 
 /// The process that fills the store.

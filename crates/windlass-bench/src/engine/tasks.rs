@@ -68,10 +68,7 @@ impl TaskHandler for CountingHandler {
 
 /// Measures the bare store before and after, so that a slower machine affects both.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    let place = Databases::new(&args.target)?;
-    let result = measure(args, &place).await;
-    place.remove().await?;
-    result
+    Databases::with(&args.target, async |place| measure(args, place).await).await
 }
 
 async fn measure(args: &Args, place: &Databases) -> anyhow::Result<Report> {
