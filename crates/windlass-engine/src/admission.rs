@@ -111,6 +111,8 @@ impl Free {
 
 #[cfg(test)]
 mod tests {
+    use windlass_kernel::{Capped, QueueHealth, Timestamp, WorkerInfo, WorkerKey, WorkerStatus};
+
     use super::*;
 
     #[test]
@@ -140,6 +142,51 @@ mod tests {
         ] {
             let found = Free { turns, tasks }.ratio(turns_ready, tasks_ready);
             assert!((found - expect).abs() < 1e-9, "{turns_ready} {tasks_ready}: {found}");
+        }
+    }
+    #[test]
+    fn a_worker_that_takes_no_new_work_has_no_free_capacity() {
+        let worker = |accepting: bool| Worker {
+            info: WorkerInfo {
+                worker: WorkerKey(uuid::Uuid::nil()),
+                name: "w".into(),
+                version: "1".into(),
+                status: WorkerStatus::Active,
+                lease: Duration::from_secs(30),
+                turns: Vec::new(),
+                tasks: Vec::new(),
+                slots: 20,
+                note: None,
+                load: 0,
+                task_slots: 0,
+                task_load: 0,
+                accepting,
+                group: "g".into(),
+                host: "h".into(),
+                tasks_completed: 0,
+                tasks_failed: 0,
+                tasks_took: Duration::ZERO,
+            },
+            started_at: Timestamp::ZERO,
+            renewed_at: Timestamp::ZERO,
+            steady_since: Timestamp::ZERO,
+            drain: false,
+        };
+        let turns = QueueHealth { ready: Capped::new(10), ..QueueHealth::default() };
+        let health = Health {
+            runs: Vec::new(),
+            turns,
+            tasks: QueueHealth::default(),
+            dead_letters: Capped::default(),
+            workers_live: 2,
+            now: Timestamp::ZERO,
+        };
+        for (workers, expect) in
+            [(vec![true, true], 0.25), (vec![true, false], 0.5), (vec![false, false], 10.0)]
+        {
+            let live: Vec<Worker> = workers.iter().copied().map(worker).collect();
+            let found = ratio(&health, &live);
+            assert!((found - expect).abs() < 1e-9, "{workers:?}: {found}");
         }
     }
 }

@@ -348,7 +348,8 @@ mod tests {
 
     #[test]
     fn a_policy_keeps_runs_for_at_least_a_second() {
-        for (ms, ok) in [(0, false), (999, false), (1_000, true), (86_400_000, true)] {
+        for (ms, ok) in [(0, false), (999, false), (1_000, true), (1_500, true), (86_400_000, true)]
+        {
             let span = Duration::from_millis(ms);
             let policy = Retention::keep_for(span);
             assert_eq!(policy.is_ok(), ok, "{ms} ms");

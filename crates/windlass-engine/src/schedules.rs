@@ -24,7 +24,8 @@ use crate::start::StartRun;
 
 pub use timing::{Missed, Overlap, Schedule, Timing};
 
-use program::{Schedules, Snapshot};
+pub(crate) use program::Schedules;
+use program::Snapshot;
 
 const MODEL: ModelName = ModelName::from_static("schedules");
 

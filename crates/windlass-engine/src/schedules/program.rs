@@ -32,7 +32,7 @@ pub(super) struct Snapshot {
 }
 
 /// The model of schedules.
-pub(super) struct Schedules;
+pub(crate) struct Schedules;
 
 impl Model for Schedules {
     fn description(&self) -> &'static ModelDescription {

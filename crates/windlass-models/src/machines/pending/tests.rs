@@ -356,6 +356,23 @@ fn a_snapshot_knows_its_rows() {
 }
 
 #[test]
+fn a_snapshot_counts_occurrences_and_steps_whatever_the_order_of_its_rows() {
+    let of = |key: &str, kind| row(key, kind, StepStatus::Completed, PAY);
+    let mut pending = pending();
+    let rows = vec![
+        of("over#3", Kind::Activity),
+        of("over", Kind::Activity),
+        of("timer/t", Kind::Timer),
+        of("timer/t#2", Kind::Timer),
+    ];
+    pending.restore(Vec::new(), rows, &[]);
+    check(&mut pending, vec![activity("over")], "activity over#4");
+    check(&mut pending, vec![timer("t")], "timer timer/t#3");
+    check(&mut pending, vec![activity("b"), activity("c")], "activity b, activity c");
+    check(&mut pending, vec![activity("d")], "!would be number 6");
+}
+
+#[test]
 fn timers_are_no_work() {
     let mut pending = pending();
     check(&mut pending, vec![timer("t")], "timer timer/t");

@@ -231,6 +231,18 @@ fn every_pair_of_a_state_and_an_input_is_in_the_table_or_illegal() {
 }
 
 #[test]
+fn only_recorded_waits_and_retries_are_due_and_only_records_have_a_result() {
+    let has_result = ["Recorded", "Carried", "Awaited", "SetAside", "Delivered"];
+    for state in all_states() {
+        let name = state_name(&state);
+        let is_due = name.starts_with("Waiting") || name.starts_with("Retrying");
+        assert_eq!(state.due(), is_due.then_some(DUE), "{name}");
+        let expect = has_result.iter().any(|word| name.starts_with(word));
+        assert_eq!(state.has_result(), expect, "{name}");
+    }
+}
+
+#[test]
 fn an_illegal_input_changes_nothing() {
     for state in all_states() {
         for input in all_inputs() {
