@@ -13,6 +13,7 @@ struct Quickstart;
 
 mod app;
 pub mod auth;
+mod connections;
 mod cursor;
 mod depth;
 mod docs;
