@@ -24,6 +24,8 @@ mod json;
 mod metrics;
 mod options;
 mod paging;
+#[cfg(test)]
+mod parser_tests;
 mod reference;
 mod router;
 mod routes;

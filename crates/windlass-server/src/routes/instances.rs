@@ -439,6 +439,21 @@ pub(crate) async fn find(call: &Call, at: &AtRun) -> Result<Run, ApiError> {
     found.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))
 }
 
+/// Returns the run with the id `batch`, whose path is also that of a batch request.
+pub(crate) async fn get_batch(
+    call: Call,
+    InWorkflow(workflow): InWorkflow,
+) -> ApiResult<InstanceView> {
+    let at = AtRun { workflow, id: RunId::new("batch")? };
+    let target = Target {
+        workflow: Some(at.workflow.as_str()),
+        id: Some(at.id.as_str()),
+        ..Target::default()
+    };
+    call.app.guard.ask(&call.caller, Scope::Read, &target).await?;
+    get(call, at).await
+}
+
 /// Returns a run.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}", tag = "instances",
     operation_id = "getInstance",
