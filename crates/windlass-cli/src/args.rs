@@ -1,6 +1,7 @@
 //! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
+mod engine;
 mod http;
 mod runs;
 mod schedules;
@@ -16,6 +17,7 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
+pub(crate) use engine::EngineArgs;
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -239,6 +241,8 @@ pub(crate) struct ServerArgs {
     /// The log format: `text` or `json`. [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
 }

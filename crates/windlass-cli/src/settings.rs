@@ -2,6 +2,7 @@
 //! the config file, and the file overrides the default. Each setting records its origin.
 
 mod auth;
+mod engine;
 mod http;
 mod tables;
 
@@ -17,6 +18,7 @@ use toml::Value;
 use windlass::Address;
 
 pub(crate) use auth::AuthSettings;
+pub(crate) use engine::EngineSettings;
 pub(crate) use http::HttpSettings;
 pub(crate) use tables::{RelaySettings, Tables, local_relay};
 
@@ -75,6 +77,7 @@ pub(crate) struct Settings {
     pub(crate) bind: SocketAddr,
     pub(crate) auth: AuthSettings,
     pub(crate) http: HttpSettings,
+    pub(crate) engine: EngineSettings,
     pub(crate) samples: bool,
     pub(crate) drain: Duration,
     pub(crate) log: String,
@@ -103,7 +106,7 @@ const KNOWN: [(&str, &str); 13] = [
 ];
 
 fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
-    KNOWN.into_iter().chain(http::KNOWN)
+    KNOWN.into_iter().chain(http::KNOWN).chain(engine::KNOWN)
 }
 
 impl Settings {
@@ -176,6 +179,7 @@ impl Settings {
             bind,
             auth,
             http: HttpSettings::read(get)?,
+            engine: EngineSettings::read(get)?,
             samples,
             drain,
             log: log.value.clone(),
@@ -203,6 +207,7 @@ fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
         ("log_format", args.log_format.clone()),
     ];
     flags.extend(args.http.flags());
+    flags.extend(args.engine.flags());
     flags
 }
 

@@ -1,5 +1,6 @@
 //! State that all requests share: the engine, the guard and the limits.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use windlass::kernel::{ModelName, Query, RunsQuery, Worker, WorkflowName};
 use windlass::{ErrorCode, Timestamp};
 use windlass_engine::Engine;
 
-use crate::auth::Guard;
+use crate::auth::{Caller, Guard};
 use crate::docs::Docs;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -40,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) waits: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) cancels: Arc<Semaphore>,
+    pub(crate) waits_of: Arc<PerCredential>,
+    pub(crate) streams_of: Arc<PerCredential>,
+    /// In units of [`BODY_UNIT`] bytes.
+    pub(crate) bodies: Arc<Semaphore>,
     workers: Mutex<Option<(Timestamp, Arc<Vec<Worker>>)>>,
 }
 
@@ -67,6 +72,9 @@ impl App {
             waits: Semaphore::new(options.waits_max),
             streams: Arc::new(Semaphore::new(options.streams_max)),
             cancels: Arc::new(Semaphore::new(CANCELS_MAX)),
+            waits_of: Arc::new(PerCredential::new(options.waits_per_credential_max)),
+            streams_of: Arc::new(PerCredential::new(options.streams_per_credential_max)),
+            bodies: Arc::new(Semaphore::new(options.bodies_bytes_max.div_ceil(BODY_UNIT))),
             engine,
             options,
             guard,
@@ -148,6 +156,55 @@ impl App {
                 && worker.info.turns.iter().any(|route| route.name.as_str() == workflow.as_str())
         };
         Ok(self.workers().await?.iter().any(serves))
+    }
+}
+
+/// Bodies count against their limit in units of this size.
+pub(crate) const BODY_UNIT: usize = 1_024;
+
+/// Counts what each credential has in progress. Callers without an identity share no limit: there is
+/// nobody to tell apart.
+pub(crate) struct PerCredential {
+    max: usize,
+    counts: Mutex<HashMap<String, usize>>,
+}
+
+impl PerCredential {
+    fn new(max: usize) -> Self {
+        Self { max, counts: Mutex::default() }
+    }
+
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// A permit of the caller's credential; an error if it has as many as it may have.
+    pub(crate) fn acquire(self: &Arc<Self>, caller: &Caller) -> Result<CredentialPermit, ()> {
+        let Some(actor) = &caller.actor else { return Ok(CredentialPermit(None)) };
+        let key = format!("{}/{}/{}", caller.namespace, actor.kind, actor.id_hash);
+        let mut counts = self.counts.lock();
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= self.max {
+            return Err(());
+        }
+        *count += 1;
+        Ok(CredentialPermit(Some((Arc::clone(self), key))))
+    }
+}
+
+/// A permit of a credential.
+pub(crate) struct CredentialPermit(Option<(Arc<PerCredential>, String)>);
+
+impl Drop for CredentialPermit {
+    fn drop(&mut self) {
+        let Some((of, key)) = self.0.take() else { return };
+        let mut counts = of.counts.lock();
+        if let Some(count) = counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&key);
+            }
+        }
     }
 }
 

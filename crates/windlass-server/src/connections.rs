@@ -26,7 +26,6 @@ enum Phase {
     Evicted,
 }
 
-
 /// The open connections of a server.
 pub(crate) struct Connections {
     max: usize,

@@ -12,11 +12,12 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
 use windlass::ErrorCode;
 use windlass::kernel::{MessageName, Run, RunId, WorkflowName};
 use windlass_engine::{CancelPolicy, Engine};
 
-use crate::app::{App, WaitPermit, is_internal};
+use crate::app::{App, BODY_UNIT, WaitPermit, is_internal};
 use crate::auth::{Caller, Scope, Target};
 use crate::depth::is_deeper_than;
 use crate::error::ApiError;
@@ -260,23 +261,68 @@ impl<T: Incoming + Default> FromRequest<App> for MaybePayload<T> {
     }
 }
 
+/// Receives the body of a request into memory, within the limit on the bytes of all bodies. Leaves a
+/// body that is too large to the handler, which names the limit of its route.
+pub(crate) async fn receive_body(
+    app: &App,
+    request: Request,
+    max: usize,
+) -> Result<(Request, Option<OwnedSemaphorePermit>), ApiError> {
+    use hyper::body::Body as _;
+    let (parts, mut body) = request.into_parts();
+    if body.is_end_stream() || body.size_hint().lower() > max as u64 {
+        return Ok((Request::from_parts(parts, body), None));
+    }
+    let mut received: Vec<u8> = Vec::new();
+    let mut permit: Option<OwnedSemaphorePermit> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            let message = "the body ended before it was complete";
+            ApiError::invalid(ErrorCode::InvalidBody, message)
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if received.len() + data.len() > max {
+            drain_body(body).await;
+            return Err(too_large(max));
+        }
+        received.extend_from_slice(&data);
+        let needed = received.len().div_ceil(BODY_UNIT);
+        let held = permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(needed.saturating_sub(held)).unwrap_or(u32::MAX);
+        let more = Arc::clone(&app.bodies).try_acquire_many_owned(more).map_err(|_| {
+            let limit = app.options.bodies_bytes_max;
+            let message = format!(
+                "too many bytes of request bodies in progress (limit {limit}); retry later"
+            );
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyRequests, message)
+                .retry_after(1)
+        })?;
+        match &mut permit {
+            Some(permit) => permit.merge(more),
+            None => permit = Some(more),
+        }
+    }
+    Ok((Request::from_parts(parts, Body::from(received)), permit))
+}
+
+fn too_large(max: usize) -> ApiError {
+    let message = format!("the body is larger than {max} bytes");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge, message)
+}
+
 async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
     let (parts, mut body) = request.into_parts();
-    let too_large = || {
-        let message = format!("the body is larger than {max} bytes");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge, message)
-    };
     use hyper::body::Body as _;
     // Rejects a too large `Content-Length` before reading the body.
     if body.size_hint().lower() > max as u64 {
         drain_body(body).await;
-        return Err(too_large());
+        return Err(too_large(max));
     }
     let bytes = match Limited::new(&mut body, max).collect().await {
         Ok(bytes) => bytes.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             drain_body(body).await;
-            return Err(too_large());
+            return Err(too_large(max));
         }
         Err(_) => {
             let message = "the body ended before it was complete";

@@ -10,13 +10,14 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 use windlass::ErrorCode;
 
 use crate::app::App;
 use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
-use crate::extract::CallerEngine;
+use crate::extract::{CallerEngine, receive_body};
 use crate::metrics::Labels;
 use crate::table::{Access, Entry, Pace};
 use crate::telemetry;
@@ -71,50 +72,82 @@ async fn handle(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let pace = entry.map_or(Pace::Usual, |entry| entry.pace);
-    let waits = pace == Pace::Waits && asks_to_wait(&request);
+    let timeout = app.options.request_timeout;
+    let until = tokio::time::Instant::now() + timeout;
+    let timed_out = |_| {
+        let message = format!("the request timed out after {} s", timeout.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout, message)
+    };
+    let waits = entry.is_some_and(|entry| entry.pace == Pace::Waits) && asks_to_wait(&request);
+    let prepared = tokio::time::timeout_at(until, prepare(app, entry, path, request)).await;
+    let (mut request, _body_permit) = prepared.map_err(timed_out)??;
     let waiting = if waits { Some(app.admit_waiting()?) } else { None };
-    let _permit = if waits || pace == Pace::Always { None } else { Some(app.admit()?) };
+    let is_probe = entry.is_some_and(|entry| entry.pace == Pace::Always);
+    let _permit = if waits || is_probe { None } else { Some(app.admit()?) };
+    let caller = request.extensions().get::<Arc<Caller>>();
+    let _of_credential = match caller.filter(|_| waits) {
+        Some(caller) => Some(app.waits_of.acquire(caller).map_err(|()| too_many_waits(app))?),
+        None => None,
+    };
     let waiting = waiting.as_ref().map(|(_, waiting)| waiting);
-    let mut request = request;
     if let Some(waiting) = waiting {
         request.extensions_mut().insert(Arc::clone(waiting));
     }
-    let answer = async {
-        let request = match entry.map(|entry| entry.access) {
-            Some(Access::Public) => request,
-            Some(Access::Scope(scope)) => authenticate(app, request, Some(scope)).await?,
-            Some(Access::Operator) => {
-                let request = authenticate(app, request, Some(Scope::Admin)).await?;
-                let caller = request.extensions().get::<Arc<Caller>>();
-                let own = &app.engine.options().namespace;
-                if caller.is_none_or(|caller| !caller.is_operator(own)) {
-                    let message = "this route shows all namespaces; it requires `admin` in the server's own namespace";
-                    return Err(ApiError::forbidden(message));
-                }
-                request
-            }
-            // Unauthenticated callers must not learn which routes exist.
-            None => {
-                let request = authenticate(app, request, None).await?;
-                return Err(route_error(app, path, &request));
-            }
-        };
-        let is_brought = entry.is_some_and(|entry| entry.is_brought);
-        let request = if is_brought { with_engine(app, request) } else { request };
-        Ok(next.run(request).await)
-    };
-    let mut answer = std::pin::pin!(answer);
-    let timeout = app.options.request_timeout;
-    let mut answered = tokio::time::timeout(timeout, answer.as_mut()).await;
+    let mut answer = std::pin::pin!(next.run(request));
+    let mut answered = tokio::time::timeout_at(until, answer.as_mut()).await;
     // Only the wait itself may exceed the request timeout.
     if answered.is_err() && waiting.is_some_and(|waiting| waiting.has_begun()) {
         answered = tokio::time::timeout(app.options.wait_max + WAIT_GRACE, answer).await;
     }
-    answered.unwrap_or_else(|_| {
-        let message = format!("the request timed out after {} s", timeout.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::RequestTimeout, message))
-    })
+    answered.map_err(timed_out)
+}
+
+fn too_many_waits(app: &App) -> ApiError {
+    let max = app.waits_of.max();
+    let message = format!(
+        "too many waiting requests of this credential (limit {max}); retry later or omit `waitMs`"
+    );
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyWaits, message).retry_after(1)
+}
+
+// Authenticates a request and receives its body. A client that sends its body slowly holds no permit
+// of a request meanwhile, so that it does not lock others out.
+async fn prepare(
+    app: &App,
+    entry: Option<&Entry>,
+    path: &str,
+    request: Request,
+) -> Result<(Request, Option<OwnedSemaphorePermit>), ApiError> {
+    let is_probe = entry.is_some_and(|entry| entry.pace == Pace::Always);
+    let permit = if is_probe { None } else { Some(app.admit()?) };
+    let request = match entry.map(|entry| entry.access) {
+        Some(Access::Public) => request,
+        Some(Access::Scope(scope)) => authenticate(app, request, Some(scope)).await?,
+        Some(Access::Operator) => {
+            let request = authenticate(app, request, Some(Scope::Admin)).await?;
+            let caller = request.extensions().get::<Arc<Caller>>();
+            let own = &app.engine.options().namespace;
+            if caller.is_none_or(|caller| !caller.is_operator(own)) {
+                let message = "this route shows all namespaces; it requires `admin` in the server's own namespace";
+                return Err(ApiError::forbidden(message));
+            }
+            request
+        }
+        // Unauthenticated callers must not learn which routes exist.
+        None => {
+            let request = authenticate(app, request, None).await?;
+            return Err(route_error(app, path, &request));
+        }
+    };
+    drop(permit);
+    // A handler from outside reads its body itself.
+    if entry.is_some_and(|entry| entry.is_brought) {
+        return Ok((with_engine(app, request), None));
+    }
+    let is_batch = path.trim_end_matches('/').ends_with("/batch");
+    let options = &app.options;
+    let max = if is_batch { options.batch_bytes_max } else { options.body_bytes_max };
+    receive_body(app, request, max).await
 }
 
 async fn authenticate(

@@ -13,6 +13,7 @@ struct Quickstart;
 
 mod app;
 pub mod auth;
+mod connections;
 mod cursor;
 mod depth;
 mod docs;
@@ -23,6 +24,8 @@ mod json;
 mod metrics;
 mod options;
 mod paging;
+#[cfg(test)]
+mod parser_tests;
 mod reference;
 mod router;
 mod routes;

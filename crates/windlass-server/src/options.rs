@@ -39,6 +39,17 @@ pub struct Options {
     pub waits_max: usize,
     /// The maximum number of live streams. Default 256.
     pub streams_max: usize,
+    /// The maximum number of requests of one credential that wait for a run to end. Default 1,024.
+    pub waits_per_credential_max: usize,
+    /// The maximum number of live streams of one credential. Default 128.
+    pub streams_per_credential_max: usize,
+    /// The maximum number of bytes of all request bodies in progress; further ones get 429. Default
+    /// 256 MiB.
+    pub bodies_bytes_max: usize,
+    /// The highest priority that a client can give to a run; the lowest is its negative. Default 100.
+    pub priority_max: i16,
+    /// How far ahead a client can delay the start of a run. Default 365 days.
+    pub start_ahead_max: Duration,
     /// The maximum duration of a request, including its body. Default 30 s.
     pub request_timeout: Duration,
     /// The maximum time that a request waits for a run to end. Default 60 s.
@@ -65,6 +76,11 @@ impl Default for Options {
             requests_max: 1_024,
             waits_max: 2_048,
             streams_max: 256,
+            waits_per_credential_max: 1_024,
+            streams_per_credential_max: 128,
+            bodies_bytes_max: 256 * MIB,
+            priority_max: 100,
+            start_ahead_max: Duration::from_secs(365 * 24 * 60 * 60),
             request_timeout: Duration::from_secs(30),
             wait_max: Duration::from_secs(60),
             probe_every: Duration::from_secs(2),
@@ -93,10 +109,19 @@ impl Options {
             ("requests_max", self.requests_max),
             ("waits_max", self.waits_max),
             ("streams_max", self.streams_max),
+            ("waits_per_credential_max", self.waits_per_credential_max),
+            ("streams_per_credential_max", self.streams_per_credential_max),
+            ("bodies_bytes_max", self.bodies_bytes_max),
         ] {
             if value == 0 {
                 return invalid(format!("{name} is 0; it must be at least 1"));
             }
+        }
+        if self.priority_max < 0 {
+            return invalid(format!(
+                "priority_max is {}; it must be at least 0",
+                self.priority_max
+            ));
         }
         if self.request_timeout.is_zero() {
             return invalid("request_timeout is 0; it must be positive".into());
@@ -129,6 +154,8 @@ mod tests {
             (|options| options.base = "/api/".into(), "base"),
             (|options| options.base = "/{x}".into(), "base"),
             (|options| options.requests_max = 0, "requests_max"),
+            (|options| options.bodies_bytes_max = 0, "bodies_bytes_max"),
+            (|options| options.priority_max = -1, "priority_max"),
             (|options| options.request_timeout = Duration::ZERO, "request_timeout"),
             (|options| options.probe_every = Duration::ZERO, "probe_every"),
             (|options| options.recheck_every = Duration::ZERO, "recheck_every"),

@@ -69,8 +69,11 @@ fn probes(routes: Routes, options: &Options) -> Routes {
         .add_outside(Access::Public, &format!("{base}/docs/{{*file}}"), get(docs::page_file))
 }
 
-fn instances(routes: Routes, _: &Options) -> Routes {
+fn instances(routes: Routes, options: &Options) -> Routes {
+    let batch = format!("{}/workflows/{{workflowName}}/instances/batch", options.base);
     routes
+        .add_outside(READ, &batch, get(instances::get_batch))
+        .add_outside(READ, &format!("{batch}/"), get(instances::get_batch))
         .add(READ, routes!(index::index))
         .add(READ, routes!(workflows::list))
         .add(READ, routes!(instances::list))

@@ -1,7 +1,9 @@
 //! Serves a router on a listener, with connection limits, timeouts and graceful shutdown.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,17 +13,26 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use windlass::ErrorCode;
 
+use crate::connections::{Connections, GuardedBody};
 use crate::write_timeout::WriteTimeoutStream;
 
 /// Options for connections.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The maximum number of connections; further ones wait to be accepted. Default 4,096.
+    /// The maximum number of connections. A further one replaces the connection that has been idle
+    /// for the longest time; if none is idle, it waits to be accepted. Default 4,096.
     pub connections_max: usize,
-    /// The timeout for receiving a request head, and for idle connections. Default 75 s.
+    /// The maximum number of connections from one address. A further one replaces an idle one of
+    /// that address; if none is idle, it gets 429. Default 2,048.
+    pub connections_per_address_max: usize,
+    /// The timeout for receiving a request head. Default 10 s.
+    pub head_timeout: Duration,
+    /// The timeout for connections between two requests. Default 75 s.
     pub idle_timeout: Duration,
     /// The maximum size of a request head. Default 64 KiB.
     pub head_bytes_max: usize,
@@ -38,6 +49,8 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             connections_max: 4_096,
+            connections_per_address_max: 2_048,
+            head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             head_bytes_max: 64 * 1024,
             write_timeout: Duration::from_secs(30),
@@ -89,7 +102,11 @@ pub async fn serve_with(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (phase, stopping) = watch::channel(Phase::Serving);
-    let connections = Arc::new(Semaphore::new(options.connections_max));
+    let connections = Connections::new(
+        options.connections_max,
+        options.connections_per_address_max,
+        options.head_timeout,
+    );
     let graceful = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -103,10 +120,12 @@ pub async fn serve_with(
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = async {
-            let permit = Arc::clone(&connections).acquire_owned().await;
-            (listener.accept().await, permit)
+            let accepted = listener.accept().await;
+            // After the accept: a connection that was idle before may be busy by now.
+            connections.room().await;
+            accepted
         };
-        let (accepted, permit) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = accepted => accepted,
@@ -123,18 +142,33 @@ pub async fn serve_with(
         };
         // Responses are written in one piece; Nagle's algorithm would only delay them.
         let _ = socket.set_nodelay(true);
+        let Some(open) = connections.add(peer.ip()).map(Arc::new) else {
+            let max = options.connections_per_address_max;
+            tokio::spawn(refuse(socket, peer.ip(), max, options.write_timeout));
+            continue;
+        };
         let service = TowerToHyperService::new(router.clone());
         let stopping = Stopping(stopping.clone());
+        let served = Arc::clone(&open);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            let guard = served.begin_request();
             request.extensions_mut().insert(stopping.clone());
-            hyper::service::Service::call(&service, request)
+            let answer = hyper::service::Service::call(&service, request);
+            async move {
+                let response = answer.await?;
+                Ok::<_, Infallible>(response.map(|body| GuardedBody::new(body, guard)))
+            }
         });
-        let socket = WriteTimeoutStream::new(socket, options.write_timeout);
+        let socket = WriteTimeoutStream::new(socket, options.write_timeout, Arc::clone(&open));
         let connection = graceful.watch(http.serve_connection(socket, service));
         tokio::spawn(async move {
-            let _permit = permit;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, %peer, "connection failed");
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, %peer, "connection failed");
+                },
+                reason = open.must_close() => {
+                    tracing::debug!(reason, %peer, "closed a connection");
+                }
             }
         });
     }
@@ -144,6 +178,21 @@ pub async fn serve_with(
         tracing::warn!("shutdown timeout: aborted the remaining requests");
     }
     Ok(())
+}
+
+/// Answers a client whose address has too many connections, and closes the connection.
+async fn refuse(mut socket: TcpStream, address: IpAddr, max: usize, timeout: Duration) {
+    let message =
+        format!("too many connections from {address} (limit {max}); close some, or retry later");
+    let code = ErrorCode::TooManyConnections;
+    let body = serde_json::json!({ "code": code.as_str(), "message": message }).to_string();
+    let answer = format!(
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // The client may have closed the connection already.
+    let _ = tokio::time::timeout(timeout, socket.write_all(answer.as_bytes())).await;
 }
 
 fn is_connection_error(error: &io::Error) -> bool {

@@ -1,8 +1,10 @@
-//! A socket with a write timeout: a write that makes no progress for too long fails.
+//! A socket with a write timeout: a write that makes no progress for too long fails. It reports
+//! received bytes, so that a request head has a timeout as well.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,8 +13,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+use crate::connections::Open;
+
 /// A connection that fails if its client stops reading.
 pub(crate) struct WriteTimeoutStream {
+    open: Arc<Open>,
     socket: TokioIo<TcpStream>,
     timeout: Duration,
     /// Runs while a write is blocked.
@@ -20,8 +25,8 @@ pub(crate) struct WriteTimeoutStream {
 }
 
 impl WriteTimeoutStream {
-    pub(crate) fn new(socket: TcpStream, timeout: Duration) -> Self {
-        Self { socket: TokioIo::new(socket), timeout, timer: None }
+    pub(crate) fn new(socket: TcpStream, timeout: Duration, open: Arc<Open>) -> Self {
+        Self { open, socket: TokioIo::new(socket), timeout, timer: None }
     }
 
     fn with_timeout<T>(
@@ -53,7 +58,11 @@ impl Read for WriteTimeoutStream {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        if read.is_ready() {
+            self.open.received();
+        }
+        read
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Limits, Namespace, Store};
 
-use crate::admin::{Admission, Archive, BackpressureConfig, EnqueuedReason, Options};
+use crate::admin::{Admission, Archive, BackpressureConfig, Connections, EnqueuedReason, Options};
 use crate::model::{self, Env, TokioEnv};
 use crate::{Address, Engine};
 
@@ -28,13 +28,14 @@ use crate::{Address, Engine};
 #[must_use = "a builder does nothing until it is opened or started"]
 pub struct Builder {
     options: Options,
+    connections: Connections,
     refused: Option<Error>,
 }
 
 /// A builder that begins with options.
 impl From<Options> for Builder {
     fn from(options: Options) -> Self {
-        Self { options, refused: None }
+        Self { options, connections: Connections::default(), refused: None }
     }
 }
 
@@ -322,6 +323,22 @@ impl Builder {
         self
     }
 
+    /// How many connections [`Builder::open`] may use for PostgreSQL. Default: at most 13.
+    ///
+    /// ```
+    /// # async fn example() -> windlass::Result<()> {
+    /// use windlass::admin::Connections;
+    ///
+    /// let few = Connections { pool_size_max: 2, lease_pool_size_max: 1, committers: 1 };
+    /// assert_eq!(few.total(), 5);
+    /// windlass::Engine::builder().connections(few).open("memory:").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connections(mut self, connections: Connections) -> Self {
+        self.connections = connections;
+        self
+    }
+
     /// Opens the store at an address and starts the engine on it.
     ///
     /// ```
@@ -335,7 +352,8 @@ impl Builder {
     /// An option or the address is not valid, the store cannot be opened, or there is no tokio runtime.
     pub async fn open(mut self, address: &str) -> Result<Engine, Error> {
         self.options.shared = matches!(address.parse()?, Address::Postgres(_));
-        let store = crate::store::open(address, &self.options.limits, false).await?;
+        let store =
+            crate::store::open(address, &self.options.limits, self.connections, false).await?;
         self.start(store).await
     }
 

@@ -29,7 +29,7 @@ use crate::address;
 ///
 /// The address is not valid, its feature is not enabled, or the store cannot be opened.
 pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
-    open(address, &Limits::DEFAULT, false).await
+    open(address, &Limits::DEFAULT, Connections::default(), false).await
 }
 
 /// Opens a store to read it: nothing is created, migrated or released.
@@ -48,16 +48,48 @@ pub async fn open_store(address: &str) -> Result<Arc<dyn Store>, Error> {
 /// [`StoreNotFound`](crate::ErrorCode::StoreNotFound) if there is no store, [`StoreOlder`](crate::ErrorCode::StoreOlder) if [`open_store`] would migrate
 /// it. [`Store::check`] reports what its schema lacks.
 pub async fn inspect_store(address: &str) -> Result<Arc<dyn Store>, Error> {
-    open(address, &Limits::DEFAULT, true).await
+    open(address, &Limits::DEFAULT, Connections::default(), true).await
+}
+
+/// How many connections a store opens to PostgreSQL. Other stores ignore it.
+///
+/// A process has at most [`Connections::total`] connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// The most connections for claims, loads and listings. Default 8.
+    pub pool_size_max: usize,
+    /// The most connections for lease renewals and heartbeats. Default 2.
+    pub lease_pool_size_max: usize,
+    /// The committers, each with its own connection. Default 2.
+    pub committers: usize,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { pool_size_max: 8, lease_pool_size_max: 2, committers: 2 }
+    }
+}
+
+impl Connections {
+    /// The most connections of a process: both pools, the committers, and the one that listens for
+    /// wake-ups. Default 13.
+    pub fn total(&self) -> usize {
+        self.pool_size_max + self.lease_pool_size_max + self.committers + 1
+    }
 }
 
 #[cfg_attr(
     not(any(feature = "sqlite", feature = "postgres")),
     expect(unused_variables, clippy::unused_async, reason = "the memory store needs neither")
 )]
+#[cfg_attr(
+    not(feature = "postgres"),
+    expect(unused_variables, reason = "only PostgreSQL has connections")
+)]
 pub(crate) async fn open(
     address: &str,
     limits: &Limits,
+    connections: Connections,
     inspect: bool,
 ) -> Result<Arc<dyn Store>, Error> {
     match address.parse()? {
@@ -76,7 +108,15 @@ pub(crate) async fn open(
         #[cfg(feature = "postgres")]
         Address::Postgres(dsn) => {
             let limits = limits.clone();
-            let options = windlass_postgres::Options { inspect, limits, ..Default::default() };
+            let Connections { pool_size_max, lease_pool_size_max, committers } = connections;
+            let options = windlass_postgres::Options {
+                inspect,
+                limits,
+                pool_size_max,
+                lease_pool_size_max,
+                committers,
+                ..Default::default()
+            };
             Ok(windlass_postgres::PostgresStore::open(&dsn, options).await?)
         }
         #[cfg(not(all(feature = "sqlite", feature = "postgres")))]

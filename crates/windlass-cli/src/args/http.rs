@@ -24,9 +24,12 @@ pub(crate) struct HttpArgs {
     /// The maximum size of a request head. [default: 65536]
     #[arg(long, value_name = "BYTES")]
     pub(crate) head_bytes_max: Option<String>,
-    /// The maximum number of connections; further ones wait to be accepted. [default: 4096]
+    /// The maximum number of connections; further ones replace idle ones. [default: 4096]
     #[arg(long, value_name = "N")]
     pub(crate) connections_max: Option<String>,
+    /// The maximum number of connections from one address. [default: 2048]
+    #[arg(long, value_name = "N")]
+    pub(crate) connections_per_address_max: Option<String>,
     /// The maximum number of concurrent requests; further ones get 503. [default: 1024]
     #[arg(long, value_name = "N")]
     pub(crate) requests_max: Option<String>,
@@ -36,13 +39,33 @@ pub(crate) struct HttpArgs {
     /// The maximum number of live streams. [default: 256]
     #[arg(long, value_name = "N")]
     pub(crate) streams_max: Option<String>,
+    /// The maximum number of waiting requests of one credential. [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub(crate) waits_per_credential_max: Option<String>,
+    /// The maximum number of live streams of one credential. [default: 128]
+    #[arg(long, value_name = "N")]
+    pub(crate) streams_per_credential_max: Option<String>,
+    /// The maximum number of bytes of all request bodies in progress; further ones get 429.
+    /// [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) bodies_bytes_max: Option<String>,
+    /// The highest priority that a client can give to a run; the lowest is its negative. [default:
+    /// 100]
+    #[arg(long, value_name = "N")]
+    pub(crate) priority_max: Option<String>,
+    /// How far ahead a client can delay the start of a run. [default: 365 days]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) start_ahead_max: Option<String>,
+    /// The timeout for receiving a request head. [default: 10 seconds]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) head_timeout: Option<String>,
     /// The maximum duration of a request, including its body. [default: 30 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) request_timeout: Option<String>,
     /// The maximum time that a request waits for a run to end. [default: 60 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) wait_max: Option<String>,
-    /// The timeout for receiving a request head, and for idle connections. [default: 75 seconds]
+    /// The timeout for connections between two requests. [default: 75 seconds]
     #[arg(long, value_name = "DURATION")]
     pub(crate) idle_timeout: Option<String>,
     /// The timeout for clients that stop reading their response. [default: 30 seconds]
@@ -73,6 +96,13 @@ impl HttpArgs {
             ("batch_runs_max", self.batch_runs_max.clone()),
             ("head_bytes_max", self.head_bytes_max.clone()),
             ("connections_max", self.connections_max.clone()),
+            ("connections_per_address_max", self.connections_per_address_max.clone()),
+            ("waits_per_credential_max", self.waits_per_credential_max.clone()),
+            ("streams_per_credential_max", self.streams_per_credential_max.clone()),
+            ("bodies_bytes_max", self.bodies_bytes_max.clone()),
+            ("priority_max", self.priority_max.clone()),
+            ("start_ahead_max", self.start_ahead_max.clone()),
+            ("head_timeout", self.head_timeout.clone()),
             ("requests_max", self.requests_max.clone()),
             ("waits_max", self.waits_max.clone()),
             ("streams_max", self.streams_max.clone()),

@@ -247,6 +247,9 @@ pub(crate) struct ListArgs {
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
+    /// The generation of the run, by number. [default: the newest]
+    #[arg(long = "run", value_name = "N")]
+    pub(crate) run_number: Option<u32>,
     /// Also show input, output and all metadata.
     #[arg(long)]
     pub(crate) full: bool,

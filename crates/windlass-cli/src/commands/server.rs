@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use windlass::Engine;
 use windlass::kernel::{Actor, BoxFuture};
+use windlass::{Builder, Engine};
 use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
 
@@ -23,7 +23,8 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
     let listener = TcpListener::bind(settings.bind).await.map_err(|error| {
         Failure::error(format!("failed to listen on {}: {error}", settings.bind))
     })?;
-    let engine = Engine::builder()
+    let engine = Builder::from(settings.engine.options.clone())
+        .connections(settings.engine.connections)
         .worker_name(worker_name())
         .version(env!("CARGO_PKG_VERSION"))
         .open(&settings.store)

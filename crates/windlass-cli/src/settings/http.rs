@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// Every setting of the HTTP server with its default. All except `ready_grace` equal the defaults
 /// of the library.
-pub(super) const KNOWN: [(&str, &str); 17] = [
+pub(super) const KNOWN: [(&str, &str); 24] = [
     ("tick", "false"),
     ("metrics_open", "false"),
     ("body_bytes_max", "2097152"),
@@ -18,6 +18,13 @@ pub(super) const KNOWN: [(&str, &str); 17] = [
     ("batch_runs_max", "100"),
     ("head_bytes_max", "65536"),
     ("connections_max", "4096"),
+    ("connections_per_address_max", "2048"),
+    ("waits_per_credential_max", "1024"),
+    ("streams_per_credential_max", "128"),
+    ("bodies_bytes_max", "268435456"),
+    ("priority_max", "100"),
+    ("start_ahead_max", "365 days"),
+    ("head_timeout", "10 seconds"),
     ("requests_max", "1024"),
     ("waits_max", "2048"),
     ("streams_max", "256"),
@@ -40,6 +47,13 @@ pub(crate) struct HttpSettings {
     batch_runs_max: usize,
     head_bytes_max: usize,
     connections_max: usize,
+    connections_per_address_max: usize,
+    waits_per_credential_max: usize,
+    streams_per_credential_max: usize,
+    bodies_bytes_max: usize,
+    priority_max: i16,
+    start_ahead_max: Duration,
+    head_timeout: Duration,
     requests_max: usize,
     waits_max: usize,
     streams_max: usize,
@@ -78,6 +92,14 @@ impl HttpSettings {
             batch_runs_max: count("batch_runs_max")?,
             head_bytes_max: count("head_bytes_max")?,
             connections_max: count("connections_max")?,
+            connections_per_address_max: count("connections_per_address_max")?,
+            waits_per_credential_max: count("waits_per_credential_max")?,
+            streams_per_credential_max: count("streams_per_credential_max")?,
+            bodies_bytes_max: count("bodies_bytes_max")?,
+            priority_max: i16::try_from(count("priority_max")?)
+                .map_err(|_| invalid(get("priority_max"), "write a number up to 32767"))?,
+            start_ahead_max: positive_duration("start_ahead_max")?,
+            head_timeout: positive_duration("head_timeout")?,
             requests_max: count("requests_max")?,
             waits_max: count("waits_max")?,
             streams_max: count("streams_max")?,
@@ -99,6 +121,11 @@ impl HttpSettings {
             body_bytes_max: self.body_bytes_max,
             batch_bytes_max: self.batch_bytes_max,
             batch_runs_max: self.batch_runs_max,
+            waits_per_credential_max: self.waits_per_credential_max,
+            streams_per_credential_max: self.streams_per_credential_max,
+            bodies_bytes_max: self.bodies_bytes_max,
+            priority_max: self.priority_max,
+            start_ahead_max: self.start_ahead_max,
             requests_max: self.requests_max,
             waits_max: self.waits_max,
             streams_max: self.streams_max,
@@ -114,6 +141,8 @@ impl HttpSettings {
     pub(crate) fn serving(&self, drain: Duration) -> ServeOptions {
         ServeOptions {
             connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+            head_timeout: self.head_timeout,
             idle_timeout: self.idle_timeout,
             head_bytes_max: self.head_bytes_max,
             write_timeout: self.write_timeout,
@@ -153,11 +182,21 @@ mod tests {
                 options.requests_max,
                 options.waits_max,
                 options.streams_max,
+                options.waits_per_credential_max,
+                options.streams_per_credential_max,
+                options.bodies_bytes_max,
+                options.priority_max as usize,
             ]
         };
         assert_eq!(sizes(&options), sizes(&library));
         let times = |options: &Options| {
-            [options.request_timeout, options.wait_max, options.probe_every, options.recheck_every]
+            [
+                options.request_timeout,
+                options.wait_max,
+                options.probe_every,
+                options.recheck_every,
+                options.start_ahead_max,
+            ]
         };
         assert_eq!(times(&options), times(&library));
         let (serving, library) =
@@ -172,7 +211,7 @@ mod tests {
             .iter()
             .map(|(name, default)| match *default {
                 "false" => (*name, "true"),
-                text if text.ends_with("seconds") => (*name, "7 seconds"),
+                text if text.ends_with("seconds") || text.ends_with("days") => (*name, "7 seconds"),
                 _ => (*name, "1_007"),
             })
             .collect();
@@ -182,12 +221,16 @@ mod tests {
         assert_eq!(options.body_bytes_max, 1_007);
         assert_eq!((options.batch_bytes_max, options.batch_runs_max), (1_007, 1_007));
         assert_eq!((options.requests_max, options.waits_max), (1_007, 1_007));
-        assert_eq!(options.streams_max, 1_007);
+        assert_eq!((options.streams_max, options.streams_per_credential_max), (1_007, 1_007));
+        assert_eq!((options.waits_per_credential_max, options.bodies_bytes_max), (1_007, 1_007));
+        assert_eq!(options.priority_max, 1_007);
         let seven = Duration::from_secs(7);
         assert_eq!((options.request_timeout, options.wait_max), (seven, seven));
         assert_eq!((options.probe_every, options.recheck_every), (seven, seven));
+        assert_eq!(options.start_ahead_max, seven);
         let serving = settings.serving(seven);
         assert_eq!((serving.connections_max, serving.head_bytes_max), (1_007, 1_007));
+        assert_eq!((serving.connections_per_address_max, serving.head_timeout), (1_007, seven));
         assert_eq!((serving.idle_timeout, serving.write_timeout), (seven, seven));
         assert_eq!((serving.ready_grace, serving.shutdown_timeout), (seven, seven));
         for (name, value) in

@@ -237,3 +237,39 @@ fn a_bulk_action_sends_its_filter_and_reports_failures() {
     });
     assert_eq!(body, expect);
 }
+
+#[test]
+fn a_log_of_more_than_a_page_is_followed_into_the_next_generation() {
+    let run = |number: u32, status: &str| json!({ "details": { "status": status }, "meta": { "runNumber": number } });
+    let page = |number: u32, lines: std::ops::Range<u32>, next: Option<&str>| {
+        let line = |n: u32| {
+            let (id, message) = (format!("{number}-{n}"), format!("line {n} of {number}"));
+            json!({ "id": id, "level": "info", "message": message, "createdAt": "2026-01-01T00:00:00Z" })
+        };
+        let logs: Vec<_> = lines.map(line).collect();
+        json!({ "logs": logs, "logsCursor": next, "logsHasNextPage": next.is_some() })
+    };
+    let history = "GET /api/workflows/w/instances/r/history?includeLogs=true&pageSize=100";
+    let of = |rest: &str| -> &'static str { format!("{history}{rest}").leak() };
+    // The instance is asked for before each pass over the log.
+    let instance = "GET /api/workflows/w/instances/r";
+    let server = FakeServer::first_then(
+        vec![
+            (of("&runNumber=0&logsCursor=c1"), 200, page(0, 100..105, None)),
+            (of("&runNumber=0"), 200, page(0, 0..100, Some("c1"))),
+            (instance, 200, run(0, "waiting")),
+        ],
+        vec![
+            (of("&runNumber=0"), 200, page(0, 100..105, None)),
+            (of("&runNumber=1"), 200, page(1, 0..3, None)),
+            // A cursor without a number stays in its generation, as on the real server.
+            (of("&logsCursor=c1"), 200, page(0, 100..105, None)),
+            (of(""), 200, page(0, 0..100, Some("c1"))),
+            (instance, 200, run(1, "complete")),
+        ],
+    );
+    let output = server.run(&["runs", "logs", "w/r", "--follow"]).expect(0);
+    for expect in ["line 0 of 0", "line 104 of 0", "line 0 of 1", "line 2 of 1"] {
+        assert_eq!(output.stdout.matches(expect).count(), 1, "{expect}: {output:?}");
+    }
+}

@@ -24,6 +24,10 @@ fn an_older_generation_can_be_read_but_not_changed() {
         (&0.into(), &(*old).into())
     );
     assert_eq!(received["details"]["status"], "terminated");
+    assert_eq!(json(&["runs", "get", "order/o-1", "--run", "0"])["meta"]["runKey"], *old);
+    assert_eq!(json(&["runs", "get", "order/o-1", "--run", "1"])["meta"]["runKey"], *new);
+    server.run(&["runs", "get", "order/o-1", "--run", "2"]).expect(3);
+    server.run(&["runs", "get", &old, "--run", "1"]).expect(2);
     assert_eq!(json(&["runs", "history", &old])["runNumber"], 0);
     assert_eq!(json(&["runs", "history", &new])["runNumber"], 1);
     assert_eq!(json(&["runs", "logs", &old])["runNumber"], 0);

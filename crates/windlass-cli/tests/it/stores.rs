@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    CommandOutput, Server, execute, postgres, run, run_cli, sqlite_in, wait_until, windlass,
+    CommandOutput, Server, count, execute, postgres, run, run_cli, sqlite_in, wait_until, windlass,
 };
 
 /// Fills a store with runs that completed, failed, sleep, or wait for an event.
@@ -402,4 +402,49 @@ fn into(mut command: Command, out: std::io::PipeWriter) -> CommandOutput {
         stdout: String::new(),
         stderr: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+#[test]
+fn a_server_has_no_more_connections_than_its_settings_say() {
+    let database = postgres();
+    let mark = if database.url.contains('?') { '&' } else { '?' };
+    let url = format!("{}{mark}application_name=counted", database.url);
+    let mut command = windlass();
+    command.args([
+        "server",
+        "--auth",
+        "off",
+        "--samples",
+        "--bind",
+        "127.0.0.1:0",
+        "--log",
+        "error",
+    ]);
+    command.args(["--store", &url, "--pool-size-max", "3", "--lease-pool-size-max", "1"]);
+    command.args(["--committers", "2"]);
+    let server = Server::spawn(command);
+    let most = std::thread::scope(|scope| {
+        let work: Vec<_> = (0..4)
+            .map(|n| {
+                let server = &server;
+                scope.spawn(move || {
+                    for run in 0..5 {
+                        let run = format!("fan-out/r-{n}-{run}");
+                        server.run(&["runs", "create", &run, "--params", "20", "--wait"]).expect(0);
+                        server.run(&["runs", "list"]).expect(0);
+                    }
+                })
+            })
+            .collect();
+        let mut most = 0;
+        while work.iter().any(|work| !work.is_finished()) {
+            let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'counted' \
+                       AND datname = current_database()";
+            most = most.max(count(&database.url, sql));
+        }
+        most
+    });
+    // Both pools, the committers, and the connection that listens.
+    assert!((4..=3 + 1 + 2 + 1).contains(&most), "{most} connections");
+    assert_eq!(server.terminate(), Some(0));
 }

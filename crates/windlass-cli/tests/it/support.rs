@@ -286,6 +286,20 @@ pub(crate) fn execute(url: &str, sql: &str) {
     });
 }
 
+/// The number that a statement selects.
+pub(crate) fn count(url: &str, sql: &str) -> i64 {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (client, connection) =
+            tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        let running = tokio::spawn(connection);
+        let count = client.query_one(sql, &[]).await.unwrap().get(0);
+        drop(client);
+        running.await.unwrap().unwrap();
+        count
+    })
+}
+
 fn counter() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -150,13 +150,13 @@ impl CreateInstance {
         refuse_reserved(&start.labels)?;
         let headers = self.headers.filter(|headers| !headers.is_empty());
         start.headers = headers.map(|headers| json!(headers).to_string().into());
-        start.priority = self.priority.unwrap_or_default();
+        start.priority = priority(call, self.priority)?;
         start.on_existing = OnExisting::Refuse;
         start.due_at = match (self.delay_ms, self.start_at) {
             (None, None) => None,
             (Some(delay), None) => {
-                let longest = u64::from(limits.sleep_days_max) * 24 * 60 * 60 * 1_000;
-                if delay > longest {
+                let longest = start_ahead_max(call).as_millis();
+                if u128::from(delay) > longest {
                     let message = format!("delayMs is {delay}; the maximum is {longest}");
                     return Err(ApiError::invalid(ErrorCode::InvalidDuration, message));
                 }
@@ -164,13 +164,14 @@ impl CreateInstance {
             }
             (None, Some(at)) => {
                 let time = parse_time(&at).ok_or_else(|| invalid_time("startAt", &at))?;
-                let days = u64::from(limits.sleep_days_max);
-                let latest = call.engine.clock().now().plus(Duration::from_secs(days * 86_400));
-                if time > latest {
+                let (now, longest) = (call.engine.clock().now(), start_ahead_max(call));
+                if time > now.plus(longest) {
+                    let days = longest.as_secs() / 86_400;
                     let message = format!("startAt is {at}; the maximum is {days} days ahead");
                     return Err(ApiError::invalid(ErrorCode::InvalidTime, message));
                 }
-                Some(time)
+                // Ready runs start oldest first: a time in the past must not overtake others.
+                Some(time.max(now))
             }
             (Some(_), Some(_)) => {
                 let message = "delayMs and startAt are mutually exclusive; send only one";
@@ -179,6 +180,20 @@ impl CreateInstance {
         };
         Ok(start)
     }
+}
+
+fn priority(call: &Call, priority: Option<i16>) -> Result<i16, ApiError> {
+    let (priority, max) = (priority.unwrap_or_default(), call.app.options.priority_max);
+    if (-max..=max).contains(&priority) {
+        return Ok(priority);
+    }
+    let message = format!("priority is {priority}; use {} to {max}", -max);
+    Err(ApiError::invalid(ErrorCode::InvalidSize, message))
+}
+
+fn start_ahead_max(call: &Call) -> Duration {
+    let days = u64::from(call.engine.options().limits.sleep_days_max);
+    call.app.options.start_ahead_max.min(Duration::from_secs(days * 86_400))
 }
 
 fn run_id(id: &str, limits: &windlass::Limits) -> Result<RunId, ApiError> {
@@ -422,6 +437,21 @@ fn may_be_blocked(run: &Run, steps: &[Step]) -> bool {
 pub(crate) async fn find(call: &Call, at: &AtRun) -> Result<Run, ApiError> {
     let found = call.engine.find_run(&at.workflow, &at.id).await?;
     found.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))
+}
+
+/// Returns the run with the id `batch`, whose path is also that of a batch request.
+pub(crate) async fn get_batch(
+    call: Call,
+    InWorkflow(workflow): InWorkflow,
+) -> ApiResult<InstanceView> {
+    let at = AtRun { workflow, id: RunId::new("batch")? };
+    let target = Target {
+        workflow: Some(at.workflow.as_str()),
+        id: Some(at.id.as_str()),
+        ..Target::default()
+    };
+    call.app.guard.ask(&call.caller, Scope::Read, &target).await?;
+    get(call, at).await
 }
 
 /// Returns a run.

@@ -107,6 +107,14 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
             .retry_after(5)
     })?;
+    let of_credential = call.app.streams_of.acquire(&call.caller).map_err(|()| {
+        let max = call.app.streams_of.max();
+        let message = format!(
+            "too many live streams of this credential (limit {max}); close some, or retry later"
+        );
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
+            .retry_after(5)
+    })?;
     let (sender, receiver) = channel(BUFFERED);
     let stopped = call.stopped();
     let credential_revoked =
@@ -123,7 +131,7 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
                 tracing::warn!(code = %error.code(), message = error.message(), "closed a live stream after an error");
             }
         }
-        drop(permit);
+        drop((permit, of_credential));
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Ok(Sse::new(event_stream(receiver)).keep_alive(keep_alive).into_response())

@@ -18,6 +18,7 @@ on_both_stores!(
     a_rejected_batch_creates_no_runs,
     attempts_are_numbers,
     the_body_is_optional,
+    a_run_can_have_the_id_batch,
 );
 
 async fn the_life_of_a_run(kind: Kind) {
@@ -458,5 +459,19 @@ async fn the_body_is_optional(kind: Kind) {
     let path = "/workflows/greet/instances?waitMs=20000";
     let made = crate::harness::read(server.request(reqwest::Method::POST, path)).await;
     assert_eq!((made.0, &made.1["details"]["output"]), (200, &json!("Hello, nobody!")));
+    server.stop().await;
+}
+
+async fn a_run_can_have_the_id_batch(kind: Kind) {
+    let server = Server::start(kind).await;
+    server.run("greet", "batch", json!("Ann"), "complete").await;
+    for path in ["/workflows/greet/instances/batch", "/workflows/greet/instances/batch/"] {
+        assert_eq!(server.get_ok(path).await["details"]["output"], "Hello, Ann!");
+    }
+    let page = server.get_ok("/workflows/greet/instances/batch/history").await;
+    assert_eq!(page["runNumber"], 0);
+    let more = json!({ "instances": [{ "id": "one" }, { "id": "two" }] });
+    let made = server.post_ok("/workflows/greet/instances/batch", more).await;
+    assert_eq!(made["instances"].as_array().map(Vec::len), Some(2));
     server.stop().await;
 }

@@ -1,5 +1,6 @@
 //! Limits on concurrent requests and on the size of responses.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -8,37 +9,129 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use windlass::Ctx;
 use windlass::admin::Admission;
+use windlass::kernel::{BoxFuture, Namespace};
+use windlass_server::auth::{
+    Auth, Authorize, Caller, Denied, KeyStore, Keys, MemoryKeys, NewKey, Scope, Target,
+};
 use windlass_server::{Options, ServeOptions};
 
 use crate::harness::{
-    Kind, Server, WAIT_MAX, assert_error, on_both_stores, open, read_response, wait_until,
-    waiting_request,
+    Kind, Server, WAIT_MAX, assert_error, http_client, on_both_stores, open, read, read_response,
+    wait_until, waiting_request,
 };
 
 on_both_stores!(pages_are_limited_by_bytes);
 
-/// A request whose body does not come, on a server that serves one request at a time: the others
-/// are refused from now on until this one times out.
+/// A hook that lets requests to create runs of the workflow `nap` wait until it is opened.
+#[derive(Default)]
+struct Gate(tokio::sync::watch::Sender<bool>);
+
+impl Authorize for Gate {
+    fn request<'a>(
+        &'a self,
+        _: &'a axum::http::request::Parts,
+    ) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
+        let caller = Caller::everything(Namespace::default_namespace());
+        Box::pin(std::future::ready(Ok(Some(caller))))
+    }
+
+    fn create<'a>(
+        &'a self,
+        _: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        // Only after the body was received.
+        let is_gated = target.workflow == Some("nap") && target.params.is_some();
+        Box::pin(async move {
+            if is_gated {
+                let _ = self.0.subscribe().wait_for(|open| *open).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A server that serves one request at a time, and a request that holds its only permit until the
+/// gate is opened.
+async fn busy_server(options: Options, query: &str) -> (Server, Arc<Gate>, RunningRequest) {
+    let gate = Arc::new(Gate::default());
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::clone(&gate) as _);
+    let options = Options { requests_max: 1, auth: Auth::Hooks, authorize, ..options };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    let path = format!("/workflows/nap/instances{query}");
+    let send = || tokio::spawn(server.request(Method::POST, &path).json(&json!({})).send());
+    let mut request = send();
+    wait_until("the server is busy", async || {
+        // A request of the check below held the only permit when this one came.
+        if request.is_finished() {
+            request = send();
+        }
+        server.get("/workflows").await.0 == 503 && !request.is_finished()
+    })
+    .await;
+    (server, gate, request)
+}
+
+type RunningRequest = tokio::task::JoinHandle<reqwest::Result<reqwest::Response>>;
+
+/// A request whose body does not come.
 async fn send_incomplete_request(server: &Server, query: &str) -> TcpStream {
     let head = format!(
         "POST /api/workflows/greet/instances{query} HTTP/1.1\r\nhost: localhost\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
     );
-    let send = async || {
-        let mut socket = TcpStream::connect(server.address).await.unwrap();
-        socket.write_all(head.as_bytes()).await.unwrap();
-        socket
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_bodies_do_not_lock_others_out() {
+    let options = Options { requests_max: 2, waits_max: 1, ..open() };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    let mut sockets = Vec::new();
+    for query in ["", "?waitMs=1000"].repeat(8) {
+        sockets.push(send_incomplete_request(&server, query).await);
+    }
+    // The permits are only taken for the moment in which a request is authenticated.
+    wait_until("a request is served", async || server.get("/workflows").await.0 == 200).await;
+    for _ in 0..20 {
+        assert_eq!(server.get("/workflows").await.0, 200);
+        let path = "/workflows/greet/instances?waitMs=60000";
+        assert_eq!(server.post_ok(path, json!({})).await["details"]["status"], "complete");
+    }
+    assert!(!sockets.iter().any(is_answered), "the slow requests are not refused either");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_all_bodies_are_limited() {
+    let gate = Arc::new(Gate::default());
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::clone(&gate) as _);
+    let options =
+        Options { bodies_bytes_max: 4_096, auth: Auth::Hooks, authorize, ..Options::default() };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    let post = |workflow: &str, bytes: usize| {
+        let path = format!("/workflows/{workflow}/instances");
+        let body = json!({ "params": "x".repeat(bytes) });
+        server.request(Method::POST, &path).json(&body).send()
     };
-    let mut socket = send().await;
-    wait_until("the server is busy", async || {
-        // One of the requests below was being served when it came.
-        if is_answered(&socket) {
-            socket = send().await;
-        }
-        server.get("/workflows").await.0 == 503 && !is_answered(&socket)
+    // A request that waits for the gate keeps its body in memory.
+    let held = tokio::spawn(post("nap", 3_000));
+    let mut refused = None;
+    wait_until("another body is refused", async || {
+        refused = Some(post("greet", 2_000).await.unwrap());
+        refused.as_ref().is_some_and(|response| response.status() == 429)
     })
     .await;
-    socket
+    let refused = refused.expect("a response");
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_error(read_response(refused).await, (429, "TOO_MANY_REQUESTS"));
+    assert_eq!(post("greet", 100).await.unwrap().status(), 200, "a small body fits");
+    gate.0.send_replace(true);
+    assert_eq!(held.await.unwrap().unwrap().status(), 200);
+    assert_eq!(post("greet", 2_000).await.unwrap().status(), 200);
+    server.stop().await;
 }
 
 fn is_answered(socket: &TcpStream) -> bool {
@@ -48,9 +141,8 @@ fn is_answered(socket: &TcpStream) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_sends_retry_after_and_answers_probes() {
-    let options = Options { requests_max: 1, metrics_open: true, ..open() };
-    let server = Server::start_with(Kind::Sqlite, options).await;
-    let socket = send_incomplete_request(&server, "").await;
+    let options = Options { metrics_open: true, ..open() };
+    let (server, gate, request) = busy_server(options, "").await;
     let busy = server.request(Method::GET, "/workflows").send().await.unwrap();
     assert_eq!(busy.headers()["retry-after"], "1");
     assert_error(read_response(busy).await, (503, "SERVER_BUSY"));
@@ -58,7 +150,8 @@ async fn a_busy_server_sends_retry_after_and_answers_probes() {
         let status = server.request(Method::GET, path).send().await.unwrap().status();
         assert_eq!(status, 200, "{path}");
     }
-    drop(socket);
+    gate.0.send_replace(true);
+    assert_eq!(request.await.unwrap().unwrap().status(), 200);
     wait_until("the server is free again", async || server.get("/workflows").await.0 == 200).await;
     server.stop().await;
 }
@@ -68,20 +161,32 @@ async fn connections_beyond_the_limit_wait_to_be_accepted() {
     let serve = ServeOptions { connections_max: 1, ..ServeOptions::default() };
     let server =
         Server::start_as(Kind::Sqlite, open(), windlass::admin::Options::default(), serve).await;
+    let name = windlass::kernel::WorkflowName::new("nap").unwrap();
+    let run = windlass_engine::StartRun::new(
+        name,
+        windlass::kernel::ModelName::new("steps").unwrap(),
+        windlass::kernel::Body::json("{}"),
+    );
+    let run = server.engine.core().start_run(run).await.unwrap();
+    // A live stream: the connection is never idle.
     let mut first = TcpStream::connect(server.address).await.unwrap();
-    let mut ask_first = async || {
-        first.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let mut answer = [0; 4096];
-        let length = first.read(&mut answer).await.unwrap();
-        assert!(answer[..length].starts_with(b"HTTP/1.1 200"));
-    };
-    ask_first().await;
+    let ask = format!(
+        "GET /api/workflows/nap/instances/{}/live HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        run.id
+    );
+    first.write_all(ask.as_bytes()).await.unwrap();
+    let mut answer = [0; 4096];
+    let length = first.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 200"));
     let mut second = TcpStream::connect(server.address).await.unwrap();
     let ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     second.write_all(ask).await.unwrap();
-    // The server answers the first many times, and the second not once.
-    for _ in 0..100 {
-        ask_first().await;
+    // The first one receives the events of the run, and the second one no response.
+    for _ in 0..3 {
+        let event = windlass::kernel::MessageName::new("other").unwrap();
+        server.engine.core().send_event(run.run_key, event, None, None).await.unwrap();
+        let read = tokio::time::timeout(WAIT_MAX, first.read(&mut answer));
+        assert!(read.await.expect("the stream goes on").unwrap() > 0);
     }
     assert!(!is_answered(&second), "the second connection was served too early");
     drop(first);
@@ -89,6 +194,159 @@ async fn connections_beyond_the_limit_wait_to_be_accepted() {
     let late = tokio::time::timeout(WAIT_MAX, second.read_to_string(&mut answer));
     late.await.expect("the second connection is served after the first closes").unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_give_way_to_new_ones() {
+    let serve = ServeOptions {
+        connections_max: 32,
+        head_timeout: Duration::from_secs(3_600),
+        ..ServeOptions::default()
+    };
+    let server =
+        Server::start_as(Kind::Sqlite, open(), windlass::admin::Options::default(), serve).await;
+    let mut idle = Vec::new();
+    for n in 0..200 {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        if n % 2 == 0 {
+            // An incomplete head. The server may have closed the connection already.
+            let _ = socket.write_all(b"GET /healthz HTTP/1.1\r\nhost").await;
+        }
+        idle.push(socket);
+    }
+    for _ in 0..10 {
+        let response = http_client().get(server.url("//healthz")).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_head_must_arrive_in_time() {
+    let serve =
+        ServeOptions { head_timeout: Duration::from_millis(100), ..ServeOptions::default() };
+    let server =
+        Server::start_as(Kind::Sqlite, open(), windlass::admin::Options::default(), serve).await;
+    for sent in ["", "GET /healthz HTTP/1.1\r\nhost: loc"] {
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        socket.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let closed = tokio::time::timeout(WAIT_MAX, socket.read_to_end(&mut answer)).await;
+        closed.expect("the server closes the connection").unwrap();
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_with_too_many_requests_in_progress_gets_429() {
+    let serve = ServeOptions { connections_per_address_max: 1, ..ServeOptions::default() };
+    let options = Options { waits_max: 1, ..open() };
+    let server =
+        Server::start_as(Kind::Sqlite, options, windlass::admin::Options::default(), serve).await;
+    server.run("nap", "w", json!({}), "waiting").await;
+    let path = "/workflows/nap/instances/w/result?waitMs=60000";
+    let send = || tokio::spawn(server.request(Method::GET, path).send());
+    let mut waiting = send();
+    let mut answer = String::new();
+    wait_until("the waiting request holds the connection", async || {
+        // A request of the check below held the connection when this one came.
+        if waiting.is_finished() {
+            waiting = send();
+        }
+        answer.clear();
+        let mut socket = TcpStream::connect(server.address).await.unwrap();
+        let ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let _ = socket.write_all(ask).await;
+        let _ = socket.read_to_string(&mut answer).await;
+        answer.starts_with("HTTP/1.1 429") && !waiting.is_finished()
+    })
+    .await;
+    assert!(
+        answer.contains("TOO_MANY_CONNECTIONS") && answer.contains("retry-after: 1"),
+        "{answer}"
+    );
+    waiting.abort();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credential_has_its_own_limits() {
+    let keys: Arc<dyn KeyStore> = Arc::new(MemoryKeys::default());
+    let options = Options {
+        auth: Auth::Credentials { keys: Some(Arc::clone(&keys)), jwt: None },
+        waits_per_credential_max: 1,
+        streams_per_credential_max: 1,
+        ..Options::default()
+    };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    let now = || windlass::Timestamp::from_millis(1_700_000_000_000);
+    let issue = async |name: &str| {
+        let issuer = Keys::new(Arc::clone(&keys), Arc::new(now));
+        let issuing = issuer.create(NewKey {
+            name: name.into(),
+            namespace: Namespace::default_namespace(),
+            scopes: vec![Scope::Admin],
+            expires_in: None,
+        });
+        issuing.await.unwrap().key
+    };
+    let (one, other) = (issue("one").await, issue("other").await);
+    let ask = |key: &str, method: Method, path: &str| {
+        server.request(method, &format!("/workflows/nap/instances{path}")).bearer_auth(key)
+    };
+    read(ask(&one, Method::POST, "").json(&json!({ "id": "w" }))).await;
+    let streams: Vec<_> = [&one, &other].map(|key| ask(key, Method::GET, "/w/live").send()).into();
+    let streams = futures::future::join_all(streams).await;
+    assert!(streams.iter().all(|stream| stream.as_ref().unwrap().status() == 200));
+    let refused = ask(&one, Method::GET, "/w/live").send().await.unwrap();
+    assert_eq!(refused.headers()["retry-after"], "5");
+    assert_error(read_response(refused).await, (429, "TOO_MANY_STREAMS"));
+
+    let send = || tokio::spawn(ask(&one, Method::GET, "/w/result?waitMs=60000").send());
+    let mut waiting = send();
+    wait_until("the first credential waits", async || {
+        // A request of the check below held the permit when this one came.
+        if waiting.is_finished() {
+            waiting = send();
+        }
+        let refused = read(ask(&one, Method::GET, "/w/result?waitMs=0")).await.0 == 429;
+        refused && !waiting.is_finished()
+    })
+    .await;
+    let refused = ask(&one, Method::GET, "/w/result?waitMs=0").send().await.unwrap();
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_error(read_response(refused).await, (429, "TOO_MANY_WAITS"));
+    assert_eq!(read(ask(&other, Method::GET, "/w/result?waitMs=0")).await.0, 200);
+    waiting.abort();
+    drop(streams);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn priority_and_start_time_of_clients_are_bounded() {
+    let options =
+        Options { priority_max: 10, start_ahead_max: Duration::from_secs(3_600), ..open() };
+    let server = Server::start_with(Kind::Sqlite, options).await;
+    let path = "/workflows/nap/instances";
+    for (body, code) in [
+        (json!({ "priority": 11 }), "INVALID_SIZE"),
+        (json!({ "priority": -11 }), "INVALID_SIZE"),
+        (json!({ "priority": 32_767 }), "INVALID_SIZE"),
+        (json!({ "delayMs": 3_600_001 }), "INVALID_DURATION"),
+        (json!({ "startAt": "2999-01-01T00:00:00Z" }), "INVALID_TIME"),
+    ] {
+        assert_error(server.post(path, body).await, (400, code));
+    }
+    for body in [json!({ "priority": 10 }), json!({ "priority": -10 }), json!({ "delayMs": 1 })] {
+        server.post_ok(path, body).await;
+    }
+    server.post_ok(path, json!({ "id": "old", "startAt": "1970-01-01T00:00:00Z" })).await;
+    let run = windlass::kernel::RunId::new("old").unwrap();
+    let workflow = windlass::kernel::WorkflowName::new("nap").unwrap();
+    let run = server.engine.core().find_run(&workflow, &run).await.unwrap().unwrap();
+    let due = run.turn.due_at.unwrap_or(run.created_at);
+    assert!(run.created_at.since(due) < Duration::from_secs(60), "due at {due}");
     server.stop().await;
 }
 
@@ -186,14 +444,12 @@ async fn a_client_that_does_not_read_is_disconnected() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_holds_its_permit_until_the_wait_begins() {
-    let options = Options { requests_max: 1, waits_max: 1, ..open() };
-    let server = Server::start_with(Kind::Sqlite, options).await;
-    server.run("approve", "w", json!({}), "waiting").await;
-    // A request whose body is incomplete holds a permit, even with `waitMs`.
-    let socket = send_incomplete_request(&server, "?waitMs=1").await;
+    let options = Options { waits_max: 1, ..open() };
+    let (server, gate, request) = busy_server(options, "?waitMs=1").await;
     assert_error(server.get("/workflows").await, (503, "SERVER_BUSY"));
-    drop(socket);
-    wait_until("the server is free again", async || server.get("/workflows").await.0 == 200).await;
+    gate.0.send_replace(true);
+    assert_eq!(request.await.unwrap().unwrap().status(), 200);
+    server.run("approve", "w", json!({}), "waiting").await;
     // A request that waits for a run holds none.
     let path = "/workflows/approve/instances/w/result?waitMs=";
     let waiting = waiting_request(&server, path).await;

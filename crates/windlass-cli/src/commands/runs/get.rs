@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::resolve;
 use super::wait::{blocked_text, is_final};
+use super::{RunName, resolve};
 use crate::args::GetArgs;
+use crate::client::{Client, Params};
 use crate::commands::Api;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{
@@ -13,7 +14,10 @@ use crate::output::{
 
 pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     let run = resolve(&client, &args.run).await?;
-    let found = client.get(&run.view(), &Vec::new()).await?;
+    let found = match run.number(args.run_number)? {
+        Some(number) => generation(&client, &run, number).await?,
+        None => client.get(&run.view(), &Vec::new()).await?,
+    };
     if !out.is_text() {
         out.value(&found)?;
         return Ok(Exit::Ok);
@@ -51,6 +55,26 @@ pub(super) async fn run(Api { client, out }: Api, args: GetArgs) -> Outcome {
     }
     full(out, details, meta)?;
     Ok(Exit::Ok)
+}
+
+// The view of a generation by its number: the API has it by its run key.
+async fn generation(client: &Client, run: &RunName, number: u32) -> Result<Value, Failure> {
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut params: Params = vec![("pageSize", "100".to_owned())];
+        params.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+        let page = client.get(&run.path(&["generations"]), &params).await?;
+        let generations = page["generations"].as_array().into_iter().flatten();
+        let mut keys = generations.filter(|row| row["runNumber"] == number);
+        if let Some(key) = keys.find_map(|row| row["runKey"].as_str()) {
+            return client.get(&["runs", key], &Vec::new()).await;
+        }
+        cursor = page["nextCursor"].as_str().map(ToOwned::to_owned);
+        if cursor.is_none() {
+            let message = format!("{run} has no generation {number}");
+            return Err(Failure::new(Exit::NotFound, message));
+        }
+    }
 }
 
 fn time(value: &Value) -> String {

@@ -35,7 +35,8 @@ pub(super) async fn run(Api { client, out }: Api, mut args: LogsArgs) -> Outcome
 }
 
 async fn follow(client: &Client, out: Out, run: &RunName, args: &LogsArgs) -> Outcome {
-    let mut follower = Follower { client, out, run, args, cursor: None, seen: HashSet::new() };
+    let (number, cursor, seen) = (None, None, HashSet::new());
+    let mut follower = Follower { client, out, run, args, number, cursor, seen };
     let mut retrier = Retrier::new(None);
     loop {
         match follower.print_new_lines().await {
@@ -56,6 +57,8 @@ struct Follower<'a> {
     out: Out,
     run: &'a RunName,
     args: &'a LogsArgs,
+    /// The generation that is read.
+    number: Option<u32>,
     cursor: Option<String>,
     seen: HashSet<String>,
 }
@@ -63,14 +66,29 @@ struct Follower<'a> {
 impl Follower<'_> {
     // Prints new lines. Returns whether the run has ended, so that no more lines can follow.
     async fn print_new_lines(&mut self) -> Result<bool, Failure> {
-        let filter = &self.args.filter;
+        let asked = self.args.filter.run_number;
         // Check for the end before reading the lines: a line written before the end is then never
         // missed.
-        let ended = wait::is_ended(self.client, self.run, filter.run_number).await?;
+        let (newest, ended) = wait::newest(self.client, self.run).await?;
+        let last = asked.unwrap_or(newest);
+        let mut number = *self.number.get_or_insert(last);
+        self.print_generation(number).await?;
+        while number < last {
+            // The run was restarted: a cursor belongs to one generation.
+            number += 1;
+            self.number = Some(number);
+            self.cursor = None;
+            self.seen.clear();
+            self.print_generation(number).await?;
+        }
+        Ok(ended || last < newest)
+    }
+
+    async fn print_generation(&mut self, number: u32) -> Result<(), Failure> {
         loop {
-            let mut params = log_params(filter);
+            let mut params = log_params(&self.args.filter);
             params.push(("pageSize", "100".to_owned()));
-            params.extend(filter.run_number.map(|number| ("runNumber", number.to_string())));
+            params.push(("runNumber", number.to_string()));
             params.extend(self.cursor.clone().map(|cursor| ("logsCursor", cursor)));
             let page = self.client.get(&self.run.path(&["history"]), &params).await?;
             for line in page["logs"].as_array().into_iter().flatten() {
@@ -87,7 +105,7 @@ impl Follower<'_> {
                     self.seen.clear();
                     self.cursor = Some(next);
                 }
-                _ => return Ok(ended),
+                _ => return Ok(()),
             }
         }
     }

@@ -97,18 +97,22 @@ async fn poll(
     }
 }
 
+/// The number of the newest generation, and whether it has ended.
+pub(super) async fn newest(client: &Client, run: &RunName) -> Result<(u32, bool), Failure> {
+    let found = client.get(&run.path(&[]), &Vec::new()).await?;
+    let number = found["meta"]["runNumber"].as_u64().unwrap_or_default();
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    Ok((number, is_final(&cell(&found["details"], "status"))))
+}
+
 /// Whether a run, or one generation of it, has ended.
 pub(super) async fn is_ended(
     client: &Client,
     run: &RunName,
     run_number: Option<u32>,
 ) -> Result<bool, Failure> {
-    let found = client.get(&run.path(&[]), &Vec::new()).await?;
-    let newest = found["meta"]["runNumber"].as_u64();
-    if run_number.is_some_and(|number| newest.is_some_and(|newest| u64::from(number) < newest)) {
-        return Ok(true);
-    }
-    Ok(is_final(&cell(&found["details"], "status")))
+    let (newest, ended) = newest(client, run).await?;
+    Ok(ended || run_number.is_some_and(|number| number < newest))
 }
 
 /// Whether a run of this status has ended.

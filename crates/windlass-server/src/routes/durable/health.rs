@@ -27,10 +27,8 @@ const WAIT_LONG: Duration = Duration::from_secs(60);
 /// The health of the system: workers of all namespaces, everything else of the caller's namespace.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SystemHealth {
-    /// `healthy`, `degraded` or `unhealthy`.
+    /// `healthy`, `degraded` or `unhealthy`; `unhealthy` also if the store refuses writes.
     pub status: &'static str,
-    /// Whether the store accepts writes. If not, the status is `unhealthy`.
-    pub store_writable: bool,
     /// Registered workers that have not stopped.
     pub total_workers: usize,
     /// Live workers that are not draining.
@@ -104,7 +102,6 @@ fn summed(
     };
     SystemHealth {
         status,
-        store_writable,
         total_workers: workers.len() - summary.stopped,
         active_workers: summary.active,
         workers_accepting: accepting,

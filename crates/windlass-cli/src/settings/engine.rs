@@ -1,0 +1,198 @@
+//! Settings of the engine and its store.
+
+use std::str::FromStr;
+
+use windlass::admin::{Admission, BackpressureConfig, Connections, Options};
+
+use super::{Setting, invalid};
+use crate::args::duration;
+use crate::exit::Failure;
+
+/// Every setting of the engine with its default. They equal the defaults of the library.
+pub(super) const KNOWN: [(&str, &str); 15] = [
+    ("worker_group", "default"),
+    ("turns_max", "10000"),
+    ("tasks_max", "256"),
+    ("lease", "30 seconds"),
+    ("renew_every", "5 seconds"),
+    ("scan_every", "10 seconds"),
+    ("reclaims_max", "3"),
+    ("admission", "off"),
+    ("backpressure", "off"),
+    ("backpressure_low", "0.7"),
+    ("backpressure_memory", "off"),
+    ("backpressure_cpu", "off"),
+    ("pool_size_max", "8"),
+    ("lease_pool_size_max", "2"),
+    ("committers", "2"),
+];
+
+/// Options of the engine and its store.
+#[derive(Clone)]
+pub(crate) struct EngineSettings {
+    pub(crate) options: Options,
+    pub(crate) connections: Connections,
+}
+
+impl EngineSettings {
+    pub(super) fn read<'a>(get: impl Fn(&str) -> &'a Setting) -> Result<Self, Failure> {
+        let duration_of = |name: &str| {
+            let setting = get(name);
+            duration(&setting.value).map_err(|why| invalid(setting, &why))
+        };
+        let options = Options {
+            worker_group: get("worker_group").value.clone(),
+            turns_max: number(get("turns_max"))?,
+            tasks_max: number(get("tasks_max"))?,
+            lease: duration_of("lease")?,
+            renew_every: duration_of("renew_every")?,
+            scan_every: duration_of("scan_every")?,
+            reclaims_max: number(get("reclaims_max"))?,
+            admission: or_off(get("admission"))?.map(|ratio| Admission { max_queue_ratio: ratio }),
+            backpressure: backpressure(&get)?,
+            ..Options::default()
+        };
+        options.validate().map_err(|error| Failure::usage(error.message()))?;
+        let connections = Connections {
+            pool_size_max: at_least_one(get("pool_size_max"))?,
+            lease_pool_size_max: at_least_one(get("lease_pool_size_max"))?,
+            committers: at_least_one(get("committers"))?,
+        };
+        Ok(Self { options, connections })
+    }
+}
+
+fn backpressure<'a>(
+    get: &impl Fn(&str) -> &'a Setting,
+) -> Result<Option<BackpressureConfig>, Failure> {
+    let memory: Option<u64> = or_off(get("backpressure_memory"))?;
+    let cpu: Option<f64> = or_off(get("backpressure_cpu"))?;
+    let low: f64 = number(get("backpressure_low"))?;
+    let Some(high) = or_off(get("backpressure"))? else {
+        let alone =
+            [("backpressure_memory", memory.is_some()), ("backpressure_cpu", cpu.is_some())];
+        return match alone.into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => Err(invalid(get(name), "it needs `backpressure`, such as 0.9")),
+            None => Ok(None),
+        };
+    };
+    if !(low > 0.0 && low <= high && high <= 1.0) {
+        let why = format!("use 0 < backpressure_low ({low}) <= backpressure <= 1");
+        return Err(invalid(get("backpressure"), &why));
+    }
+    Ok(Some(BackpressureConfig {
+        high_watermark: high,
+        low_watermark: low,
+        memory_threshold: memory,
+        cpu_threshold: cpu,
+    }))
+}
+
+fn number<T: FromStr>(setting: &Setting) -> Result<T, Failure> {
+    let parsed = setting.value.replace('_', "").parse();
+    parsed.map_err(|_| invalid(setting, "write a number"))
+}
+
+fn at_least_one(setting: &Setting) -> Result<usize, Failure> {
+    match number(setting)? {
+        0 => Err(invalid(setting, "write a number above 0")),
+        count => Ok(count),
+    }
+}
+
+fn or_off<T: FromStr>(setting: &Setting) -> Result<Option<T>, Failure> {
+    if setting.value == "off" {
+        return Ok(None);
+    }
+    let parsed = setting.value.replace('_', "").parse();
+    parsed.map(Some).map_err(|_| invalid(setting, "write a number or `off`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Origin;
+    use super::*;
+
+    fn read(change: &[(&'static str, &str)]) -> Result<EngineSettings, Failure> {
+        let all: Vec<Setting> = KNOWN
+            .iter()
+            .map(|(name, default)| {
+                let changed = change.iter().find(|(changed, _)| changed == name);
+                let value = changed.map_or(*default, |(_, value)| value).to_owned();
+                Setting { name, value, origin: Origin::Default }
+            })
+            .collect();
+        EngineSettings::read(|name| all.iter().find(|setting| setting.name == name).unwrap())
+    }
+
+    #[test]
+    fn defaults_equal_those_of_the_library() {
+        let EngineSettings { options, connections } = read(&[]).unwrap();
+        let library = Options::default();
+        assert_eq!(options.worker_group, library.worker_group);
+        assert_eq!(
+            (options.turns_max, options.tasks_max, options.reclaims_max),
+            (library.turns_max, library.tasks_max, library.reclaims_max)
+        );
+        assert_eq!(
+            (options.lease, options.renew_every, options.scan_every),
+            (library.lease, library.renew_every, library.scan_every)
+        );
+        assert!(options.admission.is_none() && options.backpressure.is_none());
+        assert_eq!(connections, Connections::default());
+        assert_eq!(connections.total(), 13);
+    }
+
+    #[test]
+    fn every_setting_reaches_the_engine() {
+        let EngineSettings { options, connections } = read(&[
+            ("worker_group", "gpu"),
+            ("turns_max", "1_000"),
+            ("tasks_max", "4"),
+            ("lease", "6 seconds"),
+            ("renew_every", "2 seconds"),
+            ("scan_every", "3 seconds"),
+            ("reclaims_max", "9"),
+            ("admission", "2.5"),
+            ("backpressure", "0.9"),
+            ("backpressure_low", "0.5"),
+            ("backpressure_memory", "1_000_000"),
+            ("backpressure_cpu", "80"),
+            ("pool_size_max", "3"),
+            ("lease_pool_size_max", "4"),
+            ("committers", "5"),
+        ])
+        .unwrap();
+        assert_eq!(options.worker_group, "gpu");
+        assert_eq!((options.turns_max, options.tasks_max), (1_000, 4));
+        let seconds = Duration::from_secs;
+        assert_eq!((options.lease, options.renew_every), (seconds(6), seconds(2)));
+        assert_eq!((options.scan_every, options.reclaims_max), (seconds(3), 9));
+        assert_eq!(options.admission, Some(Admission { max_queue_ratio: 2.5 }));
+        let expect = BackpressureConfig {
+            high_watermark: 0.9,
+            low_watermark: 0.5,
+            memory_threshold: Some(1_000_000),
+            cpu_threshold: Some(80.0),
+        };
+        assert_eq!(options.backpressure, Some(expect));
+        assert_eq!(connections.total(), 3 + 4 + 5 + 1);
+    }
+
+    #[test]
+    fn an_invalid_setting_is_named() {
+        for (change, expect) in [
+            (&[("tasks_max", "many")][..], "tasks_max"),
+            (&[("renew_every", "20 seconds")], "renew_every"),
+            (&[("admission", "0")], "max_queue_ratio"),
+            (&[("backpressure", "1.5")], "backpressure"),
+            (&[("backpressure_cpu", "50")], "needs `backpressure`"),
+            (&[("committers", "0")], "committers"),
+        ] {
+            let failure = read(change).err().unwrap();
+            assert!(failure.message.contains(expect), "{expect}: {failure}");
+        }
+    }
+}

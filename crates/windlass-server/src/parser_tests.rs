@@ -1,0 +1,109 @@
+//! Property tests of the parsers of the server: any text is either read or refused, never a panic.
+
+use proptest::prelude::*;
+use windlass::kernel::{RunId, RunKey, Timestamp, WorkflowName, parse_duration};
+use windlass_engine::Timing;
+
+use crate::cursor;
+use crate::depth::is_deeper_than;
+use crate::view::{Time, parse_time};
+
+/// Text with the characters that matter to the parsers, and any other.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[-+.:/*,0-9a-zA-Z \\[\\]{}\"\\\\%=&?#TZ]{0,80}",
+        "\\PC{0,60}",
+        proptest::collection::vec(any::<char>(), 0..40).prop_map(|all| all.into_iter().collect()),
+    ]
+}
+
+/// A JSON value of at most six levels.
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        "\\PC{0,12}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(6, 64, 6, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+            proptest::collection::hash_map("[a-z\"\\\\]{1,4}", inner, 0..6)
+                .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn depth(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(all) => 1 + all.iter().map(depth).max().unwrap_or(0),
+        serde_json::Value::Object(all) => 1 + all.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written(kind in "[a-z-]{1,12}", key in text(), other in text()) {
+        let written = cursor::encode(&kind, &key);
+        prop_assert_eq!(cursor::decode(&kind, &written).ok(), Some(key));
+        prop_assert!(cursor::decode("another-listing", &written).is_err());
+        // Any other text is refused. A text with the right check sum would have to be guessed.
+        prop_assert!(other == written || cursor::decode(&kind, &other).is_err());
+    }
+
+    #[test]
+    fn the_depth_of_json_is_the_depth_of_its_value(value in json(), space in "[ \n\t]{0,3}") {
+        let text = format!("{space}{value}{space}");
+        let depth = depth(&value);
+        prop_assert!(!is_deeper_than(text.as_bytes(), depth));
+        prop_assert!(depth == 0 || is_deeper_than(text.as_bytes(), depth - 1));
+    }
+
+    #[test]
+    fn any_bytes_have_a_depth(bytes in proptest::collection::vec(any::<u8>(), 0..200), max in 0..10_usize) {
+        let opened = bytes.iter().filter(|byte| b"[{".contains(byte)).count();
+        prop_assert!(opened > max || !is_deeper_than(&bytes, max));
+    }
+
+    #[test]
+    fn times_durations_and_ids_never_panic(text in text()) {
+        let _ = (parse_time(&text), parse_duration(&text));
+        for id in [RunId::new(&text).map(|id| id.to_string()), RunId::composed(&text).map(|id| id.to_string())] {
+            prop_assert!(id.is_err() || id.is_ok_and(|id| id == text));
+        }
+        prop_assert!(WorkflowName::new(&text).is_err() || !text.is_empty());
+        if let Ok(key) = text.parse::<RunKey>() {
+            prop_assert_eq!(key.to_string().parse::<RunKey>().ok(), Some(key));
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_as_it_was_written(ms in 0..4_102_444_800_000_i64) {
+        let time = Timestamp::from_millis(ms);
+        prop_assert_eq!(parse_time(&Time(time).to_string()), Some(time));
+    }
+
+    #[test]
+    fn cron_expressions_are_read_or_refused(expression in text(), time_zone in text()) {
+        let limits = windlass::Limits::DEFAULT;
+        for time_zone in ["UTC".to_owned(), time_zone] {
+            let timing = Timing::Cron { expression: expression.clone(), time_zone };
+            if let Err(error) = timing.validate(&limits) {
+                prop_assert!(!error.message().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn request_bodies_are_read_or_refused(value in json(), text in text()) {
+        for body in [value.to_string(), text] {
+            let _ = serde_json::from_str::<crate::routes::instances::CreateInstance>(&body);
+            let _ = serde_json::from_str::<crate::routes::events::SendEvent>(&body);
+            let _ = serde_json::from_str::<crate::routes::schedules::SetSchedule>(&body);
+            let _ = serde_json::from_str::<crate::routes::runs::BulkRequest>(&body);
+        }
+    }
+}
