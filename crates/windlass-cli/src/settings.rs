@@ -432,8 +432,8 @@ mod tests {
             ("WINDLASS_STORE", secret, "is not understood"),
             ("WINDLASS_LOG", "windlass=loud", "log filter"),
             ("WINDLASS_ADMIN_KEY", "0123456789", "shorter than 32"),
-            ("WINDLASS_STORE", "host=h password=secret user=u", "is not understood"),
-            ("WINDLASS_STORE", "host=h password='secret' user=u", "is not understood"),
+            ("WINDLASS_STORE", "hots=h password=secret user=u", "is not understood"),
+            ("WINDLASS_STORE", "hots=h password='secret' user=u", "is not understood"),
         ] {
             let failure = resolve(&ServerArgs::default(), &[(name, value)], &[]).err().unwrap();
             let origin = format!("(environment {name})");

@@ -18,6 +18,9 @@ use crate::tasks::Tasks;
 
 const REAP_MAX: u32 = 1_000;
 
+/// How long after the end of another worker's lease this worker looks for its holds.
+const LAPSE_SLACK: Duration = Duration::from_millis(100);
+
 /// The least time between two renewals that follow missed wake-ups.
 const MISSED_DELAY: Duration = Duration::from_millis(200);
 
@@ -146,26 +149,34 @@ impl Lease {
     pub(crate) async fn serve(self) {
         let Core { env, options, lifecycle, .. } = &*self.core;
         let mut reap_in = 0_u32;
-        let mut renew_at = env.elapsed() + options.renew_every;
+        // At once: the holds of workers that died before this one came must not wait for a renewal,
+        // and in a fleet that crashes all the time nobody may live that long.
+        let mut renew_at = env.elapsed();
+        // When the lease of another worker ends, if that is before the next renewal.
+        let mut reap_at: Option<Duration> = None;
         while !lifecycle.is_stopped() {
-            let slept = env.sleep(renew_at.saturating_sub(env.elapsed()));
+            let next = reap_at.map_or(renew_at, |at| at.min(renew_at));
+            let slept = env.sleep(next.saturating_sub(env.elapsed()));
             let (stopped, missed) =
                 (std::pin::pin!(lifecycle.stopped()), std::pin::pin!(self.missed.notified()));
             select(select(slept, missed), stopped).await;
             if lifecycle.is_stopped() {
                 return;
             }
-            let due = env.elapsed() >= renew_at;
-            let renewed = match due {
-                true => self.renew_and_reap(&mut reap_in).await,
-                false => self.renew().await.map(|_| ()),
+            let now = env.elapsed();
+            let due = now >= renew_at;
+            let has_lapsed = reap_at.is_some_and(|at| now >= at);
+            let renewed = match (due, has_lapsed) {
+                (true, _) => self.renew_and_reap(&mut reap_in).await.map(|at| reap_at = at),
+                (false, true) => self.reap().await.map(|_| reap_at = None),
+                (false, false) => self.renew().await.map(|_| ()),
             };
             if let Err(error) = renewed {
                 tracing::warn!(%error, "failed to renew the lease; retrying");
                 env.sleep(MISSED_DELAY).await;
             } else if due {
                 renew_at = env.elapsed() + options.renew_every;
-            } else {
+            } else if !has_lapsed {
                 env.sleep(MISSED_DELAY).await;
             }
         }
@@ -192,7 +203,8 @@ impl Lease {
         Ok(renewed)
     }
 
-    async fn renew_and_reap(&self, reap_in: &mut u32) -> Result<(), Error> {
+    // Returns when to look for a dead worker before the next renewal.
+    async fn renew_and_reap(&self, reap_in: &mut u32) -> Result<Option<Duration>, Error> {
         let renewed = self.renew().await?;
         if *reap_in == 0 {
             *reap_in = renewals_per_reap(self.core.options.lease, self.core.options.renew_every);
@@ -201,7 +213,10 @@ impl Lease {
             }
         }
         *reap_in -= 1;
-        Ok(())
+        let lapse_in = renewed.next_lapse.map(|at| at.since(renewed.now) + LAPSE_SLACK);
+        let soon =
+            lapse_in.filter(|wait| renewed.may_reap && *wait < self.core.options.renew_every);
+        Ok(soon.map(|wait| self.core.env.elapsed() + wait))
     }
 
     // Returns whether anything was freed. A dead worker may have held many times `REAP_MAX`.

@@ -75,6 +75,17 @@ pub struct BreakerRow {
     pub updated_at: Timestamp,
 }
 
+impl BreakerRow {
+    /// How long the row of an unused breaker is kept.
+    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// Whether a store deletes the row: the breaker is closed and has not changed for a day, so it
+    /// says the same as no row.
+    pub fn is_old(&self, now: Timestamp) -> bool {
+        self.status == BreakerStatus::Closed && now > self.updated_at.plus(Self::KEPT_FOR)
+    }
+}
+
 /// The breaker's answer to a worker that wants to make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {

@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{EventId, MessageId, MessageName, RunKey, StepKey, TaskId, WorkerKey};
 use crate::ledger::{CausalRef, Event, Head};
+use crate::limits::Limits;
 use crate::rows::{DeadLetter, Hold, LogLine, MessageKind, Run, RunStatus, Step, Task, Wake};
 use crate::time::Timestamp;
 
@@ -405,6 +406,46 @@ pub struct NewMessage {
     pub required: bool,
 }
 
+impl NewMessage {
+    /// Whether the limits on the unread messages of a run apply. They do not apply to control
+    /// messages and to results, because refusing these would stop a run instead of protecting it.
+    pub fn is_limited(&self) -> bool {
+        self.required && self.kind != MessageKind::Control
+    }
+}
+
+/// The number and size of a run's unread messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Unread {
+    /// How many there are.
+    pub count: u64,
+    /// The bytes of their bodies.
+    pub bytes: u64,
+}
+
+impl Unread {
+    /// Adds a message.
+    pub fn add(&mut self, message: &NewMessage) {
+        self.count += 1;
+        self.bytes += message.body.as_ref().map_or(0, |body| body.len() as u64);
+    }
+
+    /// Whether the limits admit one more message.
+    pub fn admits(mut self, message: &NewMessage, limits: &Limits) -> bool {
+        let is_first = self.count == 0;
+        self.add(message);
+        let fits = self.bytes <= limits.unread_bytes_max as u64;
+        self.count <= limits.unread_messages_max as u64 && (fits || is_first)
+    }
+
+    /// Whether a run that accepted this many messages since its start can be above the limits. A
+    /// store need not count if it cannot.
+    pub fn may_exceed(accepted: u64, limits: &Limits) -> bool {
+        let bytes = accepted.saturating_add(1).saturating_mul(limits.message_bytes_max as u64);
+        accepted >= limits.unread_messages_max as u64 || bytes > limits.unread_bytes_max as u64
+    }
+}
+
 /// A change that releases a task for another attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reschedule {
@@ -565,6 +606,11 @@ pub enum Refusal {
         /// The status with which it ended.
         status: RunStatus,
     },
+    /// The run has as many unread messages, or bytes of them, as the limits allow.
+    MessagesLimit {
+        /// The run.
+        run_key: RunKey,
+    },
     /// An event names a cause that does not exist.
     CauseMissing {
         /// The cause.
@@ -602,6 +648,7 @@ impl CommitError {
             Self::Refused(refusal) => match refusal {
                 Refusal::RunMissing { .. } => ErrorCode::RunNotFound,
                 Refusal::RunEnded { .. } => ErrorCode::RunTerminal,
+                Refusal::MessagesLimit { .. } => ErrorCode::MessagesLimit,
                 Refusal::CauseMissing { .. } => ErrorCode::CauseNotFound,
                 Refusal::StepSettled { .. } => ErrorCode::StepSettled,
                 Refusal::MessageConsumed { .. } => ErrorCode::MessageConsumed,
@@ -705,6 +752,11 @@ impl fmt::Display for Refusal {
             Self::RunEnded { run_key, status } => {
                 write!(f, "run {run_key} is {status} and accepts no more changes")
             }
+            Self::MessagesLimit { run_key } => write!(
+                f,
+                "run {run_key} has too many unread messages (limits unread_messages_max and \
+                 unread_bytes_max); retry after it has consumed some"
+            ),
             Self::CauseMissing { cause } => {
                 write!(f, "the cause {} does not exist in the run's namespace", cause.canonical())
             }

@@ -37,7 +37,7 @@ pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit, Probe};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
     OnExisting, Op, Refusal, Reschedule, RunChange, RunGuard, SqlValue, Statement, TaskGuard,
-    TurnChange,
+    TurnChange, Unread,
 };
 pub use digest::{SetsumDigest, Sha256Digest};
 pub use draft::{Draft, End, NewRun};

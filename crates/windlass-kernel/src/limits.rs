@@ -48,6 +48,12 @@ pub struct Limits {
     pub step_bytes_max: usize,
     /// Bytes of a message's body. Default 1 MiB.
     pub message_bytes_max: usize,
+    /// Unread messages of a run. A message that a caller asks to send is refused above it; results
+    /// and control messages are not. Default 10,000.
+    pub unread_messages_max: usize,
+    /// Bytes of the bodies of a run's unread messages, checked as `unread_messages_max`. A run without
+    /// unread messages accepts any message. Default 32 MiB.
+    pub unread_bytes_max: usize,
     /// Bytes of a task's body, and of its error history. Default 1 MiB.
     pub task_bytes_max: usize,
     /// Bytes of the details of a heartbeat. Default 64 KiB.
@@ -113,6 +119,8 @@ impl Limits {
         state_bytes_max: 8 * MIB,
         step_bytes_max: MIB,
         message_bytes_max: MIB,
+        unread_messages_max: 10_000,
+        unread_bytes_max: 32 * MIB,
         task_bytes_max: MIB,
         heartbeat_bytes_max: 64 * 1024,
         log_message_chars_max: 2_048,

@@ -131,6 +131,15 @@ impl RateRow {
         Self { namespace, key, interval_us: 0, burst: 1, spent_until, queued_until, version: 0 }
     }
 
+    /// How long the row of a key without a rate is kept.
+    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// Whether a store deletes the row: it has no rate and has restricted nothing for a day.
+    pub fn is_old(&self, now: Timestamp) -> bool {
+        let used_until = self.spent_until.max(self.queued_until);
+        self.interval_us == 0 && now > used_until.plus(Self::KEPT_FOR)
+    }
+
     /// Whether the row restricts nothing.
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.interval_us == 0 && self.spent_until <= now

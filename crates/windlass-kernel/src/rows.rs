@@ -629,7 +629,7 @@ pub struct Worker {
     pub started_at: Timestamp,
     /// The time of the last renewal.
     pub renewed_at: Timestamp,
-    /// The start of the current unbroken series of renewals.
+    /// The start of the current unbroken series of renewals, those of other workers included.
     pub steady_since: Timestamp,
     /// Whether an operator asked it to drain.
     pub drain: bool,
@@ -641,8 +641,24 @@ impl Worker {
         self.info.status != WorkerStatus::Stopped && now <= self.renewed_at.plus(self.info.lease)
     }
 
-    /// Whether it may reap holds of other workers. It must have been live for a whole lease;
-    /// otherwise the first worker that comes back after an outage would reap all the others.
+    /// Continues the series of renewals of other workers. They show that the store could be reached,
+    /// so a worker that did not renew meanwhile is dead, and not kept from the store by an outage. In
+    /// a fleet whose members crash all the time nobody else would live long enough to reap. A pause of
+    /// half a lease without any renewal ends the series, and so leaves live workers time to renew.
+    pub fn steady_with<'a>(&self, others: impl IntoIterator<Item = &'a Worker>) -> Timestamp {
+        let continues = |other: &&Worker| {
+            let pause = self.info.lease.min(other.info.lease) / 2;
+            other.info.worker != self.info.worker
+                && other.info.status != WorkerStatus::Stopped
+                && other.renewed_at.plus(pause) >= self.steady_since
+        };
+        let since = others.into_iter().filter(continues).map(|other| other.steady_since);
+        since.min().map_or(self.steady_since, |since| since.min(self.steady_since))
+    }
+
+    /// Whether it may reap holds of other workers. It must have been live for a whole lease, or
+    /// continue a series of renewals that is as old ([`Worker::steady_with`]); otherwise the first
+    /// worker that comes back after an outage would reap all the others.
     pub fn may_reap(&self, now: Timestamp) -> bool {
         self.is_live(now) && now >= self.steady_since.plus(self.info.lease)
     }

@@ -73,7 +73,7 @@ pub trait Store: Send + Sync + 'static {
     fn drain_worker(&self, worker: WorkerKey) -> BoxFuture<'_, Result<bool, Error>>;
 
     /// Releases at most `limit` turns and `limit` tasks whose holder is not live, if `worker` may
-    /// reap.
+    /// reap. Also deletes old rows of workers, breakers and rates.
     fn reap(&self, worker: WorkerKey, limit: u32) -> BoxFuture<'_, Result<Reaped, Error>>;
 
     /// Everything that a worker holds, so that it can resume or release holds that it does not know
@@ -396,6 +396,8 @@ pub struct Renewed {
     pub control: Vec<RunKey>,
     /// Whether it was asked to drain.
     pub drain: bool,
+    /// When the first lease of another live worker ends, unless that worker renews it.
+    pub next_lapse: Option<Timestamp>,
 }
 
 /// The result of a reaping.

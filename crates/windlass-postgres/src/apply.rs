@@ -619,6 +619,10 @@ impl Batch {
         // message.
         let consumes = |op: &Op| matches!(op, Op::ConsumeMessage { .. });
         self.needs_checks |= seen.sends_to_itself && commit.ops.iter().any(consumes);
+        // A run that exists takes precedence over the end of the guarded run.
+        let creates = |op: &Op| matches!(op, Op::CreateRun(_));
+        self.needs_checks |=
+            matches!(commit.run, Some(RunGuard::Free { .. })) && commit.ops.iter().any(creates);
     }
 
     /// The first mode to try. `expect_existing`: recent creates met runs that exist.

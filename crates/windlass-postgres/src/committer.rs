@@ -3,6 +3,7 @@
 //! All commits of a run go to the same committer, so a holder may send several of them without
 //! waiting. A caller is answered only when its data is durable.
 
+mod mailbox;
 mod resolve;
 mod session;
 
@@ -19,8 +20,10 @@ use crate::error::{Failure, classify, error_text, unknown};
 use crate::store::Shared;
 use crate::user_sql;
 
+use mailbox::Mailboxes;
 use session::{BatchRefused, Session};
 
+pub(crate) use mailbox::{KNOWN, UNREAD};
 pub(crate) use resolve::{RESOLVE, SAME_NAME, answer_constraint, resolve};
 pub(crate) use session::decide;
 
@@ -42,6 +45,7 @@ pub(crate) struct Committer {
     shared: Arc<Shared>,
     jobs: mpsc::UnboundedReceiver<Job>,
     session: Session,
+    mailboxes: Mailboxes,
     // Runs whose commit with user SQL is running in another task, and the jobs that must wait for
     // them.
     busy: HashSet<RunKey>,
@@ -56,6 +60,7 @@ impl Committer {
             session: Session::new(shared.clone()),
             shared,
             jobs,
+            mailboxes: Mailboxes::default(),
             busy: HashSet::new(),
             waiting: Vec::new(),
             in_flight: 0,
@@ -63,8 +68,17 @@ impl Committer {
         }
     }
 
-    /// Runs until the queue is closed and all jobs are answered.
+    /// Runs until the queue is closed and all jobs are answered. After a panic the callers of the
+    /// batch get `Unknown`, because their channels are dropped, and the committer goes on.
     pub(crate) async fn run(mut self) {
+        let shared = self.shared.clone();
+        while shared.panics.catch("a committer", self.run_until_closed()).await.is_none() {
+            // The connection may be in the middle of a call.
+            self.session = Session::new(shared.clone());
+        }
+    }
+
+    async fn run_until_closed(&mut self) {
         let max = self.shared.options.batch_max;
         let mut jobs = Vec::with_capacity(max);
         let mut open = true;
@@ -80,7 +94,8 @@ impl Committer {
                 }
                 count = self.jobs.recv_many(&mut jobs, max), if open => open = count > 0,
             }
-            let batch = self.take_startable(std::mem::take(&mut jobs));
+            let admitted = self.mailboxes.admit(&self.shared, std::mem::take(&mut jobs)).await;
+            let batch = self.take_startable(admitted);
             self.process(batch).await;
         }
     }
@@ -128,8 +143,10 @@ impl Committer {
         self.busy.extend(&runs);
         let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
         tokio::spawn(async move {
-            let outcome = user_sql::run(&shared, &job.commit).await;
-            let _ = job.reply.send(outcome);
+            let work = user_sql::run(&shared, &job.commit);
+            if let Some(outcome) = shared.panics.catch("a commit with user SQL", work).await {
+                let _ = job.reply.send(outcome);
+            }
             let _ = finished.send(runs);
         });
     }
@@ -186,8 +203,10 @@ impl Committer {
         let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
         let commits = commits.clone();
         tokio::spawn(async move {
-            let conflict = CommitError::Conflict(conflict);
-            let _ = reply.send(resolve(&shared, &commits[index], conflict).await);
+            let work = resolve(&shared, &commits[index], CommitError::Conflict(conflict));
+            if let Some(outcome) = shared.panics.catch("the check of a conflict", work).await {
+                let _ = reply.send(outcome);
+            }
             let _ = finished.send(Vec::new());
         });
     }

@@ -20,6 +20,9 @@ pub(crate) enum Failure {
     Retry,
     /// Nothing was written. `Mode::Checked` finds the commit at fault.
     NeedsChecks,
+    /// Nothing was written: the server is a standby or read-only. Drop the connection and look for
+    /// the server that accepts writes.
+    ReadOnly,
     /// Nothing was written: the database is full, too slow or denies permission.
     Unavailable,
     /// Nothing was written: a row violates a constraint.
@@ -38,6 +41,7 @@ pub(crate) fn classify(error: &tokio_postgres::Error) -> Failure {
         // The server shuts down or closed the connection: calls in flight may or may not have been
         // executed.
         "57P01" | "57P02" | "57P03" | "57P05" => Failure::Lost,
+        "25006" => Failure::ReadOnly,
         _ if code.starts_with("40") => Failure::Retry,
         _ if code.starts_with("23") || code.starts_with("22") => Failure::Constraint,
         _ if code.starts_with("08") => Failure::Lost,

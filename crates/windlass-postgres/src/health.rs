@@ -156,6 +156,10 @@ pub(crate) async fn facts(shared: &Shared) -> Result<Vec<Fact>, Error> {
         Fact::new("full_page_writes", text(5)).warning(off(5, "full_page_writes")),
     ];
     facts.push(flush(shared).await?);
+    let panics = shared.panics.count();
+    let panicked = "calls of the store panicked; see the log of the process";
+    let panicked = (panics > 0).then(|| panicked.to_owned());
+    facts.push(Fact::new("panics", panics.to_string()).warning(panicked));
     let old = shared.read(OLD_TRANSACTIONS, &[]).await?;
     if old.is_empty() {
         facts.push(Fact::new("old transactions", "none"));

@@ -24,6 +24,7 @@ mod retention;
 mod rows;
 mod schema;
 mod store;
+mod supervise;
 mod user_sql;
 mod wake;
 mod workers;

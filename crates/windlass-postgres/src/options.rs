@@ -1,6 +1,7 @@
 //! Options of a store: the database, TLS, and resource limits.
 
 mod dsn;
+mod hosts;
 mod tls;
 
 use std::time::Duration;
@@ -9,10 +10,11 @@ use tokio_postgres::{AsyncMessage, Client};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use windlass_kernel::{Error, ErrorCode, ErrorKind, Limits};
 
-use crate::error::{connect_error, error_text, unavailable};
+use crate::error::{error_text, unavailable};
 
 pub(crate) use dsn::Dsn;
 pub use dsn::TlsMode;
+use hosts::Hosts;
 
 /// Options of a store. [`PostgresStore::open`](crate::PostgresStore::open) validates them once.
 #[derive(Clone, Debug)]
@@ -54,6 +56,9 @@ pub struct Options {
     /// Opens the store for inspection: the schema must exist and be that of this build, and it is
     /// not changed. Default `false`.
     pub inspect: bool,
+    /// Called before each batch of commits, for tests of a committer that panics.
+    #[doc(hidden)]
+    pub before_batch: Option<fn()>,
 }
 
 impl Default for Options {
@@ -75,6 +80,7 @@ impl Default for Options {
             partition_months: 3,
             limits: Limits::DEFAULT,
             inspect: false,
+            before_batch: None,
         }
     }
 }
@@ -147,10 +153,8 @@ pub(crate) type Messages =
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) config: tokio_postgres::Config,
-    pub(crate) tls: MakeRustlsConnect,
+    pub(crate) hosts: Hosts,
     settings: String,
-    /// The longest time to connect.
-    pub(crate) timeout: Duration,
 }
 
 impl Connector {
@@ -161,8 +165,6 @@ impl Connector {
         if config.get_application_name().is_none() {
             config.application_name("windlass");
         }
-        let timeout = config.get_connect_timeout().copied().unwrap_or(options.connect_timeout);
-        config.connect_timeout(timeout);
         // TCP keepalives detect a dead peer while a call waits for its answer.
         if !text.contains("keepalives_idle") {
             config.keepalives_idle(Duration::from_secs(15));
@@ -176,7 +178,8 @@ impl Connector {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(30));
         }
-        Ok(Self { config, tls, settings: settings(options), timeout })
+        let hosts = Hosts::new(&config, tls, options.connect_timeout)?;
+        Ok(Self { config, hosts, settings: settings(options) })
     }
 
     /// The settings of every session of the store.
@@ -186,11 +189,7 @@ impl Connector {
 
     /// Connects. The returned stream must be polled to drive the connection.
     pub(crate) async fn connect(&self) -> Result<(Client, Messages), Error> {
-        let connecting = self.config.connect(self.tls.clone());
-        let (client, mut connection) = tokio::time::timeout(self.timeout, connecting)
-            .await
-            .map_err(|_| unavailable("PostgreSQL did not answer in time"))?
-            .map_err(|error| connect_error(&error))?;
+        let (client, mut connection) = self.hosts.connect().await?;
         let messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
         Ok((client, Box::pin(messages)))
     }

@@ -29,10 +29,17 @@ const SERVER_VERSION_MIN: i32 = 130_000;
 /// Create partitions again when the existing ones end in less than this.
 const PARTITIONS_AHEAD_MIN: Duration = Duration::from_secs(45 * 24 * 60 * 60);
 
+/// How long the check for a connection pooler may take.
+const POOLER_PROBE_MAX: Duration = Duration::from_secs(10);
+
+/// How often the check is made.
+const POOLER_PROBES: u32 = 3;
+
 /// Migrates the schema to the version of this build.
 pub(crate) async fn prepare(shared: &Shared) -> Result<(), Error> {
     let mut client = shared.connector.client().await?;
     check_server(&client).await?;
+    check_session(shared, &client).await?;
     if shared.options.inspect {
         return check_version(version(&client, shared).await?, &shared.options.schema);
     }
@@ -71,6 +78,46 @@ async fn check_server(client: &Client) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::Closed, ErrorCode::StoreVersion, message));
     }
     Ok(())
+}
+
+// Refuses a connection pooler that gives each transaction another session. The store sets durability
+// and timeouts per session, keeps prepared statements, and listens for notifications. All of that
+// would fail silently or at random. While a second client holds a transaction open, such a pooler
+// must run the next statement of the first client in another session.
+async fn check_session(shared: &Shared, first: &Client) -> Result<(), Error> {
+    let second = shared.connector.client().await?;
+    let pid = || async {
+        let row = first.query_one("SELECT pg_backend_pid()", &[]).await.map_err(call_error)?;
+        Ok::<i32, Error>(row.get(0))
+    };
+    let probe = async {
+        let before = pid().await?;
+        let mut is_same = true;
+        // More than once, because the second client may happen to get another session.
+        for _ in 0..POOLER_PROBES {
+            second.batch_execute("BEGIN; SELECT 1").await.map_err(call_error)?;
+            is_same &= pid().await? == before;
+            second.batch_execute("ROLLBACK").await.map_err(call_error)?;
+            is_same &= pid().await? == before;
+        }
+        Ok::<bool, Error>(is_same)
+    };
+    // A pooler with a single session never answers the first client.
+    let probed = tokio::time::timeout(POOLER_PROBE_MAX, probe).await.unwrap_or(Ok(false));
+    match probed {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(pooled()),
+        // In this mode a pooler forgets the prepared statements of its clients.
+        Err(error) if error.message().contains("prepared statement") => Err(pooled()),
+        Err(error) => Err(error),
+    }
+}
+
+fn pooled() -> Error {
+    let message = "the connection string leads to a connection pooler in transaction mode (PgBouncer \
+                   pool_mode = transaction or statement), which Windlass does not support, because it \
+                   needs its own sessions; connect to PostgreSQL directly, or use pool_mode = session";
+    Error::new(ErrorKind::Closed, ErrorCode::StorePooled, message)
 }
 
 // The last applied migration, or `None` if the schema does not exist. Refuses a schema with foreign

@@ -25,6 +25,7 @@ use crate::apply::unavailable;
 use crate::committer::{Committer, Job, Outcome};
 use crate::error::{Failure, call_error, classify, closed, pool_error};
 use crate::options::{Connector, Options};
+use crate::supervise::Panics;
 use crate::wake::{Waker, listen_loop, notify_loop};
 use crate::{health, holds, list, load, namespace_stats, retention, schema, workers};
 
@@ -33,12 +34,15 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) connector: Connector,
     pub(crate) waker: Waker,
+    pub(crate) panics: Panics,
     pub(crate) task_vacuum: holds::TaskVacuum,
     /// Held during a claim.
     pub(crate) claiming: tokio::sync::Mutex<()>,
     pool: Pool,
     leases: Pool,
     schema: String,
+    /// When old rows are deleted next, in microseconds.
+    pub(crate) delete_old_at: AtomicI64,
     /// The end of the last partition, in microseconds.
     pub(crate) partitions_until: AtomicI64,
 }
@@ -60,9 +64,7 @@ impl Shared {
         text: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
-        let client = self.client().await?;
-        let statement = client.prepare_cached(&self.sql(text)).await.map_err(call_error)?;
-        client.query(&statement, params).await.map_err(call_error)
+        self.query_in(&self.pool, text, params).await
     }
 
     /// Like [`Shared::query`], for leases and heartbeats, on connections that nothing else uses.
@@ -71,9 +73,35 @@ impl Shared {
         text: &str,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
-        let client = self.leases.get().await.map_err(pool_error)?;
-        let statement = client.prepare_cached(&self.sql(text)).await.map_err(call_error)?;
-        client.query(&statement, params).await.map_err(call_error)
+        self.query_in(&self.leases, text, params).await
+    }
+
+    // A server that became read-only refuses writes and writes nothing. Its connections are dropped,
+    // because the next one looks for the server that accepts writes.
+    async fn query_in(
+        &self,
+        pool: &Pool,
+        text: &str,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let text = self.sql(text);
+        // Every connection of the pool may lead to that server.
+        let mut tries_left = pool.status().max_size;
+        loop {
+            let client = pool.get().await.map_err(pool_error)?;
+            let result = async {
+                let statement = client.prepare_cached(&text).await?;
+                client.query(&statement, params).await
+            };
+            match result.await {
+                Err(error) if classify(&error) == Failure::ReadOnly && tries_left > 0 => {
+                    tries_left -= 1;
+                    drop(Object::take(client));
+                    tracing::warn!("PostgreSQL accepts no writes; looking for another server");
+                }
+                other => return other.map_err(call_error),
+            }
+        }
     }
 
     /// Like [`Shared::query`], for reads: retries on another connection if one is lost.
@@ -136,11 +164,13 @@ impl PostgresStore {
             options,
             connector,
             waker,
+            panics: Panics::default(),
             task_vacuum,
             claiming,
             pool,
             leases,
             schema,
+            delete_old_at: AtomicI64::new(0),
             partitions_until,
         };
         let shared = Arc::new(shared);
@@ -188,7 +218,13 @@ impl PostgresStore {
             running.committing.extend(self.spawn(committer.run()));
         }
         if self.shared.options.notify {
-            running.helpers.extend(self.spawn(notify_loop(self.shared.clone())));
+            let shared = self.shared.clone();
+            running.helpers.extend(self.spawn(async move {
+                shared
+                    .panics
+                    .restart("the sender of wake-ups", || notify_loop(shared.clone()))
+                    .await;
+            }));
         }
     }
 
@@ -264,7 +300,8 @@ fn committer_key(commit: &Commit) -> u64 {
 
 fn pool(connector: &Connector, options: &Options, size_max: usize) -> Result<Pool, Error> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(connector.config.clone(), connector.tls.clone(), recycling);
+    let hosts = connector.hosts.clone();
+    let manager = Manager::from_connect(connector.config.clone(), hosts, recycling);
     let settings: Arc<str> = connector.settings().into();
     let set = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
         let settings = settings.clone();
@@ -274,7 +311,7 @@ fn pool(connector: &Connector, options: &Options, size_max: usize) -> Result<Poo
         .max_size(size_max)
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .wait_timeout(Some(options.connect_timeout))
-        .create_timeout(Some(connector.timeout))
+        .create_timeout(Some(connector.hosts.timeout_total()))
         .post_create(set)
         .build()
         .map_err(|error| internal("cannot build the connection pool").with_source(error))
@@ -290,6 +327,8 @@ fn statements() -> Vec<(String, String)> {
         ("settle", crate::apply::SETTLE),
         ("resolve", crate::committer::RESOLVE),
         ("same_name", crate::committer::SAME_NAME),
+        ("unread", crate::committer::UNREAD),
+        ("known_messages", crate::committer::KNOWN),
         ("notify", crate::wake::NOTIFY),
         ("now", load::NOW),
     ];
@@ -525,7 +564,10 @@ impl Store for PostgresStore {
         // LISTEN starts with the first listener of the store.
         if !running.listening {
             running.listening = true;
-            running.helpers.extend(self.spawn(listen_loop(self.shared.clone())));
+            let shared = self.shared.clone();
+            running.helpers.extend(self.spawn(async move {
+                shared.panics.restart("the listener", || listen_loop(shared.clone())).await;
+            }));
         }
     }
 

@@ -64,7 +64,7 @@ pub(crate) async fn run(shared: &Shared, commit: &Commit) -> Outcome {
             }
             Ended::Engine(error) => match classify(&error) {
                 Failure::Lost => lost = true,
-                Failure::Retry | Failure::NeedsChecks => {}
+                Failure::Retry | Failure::NeedsChecks | Failure::ReadOnly => {}
                 Failure::Constraint => {
                     return answer_constraint(shared, commit, &error, lost).await;
                 }
@@ -165,8 +165,7 @@ async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ende
 
 async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result<(), Ended> {
     let ended = |error: tokio_postgres::Error| match classify(&error) {
-        Failure::Lost => Ended::Engine(error),
-        Failure::Retry => Ended::Engine(error),
+        Failure::Lost | Failure::Retry | Failure::ReadOnly => Ended::Engine(error),
         _ => Ended::User { unique: is_unique(&error), message: error_text(&error) },
     };
     let prepared = transaction.prepare(&statement.sql).await.map_err(ended)?;

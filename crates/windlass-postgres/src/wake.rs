@@ -83,7 +83,11 @@ impl Waker {
         let sinks = lock(&self.sinks).clone();
         for sink in &sinks {
             for wakeup in wakeups {
-                sink(wakeup.clone());
+                // A panic in one listener must not keep wake-ups from the others.
+                let call = std::panic::AssertUnwindSafe(|| sink(wakeup.clone()));
+                if std::panic::catch_unwind(call).is_err() {
+                    tracing::error!("a wake-up listener panicked");
+                }
             }
         }
     }

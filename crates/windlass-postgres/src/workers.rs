@@ -1,9 +1,12 @@
 //! Workers: leases, holds, and reaping the holds of dead workers.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use uuid::Uuid;
 use windlass_kernel::{
-    Error, HeldItem, LimitKey, Namespace, RateRow, Reaped, Renewed, RunKey, TaskId, Timestamp,
-    Wakeup, WorkerInfo, WorkerKey,
+    BreakerRow, Error, HeldItem, LimitKey, Namespace, RateRow, Reaped, Renewed, RunKey, TaskId,
+    Timestamp, Wakeup, WorkerInfo, WorkerKey,
 };
 
 use crate::holds::read_released;
@@ -11,9 +14,20 @@ use crate::rows::{Cells, routes_text};
 use crate::schema::keep_partitions_ahead;
 use crate::store::Shared;
 
-const RENEW: &str = "SELECT code, op, n, flag, key FROM \
+const RENEW: &str = "SELECT code, op, n, flag, key, (SELECT min(o.renewed_at + o.lease_us) \
+    FROM @schema@.workers o WHERE o.worker <> $1 AND o.status <> 'stopped' \
+    AND o.renewed_at + o.lease_us >= @schema@.clock_us()) FROM \
     @schema@.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
     $16, $17, $18)";
+
+// `Worker::steady_with` of the kernel, for a worker that may not reap.
+const CONTINUE_SERIES: &str = "UPDATE @schema@.workers w SET steady_since = s.since \
+    FROM (SELECT min(o.steady_since) AS since FROM @schema@.workers k \
+        JOIN @schema@.workers o ON o.worker <> k.worker AND o.status <> 'stopped' \
+        AND o.renewed_at + least(o.lease_us, k.lease_us) / 2 >= k.steady_since \
+        WHERE k.worker = $1) s \
+    WHERE w.worker = $1 AND s.since < w.steady_since \
+    RETURNING w.status <> 'stopped' AND $2 >= w.steady_since + w.lease_us";
 
 const DRAIN: &str = "UPDATE @schema@.workers w SET drain = true \
     WHERE w.worker = $1 AND w.status <> 'stopped' RETURNING true";
@@ -36,9 +50,19 @@ const SWAP_RATE: &str = "UPDATE @schema@.rates r SET interval_us = $3, burst = $
     spent_until = $5, queued_until = $6, version = $7::int8 \
     WHERE r.namespace = $1 AND r.rate_key = $2 AND r.version = $7::int8 - 1 RETURNING r.version";
 
+const DELETE_BREAKERS: &str =
+    "DELETE FROM @schema@.breakers b WHERE b.status = 'closed' AND b.updated_at < $1";
+
+const DELETE_RATES: &str = "DELETE FROM @schema@.rates r WHERE r.interval_us = 0 \
+    AND r.spent_until < $1 AND r.queued_until < $1";
+
+/// How often old breakers and rates are deleted.
+const DELETE_EVERY: Duration = Duration::from_secs(60 * 60);
+
 pub(crate) fn statements() -> Vec<(String, String)> {
     [
         ("renew", RENEW),
+        ("continue series", CONTINUE_SERIES),
         ("drain", DRAIN),
         ("rate", RATE),
         ("put rate", PUT_RATE),
@@ -87,6 +111,7 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
         may_reap: false,
         control: Vec::new(),
         drain: false,
+        next_lapse: None,
     };
     for row in &rows {
         let mut cells = Cells::of(row);
@@ -97,6 +122,7 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
         let lapsed: Option<bool> = c.take()?;
         let key: Option<Uuid> = c.take()?;
         if code == 0 {
+            renewed.next_lapse = c.time_opt()?;
             renewed.now = Timestamp::from_micros(now.unwrap_or(0));
             renewed.lapsed = lapsed.unwrap_or(false);
             renewed.may_reap = flags.is_some_and(|flags| flags & 1 != 0);
@@ -104,6 +130,12 @@ pub(crate) async fn renew(shared: &Shared, info: WorkerInfo) -> Result<Renewed, 
         } else {
             renewed.control.extend(key.map(RunKey));
         }
+    }
+    if !renewed.may_reap {
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
+            [&info.worker.0, &renewed.now.as_micros()];
+        let rows = shared.lease(CONTINUE_SERIES, &params).await?;
+        renewed.may_reap = rows.first().is_some_and(|row| row.get(0));
     }
     if let Err(error) = keep_partitions_ahead(shared, renewed.now).await {
         tracing::warn!(%error, "cannot create partitions; rows go to the default partitions");
@@ -181,7 +213,23 @@ pub(crate) async fn reap(shared: &Shared, worker: WorkerKey, limit: u32) -> Resu
         wakeups.extend(item.wakeup());
     }
     shared.waker.publish(wakeups);
+    let now = rows.iter().find(|row| permitted && row.get::<_, i16>(0) == 0);
+    if let Some(now) = now.and_then(|row| row.get::<_, Option<i64>>(2)) {
+        delete_old(shared, Timestamp::from_micros(now)).await?;
+    }
     Ok(reaped)
+}
+
+// The kernel's `BreakerRow::is_old` and `RateRow::is_old`. Reads both tables, so not at every pass.
+async fn delete_old(shared: &Shared, now: Timestamp) -> Result<(), Error> {
+    let due_at = shared.delete_old_at.load(Ordering::Acquire);
+    if now.as_micros() < due_at {
+        return Ok(());
+    }
+    shared.delete_old_at.store(now.plus(DELETE_EVERY).as_micros(), Ordering::Release);
+    shared.query(DELETE_BREAKERS, &[&now.minus(BreakerRow::KEPT_FOR).as_micros()]).await?;
+    shared.query(DELETE_RATES, &[&now.minus(RateRow::KEPT_FOR).as_micros()]).await?;
+    Ok(())
 }
 
 /// Everything that a worker holds.

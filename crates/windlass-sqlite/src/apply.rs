@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use windlass_kernel::{
-    Commit, Committed, Event, LimitKey, Namespace, Op, RunStatus, Step, Timestamp, Wakeup,
+    Commit, Committed, Event, LimitKey, Limits, Namespace, Op, RunStatus, Step, Timestamp, Wakeup,
     WorkflowName,
 };
 
@@ -42,11 +42,14 @@ const STEP_COLUMNS: usize = 19;
 pub(crate) struct Writer<'c> {
     pub(crate) conn: &'c Connection,
     pub(crate) sandbox: &'c Sandbox,
+    pub(crate) limits: &'c Limits,
     /// The store's clock for this batch.
     pub(crate) now: Timestamp,
     pub(crate) runs: RunCache,
     /// Whether steps are checked by reading, because each commit has its own savepoint.
     pub(crate) check_steps_first: bool,
+    /// When old rows of workers, breakers and rates are deleted next.
+    pub(crate) delete_old_at: Timestamp,
     /// Whether there are listeners for wake-ups.
     pub(crate) has_listeners: bool,
     /// Wake-ups of this batch.
@@ -84,13 +87,19 @@ impl<'b> Buffers<'b> {
 
 impl<'c> Writer<'c> {
     /// Prepares the statements that every batch needs.
-    pub(crate) fn new(conn: &'c Connection, sandbox: &'c Sandbox) -> rusqlite::Result<Self> {
+    pub(crate) fn new(
+        conn: &'c Connection,
+        sandbox: &'c Sandbox,
+        limits: &'c Limits,
+    ) -> rusqlite::Result<Self> {
         Ok(Self {
             conn,
             sandbox,
+            limits,
             now: Timestamp::ZERO,
             runs: RunCache::default(),
             check_steps_first: false,
+            delete_old_at: Timestamp::ZERO,
             has_listeners: false,
             wakeups: HashSet::new(),
             counts: Counts::default(),

@@ -212,7 +212,7 @@ fn write_batches(
     let sandbox = Sandbox::install(&mut conn, options.user_sql_max)?;
     let checkpointer = Checkpointer::start(path, options.checkpoint_fault.clone())?;
     let replier = Replier::start()?;
-    let writer = Writer::new(&conn, &sandbox).map_err(error::sql)?;
+    let writer = Writer::new(&conn, &sandbox, &options.limits).map_err(error::sql)?;
     let mut batcher = Batcher {
         writer,
         clock,

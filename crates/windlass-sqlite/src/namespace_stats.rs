@@ -146,6 +146,11 @@ pub(crate) fn add_task_stats(w: &mut Writer<'_>, stats: &[TaskStat]) -> Result<(
     }
     let since = TaskStat::minute_of(w.now) - TaskStat::MINUTES;
     w.conn.prepare_cached(DELETE_OLD)?.execute(params![since])?;
+    // No worker of a store with a single process reaps.
+    if w.now >= w.delete_old_at {
+        crate::workers::delete_old(w.conn, w.now)?;
+        w.delete_old_at = w.now.plus(crate::workers::DELETE_EVERY);
+    }
     Ok(())
 }
 

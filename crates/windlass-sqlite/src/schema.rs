@@ -386,6 +386,7 @@ fn recover(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> 
         [now.as_micros()],
     )?;
     tx.execute("UPDATE workers SET status = 'stopped' WHERE status <> 'stopped'", [])?;
+    crate::workers::delete_old(&tx, now)?;
     tx.commit()?;
     Ok(last)
 }

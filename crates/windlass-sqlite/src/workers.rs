@@ -5,8 +5,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    HeldItem, RateRow, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, Worker, WorkerInfo,
-    WorkerKey,
+    BreakerRow, HeldItem, RateRow, Reaped, Renewed, RunKey, TaskId, Timestamp, Wakeup, Worker,
+    WorkerInfo, WorkerKey,
 };
 
 use crate::apply::Writer;
@@ -47,6 +47,10 @@ const NEXT_TASK_HOLDER: &str = "SELECT worker FROM tasks INDEXED BY tasks_held \
 const DELETE_DEAD: &str = "DELETE FROM workers WHERE renewed_at < ?1 \
      AND (status = 'stopped' OR renewed_at + lease_us < ?2)";
 
+const DELETE_BREAKERS: &str = "DELETE FROM breakers WHERE status = 'closed' AND updated_at < ?1";
+const DELETE_RATES: &str = "DELETE FROM rates WHERE interval_us = 0 \
+     AND spent_until < ?1 AND queued_until < ?1";
+
 /// Finds a worker by its key.
 pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, UnitError> {
     let sql = format!("SELECT {} FROM workers WHERE worker = ?1", rows::WORKER);
@@ -55,18 +59,31 @@ pub(crate) fn find(conn: &Connection, key: WorkerKey) -> Result<Option<Worker>, 
     found.next()?.map(rows::worker).transpose().map_err(UnitError::Kernel)
 }
 
+fn all(conn: &Connection) -> Result<Vec<Worker>, UnitError> {
+    let sql = format!("SELECT {} FROM workers", rows::WORKER);
+    let mut select = conn.prepare_cached(&sql)?;
+    Ok(rows::collect(select.query([])?, rows::worker)?)
+}
+
 /// Registers a worker or renews its lease.
 pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, UnitError> {
     let now = w.now;
     let before = find(w.conn, info.worker)?;
     let lapsed = before.as_ref().is_some_and(|known| now > known.renewed_at.plus(known.info.lease));
-    let worker = Worker {
+    let mut worker = Worker {
         info: info.clone(),
         started_at: before.as_ref().map_or(now, |known| known.started_at),
         renewed_at: now,
         drain: before.as_ref().is_some_and(|known| known.drain),
         steady_since: before.filter(|_| !lapsed).map_or(now, |known| known.steady_since),
     };
+    // There are few workers, and the kernel decides which of them are live.
+    let others = all(w.conn)?;
+    if !worker.may_reap(now) {
+        worker.steady_since = worker.steady_with(&others);
+    }
+    let live = others.iter().filter(|other| other.info.worker != info.worker && other.is_live(now));
+    let next_lapse = live.map(|other| other.renewed_at.plus(other.info.lease)).min();
     w.conn.prepare_cached(UPSERT)?.execute(params![
         Blob(info.worker.as_bytes()),
         &*info.name,
@@ -95,7 +112,8 @@ pub(crate) fn renew(w: &mut Writer<'_>, info: &WorkerInfo) -> Result<Renewed, Un
     let mut control: Vec<RunKey> =
         control.map(|key| key.map(RunKey)).collect::<rusqlite::Result<_>>()?;
     control.sort_unstable();
-    Ok(Renewed { now, lapsed, may_reap: worker.may_reap(now), control, drain: worker.drain })
+    let (may_reap, drain) = (worker.may_reap(now), worker.drain);
+    Ok(Renewed { now, lapsed, may_reap, control, drain, next_lapse })
 }
 
 /// Asks a worker to drain.
@@ -164,9 +182,22 @@ pub(crate) fn reap(w: &mut Writer<'_>, worker: WorkerKey, limit: u32) -> Result<
             reaped.tasks.push(TaskId(key));
         }
     }
-    let old: Timestamp = now.minus(KEPT_FOR);
-    w.conn.prepare_cached(DELETE_DEAD)?.execute(params![old.as_micros(), now.as_micros()])?;
+    delete_old(w.conn, now)?;
     Ok(reaped)
+}
+
+/// How often old rows are deleted while no worker reaps.
+pub(crate) const DELETE_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// Deletes the rows of workers, breakers and rates that nobody has used for a day.
+pub(crate) fn delete_old(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let old = now.minus(KEPT_FOR).as_micros();
+    conn.prepare_cached(DELETE_DEAD)?.execute(params![old, now.as_micros()])?;
+    let old = now.minus(BreakerRow::KEPT_FOR).as_micros();
+    conn.prepare_cached(DELETE_BREAKERS)?.execute(params![old])?;
+    let old = now.minus(RateRow::KEPT_FOR).as_micros();
+    conn.prepare_cached(DELETE_RATES)?.execute(params![old])?;
+    Ok(())
 }
 
 // The holds of workers that are not live, oldest claim first.

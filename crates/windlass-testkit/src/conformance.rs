@@ -107,6 +107,7 @@ macro_rules! conformance {
                 a_settled_step_is_final,
                 an_open_step_is_replaced,
                 an_ended_run_takes_nothing,
+                a_run_that_exists_is_named_before_an_end,
                 a_run_settles_its_own_tasks,
                 a_task_is_not_enqueued_and_settled_at_once,
                 an_end_begins_nothing,
@@ -164,6 +165,7 @@ macro_rules! conformance {
                 are_consumed_once,
                 of_many_senders_at_once,
                 between_load_and_release_never_lost,
+                are_refused_above_the_limits,
             ],
             namespaces: [
                 never_mix,
@@ -190,6 +192,7 @@ macro_rules! conformance {
                 are_swapped_by_whoever_read_the_last,
                 rates_are_swapped_too,
                 are_listed,
+                old_ones_are_deleted,
             ],
             namespace_stats: [
                 counts_what_a_namespace_has,
@@ -217,6 +220,8 @@ macro_rules! conformance {
                 a_drain_is_told,
                 a_lapse_is_told,
                 only_a_steady_worker_reaps,
+                a_newcomer_continues_the_series_of_a_fleet,
+                renewals_tell_the_next_lapse,
                 reaping_frees_and_counts,
                 progress_resets_reclaims,
                 holds_are_listed_and_released,

@@ -48,8 +48,13 @@ struct MemorySubject {
 
 /// Opens a fresh memory store.
 pub async fn open() -> Box<dyn Subject> {
+    open_with(Limits::DEFAULT).await
+}
+
+/// Opens a fresh memory store with other limits.
+pub async fn open_with(limits: Limits) -> Box<dyn Subject> {
     let clock = ManualClock::new();
-    let store = Arc::new(MemoryStore::new(clock.as_clock(), Limits::DEFAULT));
+    let store = Arc::new(MemoryStore::new(clock.as_clock(), limits));
     Box::new(MemorySubject { store, clock })
 }
 

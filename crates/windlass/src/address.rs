@@ -25,7 +25,8 @@ impl FromStr for Address {
         if text == "memory:" {
             return Ok(Self::Memory);
         }
-        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+        if is_url || is_keyword_list(text) {
             return Ok(Self::Postgres(text.to_owned()));
         }
         let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
@@ -40,11 +41,18 @@ impl FromStr for Address {
         let scheme = text.split_once(':').map(|(scheme, _)| scheme).filter(is_word);
         let shown = scheme.map(|scheme| format!(" beginning with {scheme:?}")).unwrap_or_default();
         let message = format!(
-            "the store address{shown} is not understood; \
-             use sqlite://FILE, postgres://USER@HOST/DATABASE or memory:"
+            "the store address{shown} is not understood; use sqlite://FILE, \
+             postgres://USER@HOST/DATABASE, \"host=HOST user=USER dbname=DATABASE\" or memory:"
         );
         Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidStoreUrl, message))
     }
+}
+
+// A list of libpq's parameters, such as `host=a,b user=u`.
+fn is_keyword_list(text: &str) -> bool {
+    let first = text.trim_start().split('=').next().unwrap_or_default().trim_end();
+    let keywords = ["host", "hostaddr", "port", "user", "dbname", "password", "service"];
+    text.contains('=') && (keywords.contains(&first) || first.starts_with("ssl"))
 }
 
 impl fmt::Display for Address {
@@ -89,11 +97,14 @@ mod tests {
             ("sqlite:app.db", Ok(sqlite("app.db"))),
             ("sqlite:///var/app.db", Ok(sqlite("/var/app.db"))),
             ("postgres://u:p@h/d", Ok(Address::Postgres("postgres://u:p@h/d".into()))),
+            ("host=a,b port=1 user=u", Ok(Address::Postgres("host=a,b port=1 user=u".into()))),
+            ("dbname = d", Ok(Address::Postgres("dbname = d".into()))),
+            ("nonsense=a password=secret", Err("the store address is not understood")),
             ("sqlite:", Err("sqlite")),
             ("mysql://u:secret@h/d", Err("mysql")),
             ("", Err("memory:")),
-            ("host=h password=secret user=u", Err("the store address is not understood")),
-            ("host=h password=secret:1 user=u", Err("the store address is not understood")),
+            ("hots=h password=secret user=u", Err("the store address is not understood")),
+            ("hots=h password=secret:1 user=u", Err("the store address is not understood")),
         ];
         for (text, expect) in cases {
             match (text.parse::<Address>(), expect) {

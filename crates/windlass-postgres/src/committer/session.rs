@@ -95,6 +95,9 @@ impl Session {
         batch: &mut Batch,
         sent_before: bool,
     ) -> Result<(Answers, bool), BatchRefused> {
+        if let Some(before_batch) = self.shared.options.before_batch {
+            before_batch();
+        }
         let settles = if sent_before { None } else { Settles::of(commits) };
         if settles.is_none() {
             batch.fill(commits);
@@ -155,6 +158,12 @@ impl Session {
                     Failure::Retry | Failure::NeedsChecks if tries < TRIES_MAX => {
                         tries += 1;
                         tokio::time::sleep(Duration::from_millis(u64::from(tries.min(20)))).await;
+                    }
+                    // `connect` looks for the server that accepts writes, until the deadline.
+                    Failure::ReadOnly if Instant::now() < deadline => {
+                        tracing::warn!("PostgreSQL accepts no writes; looking for another server");
+                        self.connection = None;
+                        tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                     _ => return Err(BatchRefused { error: Some(error), sent_before }),
                 },

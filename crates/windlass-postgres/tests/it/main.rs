@@ -9,6 +9,7 @@ mod interleave;
 mod listen;
 mod lost;
 mod migrate;
+mod operators;
 mod pools;
 mod proxy;
 mod statements;

@@ -101,6 +101,10 @@ pub(super) fn write<'b>(
                 let key = Blob(run_key.as_bytes());
                 let mut consume = w.conn.prepare_cached(sql)?;
                 consume.execute(params![key, number(*seq), by.as_str(), at.as_micros()])?;
+                drop(consume);
+                if let Some(run) = w.run(*run_key)? {
+                    run.unread = None;
+                }
             }
             Op::Enqueue(task) => enqueue(w, task)?,
             Op::Reschedule(change) => {
@@ -152,6 +156,7 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
         head: run.head,
         turn,
         accepted: run.accepted,
+        unread: None,
     };
     wake_turn(w, &cached);
     w.runs.put(run.run_key, cached);
@@ -364,6 +369,9 @@ fn put_message(
     let now = w.now;
     let Some(run) = w.run(message.run_key)? else { return Ok(()) };
     run.accepted = seq;
+    if let Some(unread) = &mut run.unread {
+        unread.add(message);
+    }
     if advanced == Some(message.run_key) {
         // `set_run` updates this row later and also writes the counter.
         return Ok(());

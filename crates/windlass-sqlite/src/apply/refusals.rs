@@ -5,12 +5,15 @@ use std::collections::HashSet;
 use rusqlite::{OptionalExtension, params};
 use windlass_kernel::{
     CausalRef, CauseCheck, Commit, CommitError, Delivery, NewMessage, Op, Refusal, RunGuard,
-    RunKey, RunStatus, StepStatus,
+    RunKey, RunStatus, StepStatus, Unread,
 };
 
 use super::{Buffers, Writer, created, message_seq};
 use crate::error::UnitError;
-use crate::rows::{Blob, number};
+use crate::rows::{Blob, count, number};
+
+const UNREAD: &str = "SELECT count(*), coalesce(sum(length(body)), 0) \
+     FROM messages INDEXED BY messages_unread WHERE run_key = ?1 AND consumed_at IS NULL";
 
 /// Returns the delivery of each message, or why the commit is refused.
 pub(super) fn check(
@@ -85,6 +88,9 @@ fn deliver(
             refuse(Refusal::RunEnded { run_key, status })
         }
         Some((status, accepted)) if !status.is_ended() => {
+            if new.is_none() && message.is_limited() {
+                check_unread(w, message, accepted, planned)?;
+            }
             let last = planned.iter().rev().find_map(|(other, delivery)| match delivery {
                 Delivery::Accepted { seq } if other.run_key == run_key => Some(*seq),
                 _ => None,
@@ -93,6 +99,41 @@ fn deliver(
         }
         _ => Ok(Delivery::Dropped),
     }
+}
+
+// Refuses a message to a run that has as many unread messages as the limits allow.
+fn check_unread(
+    w: &mut Writer<'_>,
+    message: &NewMessage,
+    accepted: u64,
+    planned: &[(&NewMessage, Delivery)],
+) -> Result<(), UnitError> {
+    let run_key = message.run_key;
+    let limits = w.limits;
+    if !Unread::may_exceed(accepted + planned.len() as u64, limits) {
+        return Ok(());
+    }
+    let known = w.run(run_key)?.and_then(|run| run.unread);
+    let mut unread = match known {
+        Some(unread) => unread,
+        None => {
+            let mut select = w.conn.prepare_cached(UNREAD)?;
+            let unread = select.query_row([Blob(run_key.as_bytes())], |row| {
+                Ok(Unread { count: count(row, 0)?, bytes: count(row, 1)? })
+            })?;
+            drop(select);
+            if let Some(run) = w.run(run_key)? {
+                run.unread = Some(unread);
+            }
+            unread
+        }
+    };
+    for (other, delivery) in planned {
+        if other.run_key == run_key && matches!(delivery, Delivery::Accepted { .. }) {
+            unread.add(other);
+        }
+    }
+    if unread.admits(message, limits) { Ok(()) } else { refuse(Refusal::MessagesLimit { run_key }) }
 }
 
 fn causes(w: &mut Writer<'_>, buffers: &mut Buffers<'_>, commit: &Commit) -> Result<(), UnitError> {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use rusqlite::{Connection, Row, params};
 use windlass_kernel::{
-    Error, Head, LimitKey, Namespace, QueueName, Route, RouteName, RunKey, RunStatus, Turn,
+    Error, Head, LimitKey, Namespace, QueueName, Route, RouteName, RunKey, RunStatus, Turn, Unread,
     WorkflowName,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct CachedRun {
     pub(crate) head: Head,
     pub(crate) turn: Turn,
     pub(crate) accepted: u64,
+    /// The unread messages, if they were counted since the last one was consumed.
+    pub(crate) unread: Option<Unread>,
 }
 
 impl CachedRun {
@@ -61,6 +63,7 @@ impl CachedRun {
                 last_worker: c.key_opt()?,
             },
             accepted: c.number()?,
+            unread: None,
         })
     }
 }
@@ -183,6 +186,7 @@ mod tests {
             head: Head { next_ordinal: 0, hash: Sha256Digest::from_bytes([0; 32]) },
             turn: Turn::ready(),
             accepted: 0,
+            unread: None,
         }
     }
 

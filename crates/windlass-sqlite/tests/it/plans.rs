@@ -19,7 +19,7 @@ const SOURCES: [(&str, &str); 11] = [
 ];
 
 /// Plans that look like a full scan, and why they are allowed.
-const ALLOWED: [(&str, &str, &str); 12] = [
+const ALLOWED: [(&str, &str, &str); 14] = [
     ("FROM labels l CROSS JOIN runs r", "USE TEMP B-TREE FOR", "groups the runs of one label"),
     ("FROM workers", "SCAN workers", "one row for each process start of a day"),
     ("LIMIT ?1)", "SCAN", "stops at the bound of `Capped`"),
@@ -31,6 +31,8 @@ const ALLOWED: [(&str, &str, &str); 12] = [
     ("LIMIT ?2)", "SCAN (subquery", "the subquery stops at the bound of `Capped`"),
     ("LIMIT ?2) ", "USE TEMP B-TREE FOR GROUP BY", "groups rows up to the bound of `Capped`"),
     ("FROM tallies", "USE TEMP B-TREE FOR GROUP BY", "groups the figures of an hour"),
+    ("DELETE FROM breakers", "SCAN breakers", "once an hour"),
+    ("DELETE FROM rates", "SCAN rates", "once an hour"),
     ("INDEXED BY tasks_held", "USE TEMP B-TREE FOR ORDER BY", "few tasks are held"),
 ];
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use windlass_kernel::{BoxFuture, Store};
+use windlass_kernel::{BoxFuture, Limits, Store};
 use windlass_sqlite::{Options, SqliteStore};
 use windlass_testkit::memory::ManualClock;
 use windlass_testkit::world::{Dialect, Subject};
@@ -18,9 +18,14 @@ struct SqliteSubject {
 
 /// Opens a new store with a manual clock.
 pub(crate) async fn open() -> Box<dyn Subject> {
+    open_with(Limits::DEFAULT).await
+}
+
+/// Opens a new store with other limits.
+pub(crate) async fn open_with(limits: Limits) -> Box<dyn Subject> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let clock = ManualClock::new();
-    let options = Options { clock: clock.as_clock(), elapsed: None, ..Options::default() };
+    let options = Options { clock: clock.as_clock(), elapsed: None, limits, ..Options::default() };
     let store = SqliteStore::open(dir.path().join("store.db"), options).expect("open failed");
     Box::new(SqliteSubject { store, clock, dir })
 }

@@ -87,3 +87,29 @@ pub async fn are_listed(world: World) {
     assert_eq!(list(own(), Some("b"), 2).await, ["c"]);
     assert_eq!(list(other, None, 10).await, ["d"]);
 }
+
+/// Rows that restrict nothing are deleted after a day. Open breakers and rates stay.
+pub async fn old_ones_are_deleted(world: World) {
+    let closed = |key: &str| BreakerRow { status: BreakerStatus::Closed, ..row(key, 1, "1") };
+    assert!(world.store.swap_breaker(closed("closed")).await.unwrap());
+    assert!(world.store.swap_breaker(row("open", 1, "1")).await.unwrap());
+    let (namespace, key) =
+        (Namespace::default_namespace(), |key: &str| LimitKey::new(key).unwrap());
+    let rate = |name: &str, interval_us| {
+        let new = RateRow::new(namespace.clone(), key(name));
+        RateRow { interval_us, version: 1, spent_until: Timestamp::from_micros(1), ..new }
+    };
+    assert!(world.store.swap_rate(rate("idle", 0), false).await.unwrap());
+    assert!(world.store.swap_rate(rate("set", 1_000), false).await.unwrap());
+    world.advance_ms(24 * 60 * 60 * 1_000 + 1).await;
+    assert!(world.store.swap_breaker(closed("recent")).await.unwrap());
+    let worker = world.steady_worker().await;
+    assert!(world.store.reap(worker, 10).await.unwrap().permitted);
+    let query = Query::Breakers { namespace: namespace.clone(), after: None, limit: 10 };
+    let left = world.store.list(query).await.unwrap().breakers().unwrap();
+    let left: Vec<&str> = left.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(left, ["open", "recent"]);
+    let rate = |name: &str| world.store.rate(namespace.clone(), key(name));
+    assert_eq!(rate("idle").await.unwrap().0, None);
+    assert!(rate("set").await.unwrap().0.is_some());
+}

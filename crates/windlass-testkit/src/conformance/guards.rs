@@ -3,8 +3,8 @@
 use serde_json::json;
 use windlass_kernel::{
     Body, Commit, CommitError, Conflict, DeadLetter, Delivery, Draft, End, Hold, LogId, LogLevel,
-    LogLine, MessageKind, Op, Query, Reschedule, RunStatus, StepKey, StepKind, StepStatus, Task,
-    TaskGuard, TasksQuery, Timestamp, Turn, Wake,
+    LogLine, MessageKind, OnExisting, Op, Query, Reschedule, RunStatus, StepKey, StepKind,
+    StepStatus, Task, TaskGuard, TasksQuery, Timestamp, Turn, Wake,
 };
 
 use crate::events;
@@ -447,4 +447,20 @@ pub async fn an_end_enqueues_what_the_run_says(world: World) {
     let events = world.events(run.run_key).await;
     let types: Vec<_> = events.iter().map(|event| event.event_type.as_str()).collect();
     assert_eq!(types[2..], ["hook.enqueued", "workflow.completed"]);
+}
+
+/// A commit that takes the free turn of an ended run and creates a run that exists conflicts with
+/// the latter: guards come before refusals.
+pub async fn a_run_that_exists_is_named_before_an_end(world: World) {
+    let (run, hold) = world.create_held("ended").await;
+    world.ok(world.complete_commit(&run, hold)).await;
+    let ended = world.run(run.run_key).await;
+    world.create(world.new_run("exists", Turn::ready())).await;
+    let mut draft = Draft::free(&ended, world.worker(), world.now().await);
+    draft.event(events::SLEEP_STARTED, &json!({}), world.stamp()).unwrap();
+    let create = world.create_commit(world.new_run("exists", Turn::ready()), OnExisting::Refuse);
+    for op in create.ops.iter() {
+        draft.op(op.clone());
+    }
+    assert_eq!(world.code(draft.finish()).await, "RUN_EXISTS");
 }

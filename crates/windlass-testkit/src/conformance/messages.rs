@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use windlass_kernel::{
-    Body, CausalRef, Consumed, Delivery, Draft, MessageKind, NewMessage, OnExisting, Op, RunKey,
-    RunStatus, StepKey, Turn, Wake,
+    Body, CausalRef, Consumed, Delivery, Draft, Limits, MessageKind, NewMessage, OnExisting, Op,
+    RunKey, RunStatus, StepKey, Turn, Wake,
 };
 
 use super::batches::idle_run;
@@ -261,4 +261,41 @@ pub async fn between_load_and_release_never_lost(world: World) {
     let messages = world.messages(run.run_key).await;
     assert_eq!(messages.len(), 150);
     assert!(messages.iter().all(|message| message.consumed.is_some()));
+}
+
+/// A run with too many unread bytes refuses messages of callers until it has consumed some. Control
+/// messages, results and repeated messages are not refused.
+pub async fn are_refused_above_the_limits(world: World) {
+    let limits = Limits::DEFAULT;
+    let (run, hold) = world.create_held("mail").await;
+    let large = |id: &str| {
+        let body = Some(Body::bytes(vec![7; limits.message_bytes_max]));
+        NewMessage { body, ..world.message(run.run_key, id) }
+    };
+    let most = limits.unread_bytes_max / limits.message_bytes_max;
+    for n in 0..most {
+        world.ok(world.send_commit(large(&format!("m{n}")))).await;
+    }
+    assert_eq!(world.code(world.send_commit(large("above"))).await, "MESSAGES_LIMIT");
+    let small = || world.send_commit(world.message(run.run_key, "small"));
+    assert_eq!(world.code(small()).await, "MESSAGES_LIMIT");
+    let repeated = world.ok(world.send_commit(large("m3"))).await;
+    assert_eq!(repeated.messages, [Delivery::Duplicate { seq: 4 }]);
+    let control = NewMessage { kind: MessageKind::Control, ..world.message(run.run_key, "pause") };
+    let result = NewMessage { required: false, ..large("result") };
+    world.ok(world.send_commit(control)).await;
+    world.ok(world.send_commit(result)).await;
+    // Another run is not affected.
+    let (other, _) = world.create_held("other").await;
+    world.ok(world.send_commit(world.message(other.run_key, "m"))).await;
+
+    let run = world.run(run.run_key).await;
+    let mut draft = world.draft(&run, hold);
+    for message in world.messages(run.run_key).await.iter().take(2) {
+        let by = StepKey::new(format!("wait{}", message.seq)).unwrap();
+        draft.consume(events::EVENT_CONSUMED, &json!({}), message, by, world.stamp()).unwrap();
+    }
+    world.ok(draft.finish()).await;
+    world.ok(small()).await;
+    assert_eq!(world.code(world.send_commit(large("above"))).await, "MESSAGES_LIMIT");
 }

@@ -104,6 +104,41 @@ pub async fn only_a_steady_worker_reaps(world: World) {
     assert_eq!(reaped.turns, [run.run_key]);
 }
 
+/// A newcomer in a fleet that has renewed without a gap for a lease may reap at once, also if each
+/// worker of the fleet lived only for seconds. After an outage nobody may.
+pub async fn a_newcomer_continues_the_series_of_a_fleet(world: World) {
+    let (run, _) = world.create_held("orphan").await;
+    let mut last = world.worker();
+    world.renew(last).await;
+    for _ in 0..4 {
+        assert!(!world.store.reap(last, 10).await.unwrap().permitted);
+        world.advance_ms(8_000).await;
+        // The one before crashed; this one has just started.
+        last = world.worker();
+        world.renew(last).await;
+    }
+    let reaped = world.store.reap(last, 10).await.unwrap();
+    assert!(reaped.permitted, "the fleet renewed for 32 seconds");
+    assert_eq!(reaped.turns, [run.run_key]);
+    // Nobody renews for more than half a lease: the store may have been out of reach.
+    world.advance_ms(15_001).await;
+    let late = world.worker();
+    assert!(!world.renew(late).await.may_reap);
+}
+
+/// A renewal tells when the first lease of another live worker ends.
+pub async fn renewals_tell_the_next_lapse(world: World) {
+    let (first, second) = (world.worker(), world.worker());
+    assert_eq!(world.renew(first).await.next_lapse, None);
+    world.advance_ms(10_000).await;
+    let renewed = world.renew(second).await;
+    let lease = world.info(first).lease;
+    let ends = renewed.next_lapse.expect("the first worker is live");
+    assert!(ends > renewed.now && ends <= renewed.now.plus(lease - Duration::from_secs(9)));
+    world.advance_ms(25_000).await;
+    assert_eq!(world.renew(second).await.next_lapse, None, "the first worker is dead");
+}
+
 /// Reaping frees what dead and unknown workers hold, no more than asked, and nothing of the live.
 pub async fn reaping_frees_and_counts(world: World) {
     let (dying, unknown, live) = (world.worker(), world.worker(), world.worker());

@@ -371,7 +371,15 @@ impl Checker {
             return;
         }
         let old = state.leases.get(&worker).filter(|old| old.is_live(now));
-        let steady_since = old.map_or(now, |old| old.steady_since);
+        let own = old.map_or(now, |old| old.steady_since);
+        // A series of renewals that other workers began shows that the store could be reached.
+        let others = state.leases.iter().filter(|(key, other)| {
+            **key != worker && other.renewed_at.plus(span.min(other.span) / 2) >= own
+        });
+        let steady_since = match now < own.plus(span) {
+            true => others.map(|(_, other)| other.steady_since).min().map_or(own, |at| at.min(own)),
+            false => own,
+        };
         state.leases.insert(worker, Lease { span, renewed_at: now, steady_since });
     }
 

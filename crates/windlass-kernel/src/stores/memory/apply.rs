@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::commit::{
     Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage, OnExisting, Op,
-    Refusal, RunChange, RunGuard,
+    Refusal, RunChange, RunGuard, Unread,
 };
 use crate::error::{Error, ErrorCode, ErrorKind};
-use crate::ids::{RunKey, StepKey, TaskId};
+use crate::ids::{MessageId, RunKey, StepKey, TaskId};
 use crate::ledger::CausalRef;
 use crate::limits::Limits;
 use crate::rows::{Consumed, Hold, Message, MessageKind, Run, Step};
@@ -29,7 +29,7 @@ impl State {
                 .repeated_answer(commit, Some(conflict))
                 .ok_or(CommitError::Conflict(conflict));
         }
-        self.check_refusals(commit).map_err(CommitError::Refused)?;
+        self.check_refusals(commit, limits).map_err(CommitError::Refused)?;
         if commit.user_sql().next().is_some() {
             let message = "the memory store cannot run SQL; use SQLite or PostgreSQL".to_owned();
             return Err(CommitError::UserSql { unique: false, message });
@@ -150,23 +150,36 @@ impl State {
         found.is_some_and(|run| run.run_key == existing)
     }
 
-    fn check_refusals(&self, commit: &Commit) -> Result<(), Refusal> {
+    fn check_refusals(&self, commit: &Commit, limits: &Limits) -> Result<(), Refusal> {
         // Nobody holds the turn of an ended run, so a commit that claims it passes the guards.
         let run = commit.run_key().and_then(|run_key| self.runs.get(&run_key));
         if let Some(run) = run.filter(|run| run.status.is_ended()) {
             return Err(Refusal::RunEnded { run_key: run.run_key, status: run.status });
         }
         let created: BTreeSet<RunKey> = created(commit).map(|run| run.run_key).collect();
-        for message in commit.messages().filter(|message| message.required) {
+        let mut unread: BTreeMap<RunKey, Unread> = BTreeMap::new();
+        let mut sent: BTreeSet<(RunKey, &MessageId)> = BTreeSet::new();
+        for message in commit.messages() {
             let run_key = message.run_key;
             let id = (run_key, message.message_id.clone());
-            if created.contains(&run_key) || self.message_ids.contains_key(&id) {
+            let is_new = sent.insert((run_key, &message.message_id));
+            if created.contains(&run_key) || self.message_ids.contains_key(&id) || !is_new {
+                continue;
+            }
+            let unread =
+                unread.entry(run_key).or_insert_with(|| self.unread(run_key, commit, limits));
+            if !message.required {
+                unread.add(message);
                 continue;
             }
             let run = self.runs.get(&run_key).ok_or(Refusal::RunMissing { run_key })?;
             if run.status.is_ended() {
                 return Err(Refusal::RunEnded { run_key, status: run.status });
             }
+            if message.is_limited() && !unread.admits(message, limits) {
+                return Err(Refusal::MessagesLimit { run_key });
+            }
+            unread.add(message);
         }
         for (run_key, cause) in commit.causes_to_look_up() {
             let namespace = |run_key: &RunKey| {
@@ -193,6 +206,21 @@ impl State {
             _ => None,
         });
         gone.map_or(Ok(()), |task_id| Err(Refusal::DeadLetterMissing { task_id }))
+    }
+
+    // Zero if the run cannot reach the limits.
+    fn unread(&self, run_key: RunKey, commit: &Commit, limits: &Limits) -> Unread {
+        let accepted = self.runs.get(&run_key).map_or(0, |run| run.accepted);
+        if !Unread::may_exceed(accepted + commit.messages().count() as u64, limits) {
+            return Unread::default();
+        }
+        let messages = self.messages.get(&run_key).into_iter().flatten();
+        let mut unread = Unread::default();
+        for message in messages.filter(|message| message.consumed.is_none()) {
+            unread.count += 1;
+            unread.bytes += message.body.as_ref().map_or(0, |body| body.len() as u64);
+        }
+        unread
     }
 
     fn check_steps(&self, commit: &Commit) -> Result<(), Refusal> {

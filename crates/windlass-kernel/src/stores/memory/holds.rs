@@ -191,19 +191,24 @@ impl State {
         let key = info.worker;
         let old = self.workers.get(&key);
         let lapsed = old.is_some_and(|old| now > old.renewed_at.plus(old.info.lease));
-        let worker = Worker {
+        let mut worker = Worker {
             info,
             started_at: old.map_or(now, |old| old.started_at),
             renewed_at: now,
             steady_since: old.filter(|_| !lapsed).map_or(now, |old| old.steady_since),
             drain: old.is_some_and(|old| old.drain),
         };
+        if !worker.may_reap(now) {
+            worker.steady_since = worker.steady_with(self.workers.values());
+        }
+        let others = self.workers.iter().filter(|(other, row)| **other != key && row.is_live(now));
+        let next_lapse = others.map(|(_, row)| row.renewed_at.plus(row.info.lease)).min();
         let drain = worker.drain;
         let may_reap = worker.may_reap(now);
         self.workers.insert(key, worker);
         let control = held_by(&self.turn_index, key).into_iter();
         let control = control.filter(|run_key| self.has_unread_control(run_key)).collect();
-        Renewed { now, lapsed, may_reap, control, drain }
+        Renewed { now, lapsed, may_reap, control, drain, next_lapse }
     }
 
     pub(super) fn drain_worker(&mut self, key: WorkerKey) -> bool {
@@ -242,6 +247,8 @@ impl State {
             self.release_task(task_id, hold, 1);
             reaped.tasks.push(task_id);
         }
+        self.breakers.retain(|_, row| !row.is_old(now));
+        self.rates.retain(|_, row| !row.is_old(now));
         self.workers.retain(|_, row| row.is_live(now) || now <= row.renewed_at.plus(WORKER_KEPT));
         reaped
     }
