@@ -1,16 +1,16 @@
-//! Inputs and outputs of workflows: owned types, with a compiler error that can be read for borrowed ones.
+//! Inputs and outputs of workflows and results of steps: owned types, with a compiler error that can be read for borrowed ones.
 
 use serde::de::DeserializeOwned;
 use windlass_kernel::{Body, Error, ErrorCode};
 
 use crate::run::invalid;
 
-/// A type that an input or an output can have: every owned type that serde can read.
+/// A type that an input, an output or the result of a step can have: every owned type that serde can read.
 ///
 /// A borrowed type such as `&str` cannot be read back from the store: use `String`. With a borrowed type the
 /// compiler reports that it cannot infer `Ownership`, because both implementations match.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be an input or an output of a workflow",
+    message = "`{Self}` cannot be stored: it is no input, output or step result",
     label = "serde cannot read this type from the store",
     note = "derive `serde::Serialize` and `serde::Deserialize`, and use owned types: `String`, not `&str`"
 )]

@@ -76,6 +76,87 @@ struct BorrowedInput;
 /// ```
 struct BorrowedOutput;
 
+/// The result of a step is an owned type: `Ok("hello".to_owned())`.
+///
+/// ```compile_fail
+/// # use windlass::{Ctx, Result};
+/// async fn greet(ctx: Ctx) -> Result<()> {
+///     ctx.step("greet", async || Ok("hello")).await?;
+///     Ok(())
+/// }
+/// ```
+struct BorrowedStepResult;
+
+/// The result of a step implements `serde::Serialize` and `serde::Deserialize`.
+///
+/// ```compile_fail
+/// # use windlass::{Ctx, Result};
+/// struct Receipt;
+///
+/// async fn order(ctx: Ctx) -> Result<()> {
+///     ctx.step("pay", async || Ok(Receipt)).await?;
+///     Ok(())
+/// }
+/// ```
+struct StepResultWithoutSerde;
+
+/// A closure names the type of its input: `async |ctx, n: u32|`.
+///
+/// ```compile_fail
+/// # use windlass::Engine;
+/// fn register(engine: &Engine) {
+///     engine.workflow("same", async |_, n| Ok(n)).unwrap();
+/// }
+/// ```
+struct ClosureWithoutInputType;
+
+/// A workflow takes a context and an input.
+///
+/// ```compile_fail
+/// # use windlass::{Engine, Result};
+/// async fn greet(name: String) -> Result<String> {
+///     Ok(name)
+/// }
+///
+/// fn register(engine: &Engine) {
+///     engine.workflow("greet", greet).unwrap();
+/// }
+/// ```
+struct WorkflowWithoutContext;
+
+/// A workflow takes the context by value.
+///
+/// ```compile_fail
+/// # use windlass::{Ctx, Engine, Result};
+/// async fn greet(_: &Ctx, name: String) -> Result<String> {
+///     Ok(name)
+/// }
+///
+/// fn register(engine: &Engine) {
+///     engine.workflow("greet", greet).unwrap();
+/// }
+/// ```
+struct ContextByReference;
+
+/// The result of a step may be inferred from its use, and generic code can run steps.
+///
+/// ```
+/// # use windlass::{Ctx, Result};
+/// # use serde::{Serialize, de::DeserializeOwned};
+/// async fn order(ctx: Ctx, text: String) -> Result<u32> {
+///     let number: u32 = ctx.step("parse", async || Ok(text.parse()?)).await?;
+///     remember(&ctx, number).await
+/// }
+///
+/// async fn remember<T>(ctx: &Ctx, value: T) -> Result<T>
+/// where
+///     T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
+/// {
+///     Ok(ctx.step("remember", async || Ok(value.clone())).await?)
+/// }
+/// ```
+struct InferredStepResult;
+
 /// The future of a step body is `Send`.
 ///
 /// ```compile_fail

@@ -225,7 +225,8 @@ impl From<model::Engine> for Engine {
 /// Workflows of the model `steps`.
 #[cfg(feature = "steps")]
 impl Engine {
-    /// Registers a workflow, an `async fn(Ctx, Input) -> Result<Output>` or a closure.
+    /// Registers a workflow, an `async fn(Ctx, Input) -> Result<Output>` or a closure. Input and output are owned
+    /// types with serde (`String`, not `&str`), and a closure names the type of its input.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -24,6 +24,7 @@ use super::step::{Attempt, StepCall, StepTx};
 use super::wait::{Child, EventWait, Sleep};
 use super::wake::{self, RootWaker};
 use crate::any_error::AnyError;
+use crate::value::Value;
 
 /// The default timeout of an event.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -92,11 +93,15 @@ impl Ctx {
     /// # let _: u32 = user + length;
     /// # Ok(()) }
     /// ```
-    pub fn step<'a, T, F, Fut>(&self, key: impl AsRef<str>, body: F) -> StepCall<'a, T, AnyError>
+    pub fn step<'a, T, F, Fut, Ownership>(
+        &self,
+        key: impl AsRef<str>,
+        body: F,
+    ) -> StepCall<'a, T, AnyError>
     where
         F: FnMut() -> Fut + Send + 'a,
         Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
-        T: Serialize + DeserializeOwned,
+        T: Value<Ownership> + Serialize,
     {
         self.call(key, body)
     }
@@ -118,11 +123,15 @@ impl Ctx {
     /// # let _: u64 = cents;
     /// # Ok(()) }
     /// ```
-    pub fn call<'a, T, E, F, Fut>(&self, key: impl AsRef<str>, mut body: F) -> StepCall<'a, T, E>
+    pub fn call<'a, T, E, F, Fut, Ownership>(
+        &self,
+        key: impl AsRef<str>,
+        mut body: F,
+    ) -> StepCall<'a, T, E>
     where
         F: FnMut() -> Fut + Send + 'a,
         Fut: Future<Output = Result<T, E>> + Send + 'a,
-        T: Serialize + DeserializeOwned,
+        T: Value<Ownership> + Serialize,
         E: Into<AnyError>,
     {
         StepCall::new(self.clone(), key.as_ref(), Box::new(move |_| Box::pin(body())))
@@ -140,7 +149,7 @@ impl Ctx {
     /// # let _: String = receipt;
     /// # Ok(()) }
     /// ```
-    pub fn step_with<'a, T, F, Fut>(
+    pub fn step_with<'a, T, F, Fut, Ownership>(
         &self,
         key: impl AsRef<str>,
         mut body: F,
@@ -148,7 +157,7 @@ impl Ctx {
     where
         F: FnMut(Attempt) -> Fut + Send + 'a,
         Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
-        T: Serialize + DeserializeOwned,
+        T: Value<Ownership> + Serialize,
     {
         StepCall::new(self.clone(), key.as_ref(), Box::new(move |attempt| Box::pin(body(attempt))))
     }
@@ -169,7 +178,7 @@ impl Ctx {
     /// ctx.step_tx("book", booked).await?;
     /// # Ok(()) }
     /// ```
-    pub fn step_tx<'a, T, F, Fut>(
+    pub fn step_tx<'a, T, F, Fut, Ownership>(
         &self,
         key: impl AsRef<str>,
         mut body: F,
@@ -177,7 +186,7 @@ impl Ctx {
     where
         F: FnMut(StepTx) -> Fut + Send + 'a,
         Fut: Future<Output = Result<T, AnyError>> + Send + 'a,
-        T: Serialize + DeserializeOwned,
+        T: Value<Ownership> + Serialize,
     {
         let make = move |attempt: Attempt| Box::pin(body(attempt.tx.clone())) as _;
         StepCall::new(self.clone(), key.as_ref(), Box::new(make))

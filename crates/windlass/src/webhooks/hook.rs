@@ -98,7 +98,8 @@ impl TerminalHook for WebhookTerminalHook {
         self.webhooks.check_url(url)?;
         // Whoever submits the run is told so: here it stays so however often it is asked for.
         self.webhooks.check_secret(self.secret.as_deref()).map_err(|error| {
-            let message = format!("{}, so the run's end could not be told", error.message());
+            let message =
+                format!("{}, so the end of the run could not be delivered", error.message());
             Error::new(ErrorKind::Refused, error.code(), message)
         })?;
         Ok(true)
