@@ -1,10 +1,10 @@
-//! `machines`: state machines that are told what happened and answer what to do.
+//! `machines`: event-driven state machines with activities, timers, signals and children.
 //!
-//! A [`Workflow`] has a callback for each thing that can happen to it; each answers a list of
-//! [`WorkflowAction`]s. Callbacks are pure: whatever has an effect is an [`Activity`], done by a worker
-//! that may be in another process. What a callback was told and what it asked for are one commit; when
-//! the run is read back, the callbacks are told the same again in the order of the ledger, and what
-//! they ask for is compared with the record, or the machine's own snapshot is restored.
+//! A [`Workflow`] has a callback for each kind of input; each callback returns a list of
+//! [`WorkflowAction`]s. Callbacks are pure: side effects belong into an [`Activity`], which a worker runs, perhaps in
+//! another process. The input of a callback and its actions are one commit. When the engine loads a run, it
+//! restores the machine from its snapshot, or calls the callbacks again in the order of the ledger and compares
+//! their actions with the record.
 
 mod action;
 mod activity;

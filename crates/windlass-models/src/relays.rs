@@ -1,7 +1,7 @@
-//! `relays`: a payload handed from step to step, bytes in and bytes out, with hooks that always fire.
+//! `relays`: a payload that goes from step to step, bytes in and bytes out, with a hook at the end of every run.
 //!
-//! A [`StepRunner`] is asked to run one step at a time and says with its [`StepOutcome`] what comes
-//! next. What a step gave is committed together with what follows from it, and never computed again.
+//! The engine calls a [`StepRunner`] for one step at a time; the [`StepOutcome`] names the next step. The outcome and
+//! the next step are one commit, and a committed step never runs again.
 
 mod description;
 mod effects;

@@ -1,9 +1,9 @@
 //! `steps`: async functions with named durable steps, sleeps, events, children and activities.
 //!
-//! A workflow is an `async fn(Ctx, Input) -> Result<Output, AnyError>`. What it does through [`Ctx`] is
-//! recorded; when the run is read back, the code runs again from the top and is handed what is
-//! recorded, so it comes to the same place. Whatever has an effect, or may come out differently the
-//! next time, belongs into a step.
+//! A workflow is an `async fn(Ctx, Input) -> Result<Output, AnyError>`. The engine records the result of each call of
+//! [`Ctx`]. When it loads a run, it calls the function again from the top; recorded calls return their recorded
+//! results, so the code reaches the same point. Side effects, and everything that may give another result the next
+//! time, belong into a step.
 
 mod activity;
 mod core;

@@ -39,7 +39,7 @@ macro_rules! conformance {
             local_completion: [
                 one_failed_guard_writes_nothing,
                 a_lost_answer_is_found,
-                a_turn_that_stays_ready_is_told_of,
+                a_turn_that_stays_ready_sends_a_wakeup,
             ],
             batches: [
                 applies_exactly_what_holds,
@@ -189,7 +189,7 @@ macro_rules! conformance {
                 lists_what_is_over,
             ],
             breakers: [
-                are_swapped_by_whoever_read_the_last,
+                are_swapped_only_from_the_latest_version,
                 rates_are_swapped_too,
                 are_listed,
                 old_ones_are_deleted,
@@ -206,7 +206,7 @@ macro_rules! conformance {
             timers: [
                 become_ready_when_due_and_not_before,
                 past_times_are_ready_at_once,
-                the_next_due_time_is_told,
+                the_next_due_time_is_returned,
                 of_paused_runs_wait,
                 a_limit_cuts_a_promotion_short,
                 of_tasks,
@@ -217,8 +217,8 @@ macro_rules! conformance {
             ],
             workers: [
                 register_and_renew,
-                a_drain_is_told,
-                a_lapse_is_told,
+                a_drain_request_reaches_its_worker,
+                a_lapsed_lease_is_reported,
                 only_a_steady_worker_reaps,
                 a_newcomer_continues_the_series_of_a_fleet,
                 renewals_tell_the_next_lapse,

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_as_it_was_is_told() {
+    async fn changed_rows_are_reported() {
         let before = sample(8).await;
         assert_eq!(before.compare(&before), Outcome::Unchanged);
         let gone = before.compare(&sample(7).await);

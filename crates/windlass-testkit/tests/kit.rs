@@ -83,7 +83,7 @@ fn retries_follow_their_backoff() {
 
 #[test]
 #[should_panic(expected = "no timer is set")]
-fn waiting_for_nothing_is_said() {
+fn waiting_for_nothing_is_reported() {
     let test = TestEngine::new();
     test.run_to_end(std::future::pending::<()>());
 }

@@ -76,7 +76,7 @@ fn the_same_code_replays_without_running_anything() {
 }
 
 #[test]
-fn other_code_is_told_where_it_parts() {
+fn replay_names_the_first_difference() {
     let exports = exports();
     let ended = exports.last().unwrap();
     let ran = Arc::default();

@@ -26,7 +26,7 @@
 //! - [`Engine`] registers workflows and starts runs; [`Builder`] has its options.
 //! - [`Ctx`] is what a workflow uses: steps, sleeps, events, children, activities.
 //! - [`WorkflowRef`] starts runs and finds them; [`RunHandle`] waits for a run and controls it.
-//! - [`machines`] are state machines with callbacks; [`relays`] hand a payload from step to step.
+//! - [`machines`] are state machines with callbacks; [`relays`] pass a payload from step to step.
 //! - [`admin`] is for operators, [`model`] for authors of models, [`kernel`] has the rows and the ledger.
 //!
 //! # Features
@@ -37,7 +37,7 @@
 //! | `steps` | workflows as async functions: [`Ctx`], [`Engine::workflow`] | yes |
 //! | `postgres` | the store in PostgreSQL, for several processes | |
 //! | `machines` | [`machines`]: state machines with activities, timers and signals | |
-//! | `relays` | [`relays`]: a payload handed from step to step, with hooks | |
+//! | `relays` | [`relays`]: a payload that goes from step to step, with hooks | |
 //! | `webhooks` | signed webhooks, steps behind HTTP, safe outbound calls | |
 //! | `full` | all of them | |
 //!

@@ -328,8 +328,8 @@ impl Outbound {
             let plain = address.to_canonical();
             let allowed = self.policy.allow.iter().any(|range| range.contains(plain));
             if let Some(what) = address::special(plain).filter(|_| !allowed) {
-                // Neither the address nor its kind is told: callers could map a network by asking for
-                // its names. Whoever runs the process finds the kind in its log.
+                // The error has neither the address nor its kind: callers could map a network by
+                // requesting its names. Operators find the kind in the log.
                 tracing::warn!(host = target.place(), kind = what, "an address is refused");
                 let message = format!(
                     "{} is refused: it has an address that is not public; if it is meant, allow its range",

@@ -1,5 +1,5 @@
-//! `relays`: a payload handed from step to step, with hooks that always fire; and the runner that asks
-//! a URL for each step, so that it can be written in any language.
+//! `relays`: a payload that goes from step to step, with a hook at the end of every run; and a runner that calls
+//! a URL for each step, so that steps can be written in any language.
 
 #[cfg(feature = "webhooks")]
 mod http;

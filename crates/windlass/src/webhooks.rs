@@ -1,8 +1,8 @@
 //! Webhooks as Standard Webhooks describes them: signed, delivered at least once under a stable id,
 //! and sent only to where the guard of [`crate::outbound`] lets calls through.
 //!
-//! A webhook is an effect: whoever wants it enqueues it with the commit that it tells of, and any
-//! process that serves webhooks delivers it. Secrets are named in effects and kept in processes.
+//! A webhook is an effect: a commit enqueues it, and any process that serves webhooks delivers it. Effects have the
+//! names of secrets; the secrets themselves stay in the processes.
 
 mod answer;
 mod endpoints;
@@ -144,7 +144,7 @@ impl Webhook {
         })
     }
 
-    /// The effect that sends it, for the commit that it tells of.
+    /// The effect that sends it, to enqueue with a commit.
     ///
     /// ```
     /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
@@ -324,7 +324,7 @@ impl Webhooks {
     }
 
     /// The endpoints of a tenant that nothing is sent to, because they answered 410. Without a sender,
-    /// [`disabled_endpoints`] tells the same.
+    /// [`disabled_endpoints`] returns the same.
     ///
     /// ```
     /// # async fn example(engine: windlass::Engine, webhooks: windlass::webhooks::Webhooks) -> windlass::Result<()> {
@@ -466,7 +466,7 @@ pub async fn disabled_endpoints(engine: &Engine) -> Result<Vec<DisabledEndpoint>
     Endpoints::new(Arc::clone(engine.store())).list(engine.namespace()).await
 }
 
-/// Sends to an endpoint again, as [`Webhooks::enable`] does, for whoever sends nothing itself.
+/// Sends to an endpoint again, as [`Webhooks::enable`] does, for a process that delivers no webhooks.
 ///
 /// ```
 /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {

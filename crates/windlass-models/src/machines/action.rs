@@ -506,10 +506,11 @@ pub struct WorkflowSignal {
 
 /// Signals that mean the same to every machine.
 pub mod signal_types {
-    /// The run is to end. It is told so once; if it has not ended by itself when the grace period
-    /// is over (30 s by default), it is terminated.
+    /// Asks the run to end. The machine gets this signal once. If it has not ended when the grace period
+    /// is over (30 s by default), the engine terminates it.
     pub const CANCEL: &str = "cancel";
-    /// The run is to finish what it has begun and begin nothing new; then it is terminated.
+    /// Asks the run to finish its activities and children and to begin no new ones; then the engine
+    /// terminates it.
     pub const SHUTDOWN: &str = "shutdown";
     /// A signal of the application's.
     pub const CUSTOM: &str = "custom";

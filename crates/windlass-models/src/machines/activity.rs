@@ -99,8 +99,8 @@ impl ActivityContext {
         self.task.idempotency_key()
     }
 
-    /// Says that the attempt is alive, and perhaps how far it is. It is written in batches; what was
-    /// said last is there for the next attempt.
+    /// Reports that the attempt is alive, with optional details. The engine writes heartbeats in batches;
+    /// the next attempt reads the last details.
     ///
     /// ```
     /// # use windlass::machines::{ActivityContext, ActivityError};

@@ -1,4 +1,4 @@
-//! What `machines` says about itself.
+//! The description of the model `machines`.
 
 use serde_json::{Value, json};
 use windlass_engine::description::{

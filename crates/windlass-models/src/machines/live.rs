@@ -189,7 +189,7 @@ impl MachineProgram {
         let cancel = signal.signal_type == signal_types::CANCEL;
         let shutdown = signal.signal_type == signal_types::SHUTDOWN;
         if cancel && self.snapshot.cancel_by_us.is_some() {
-            return pass_over(turn, work, &message, "the run was told to end before");
+            return pass_over(turn, work, &message, "the run was asked to end before");
         }
         let reason = signal.payload.get("reason").and_then(Value::as_str);
         let reason = reason.map(|text| text.chars().take(1_000).collect());
@@ -494,7 +494,7 @@ fn by_machine() -> StepKey {
     StepKey::from_stored("machine")
 }
 
-/// A signal as the machine is told it.
+/// A signal as `on_signal` gets it.
 pub(crate) fn signal_of(message: &Message) -> WorkflowSignal {
     let payload = message.body.as_ref().map_or(Value::Null, |body| {
         let text = || Value::String(String::from_utf8_lossy(&body.bytes).into_owned());
@@ -504,7 +504,7 @@ pub(crate) fn signal_of(message: &Message) -> WorkflowSignal {
     WorkflowSignal { signal_type, payload, sent_at: message.sent_at }
 }
 
-/// A child's error as the machine is told it.
+/// A child's error as `on_child_failed` gets it.
 pub(crate) fn child_error(error: Option<&Body>) -> WorkflowError {
     let read = error.and_then(|error| error.read().ok());
     read.unwrap_or_else(|| WorkflowError::new("no reason was recorded").named("ChildEnded"))

@@ -140,7 +140,7 @@ pub(crate) enum Planned {
     EffectCarried {
         key: Arc<str>,
     },
-    /// Asked for after the run was told to shut down.
+    /// Requested after the signal `shutdown`.
     HeldBack {
         what: String,
     },
@@ -181,8 +181,8 @@ impl Pending {
         self.record = Some(record.into_iter().map(keyed).collect());
     }
 
-    /// Takes in rows beside a machine that knows about them already, and about those of an earlier
-    /// generation that it was told of.
+    /// Loads the rows of a machine that was restored from its snapshot. `told` has the carried steps
+    /// whose results the machine has received.
     pub(crate) fn restore(&mut self, carried: Vec<Step>, rows: Vec<Step>, told: &[String]) {
         let was_told = |step: &Step| told.iter().any(|key| key == step.step_key.as_str());
         let (known, carried): (Vec<Step>, Vec<Step>) = carried.into_iter().partition(was_told);

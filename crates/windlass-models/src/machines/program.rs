@@ -1,4 +1,4 @@
-//! A run of a machine in memory: told what came, one commit for all that came together.
+//! A run of a machine in memory: calls the callbacks, with one commit for inputs that arrive together.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ const CALLBACKS_MAX: usize = 500;
 /// The data in the run's row beside its steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    /// The machine was told that the run begins.
+    /// Whether `on_start` was called.
     pub(crate) started: bool,
-    /// When a run that was told to end is terminated.
+    /// When the engine terminates a run that was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cancel_by_us: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cancel_reason: Option<String>,
     #[serde(default)]
     pub(crate) shutdown: bool,
-    /// Steps of an earlier generation that the machine was told of in this one.
+    /// Steps of an earlier generation whose results the machine has received in this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) told_of_carried: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub(crate) struct MachineProgram {
     pub(crate) pending: Pending,
     pub(crate) snapshot: Snapshot,
     pub(crate) snapshot_changed: bool,
-    /// Rows that the machine has not been told of again.
+    /// Rows whose callbacks have not been replayed yet.
     pub(crate) loaded: Option<Vec<Step>>,
     pub(crate) large: LargeResults,
     /// Activities that died in the generation before and are tried again in this one.
@@ -107,7 +107,7 @@ impl MachineProgram {
             if kit::apply_control(turn).await? {
                 return Ok(());
             }
-            // Before the machine is told about them.
+            // Before the callbacks.
             self.large.fetch(turn).await?;
             let mut work = Work { draft: turn.draft(), callbacks: 0, ending: None, torn: false };
             // Looking may take a commit of its own, and the first one is that of the result. What is
@@ -145,8 +145,8 @@ impl MachineProgram {
         Ok(())
     }
 
-    /// Commits what the machine was told so far, if there is something.
-    pub(crate) async fn commit_told(
+    /// Commits the callbacks so far, if there are any.
+    pub(crate) async fn commit_callbacks(
         &mut self,
         turn: &mut Turn,
         work: &mut Work,
@@ -215,8 +215,8 @@ impl MachineProgram {
         dues.chain(self.snapshot.cancel_by()).min()
     }
 
-    // Results of several activities may come together. Each would race the message of the other for the
-    // turn, and whoever loses such a race is read back; as messages they are read in one turn.
+    // Results of several activities may arrive together. Each local completion would race the message of the
+    // other for the turn, and the loser is loaded from the store again. As messages they share one turn.
     fn waits_for_one(&self) -> bool {
         self.pending.open.values().filter(|entry| entry.kind == Kind::Activity).count() == 1
     }

@@ -1,5 +1,5 @@
-//! A run that is read back: the machine is restored, or told everything again in the order of the
-//! ledger, and what it asks for is compared with the record.
+//! Loads a run: restores the machine from its snapshot, or replays the callbacks in the order of the
+//! ledger and compares their actions with the record.
 
 use windlass_engine::{Turn, TurnError};
 use windlass_kernel::{Error, MessageKind, Step, StepStatus, Timestamp};
@@ -47,7 +47,7 @@ impl MachineProgram {
             let at = message.consumed.as_ref().map_or(Timestamp::ZERO, |consumed| consumed.at);
             told.push((at, Told::Signal(signal_of(&message))));
         }
-        for step in own.iter().filter(|step| is_told(step)) {
+        for step in own.iter().filter(|step| has_callback(step)) {
             told.push((step.updated_at, Told::Settled(Box::new(step.clone()))));
         }
         told.sort_by_key(|(at, _)| *at);
@@ -97,13 +97,13 @@ impl MachineProgram {
     }
 
     fn hear(&mut self, input: Input) -> Result<(), Error> {
-        debug_assert!(self.pending.is_replaying(), "what is told live is recorded");
+        debug_assert!(self.pending.is_replaying(), "live callbacks are recorded");
         let answer = self.machine.tell(input)?;
         self.pending.plan(answer).map(|_| ())
     }
 }
 
-fn is_told(step: &Step) -> bool {
+fn has_callback(step: &Step) -> bool {
     let over = matches!(step.status, StepStatus::Completed | StepStatus::Errored);
     over && step.kind != Kind::Effect.step_kind()
 }
@@ -112,7 +112,7 @@ fn is_told(step: &Step) -> bool {
 pub(crate) fn input_of(entry: &Entry, step: &Step) -> Input {
     let id = entry.id.clone();
     match (entry.kind, step.status) {
-        // Nobody is told of an effect.
+        // An effect has no callback.
         (Kind::Timer | Kind::Effect, _) => Input::TimerFired { id },
         (Kind::Activity, StepStatus::Completed) => {
             Input::ActivityCompleted { id, result: result(step.result.as_ref()) }

@@ -53,8 +53,8 @@ impl MachineProgram {
         }
     }
 
-    /// Looks at the activities that may have run out of time. Those that have are tried again, or the
-    /// machine is told that they failed.
+    /// Checks the activities that may have run out of time, and retries them or passes their failure to
+    /// the machine.
     pub(crate) async fn look(&mut self, turn: &mut Turn, work: &mut Work) -> Result<(), TurnError> {
         let now = turn.now();
         let due = self
@@ -116,9 +116,9 @@ impl MachineProgram {
             (Overdue::Again(_), None) => Ok(()),
             (Overdue::GivenUp(ops, attempt), hold) => {
                 if let Some(hold) = hold {
-                    // The worker may have settled it meanwhile, and a commit guards one task: what
-                    // was told before goes first.
-                    self.commit_told(turn, work).await?;
+                    // The worker may have settled it meanwhile, and a commit guards one task: commit the
+                    // earlier callbacks first.
+                    self.commit_callbacks(turn, work).await?;
                     work.draft.guard_task(TaskGuard { task_id: task.task_id, hold });
                 }
                 let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
@@ -180,7 +180,7 @@ fn see(
         }
         next.push(by);
     }
-    // One that was taken away from its worker, or was told to wait, has spent no attempt.
+    // A task that was taken from its worker, or was postponed, has used up no attempt.
     let begun = task.is_some_and(|task| {
         task.worker.is_some()
             || task.attempt > 0

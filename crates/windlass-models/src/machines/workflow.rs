@@ -11,9 +11,9 @@ use super::activity::ActivityError;
 
 /// A deterministic state machine.
 ///
-/// What its callbacks answer must follow from the input and from what they were told before: no clock,
-/// no randomness, no I/O. A run whose code answers otherwise than the record says is blocked until a
-/// build comes that agrees with it.
+/// The actions of its callbacks must depend only on the input and on earlier callbacks: no clock,
+/// no randomness, no I/O. If the actions differ from the record, the run is blocked until a build that
+/// agrees with the record serves it.
 ///
 /// ```
 /// use serde_json::{Value, json};
@@ -105,14 +105,14 @@ pub trait Workflow: Send + Sized + 'static {
         None
     }
 
-    /// All that the machine knows. With it a run that is read back is told nothing twice; without it
-    /// (the default) it is told everything again.
+    /// The state of the machine. With a snapshot the engine restores the machine when it loads the run;
+    /// without one (the default) it replays all callbacks.
     fn snapshot(&self) -> Option<Value> {
         None
     }
 
-    /// The machine as a snapshot has it. `None` (the default) if this build does not take it: then the
-    /// run is told everything again.
+    /// Restores the machine from a snapshot. `None` (the default) if this build cannot read it: then the
+    /// engine replays all callbacks.
     fn restore(input: Self::Input, snapshot: Value) -> Option<Self> {
         let _ = (input, snapshot);
         None

@@ -1,4 +1,4 @@
-//! What `relays` says about itself.
+//! The description of the model `relays`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Terminal hooks: who is told how a run ended.
+//! Terminal hooks: calls at the end of runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,14 @@ use windlass_kernel::{Error, RetryPolicy, RunKey, Timestamp};
 
 use super::outcome::RelayError;
 
-/// Is told how each run ended: at least once, under a stable id, after the commit that ended it.
+/// The engine calls it at the end of each run: at least once, with a stable id, after the commit that ended
+/// the run.
 ///
-/// The commit that ends a run enqueues the call, whoever sends it and on whatever path. It is made
-/// again with backoff until it succeeds; if it never does, it is a dead letter.
+/// Every commit that ends a run enqueues the call, in any process. The engine repeats a failed call with
+/// backoff until it succeeds; if the retries are used up, the call becomes a dead letter.
 pub trait TerminalHook: Send + Sync + 'static {
-    /// Tells of one end. Called again with the same [`RunOutcome::id`] if it fails, or if the
-    /// process ends before it is known to have succeeded.
+    /// Handles the end of one run. The engine calls it again with the same [`RunOutcome::id`] if it fails, or if
+    /// the process ends before its success is recorded.
     ///
     /// # Errors
     ///
@@ -27,9 +28,9 @@ pub trait TerminalHook: Send + Sync + 'static {
         outcome: &RunOutcome,
     ) -> impl Future<Output = Result<(), HookError>> + Send;
 
-    /// Whether the end of a run with these headers is to be told; asked once, when it is created. If
-    /// not, nothing is enqueued. An error refuses the run. Of a run that a process has created which
-    /// does not serve the relay it is asked when the end is told, and an error is a dead letter.
+    /// Whether the hook handles the end of a run with these headers. The engine asks once, when the run is
+    /// created. If not, it enqueues no call; an error refuses the run. If a process that does not serve the
+    /// relay created the run, the engine asks before the call, and an error becomes a dead letter.
     ///
     /// # Errors
     ///
@@ -39,15 +40,15 @@ pub trait TerminalHook: Send + Sync + 'static {
         Ok(true)
     }
 
-    /// Whether it may want to hear of any end at all. A process that does not serve the relay and
-    /// starts a run of it cannot ask [`TerminalHook::wants`]; so, unless this says no, the end is
-    /// enqueued, and `wants` is asked when it is told.
+    /// Whether the hook may handle any end at all. A process that does not serve the relay and
+    /// starts a run of it cannot ask [`TerminalHook::wants`]; it enqueues the call unless this returns
+    /// `false`, and `wants` is asked before the call.
     fn listens(&self) -> bool {
         true
     }
 
-    /// Whether this process can tell of ends at all. If not, those that are to be told are left to
-    /// processes that can, and no attempt is spent.
+    /// Whether this process can make the calls. If not, it leaves them to other processes, and no attempt is
+    /// used up.
     fn can_tell(&self) -> bool {
         true
     }
@@ -84,7 +85,7 @@ impl TerminalHook for NoopTerminalHook {
     }
 }
 
-/// How a run ended, as hooks are told.
+/// How a run ended, as hooks get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunOutcome {
     /// The same for every call about this end: receivers deduplicate by it.
@@ -147,5 +148,5 @@ impl fmt::Display for TerminalStatus {
     }
 }
 
-/// Why a hook could not tell: as for a step, another call can help or not.
+/// Why a call of a hook failed, and whether another call can help.
 pub type HookError = RelayError;

@@ -292,8 +292,8 @@ impl RelayProgram {
             if turn.is_lost() {
                 return Err(TurnError::Lost);
             }
-            // Also when the step has returned: an answer that is known is paid for, whoever asked for
-            // it has been dropped meanwhile or not.
+            // Also when the step has returned: the work of a finished memo is kept even if its future was
+            // dropped meanwhile.
             if sent.is_none() && self.memos.has_wanted() {
                 sent = self.send_memos(turn)?;
             }

@@ -141,7 +141,7 @@ pub(crate) fn key(number: u32) -> StepKey {
 
 /// Whether the turn is given back before a step, and until when.
 pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
-    // A request that was read while the step ran is obeyed first: nobody wakes the run for it.
+    // A cancel request that was read while the step ran comes first: no message wakes the run for it.
     if turn.control().is_some() {
         return None;
     }

@@ -58,8 +58,8 @@ impl<R: StepRunner, H: TerminalHook> RelayBuilder<R, H> {
         self
     }
 
-    /// How many runs this process takes at once, each with one step at a time; the others are left
-    /// to whoever else serves the relay. Default: as many as the engine takes turns.
+    /// How many runs this process takes at once, each with one step at a time; it leaves the others
+    /// to other processes that serve the relay. Default: `turns_max` of the engine.
     ///
     /// ```
     /// # use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};

@@ -177,7 +177,7 @@ fn read<T: DeserializeOwned>(name: &str, body: &Body) -> Result<T, RelayError> {
 /// The memos of one step: those that are recorded, and those that wait to be.
 pub(crate) struct Memos {
     state: Mutex<MemoState>,
-    /// Wakes whoever records.
+    /// Wakes the run, which records memos.
     pub(crate) waker: AtomicWaker,
     recorded_here: bool,
     name_chars_max: usize,
@@ -188,21 +188,21 @@ pub(crate) struct Memos {
 struct MemoState {
     known: BTreeMap<String, Body>,
     wanted: Vec<Wanted>,
-    // Those that are being worked out, and who waits for them.
+    // Memos that are being computed, with the callers that wait for them.
     asked: BTreeMap<String, Vec<oneshot::Sender<()>>>,
 }
 
-// Whether a memo is known, or to be worked out by whoever asks.
+// Whether a memo is known, or the caller must compute it.
 enum Asked<'a> {
     Known(Body),
     First(Asking<'a>),
 }
 
-/// A memo that is being worked out. Whoever waits for it looks again when this is over.
+/// A memo that is being computed. When it is dropped, waiting callers check again.
 struct Asking<'a> {
     memos: &'a Memos,
     name: String,
-    // The answer is on its way to the store, and is known to whoever asks once it is there.
+    // The answer is queued for the store; later calls get it once it is stored.
     queued: bool,
 }
 
@@ -311,8 +311,8 @@ impl Memos {
         !self.state.lock().wanted.is_empty()
     }
 
-    /// Those that are to be recorded now. Whoever asks for a name that is known, or asked for twice,
-    /// gets what the first one recorded.
+    /// The memos to record now. A call with a name that is known, or that is used twice, gets the first
+    /// recorded answer.
     pub(crate) fn take_new(&self) -> Vec<Wanted> {
         let mut state = self.state.lock();
         let mut new: Vec<Wanted> = Vec::new();

@@ -563,7 +563,7 @@ impl Log {
         self
     }
 
-    /// For whoever hunts a bug.
+    /// Writes a line of level debug.
     ///
     /// ```
     /// # use windlass::{Ctx, Result};
@@ -579,7 +579,7 @@ impl Log {
         self.write(LogLevel::Debug, message, &())
     }
 
-    /// Worth reading once.
+    /// Writes a line of level info.
     ///
     /// ```
     /// # use windlass::{Ctx, Result};
@@ -595,7 +595,7 @@ impl Log {
         self.write(LogLevel::Info, message, &())
     }
 
-    /// Worth a look.
+    /// Writes a line of level warn.
     ///
     /// ```
     /// # use windlass::{Ctx, Result};
@@ -611,7 +611,7 @@ impl Log {
         self.write(LogLevel::Warn, message, &())
     }
 
-    /// Something failed.
+    /// Writes a line of level error.
     ///
     /// ```
     /// # use windlass::{Ctx, Result};

@@ -1,4 +1,4 @@
-//! What `steps` says about itself.
+//! The description of the model `steps`.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ fn row(key: &str, version: u64, data: &str) -> BreakerRow {
 }
 
 /// Of two that read the same version, one wins.
-pub async fn are_swapped_by_whoever_read_the_last(world: World) {
+pub async fn are_swapped_only_from_the_latest_version(world: World) {
     let read = || async {
         let (namespace, key) = (Namespace::default_namespace(), LimitKey::new("k").unwrap());
         world.store.breaker(namespace, key).await.unwrap()

@@ -152,9 +152,9 @@ fn letter(task: &Task) -> DeadLetter {
     }
 }
 
-/// A turn that was ready, was taken and is ready again is told of: whoever came for it meanwhile has
-/// found it locked.
-pub async fn a_turn_that_stays_ready_is_told_of(world: World) {
+/// The store notifies of a turn that was ready, was taken and is ready again: a worker that tried to claim it
+/// meanwhile found it locked.
+pub async fn a_turn_that_stays_ready_sends_a_wakeup(world: World) {
     let worker = world.worker();
     let (run, task) = waiting(&world, "told", worker).await;
     world.ok(world.send_commit(world.message(run.run_key, "m"))).await;
@@ -171,5 +171,5 @@ pub async fn a_turn_that_stays_ready_is_told_of(world: World) {
         #[allow(clippy::disallowed_methods, reason = "real threads ring the bell here")]
         std::thread::sleep(Duration::from_millis(2));
     }
-    panic!("nobody was told; heard {:?}", heard.lock().unwrap());
+    panic!("no wake-up was sent; received {:?}", heard.lock().unwrap());
 }

@@ -40,7 +40,7 @@ pub async fn past_times_are_ready_at_once(world: World) {
 }
 
 /// A promotion tells when to come back.
-pub async fn the_next_due_time_is_told(world: World) {
+pub async fn the_next_due_time_is_returned(world: World) {
     assert_eq!(world.store.promote(10).await.unwrap().next_due, None);
     let late = in_seconds(&world, 100).await;
     let early = in_seconds(&world, 50).await;

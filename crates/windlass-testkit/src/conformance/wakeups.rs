@@ -24,7 +24,7 @@ pub async fn tell_of_what_became_ready(world: World) {
             #[allow(clippy::disallowed_methods, reason = "real threads ring the bell here")]
             std::thread::sleep(Duration::from_millis(2));
         }
-        panic!("{wakeup:?} was not told; heard {:?}", heard.lock().unwrap());
+        panic!("{wakeup:?} was not sent; received {:?}", heard.lock().unwrap());
     };
     let turn = || Wakeup::Turn(route("default", "w"));
     let task = || Wakeup::Task(route("q", "t"));

@@ -48,7 +48,7 @@ pub async fn register_and_renew(world: World) {
 }
 
 /// A worker that is asked to drain learns so when it renews, however often, and is woken.
-pub async fn a_drain_is_told(world: World) {
+pub async fn a_drain_request_reaches_its_worker(world: World) {
     let (worker, other) = (world.worker(), world.worker());
     assert!(!world.store.drain_worker(worker).await.unwrap(), "nobody knows it");
     world.renew(worker).await;
@@ -73,7 +73,7 @@ pub async fn a_drain_is_told(world: World) {
 }
 
 /// A worker that renews too late learns it, and must be steady again before it may reap.
-pub async fn a_lapse_is_told(world: World) {
+pub async fn a_lapsed_lease_is_reported(world: World) {
     let worker = world.steady_worker().await;
     assert!(world.renew(worker).await.may_reap);
     world.advance_ms(30_001).await;

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_lost_their_last_commits_are_told() {
+    fn runs_that_lost_their_last_commits_are_reported() {
         let lost = |n| journal().losers(n).len();
         assert_eq!([lost(0), lost(2), lost(3), lost(4)], [2, 2, 1, 0]);
         assert_eq!(journal().anchors().len(), 2);

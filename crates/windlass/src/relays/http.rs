@@ -204,7 +204,7 @@ struct Answered {
     retry_after_ms: Option<u64>,
 }
 
-// Whether another attempt can help is told by the status; what the runner decided by the body.
+// The status says whether another attempt can help; the body has the decision of the runner.
 fn read(answer: &Answer) -> Result<StepOutcome, RelayError> {
     match answer.status {
         200 if answer.is_cut => {

@@ -1,4 +1,4 @@
-//! Endpoints that said that they are gone: kept in the store, so that every process leaves them alone.
+//! Endpoints that answered 410, stored so that no process calls them again.
 
 use std::sync::Arc;
 

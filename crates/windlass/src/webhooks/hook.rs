@@ -1,4 +1,4 @@
-//! The terminal hook that tells the end of a relay's run by webhook.
+//! The terminal hook that sends a webhook at the end of a relay's run.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use windlass_models::relays::{HookError, RunOutcome, TerminalHook};
 use super::{Webhook, Webhooks};
 use crate::relays::Payload;
 
-/// The header of a run that says where its end is told.
+/// The header of a run with the URL for its terminal webhook.
 pub const CALLBACK_URL: &str = "callback_url";
 
-/// Tells the end of a run to the URL in its header [`CALLBACK_URL`]. A run without that header tells
-/// nobody. One with a URL that could never be delivered to is refused when it is submitted.
+/// Sends a webhook at the end of a run to the URL in its header [`CALLBACK_URL`]. A run without that header sends
+/// none. The start of a run with a URL that can never be called is refused.
 #[derive(Clone)]
 pub struct WebhookTerminalHook {
     webhooks: Webhooks,
@@ -96,7 +96,7 @@ impl TerminalHook for WebhookTerminalHook {
     fn wants(&self, headers: &BTreeMap<String, String>) -> Result<bool, Error> {
         let Some(url) = headers.get(CALLBACK_URL) else { return Ok(false) };
         self.webhooks.check_url(url)?;
-        // Whoever submits the run is told so: here it stays so however often it is asked for.
+        // Refuse the start: no later attempt of this process could sign the webhook.
         self.webhooks.check_secret(self.secret.as_deref()).map_err(|error| {
             let message =
                 format!("{}, so the end of the run could not be delivered", error.message());

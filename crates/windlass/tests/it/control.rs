@@ -27,7 +27,7 @@ on_every_store!(
     events_race_with_generations,
     pauses_and_resumes_beside_each_other,
     a_host_that_ticks,
-    who_asks_may_go_before_the_answer,
+    a_caller_may_be_dropped_before_the_answer,
 );
 
 async fn two(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<u32> {
@@ -388,7 +388,7 @@ async fn a_host_that_ticks(h: Arc<Harness>) {
     assert_eq!(engine.admin().tick(10, None).await.unwrap(), 0);
 }
 
-async fn who_asks_may_go_before_the_answer(h: Arc<Harness>) {
+async fn a_caller_may_be_dropped_before_the_answer(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine
         .workflow("patient", async |ctx: Ctx, (): ()| ok(ctx.event::<u32>("go", "go").await?))

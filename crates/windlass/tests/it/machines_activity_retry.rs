@@ -19,7 +19,7 @@ on_every_store!(
     no_heartbeat,
     all_attempts_together,
     heartbeats_reach_the_next_attempt,
-    being_told_to_wait_is_no_attempt,
+    a_rate_limited_failure_uses_up_no_attempt,
     poisoned_activities_end_as_dead_letters,
     a_requeued_activity_keeps_its_letter,
     the_activity_of_the_letter_is_tried_again,
@@ -182,7 +182,7 @@ impl Activity for Busy {
     }
 }
 
-async fn being_told_to_wait_is_no_attempt(h: Arc<Harness>) {
+async fn a_rate_limited_failure_uses_up_no_attempt(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     engine.machine_activity(Busy(Arc::clone(&counts))).unwrap();

@@ -30,7 +30,7 @@ on_every_store!(
     a_result_that_nobody_wants_changes_nothing,
     an_end_calls_off_what_else_is_open,
     a_callback_that_panics_loses_no_result,
-    a_paused_run_is_told_when_it_goes_on,
+    a_paused_run_gets_its_callbacks_after_resume,
     requests_that_come_with_a_result_are_heard,
     a_process_that_drains_leaves_the_run_to_others,
 );
@@ -329,7 +329,7 @@ async fn a_callback_that_panics_loses_no_result(h: Arc<Harness>) {
     assert_eq!(counts.get("begun"), 1);
 }
 
-async fn a_paused_run_is_told_when_it_goes_on(h: Arc<Harness>) {
+async fn a_paused_run_gets_its_callbacks_after_resume(h: Arc<Harness>) {
     let (engine, counts, gate) = served(&h).await;
     let run = puppet(&engine, &counts, "p").await;
     run.pause().await.unwrap();

@@ -20,7 +20,7 @@ on_every_store!(
     two_processes_share_a_rate,
     other_keys_are_not_held_up_and_why_says_what_is,
     a_callee_that_asks_to_wait_closes_its_key_for_all,
-    what_workers_died_of_is_given_up_whatever_holds_it_up,
+    a_task_that_kills_its_workers_is_given_up_despite_a_rate,
     a_rate_of_a_users_key_holds_up_no_other,
     a_callee_that_asks_to_wait_closes_the_users_key,
 );
@@ -180,7 +180,7 @@ async fn reclaimed(engine: &Engine, name: &str, reclaims: u32) -> TaskId {
     task_id
 }
 
-async fn what_workers_died_of_is_given_up_whatever_holds_it_up(h: Arc<Harness>) {
+async fn a_task_that_kills_its_workers_is_given_up_despite_a_rate(h: Arc<Harness>) {
     let engine = h.engine().await;
     let callee = Calls::default();
     engine.machine_activity(callee.clone()).unwrap();

@@ -16,7 +16,7 @@ use crate::machines_fixtures::{CALLS, Order, Puppet, quick, serve, serve_activit
 
 on_every_store!(
     a_run_goes_on_in_the_next_process,
-    everything_is_told_again_in_its_order,
+    callbacks_are_replayed_in_order,
     a_snapshot_spares_the_past,
     a_child_is_asked_for_again,
     changed_code_blocks_the_run_until_it_agrees,
@@ -67,11 +67,11 @@ async fn busy_past(run: &windlass::RunHandle<Vec<String>>) {
     until("all of it is over", || async { over(event_types(run).await) == 4 }).await;
 }
 
-async fn everything_is_told_again_in_its_order(h: Arc<Harness>) {
-    told_the_same(h, false).await;
+async fn callbacks_are_replayed_in_order(h: Arc<Harness>) {
+    replays_the_same(h, false).await;
 }
 
-async fn told_the_same(h: Arc<Harness>, snapshots: bool) {
+async fn replays_the_same(h: Arc<Harness>, snapshots: bool) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let puppets = engine.remote_machine::<Puppet>().unwrap();
@@ -108,7 +108,7 @@ async fn told_the_same(h: Arc<Harness>, snapshots: bool) {
 }
 
 async fn a_snapshot_spares_the_past(h: Arc<Harness>) {
-    told_the_same(Arc::clone(&h), true).await;
+    replays_the_same(Arc::clone(&h), true).await;
     let engine = h.engine().await;
     serve(&engine, &Counts::new());
     let puppets = engine.remote_machine::<Puppet>().unwrap();

@@ -16,7 +16,7 @@ use crate::harness::{Counts, Harness, PATIENCE, event_types, ok, on_every_store,
 use crate::machines_activity_retry::{asks_for, options, told};
 use crate::machines_fixtures::{Puppet, serve};
 
-on_every_store!(attempts_hear_that_their_worker_stops, what_was_said_last_outlives_the_worker);
+on_every_store!(attempts_hear_that_their_worker_stops, the_last_heartbeat_outlives_the_worker);
 
 // An attempt that blocks its thread until it is told, and one that waits.
 fn serve_deaf(engine: &Engine, counts: &Arc<Counts>) {
@@ -45,7 +45,7 @@ async fn attempts_hear_that_their_worker_stops(h: Arc<Harness>) {
     until("it hears of it", || async { counts.get("heard") == 1 }).await;
 }
 
-async fn what_was_said_last_outlives_the_worker(h: Arc<Harness>) {
+async fn the_last_heartbeat_outlives_the_worker(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     let serve_saying = |engine: &Engine| {

@@ -23,11 +23,11 @@ on_every_store!(
     signals_come_in_order,
     a_child_of_another_model,
     ids_can_be_used_again,
-    a_cancelled_run_is_told_once_and_then_terminated,
+    a_cancelled_run_gets_one_signal_and_is_then_terminated,
     a_shut_down_run_finishes_what_it_began,
     misuse_blocks_the_run,
-    a_paused_run_is_told_nothing,
-    what_is_called_off_at_once_is_never_begun,
+    a_paused_run_gets_no_callbacks,
+    an_activity_cancelled_in_its_turn_never_starts,
     nothing_outlives_a_run_that_ends_in_the_same_turn,
     a_cancelled_run_that_cannot_hear_is_terminated,
 );
@@ -238,7 +238,7 @@ async fn ids_can_be_used_again(h: Arc<Harness>) {
     assert_eq!(keys, ["a", "a#2", "a#3"]);
 }
 
-async fn a_cancelled_run_is_told_once_and_then_terminated(h: Arc<Harness>) {
+async fn a_cancelled_run_gets_one_signal_and_is_then_terminated(h: Arc<Harness>) {
     let short =
         |options| windlass::admin::Options { cancel_grace: Duration::from_millis(300), ..options };
     let (engine, counts) = (h.engine_with(short).await, Counts::new());
@@ -332,7 +332,7 @@ async fn misuse_blocks_the_run(h: Arc<Harness>) {
     assert!(reason.contains("panicked in on_signal: the strings are torn"), "{reason}");
 }
 
-async fn a_paused_run_is_told_nothing(h: Arc<Harness>) {
+async fn a_paused_run_gets_no_callbacks(h: Arc<Harness>) {
     let engine = h.engine().await;
     serve(&engine, &Counts::new());
     let run = puppet(&engine, "p").await;
@@ -361,7 +361,7 @@ fn serve_counted(engine: &Engine, counts: &Arc<Counts>) {
     engine.activity("counted", counted).unwrap();
 }
 
-async fn what_is_called_off_at_once_is_never_begun(h: Arc<Harness>) {
+async fn an_activity_cancelled_in_its_turn_never_starts(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     serve(&engine, &counts);
     serve_counted(&engine, &counts);

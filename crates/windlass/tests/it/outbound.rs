@@ -233,7 +233,7 @@ async fn redirects_are_answers_and_long_answers_are_cut() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_given_up() {
+async fn a_call_without_an_answer_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let outbound = Outbound::new(ours()).unwrap();

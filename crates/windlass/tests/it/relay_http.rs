@@ -25,10 +25,10 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 on_every_store!(
     steps_run_behind_a_url,
     a_signal_is_waited_for_and_handed_on,
-    what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter,
+    transient_answers_are_retried_and_permanent_ones_are_dead_letters,
     cancelling_closes_the_request,
-    the_end_is_told_by_webhook,
-    a_callback_that_is_gone_is_told_again_under_its_id,
+    the_end_is_sent_by_webhook,
+    a_callback_that_is_gone_is_sent_again_under_its_id,
     an_end_that_nobody_here_can_sign_is_left_to_others,
 );
 
@@ -123,7 +123,7 @@ async fn a_signal_is_waited_for_and_handed_on(h: Arc<Harness>) {
     assert_eq!(result, json!([received, { "status": "timed_out" }]));
 }
 
-async fn what_may_pass_is_tried_again_and_what_may_not_is_a_dead_letter(h: Arc<Harness>) {
+async fn transient_answers_are_retried_and_permanent_ones_are_dead_letters(h: Arc<Harness>) {
     let transient = json!({ "outcome": "error", "kind": "transient", "message": "later",
                             "retry_after_ms": 1 });
     let permanent = json!({ "outcome": "error", "kind": "permanent", "message": "never" });
@@ -230,7 +230,7 @@ async fn cancelling_closes_the_request(h: Arc<Harness>) {
     assert_eq!(relay.wait("c").await.unwrap().status, TerminalStatus::Cancelled);
 }
 
-async fn the_end_is_told_by_webhook(h: Arc<Harness>) {
+async fn the_end_is_sent_by_webhook(h: Arc<Harness>) {
     let steps = Receiver::answering(|_, request| {
         let asked = request.json();
         outcome(&match asked["payload"].as_str().unwrap() {
@@ -290,7 +290,7 @@ async fn the_end_is_told_by_webhook(h: Arc<Harness>) {
     assert_eq!(told.requests().len(), 3);
 }
 
-async fn a_callback_that_is_gone_is_told_again_under_its_id(h: Arc<Harness>) {
+async fn a_callback_that_is_gone_is_sent_again_under_its_id(h: Arc<Harness>) {
     let steps = Receiver::start([outcome(&json!({ "outcome": "succeed", "result": 1 }))]).await;
     let told = Receiver::answering(|_, request| match request.line.contains("run=a") {
         true => answer("410 Gone", "", ""),

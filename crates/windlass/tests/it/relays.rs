@@ -19,19 +19,19 @@ on_every_store!(
     submitting_is_idempotent,
     a_dead_step_is_requeued_where_it_failed,
     a_requeued_step_has_the_signal_it_was_given,
-    a_pause_is_obeyed_though_the_step_ends_in_a_wait,
+    a_pause_takes_effect_though_the_step_ends_in_a_wait,
     a_child_tells_its_hook,
     a_verdict_leaves_no_dead_letter,
     signals_and_their_timeouts,
-    the_end_is_told_whoever_ends_the_run,
+    every_way_to_end_a_run_calls_the_hook,
     a_hook_that_fails_is_called_again_and_dies,
-    what_a_step_stores_is_in_its_commit,
+    effects_of_a_step_are_in_its_commit,
     payloads_of_a_type,
     limits_are_named,
-    what_no_commit_takes_is_refused_where_it_is_stored,
+    too_many_effects_are_refused_by_the_step,
     a_runner_that_panics_before_it_begins_is_tried_again,
     a_callee_that_says_when_is_left_alone_until_then,
-    a_hook_that_cannot_be_asked_is_told_of_a_child,
+    a_hook_that_cannot_be_asked_is_called_for_a_child,
     a_scheduled_run_tells_its_hook,
     steps_of_one_process_are_bounded,
 );
@@ -344,7 +344,7 @@ impl StepRunner for PutsOff {
     }
 }
 
-async fn a_pause_is_obeyed_though_the_step_ends_in_a_wait(h: Arc<Harness>) {
+async fn a_pause_takes_effect_though_the_step_ends_in_a_wait(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let relay = engine.relay("off", PutsOff(counts.clone()), NoopTerminalHook).build().unwrap();
     relay.submit(RunSpec::new("").id("p")).await.unwrap();
@@ -366,7 +366,7 @@ async fn a_pause_is_obeyed_though_the_step_ends_in_a_wait(h: Arc<Harness>) {
     assert_eq!(counts.get("begun"), 1);
 }
 
-async fn the_end_is_told_whoever_ends_the_run(h: Arc<Harness>) {
+async fn every_way_to_end_a_run_calls_the_hook(h: Arc<Harness>) {
     let (engine, counts, hook) = (h.engine().await, Counts::new(), Told::default());
     let relay = script(&engine, &counts, &hook);
     for id in ["terminated", "restarted"] {
@@ -502,7 +502,7 @@ impl windlass::model::TaskHandler for Mail {
     }
 }
 
-async fn what_a_step_stores_is_in_its_commit(h: Arc<Harness>) {
+async fn effects_of_a_step_are_in_its_commit(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     engine.serve_effects("mail", Arc::new(Mail(counts.clone()))).unwrap();
     let insert = match h.kind {
@@ -629,7 +629,7 @@ impl StepRunner for Greedy {
     }
 }
 
-async fn what_no_commit_takes_is_refused_where_it_is_stored(h: Arc<Harness>) {
+async fn too_many_effects_are_refused_by_the_step(h: Arc<Harness>) {
     let (engine, counts, seen) = (h.engine().await, Counts::new(), Arc::default());
     engine.serve_effects("mail", Arc::new(Mail(counts.clone()))).unwrap();
     let relay =
@@ -716,7 +716,7 @@ impl TerminalHook for Unsure {
     }
 }
 
-async fn a_hook_that_cannot_be_asked_is_told_of_a_child(h: Arc<Harness>) {
+async fn a_hook_that_cannot_be_asked_is_called_for_a_child(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let hook = Unsure(Told::default());
     engine.relay("unsure", Script(counts.clone()), hook).build().unwrap();

@@ -22,7 +22,7 @@ on_every_store!(
     a_step_that_ignores_its_token_is_discarded,
     a_cancelled_run_ends_though_its_process_died,
     a_ready_run_that_nobody_serves_ends_in_the_call,
-    what_a_cancelled_step_stored_is_kept,
+    effects_of_a_cancelled_step_are_kept,
     groups_are_waited_for_counted_and_cancelled,
     a_group_is_cancelled_while_its_steps_run,
     a_group_takes_no_run_of_another,
@@ -186,7 +186,7 @@ impl StepRunner for Stores {
     }
 }
 
-async fn what_a_cancelled_step_stored_is_kept(h: Arc<Harness>) {
+async fn effects_of_a_cancelled_step_are_kept(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     engine.serve_effects("mail", Arc::new(crate::relays::Mail(counts.clone()))).unwrap();
     let insert = match h.kind {

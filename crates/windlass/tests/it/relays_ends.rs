@@ -11,8 +11,8 @@ use crate::relay_calls::{Relay, RelayCalls as _};
 use crate::relays::{Given, Told, event_types, script, submit};
 
 on_every_store!(
-    what_workers_die_of_is_a_dead_letter,
-    who_waited_for_a_signal_goes_on_waiting,
+    a_run_that_kills_its_workers_is_a_dead_letter,
+    a_run_that_waited_for_a_signal_continues_to_wait,
     a_stranger_carries_a_run_on_with_its_signal,
     ends_are_counted_as_what_they_are,
     a_stranger_knows_what_a_run_waits_for,
@@ -36,7 +36,7 @@ async fn state(relay: &Relay, id: &str) -> RunState {
     relay.status(id).await.unwrap().unwrap().state
 }
 
-async fn what_workers_die_of_is_a_dead_letter(h: Arc<Harness>) {
+async fn a_run_that_kills_its_workers_is_a_dead_letter(h: Arc<Harness>) {
     let (counts, hook) = (Counts::new(), Told::default());
     let engine = h.engine_with(idle).await;
     submit(&script(&engine, &counts, &hook), "deadly", "next done").await;
@@ -66,7 +66,7 @@ async fn what_workers_die_of_is_a_dead_letter(h: Arc<Harness>) {
     assert_eq!((counts.get("deadly/0"), counts.get("deadly/1")), (1, 1));
 }
 
-async fn who_waited_for_a_signal_goes_on_waiting(h: Arc<Harness>) {
+async fn a_run_that_waited_for_a_signal_continues_to_wait(h: Arc<Harness>) {
     let counts = Counts::new();
     counts.hit("healed");
     let engine = h.engine().await;

@@ -22,9 +22,9 @@ on_every_store!(
     a_verdict_stands_though_its_sql_fails,
     a_cancelled_step_whose_sql_fails_enqueues_nothing,
     a_step_that_is_dropped_has_its_token_fired,
-    what_makes_no_sense_is_said_plainly,
-    what_somebody_ends_has_nothing_open,
-    where_a_run_is_can_be_told_without_its_payloads,
+    invalid_outcomes_are_named,
+    a_terminated_run_has_no_open_steps,
+    the_status_of_a_run_is_read_without_its_payloads,
     payloads_that_are_json_are_kept_as_such,
     a_parent_gets_bytes_in_base64,
 );
@@ -164,7 +164,7 @@ impl TerminalHook for Hasty {
     }
 }
 
-async fn what_makes_no_sense_is_said_plainly(h: Arc<Harness>) {
+async fn invalid_outcomes_are_named(h: Arc<Harness>) {
     let engine = h.engine().await;
     let relay = engine.relay("patient", Patient, NoopTerminalHook).build().unwrap();
     relay.submit(RunSpec::new("").id("p")).await.unwrap();
@@ -179,7 +179,7 @@ async fn steps_of(engine: &Engine, run_key: RunKey) -> Vec<StepRow> {
     engine.admin().store().list(query).await.unwrap().steps().unwrap()
 }
 
-async fn what_somebody_ends_has_nothing_open(h: Arc<Harness>) {
+async fn a_terminated_run_has_no_open_steps(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let relay = engine.relay("script", Script(counts.clone()), NoopTerminalHook).build().unwrap();
     let flow = async |ctx: Ctx, (): ()| -> windlass::Result<()> {
@@ -225,7 +225,7 @@ async fn what_somebody_ends_has_nothing_open(h: Arc<Harness>) {
     assert_eq!(relay.status("b").await.unwrap().unwrap().step, 2);
 }
 
-async fn where_a_run_is_can_be_told_without_its_payloads(h: Arc<Harness>) {
+async fn the_status_of_a_run_is_read_without_its_payloads(h: Arc<Harness>) {
     let (engine, counts) = (h.engine().await, Counts::new());
     let relay = engine.relay("script", Script(counts), NoopTerminalHook).build().unwrap();
     let run = relay.submit(RunSpec::new("next next never done").id("r")).await.unwrap();

@@ -261,7 +261,7 @@ async fn a_cancel_reaches_the_token_of_a_step_that_runs(h: Arc<Harness>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancel_that_was_not_told_is_found() {
+async fn a_cancel_without_a_notification_is_found() {
     crate::harness::run(Kind::Postgres, not_told).await;
 }
 

@@ -17,7 +17,7 @@ on_every_store!(
     a_body_that_was_cut_off_runs_again_and_what_came_before_does_not,
     joined_steps,
     a_race_has_the_same_winner_on_replay,
-    what_loses_a_race_is_called_off,
+    the_loser_of_a_race_is_cancelled,
     a_wait_that_lost_can_be_asked_for_again,
     a_hundred_rounds_of_eviction,
 );
@@ -194,7 +194,7 @@ async fn a_race_has_the_same_winner_on_replay(h: Arc<Harness>) {
     assert_eq!((counts.get("l"), counts.get("r")), (5, 5));
 }
 
-async fn what_loses_a_race_is_called_off(h: Arc<Harness>) {
+async fn the_loser_of_a_race_is_cancelled(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine
         .workflow("loser", |ctx: Ctx, (): ()| async move {

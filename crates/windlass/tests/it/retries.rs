@@ -19,7 +19,7 @@ on_every_store!(
     a_panic_is_a_failed_attempt,
     a_timeout_is_a_failed_attempt,
     a_retry_is_due_at_a_time_in_the_store,
-    what_is_logged_by_a_failed_attempt_stays,
+    log_lines_of_a_failed_attempt_stay,
     a_probe_is_asked_after_a_cut,
     a_long_body_is_seen,
 );
@@ -215,7 +215,7 @@ async fn a_retry_is_due_at_a_time_in_the_store(h: Arc<Harness>) {
     assert_eq!(run.steps().await.unwrap()[0].attempt, 2);
 }
 
-async fn what_is_logged_by_a_failed_attempt_stays(h: Arc<Harness>) {
+async fn log_lines_of_a_failed_attempt_stay(h: Arc<Harness>) {
     let engine = h.engine().await;
     let flow = engine
         .workflow("logs", |ctx: Ctx, (): ()| async move {

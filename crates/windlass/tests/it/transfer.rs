@@ -17,7 +17,7 @@ use crate::harness::{
 on_every_store!(
     a_run_arrives_whole_and_goes_on,
     an_import_that_was_cut_off_is_carried_on,
-    what_is_there_is_left_alone,
+    an_import_skips_existing_runs,
 );
 
 /// More rows than one commit of an import takes.
@@ -156,7 +156,7 @@ async fn another(counts: &Arc<Counts>, n: usize) -> String {
     exported
 }
 
-async fn what_is_there_is_left_alone(h: Arc<Harness>) {
+async fn an_import_skips_existing_runs(h: Arc<Harness>) {
     let counts = Counts::new();
     let source = Engine::open("memory:").await.unwrap();
     let run_key = waiting(&source, &counts, 3).await;

@@ -25,9 +25,9 @@ on_every_store!(
     a_webhook_is_signed_with_every_secret_of_its_set,
     another_implementation_verifies_what_is_sent,
     failures_are_retried_under_one_id_and_die_with_their_errors,
-    who_is_busy_is_left_alone_for_as_long_as_it_says,
+    a_busy_receiver_is_called_again_after_retry_after,
     a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled,
-    what_cannot_be_sent_dies_at_once,
+    an_invalid_webhook_is_a_dead_letter_at_once,
     runs_of_every_model_send_webhooks,
 );
 
@@ -190,7 +190,7 @@ async fn failures_are_retried_under_one_id_and_die_with_their_errors(h: Arc<Harn
     assert_eq!(engine.admin().metrics().webhooks_failed.get(), 5);
 }
 
-async fn who_is_busy_is_left_alone_for_as_long_as_it_says(h: Arc<Harness>) {
+async fn a_busy_receiver_is_called_again_after_retry_after(h: Arc<Harness>) {
     let (engine, ..) = sender(&h).await;
     let busy = Receiver::start([answer("429 Slow", "retry-after: 3600\r\n", "")]).await;
     let webhook = Webhook::new(busy.url(), "a", &1).unwrap();
@@ -249,7 +249,7 @@ async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: A
     assert_eq!(webhooks.disabled(&namespace).await.unwrap(), []);
 }
 
-async fn what_cannot_be_sent_dies_at_once(h: Arc<Harness>) {
+async fn an_invalid_webhook_is_a_dead_letter_at_once(h: Arc<Harness>) {
     let (engine, ..) = sender(&h).await;
     let good = Webhook::new("https://example.com/", "a", &1).unwrap();
     let to = |url: &str| Webhook { url: url.into(), ..good.clone() };
