@@ -95,7 +95,11 @@ impl CommitClient {
                     Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
                 }
             }
-            match self.core.store.commit(vec![commit.clone()]).await.pop() {
+            let answer = self.core.store.commit(vec![commit.clone()]).await.pop();
+            if let Some(Err(CommitError::Unavailable(_))) = &answer {
+                self.core.metrics.commits_refused.add(1);
+            }
+            match answer {
                 Some(Ok(committed)) => {
                     self.dispatcher.dispatch(&self.core, &commit, &committed);
                     return Ok(committed);

@@ -67,6 +67,8 @@ metrics!(
     commits = "windlass.commit.sent",
     /// Commits that were sent again because an answer was lost or the store was unavailable.
     commits_resent = "windlass.commit.resent",
+    /// Commits that the store could not write.
+    commits_refused = "windlass.commit.refused",
     /// Claims sent to the store.
     claims = "windlass.claim.asked",
     /// Promotions sent to the store.

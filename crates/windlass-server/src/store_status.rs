@@ -13,6 +13,9 @@ use windlass_engine::Engine;
 /// A probe without a result after this time counts as failed.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// The size of the probe after a refused commit. The next probe that succeeds makes the row small again.
+const LARGE_BYTES: usize = 60 * 1024;
+
 /// The result of the last probes.
 #[derive(Clone, Debug)]
 enum Status {
@@ -81,9 +84,14 @@ fn refused(error: &Error) -> Status {
 
 async fn probe_periodically(engine: Engine, every: Duration, status: watch::Sender<Status>) {
     let mut writable = true;
+    let mut refused_before = engine.metrics().commits_refused.get();
     while !status.is_closed() {
         let started = Instant::now();
-        let mut probe = std::pin::pin!(write(&**engine.store()));
+        // A full disk may have room for a small row and none for a commit. So the probe after a refused
+        // commit is large.
+        let refused_now = engine.metrics().commits_refused.get();
+        let bytes = if refused_now > refused_before { LARGE_BYTES } else { 0 };
+        let mut probe = std::pin::pin!(write(&**engine.store(), bytes));
         let result = match tokio::time::timeout(PROBE_TIME_MAX, probe.as_mut()).await {
             Ok(result) => result,
             // The probe goes on: a store that hangs gets one write and not one every few seconds.
@@ -100,6 +108,9 @@ async fn probe_periodically(engine: Engine, every: Duration, status: watch::Send
             _ => {}
         }
         writable = result.is_ok();
+        if writable {
+            refused_before = refused_now;
+        }
         let closed = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed);
         let _ = status.send(result.map_or_else(|error| refused(&error), |()| Status::Writable));
         if closed {
@@ -112,8 +123,8 @@ async fn probe_periodically(engine: Engine, every: Duration, status: watch::Send
 }
 
 // All processes write the same row.
-async fn write(store: &dyn Store) -> Result<(), Error> {
+async fn write(store: &dyn Store, bytes: usize) -> Result<(), Error> {
     let now = store.now().await?;
-    let value = Body::of(&json!({ "at_us": now.as_micros() }))?;
+    let value = Body::of(&json!({ "at_us": now.as_micros(), "fill": "x".repeat(bytes) }))?;
     store.put_setting(SettingName::new("health", "write_probe"), Some(value)).await
 }

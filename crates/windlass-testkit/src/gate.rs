@@ -25,8 +25,8 @@ pub trait Gate: Send + Sync + 'static {
     /// Decides about a call that is not a commit.
     fn pass(&self) -> Pass;
 
-    /// Decides about the write of a setting.
-    fn pass_setting(&self) -> Pass {
+    /// Decides about the write of a setting of this size.
+    fn pass_setting(&self, _bytes: usize) -> Pass {
         self.pass()
     }
 
@@ -225,7 +225,7 @@ impl<G: Gate> Store for GatedStore<G> {
         name: SettingName,
         value: Option<Body>,
     ) -> BoxFuture<'_, Result<(), Error>> {
-        match self.gate.pass_setting() {
+        match self.gate.pass_setting(value.as_ref().map_or(0, |value| value.bytes.len())) {
             Pass::Through => self.inner.put_setting(name, value),
             Pass::Refuse(error) => Box::pin(std::future::ready(Err(error))),
             Pass::Hang => Box::pin(std::future::pending()),

@@ -25,6 +25,8 @@ pub enum Reach {
     Blind,
     /// Every commit and the write of every setting fails. All other calls reach it.
     ReadOnly,
+    /// Every commit and the write of every large setting fails. All other calls reach it.
+    NearlyFull,
     /// The answer to the next commit that is written is lost. Then the store is `Closed`.
     ClosedAfterCommit,
     /// The store is closed: every call fails for good.
@@ -126,8 +128,12 @@ impl Gate for OutageGate {
         }
     }
 
-    fn pass_setting(&self) -> Pass {
-        if self.is(Reach::ReadOnly) { Pass::Refuse(out_of_reach()) } else { self.pass() }
+    fn pass_setting(&self, bytes: usize) -> Pass {
+        if self.is(Reach::ReadOnly) || self.is(Reach::NearlyFull) && bytes > 1_024 {
+            Pass::Refuse(out_of_reach())
+        } else {
+            self.pass()
+        }
     }
 
     fn pass_release(&self) -> Pass {
@@ -139,7 +145,7 @@ impl Gate for OutageGate {
         inner: &'a dyn Store,
         commits: Vec<Commit>,
     ) -> BoxFuture<'a, CommitResults> {
-        if self.refusal().is_some() || self.is(Reach::ReadOnly) {
+        if self.refusal().is_some() || self.is(Reach::ReadOnly) || self.is(Reach::NearlyFull) {
             let refused = || self.refusal().unwrap_or_else(out_of_reach);
             let refused = || Err(CommitError::Unavailable(Arc::new(refused())));
             let results = commits.iter().map(|_| refused()).collect();

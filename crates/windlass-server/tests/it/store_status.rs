@@ -12,6 +12,7 @@ use crate::harness::{Kind, Server, assert_error, on_both_stores, open, wait_unti
 
 on_both_stores!(
     a_store_that_refuses_writes_is_not_ready,
+    a_store_with_room_for_small_rows_only_is_not_ready,
     a_closed_store_is_not_ready,
     readiness_does_not_use_the_store,
 );
@@ -48,6 +49,18 @@ async fn a_store_that_refuses_writes_is_not_ready(kind: Kind) {
     let health = server.get_ok("/durable/health").await;
     assert_eq!(health["status"], "unhealthy", "{health}");
     assert_eq!(server.get("//healthz").await.0, 200, "the process is alive");
+    outage.set(Reach::Fine);
+    wait_until("/readyz succeeds again", async || server.get("//readyz").await.0 == 200).await;
+    server.stop().await;
+}
+
+async fn a_store_with_room_for_small_rows_only_is_not_ready(kind: Kind) {
+    let (server, outage) = start(kind, Duration::from_millis(20)).await;
+    server.run("greet", "before", json!("x"), "complete").await;
+    outage.set(Reach::NearlyFull);
+    let path = "/workflows/greet/instances";
+    assert_error(server.post(path, json!({})).await, (503, "STORE_UNAVAILABLE"));
+    wait_until("/readyz fails", async || server.get("//readyz").await.0 == 503).await;
     outage.set(Reach::Fine);
     wait_until("/readyz succeeds again", async || server.get("//readyz").await.0 == 200).await;
     server.stop().await;
