@@ -36,6 +36,9 @@ use crate::tasks::{CANCEL_RUN, CARRY_OVER, TaskReservation};
 use crate::telemetry;
 use crate::turn_runner::TurnRunner;
 
+const READ_DELAY_MIN: Duration = Duration::from_millis(10);
+const READ_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// A held turn of a run.
 pub struct Turn {
     runner: Arc<TurnRunner>,
@@ -354,8 +357,7 @@ impl Turn {
             let limit = self.runner.core.options.limits.page_rows_max.min(1_000);
             let query =
                 Query::Messages { run_key: self.run.run_key, after: self.inbox.read_to, limit };
-            let rows = self.runner.core.store.list(query).await.and_then(|rows| rows.messages());
-            let rows = rows.map_err(TurnError::Store)?;
+            let rows = self.list_messages(query).await?;
             let count = rows.len();
             for message in rows {
                 self.inbox.read_to = message.seq;
@@ -368,6 +370,24 @@ impl Turn {
                 // All accepted messages are read. Later messages notify again.
                 self.inbox.accepted = self.inbox.read_to;
                 return Ok(());
+            }
+        }
+    }
+
+    // Reads are retried as commits are: an error would drop the program, with the work that it does.
+    async fn list_messages(&self, query: Query) -> Result<Vec<Message>, TurnError> {
+        let Core { store, env, lifecycle, .. } = &*self.runner.core;
+        let mut delay = READ_DELAY_MIN;
+        loop {
+            match store.list(query.clone()).await.and_then(|rows| rows.messages()) {
+                Err(error)
+                    if error.is_retryable() && !lifecycle.is_draining() && !self.is_lost() =>
+                {
+                    tracing::warn!(run_key = %self.run.run_key, %error, "failed to read messages; retrying");
+                    env.sleep(delay).await;
+                    delay = (delay * 2).min(READ_DELAY_MAX);
+                }
+                rows => return rows.map_err(TurnError::Store),
             }
         }
     }
@@ -470,15 +490,7 @@ impl Turn {
                 draft.op(op);
             }
         }
-        let open = self
-            .runner
-            .core
-            .store
-            .run_overview_by_key(self.run.run_key)
-            .await
-            .map_err(TurnError::Store)?;
-        let open = open.map(|overview| overview.open_steps).unwrap_or_default();
-        cancel_open_steps(draft, open, model, || self.stamp()).map_err(TurnError::Blocked)?;
+        self.cancel_open_steps(draft).await?;
         let mut payload = control_payload(message);
         payload["request"] = "cancel".into();
         let reason = cancel_reason(message);
@@ -487,6 +499,16 @@ impl Turn {
         }
         let error = terminated_with(reason.as_deref()).map_err(TurnError::Blocked)?;
         self.end(draft, events::WORKFLOW_TERMINATED, &payload, End::Terminated(error))
+            .map_err(TurnError::Blocked)
+    }
+
+    /// Cancels the steps that are open in the store and that the draft does not write, for a commit that
+    /// ends the run: an ended run has no open steps.
+    pub async fn cancel_open_steps(&mut self, draft: &mut Draft) -> Result<(), TurnError> {
+        let model = self.description();
+        let overview = self.runner.core.store.run_overview_by_key(self.run.run_key).await;
+        let open = overview.map_err(TurnError::Store)?.map(|overview| overview.open_steps);
+        cancel_open_steps(draft, open.unwrap_or_default(), model, || self.stamp())
             .map_err(TurnError::Blocked)
     }
 

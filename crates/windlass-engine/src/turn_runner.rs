@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use futures::FutureExt as _;
+use uuid::Uuid;
 use windlass_kernel::{BoxFuture, ClaimedTurn, HeldItem, Hold, Run, RunKey};
 
 use crate::capacity::{Capacity, CountedTurn};
@@ -18,6 +19,7 @@ use crate::signals::Signals;
 use crate::tasks::panic_text;
 use crate::templates::Templates;
 use crate::terminate::Terminator;
+use crate::trials::{Suspect, Trials};
 use crate::turn_failure;
 use crate::turn_loop::{self, Start};
 
@@ -31,6 +33,7 @@ pub(crate) struct TurnRunner {
     pub(crate) commits: Arc<CommitClient>,
     pub(crate) terminator: Arc<Terminator>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) trials: Arc<Trials>,
 }
 
 impl TurnRunner {
@@ -61,6 +64,10 @@ impl TurnRunner {
     ) {
         let mut to_load = Vec::new();
         for claimed in turns {
+            if self.trials.is_suspect(claimed.reclaims) {
+                self.try_alone(claimed);
+                continue;
+            }
             let run_key = claimed.run_key;
             let known = self.runs.held(run_key);
             let claimed = match known {
@@ -82,6 +89,11 @@ impl TurnRunner {
         let runner = Arc::clone(self);
         let load = async move { runner.load_and_begin(to_load, steps_left).await };
         self.core.env.spawn(Lane::User, Box::pin(load));
+    }
+
+    fn try_alone(self: &Arc<Self>, claimed: ClaimedTurn) {
+        let held_run = self.runs.hold(claimed.run_key);
+        self.trials.add(Box::new(SuspectRun { runner: Arc::clone(self), claimed, held_run }));
     }
 
     fn begin_one(
@@ -125,6 +137,10 @@ impl TurnRunner {
         let keys: Vec<_> = to_load.iter().map(|(claimed, ..)| claimed.run_key).collect();
         let loaded = match self.core.store.load(keys).await {
             Ok(loaded) => loaded,
+            Err(error) if !turn_failure::is_temporary(&error) => {
+                tracing::warn!(%error, "failed to load claimed runs together; loading each alone");
+                return self.load_each(to_load, steps_left).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "failed to load claimed runs; releasing their turns");
                 let mut holds = Vec::new();
@@ -132,7 +148,9 @@ impl TurnRunner {
                     self.runs.unhold(claimed.run_key, held_run);
                     holds.push(held(claimed.run_key, claimed.hold));
                 }
-                let _ = self.core.store.release(holds).await;
+                if let Err(error) = self.core.store.release(holds).await {
+                    tracing::warn!(%error, "failed to release turns; the next scan releases them");
+                }
                 return;
             }
         };
@@ -146,6 +164,30 @@ impl TurnRunner {
                     self.spawn_counted(start, held_run, steps_left.clone(), counted);
                 }
                 None => self.runs.unhold(claimed.run_key, &held_run),
+            }
+        }
+    }
+
+    // One unreadable row fails a load of many runs. It must harm its own run only.
+    async fn load_each(
+        self: &Arc<Self>,
+        to_load: Vec<(ClaimedTurn, Arc<HeldRun>, CountedTurn)>,
+        steps_left: Option<Arc<AtomicI64>>,
+    ) {
+        for (claimed, held_run, counted) in to_load {
+            let run_key = claimed.run_key;
+            match self.core.store.load(vec![run_key]).await {
+                Ok(loaded) => match loaded.into_iter().next() {
+                    Some(found) => {
+                        let start = Start::Store(Box::new(found), claimed);
+                        self.spawn_counted(start, held_run, steps_left.clone(), counted);
+                    }
+                    None => self.runs.unhold(run_key, &held_run),
+                },
+                Err(error) => {
+                    turn_failure::unreadable(self, &claimed, &held_run, error).await;
+                    self.runs.unhold(run_key, &held_run);
+                }
             }
         }
     }
@@ -214,6 +256,44 @@ impl TurnRunner {
         let runner = Arc::clone(self);
         let load = async move { runner.load_and_begin(to_load, None).await };
         self.core.env.spawn(Lane::User, Box::pin(load));
+    }
+}
+
+/// A run that waits for a trial.
+struct SuspectRun {
+    runner: Arc<TurnRunner>,
+    claimed: ClaimedTurn,
+    held_run: Arc<HeldRun>,
+}
+
+impl Suspect for SuspectRun {
+    fn key(&self) -> Uuid {
+        self.claimed.run_key.0
+    }
+
+    fn reclaims(&self) -> u32 {
+        self.claimed.reclaims
+    }
+
+    fn start(self: Box<Self>) -> Box<dyn Fn() -> bool + Send + Sync> {
+        let Self { runner, claimed, .. } = *self;
+        let run_key = claimed.run_key;
+        runner.begin_again(claimed);
+        let runs = Arc::clone(&runner.runs);
+        Box::new(move || runs.is_held(run_key))
+    }
+
+    fn release(self: Box<Self>) {
+        let Self { runner, claimed, held_run } = *self;
+        let env = Arc::clone(&runner.core.env);
+        let release = async move {
+            let item = held(claimed.run_key, claimed.hold);
+            if let Err(error) = runner.core.store.release(vec![item]).await {
+                tracing::warn!(run_key = %claimed.run_key, %error, "failed to release a turn");
+            }
+            runner.runs.unhold(claimed.run_key, &held_run);
+        };
+        env.spawn(Lane::Service, Box::pin(release));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
-use windlass_engine::{Engine, TaskContext, TaskFailure, TaskHandler, TaskResult};
+use windlass_engine::{Engine, FailureCause, TaskContext, TaskFailure, TaskHandler, TaskResult};
 use windlass_kernel::{Body, BoxFuture, Error, Limits, QueueName, Route, RouteName, RunKey};
 
 use crate::any_error::AnyError;
@@ -175,32 +175,7 @@ impl fmt::Display for HeartbeatError {
 
 impl std::error::Error for HeartbeatError {}
 
-/// Which time has run out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimeoutType {
-    /// No worker began it in time.
-    ScheduleToStart,
-    /// An attempt took too long.
-    StartToClose,
-    /// An attempt went too long without a heartbeat.
-    Heartbeat,
-    /// All attempts together took too long.
-    ScheduleToClose,
-}
-
-impl TimeoutType {
-    /// The timeout behind an error's name, if it is one.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "ScheduleToStartTimeout" => Some(Self::ScheduleToStart),
-            "Timeout" => Some(Self::StartToClose),
-            "HeartbeatTimeout" => Some(Self::Heartbeat),
-            "ScheduleToCloseTimeout" => Some(Self::ScheduleToClose),
-            _ => None,
-        }
-    }
-}
+pub use windlass_engine::TimeoutKind as TimeoutType;
 
 /// Why an activity failed. Any error becomes one with `?`, and is worth another attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,6 +193,9 @@ pub struct ActivityError {
     /// The time that ran out, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutType>,
+    // The callee asks to be called later. The name does not say it: errors of users have any name.
+    #[serde(skip)]
+    pub(crate) rate_limited: bool,
 }
 
 impl ActivityError {
@@ -235,6 +213,7 @@ impl ActivityError {
             retryable: true,
             retry_after: None,
             timeout: None,
+            rate_limited: false,
         }
     }
 
@@ -258,7 +237,8 @@ impl ActivityError {
     /// ```
     pub fn rate_limited(retry_after: Duration) -> Self {
         let message = format!("the callee asks to come back after {retry_after:?}");
-        Self::new(message).named(windlass_engine::RATE_LIMITED).retry_after(retry_after)
+        let error = Self::new(message).named("RateLimited").retry_after(retry_after);
+        Self { rate_limited: true, ..error }
     }
 
     /// The same failure under a name of its own.
@@ -283,6 +263,17 @@ impl ActivityError {
     pub fn retry_after(mut self, span: Duration) -> Self {
         self.retry_after = Some(span);
         self
+    }
+}
+
+impl ActivityError {
+    fn into_failure(self) -> TaskFailure {
+        let cause = match self.rate_limited {
+            true => FailureCause::RateLimited,
+            false => FailureCause::Error,
+        };
+        let failure = TaskFailure::new(self.name, self.message, self.retryable);
+        TaskFailure { retry_after: self.retry_after, cause, ..failure }
     }
 }
 
@@ -317,19 +308,14 @@ impl<A: Activity> TaskHandler for Serving<A> {
                 Ok(output) => Body::of(&output)
                     .and_then(|body| check_body("the result", body, bytes, depth))
                     .map_err(|error| refused("ResultTooLarge", error.to_string())),
-                Err(error) => Err(TaskFailure {
-                    name: error.name,
-                    message: error.message,
-                    retryable: error.retryable,
-                    retry_after: error.retry_after,
-                }),
+                Err(error) => Err(error.into_failure()),
             }
         })
     }
 }
 
 fn refused(name: &str, message: String) -> TaskFailure {
-    TaskFailure { name: name.into(), message, retryable: false, retry_after: None }
+    TaskFailure::new(name, message, false)
 }
 
 /// Serves an activity's type on a queue.
