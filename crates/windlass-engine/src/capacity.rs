@@ -237,6 +237,7 @@ mod tests {
             worker: WorkerKey(uuid::Uuid::nil()),
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
+            unknown_holds: AtomicBool::new(false),
             options,
         });
         let registry = Arc::new(Registry::new(core.options.models.clone()));

@@ -70,7 +70,6 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
     // After a panic: signals may have been taken and not been acted on.
     claimer.signals.everything();
     let mut scan_at = core.env.elapsed() + core.options.scan_every;
-    let mut scanned = claimer.activity();
     while !core.lifecycle.is_draining() {
         let more = match claimer.claim_once().await {
             Ok(more) => {
@@ -88,19 +87,22 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
         if more {
             continue;
         }
-        let scans = core.options.shared || claimer.activity() != scanned;
+        // An engine that is alone with its store scans only after a release that failed: an idle one
+        // sends no queries and sets no timer.
+        let scans = core.options.shared || core.has_unknown_holds();
         claimer.wait(scans.then_some(scan_at)).await;
         if core.env.elapsed() >= scan_at {
             scan_at = core.env.elapsed() + core.options.scan_every;
             if !scans {
                 continue;
             }
-            scanned = claimer.activity();
+            core.set_unknown_holds(false);
             if core.options.shared {
                 claimer.signals.everything();
                 claimer.rates.clear_cache();
             }
             if let Err(error) = claimer.holdings.reconcile().await {
+                core.set_unknown_holds(true);
                 tracing::warn!(%error, "failed to compare held work with the store; retrying later");
             }
         }
@@ -108,13 +110,6 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
 }
 
 impl Claimer {
-    // Grows with everything that this engine asks of its store. An engine that is alone with its store
-    // scans only if it has done something since the last scan: an idle one sends no queries.
-    fn activity(&self) -> u64 {
-        let metrics = &self.core.metrics;
-        metrics.claims.get() + metrics.commits.get() + metrics.turns.get()
-    }
-
     // Until a signal, the next due time, or the next scan.
     async fn wait(&self, scan_at: Option<Duration>) {
         let Core { env, clock, .. } = &*self.core;

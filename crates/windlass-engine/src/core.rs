@@ -3,6 +3,7 @@
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) worker: WorkerKey,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Lifecycle,
+    /// The store may have holds of this worker that nobody here knows.
+    pub(crate) unknown_holds: AtomicBool,
 }
 
 impl Core {
@@ -41,6 +44,16 @@ impl Core {
     pub(crate) fn stamp_after(&self, at: Timestamp) -> Stamp {
         let at = self.clock.now().max(at.plus(Duration::from_micros(1)));
         self.clock.stamp(at)
+    }
+
+    pub(crate) fn has_unknown_holds(&self) -> bool {
+        self.unknown_holds.load(Ordering::Acquire)
+    }
+
+    /// Notes whether the next scan must look for holds that nobody here knows. The caller wakes the
+    /// claimer.
+    pub(crate) fn set_unknown_holds(&self, unknown: bool) {
+        self.unknown_holds.store(unknown, Ordering::Release);
     }
 
     /// Calls the host's hook for a run that has something to do.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -79,6 +79,7 @@ impl Engine {
             options,
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
+            unknown_holds: AtomicBool::new(false),
         });
         let missed = Arc::new(Notify::new());
         let parts = Arc::new(Parts::new(Arc::clone(&core)));

@@ -75,6 +75,7 @@ fn log_blocked(runner: &TurnRunner, run_key: RunKey, workflow: &str, error: &Err
 async fn release(runner: &TurnRunner, run_key: RunKey, hold: Hold) {
     if let Err(error) = runner.core.store.release(vec![held(run_key, hold)]).await {
         tracing::warn!(%run_key, %error, "failed to release a turn; the next scan releases it");
+        runner.scan_later();
     }
 }
 
@@ -134,6 +135,7 @@ pub(crate) async fn panicked(
                 %run_key, %error, %source,
                 "failed to read a run whose turn panicked; the next scan releases its turn"
             );
+            runner.scan_later();
             None
         }
     };

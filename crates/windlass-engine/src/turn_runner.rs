@@ -91,6 +91,12 @@ impl TurnRunner {
         self.core.env.spawn(Lane::User, Box::pin(load));
     }
 
+    /// Makes the next scan release what the store says that this worker holds and nobody here knows.
+    pub(crate) fn scan_later(&self) {
+        self.core.set_unknown_holds(true);
+        self.signals.turns();
+    }
+
     fn try_alone(self: &Arc<Self>, claimed: ClaimedTurn) {
         let held_run = self.runs.hold(claimed.run_key);
         self.trials.add(Box::new(SuspectRun { runner: Arc::clone(self), claimed, held_run }));
@@ -150,6 +156,7 @@ impl TurnRunner {
                 }
                 if let Err(error) = self.core.store.release(holds).await {
                     tracing::warn!(%error, "failed to release turns; the next scan releases them");
+                    self.scan_later();
                 }
                 return;
             }
@@ -290,6 +297,7 @@ impl Suspect for SuspectRun {
             let item = held(claimed.run_key, claimed.hold);
             if let Err(error) = runner.core.store.release(vec![item]).await {
                 tracing::warn!(run_key = %claimed.run_key, %error, "failed to release a turn");
+                runner.scan_later();
             }
             runner.runs.unhold(claimed.run_key, &held_run);
         };

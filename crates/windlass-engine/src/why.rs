@@ -3,7 +3,7 @@
 use serde::Serialize;
 use windlass_kernel::{
     BoxFuture, Error, ErrorKind, LimitState, Loaded, LogLevel, MessageKind, Order, Query, Run,
-    RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step, Timestamp, Worker,
+    RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step, StepStatus, Timestamp, Worker,
 };
 
 use crate::description::{StepDescription, StepRole};
@@ -182,7 +182,15 @@ impl Engine {
                 true => self.parts.control.terminator.tasks_of(&run).await?,
                 false => Vec::new(),
             };
-            let open = steps.iter().filter(|step| !step.status.is_settled()).take(STEPS_MAX);
+            // A wait that lost a race has a row, and nobody waits for it.
+            let is_lost = |step: &Step| {
+                let role = model.step(&step.kind).role;
+                let is_work = role == StepRole::Work && run.status == RunStatus::Waiting;
+                step.status == StepStatus::Pending
+                    && (is_work || matches!(role, StepRole::Sleep | StepRole::Event))
+            };
+            let open = steps.iter().filter(|step| !step.status.is_settled() && !is_lost(step));
+            let open = open.take(STEPS_MAX);
             for step in open {
                 let kind = model.step(&step.kind);
                 let executing = kind.is_executing(&run, step, self.parts.core.clock.now());

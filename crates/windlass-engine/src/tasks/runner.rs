@@ -122,7 +122,7 @@ impl TaskRunner {
             Ok(commit) => commit,
             Err(error) => {
                 tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
-                return;
+                return self.turns.scan_later();
             }
         };
         match Arc::clone(&self.commits).commit(commit).instrument(span).await {
@@ -147,6 +147,7 @@ impl TaskRunner {
         };
         if let Err(error) = settled {
             tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
+            self.turns.scan_later();
         }
     }
 
@@ -215,6 +216,7 @@ impl Suspect for SuspectTask {
             let item = HeldItem::Task { task_id: task.task_id, worker, claim_no };
             if let Err(error) = runner.core.store.release(vec![item]).await {
                 tracing::warn!(task_id = %task.task_id, %error, "failed to release a task");
+                runner.turns.scan_later();
             }
             runner.tasks.unassign(&claim);
         };

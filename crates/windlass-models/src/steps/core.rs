@@ -475,6 +475,10 @@ impl Core {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.waker = None;
             self.queues.apply(key, entry, Input::Drop);
+            // Its row says that the body runs. The next park corrects it.
+            if matches!((&entry.state, entry.row), (State::Idle { .. }, Row::Stored(_))) {
+                self.queues.waits.drop_wait(key);
+            }
         }
     }
 
@@ -702,7 +706,10 @@ impl Core {
     /// The commit that is being made cancels a wait or a retry that the code dropped. The code may
     /// claim the key again.
     pub(crate) fn wait_cancelled(&mut self, key: &Key) {
-        self.apply(key, Input::Cancel);
+        let idle = |entry: &Entry| matches!(entry.state, State::Idle { .. });
+        if !self.entries.get(key).is_some_and(idle) {
+            self.apply(key, Input::Cancel);
+        }
     }
 
     fn apply(&mut self, key: &Key, input: Input) -> &mut Entry {

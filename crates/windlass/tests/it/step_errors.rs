@@ -21,6 +21,7 @@ on_every_store!(
     an_event_after_its_timeout_is_late_although_the_run_was_paused,
     settled_waits_keep_their_times,
     many_waits_begin_at_once,
+    losers_of_a_race_are_not_what_a_run_waits_for,
 );
 
 // A blocked run would be tried again within the test.
@@ -211,6 +212,43 @@ async fn settled_waits_keep_their_times(h: Arc<Harness>) {
     let steps = run.steps().await.unwrap();
     assert!(steps.iter().all(|step| step.due_at.is_some()), "{steps:?}");
     assert_eq!(steps[1].timeout, Some(Duration::from_secs(3_600)));
+}
+
+// The body is so long that its row shows that it runs, and then it loses to an event.
+async fn losers_of_a_race_are_not_what_a_run_waits_for(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = async |ctx: Ctx, (): ()| -> Result<u32> {
+        let body = ctx.step("body", async || ok(futures::future::pending::<u32>().await));
+        let lost = ctx.event::<u32>("lost", "never");
+        let won = ctx.event::<u32>("won", "go");
+        let first = futures::future::select_all([
+            futures::FutureExt::boxed(body),
+            futures::FutureExt::boxed(lost),
+            futures::FutureExt::boxed(won),
+        ]);
+        let (first, _, others) = first.await;
+        drop(others);
+        let next: u32 = ctx.event("next", "on").await?;
+        ok(first? + next)
+    };
+    let flow = engine.workflow("races", flow).unwrap();
+    let run = flow.start(()).await.unwrap();
+    until("the body is shown as running", || async {
+        run.steps().await.unwrap().iter().any(|step| step.status == StepStatus::Running)
+    })
+    .await;
+    run.send_event("go", &1).await.unwrap();
+    until_asked(&run, "next").await;
+    until_waiting(&engine, &run).await;
+    let why = engine.core().why(run.run_key()).await.unwrap();
+    assert!(why.reasons[0].text.contains("\"on\""), "{why:?}");
+    assert_eq!(why.reasons.len(), 1, "{why:?}");
+    let steps = run.steps().await.unwrap();
+    assert!(steps.iter().all(|step| step.status != StepStatus::Running), "{steps:?}");
+    run.send_event("on", &2).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), 3);
+    let steps = run.steps().await.unwrap();
+    assert!(steps.iter().all(|step| step.status.is_settled()), "{steps:?}");
 }
 
 async fn many_waits_begin_at_once(h: Arc<Harness>) {
