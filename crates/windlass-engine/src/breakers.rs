@@ -14,7 +14,6 @@ use windlass_kernel::{
 
 use crate::core::{Core, after_write};
 use crate::engine::Engine;
-use crate::settle::RATE_LIMITED;
 use crate::tasks::TaskResult;
 
 /// How often an update is repeated because another process changed the breaker meanwhile.
@@ -117,7 +116,7 @@ impl Breakers {
     ) {
         let policy = &breaker.policy;
         let reported = match result {
-            Err(failure) if failure.name == RATE_LIMITED => {
+            Err(failure) if failure.is_rate_limited() => {
                 let after = failure.retry_after.unwrap_or_default();
                 let wait = |state: &mut Breaker, now: Timestamp| {
                     state.wait_until(permit, now.plus(after));

@@ -57,12 +57,19 @@ impl Canceller {
         actor: Option<&Actor>,
     ) -> Result<bool, Error> {
         let core = &self.core;
+        let mut run_key = run_key;
         for _ in 0..ATTEMPTS_MAX {
             let Some(overview) = core.store.run_overview_by_key(run_key).await? else {
                 return Ok(false);
             };
             if overview.run.status.is_ended() {
-                return Ok(false);
+                // As terminate and pause do: the newest generation is meant.
+                let newest = core.newest(&overview.run).await?;
+                if newest.run_key == run_key || newest.status.is_ended() {
+                    return Ok(false);
+                }
+                run_key = newest.run_key;
+                continue;
             }
             if overview.run.turn.worker.is_none() {
                 match self.cancel_free(overview, reason, actor).await? {

@@ -22,6 +22,8 @@ pub(crate) struct Capacity {
     // The last claim found as many as it asked for: older work waits in the store.
     turn_backlog: AtomicBool,
     task_backlog: AtomicBool,
+    // A suspect is tried alone; see `crate::trials`.
+    on_trial: AtomicBool,
 }
 
 impl Capacity {
@@ -40,6 +42,7 @@ impl Capacity {
             turns_held: AtomicUsize::new(0),
             turn_backlog: AtomicBool::new(false),
             task_backlog: AtomicBool::new(false),
+            on_trial: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +57,17 @@ impl Capacity {
     /// Whether any turn or task is held, the engine's own tasks included.
     pub(crate) fn is_busy(&self) -> bool {
         self.turns_held() > 0 || self.tasks_held() > 0 || self.tasks.internal_held() > 0
+    }
+
+    /// Whether a suspect is tried alone, so that this worker takes nothing else.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.on_trial.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_on_trial(&self, on_trial: bool) {
+        if self.on_trial.swap(on_trial, Ordering::AcqRel) && !on_trial {
+            self.signals.everything();
+        }
     }
 
     /// How many turns a claim may ask for.
@@ -120,7 +134,7 @@ impl Capacity {
 
     // A host that drives the engine by ticks decides itself when work starts.
     fn accepts_eagerly(&self) -> bool {
-        self.core.options.background && !self.core.lifecycle.is_draining()
+        self.core.options.background && !self.core.lifecycle.is_draining() && !self.is_on_trial()
     }
 
     /// Wakes the claimer if it left work ready for which there was no capacity.
@@ -223,6 +237,7 @@ mod tests {
             worker: WorkerKey(uuid::Uuid::nil()),
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
+            unknown_holds: AtomicBool::new(false),
             options,
         });
         let registry = Arc::new(Registry::new(core.options.models.clone()));

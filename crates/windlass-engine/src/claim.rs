@@ -57,7 +57,8 @@ pub(crate) struct Claimed {
 
 impl Claimed {
     fn none(now: Timestamp) -> Self {
-        let claims = Claims { turns: Vec::new(), tasks: Vec::new(), now };
+        let (turns, tasks) = (Vec::new(), Vec::new());
+        let claims = Claims { turns, tasks, passed_over: false, now };
         Self { claims, permits: Vec::new() }
     }
 }
@@ -66,6 +67,8 @@ impl Claimed {
 pub(crate) async fn serve(claimer: Arc<Claimer>) {
     let core = &claimer.core;
     let mut delay = ERROR_DELAY_MIN;
+    // After a panic: signals may have been taken and not been acted on.
+    claimer.signals.everything();
     let mut scan_at = core.env.elapsed() + core.options.scan_every;
     while !core.lifecycle.is_draining() {
         let more = match claimer.claim_once().await {
@@ -84,12 +87,22 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
         if more {
             continue;
         }
-        claimer.wait(scan_at).await;
-        if core.options.shared && core.env.elapsed() >= scan_at {
+        // An engine that is alone with its store scans only after a release that failed: an idle one
+        // sends no queries and sets no timer.
+        let scans = core.options.shared || core.has_unknown_holds();
+        claimer.wait(scans.then_some(scan_at)).await;
+        if core.env.elapsed() >= scan_at {
             scan_at = core.env.elapsed() + core.options.scan_every;
-            claimer.signals.everything();
-            claimer.rates.clear_cache();
+            if !scans {
+                continue;
+            }
+            core.set_unknown_holds(false);
+            if core.options.shared {
+                claimer.signals.everything();
+                claimer.rates.clear_cache();
+            }
             if let Err(error) = claimer.holdings.reconcile().await {
+                core.set_unknown_holds(true);
                 tracing::warn!(%error, "failed to compare held work with the store; retrying later");
             }
         }
@@ -98,10 +111,10 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
 
 impl Claimer {
     // Until a signal, the next due time, or the next scan.
-    async fn wait(&self, scan_at: Duration) {
-        let Core { env, clock, options, .. } = &*self.core;
+    async fn wait(&self, scan_at: Option<Duration>) {
+        let Core { env, clock, .. } = &*self.core;
         let mut span = self.signals.next_due().map(|due| due.since(clock.now()));
-        if options.shared {
+        if let Some(scan_at) = scan_at {
             let scan = scan_at.saturating_sub(env.elapsed());
             span = Some(span.map_or(scan, |span| span.min(scan)));
         }
@@ -132,6 +145,11 @@ impl Claimer {
         if self.core.lifecycle.is_draining() {
             return Ok(false);
         }
+        if self.capacity.is_on_trial() {
+            // The work stays ready; when the trial ends, the capacity signals everything.
+            self.signals.restore(Work { internal: false, ..ready });
+            return Ok(false);
+        }
         let claimed = self.claim(ready, u32::MAX).await?;
         let Some(Claimed { claims, permits }) = claimed else { return Ok(more) };
         let next = next_round(&claims, self.core.options.claim_max as usize);
@@ -143,8 +161,9 @@ impl Claimer {
             self.release(&claims).await?;
             return Ok(false);
         }
-        if ready.turns && self.core.options.shared && claims.turns.is_empty() {
-            self.schedule_recheck();
+        let found_none = ready.turns && claims.turns.is_empty();
+        if self.core.options.shared && (found_none || claims.passed_over) {
+            self.schedule_recheck(claims.passed_over);
         }
         self.start(claims, permits);
         Ok(more)
@@ -220,6 +239,7 @@ impl Claimer {
             let all = claimed.get_or_insert_with(|| Claimed::none(claims.now));
             all.claims.turns.extend(claims.turns);
             all.claims.tasks.extend(claims.tasks);
+            all.claims.passed_over |= claims.passed_over;
             all.permits.extend(permits);
         }
         if claimed.as_ref().is_some_and(|claimed| !claimed.claims.turns.is_empty()) {
@@ -308,9 +328,9 @@ impl Claimer {
     }
 
     // The store announced a ready turn, but there was none to claim: the store may offer it to another
-    // process, which may be gone.
-    fn schedule_recheck(self: &Arc<Self>) {
-        let Some(wakeups) = self.signals.schedule_recheck() else { return };
+    // process, which may be gone. Or the claim has passed over turns, for which no wake-up comes.
+    fn schedule_recheck(self: &Arc<Self>, passed_over: bool) {
+        let Some(wakeups) = self.signals.schedule_recheck(passed_over) else { return };
         let claimer = Arc::clone(self);
         let recheck = async move {
             claimer.core.env.sleep(OFFER + Duration::from_millis(1)).await;
@@ -464,7 +484,8 @@ mod tests {
             (vec![task(QueueName::default_queue())], 1, Work::TASKS),
             (vec![task(internal_queue())], 1, Work::INTERNAL),
         ] {
-            let claims = Claims { turns: Vec::new(), tasks, now: Timestamp::ZERO };
+            let (turns, now) = (Vec::new(), Timestamp::ZERO);
+            let claims = Claims { turns, tasks, passed_over: false, now };
             assert_eq!(next_round(&claims, claim_max), expect);
         }
     }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Commit, CommitError, Committed, Delivery, Error, ErrorCode, ErrorKind, Op, Run, RunChange,
-    RunGuard, RunStatus, Task,
+    RunGuard, RunKey, RunStatus, Task, WorkerKey,
 };
 
 use crate::core::Core;
+use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
 use crate::options::EnqueuedReason;
 use crate::results::{Ended, Results};
 use crate::signals::Signals;
-use crate::tasks::{Tasks, internal_queue};
+use crate::tasks::{Claim, Tasks, internal_queue};
 use crate::templates::Templates;
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
@@ -21,7 +22,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// Starts the work that a commit has assigned to this worker.
 pub(crate) trait Starter: Send + Sync {
-    fn start_run(&self, run: Box<Run>);
+    /// `held_run` is the mark from before the commit.
+    fn start_run(&self, run: Box<Run>, held_run: Option<Arc<HeldRun>>);
     fn start_task(self: Arc<Self>, task: Task);
 }
 
@@ -78,6 +80,8 @@ impl CommitClient {
         let mut delay = RETRY_DELAY_MIN;
         let mut lost: Option<CommitError> = None;
         let mut incomplete = self.templates.is_incomplete(&commit);
+        // Before the store has the commit: a scan in between would take its holds for unknown ones.
+        let mut assigned = self.dispatcher.assign(self.core.worker, &commit);
         loop {
             if incomplete {
                 match Box::pin(self.templates.complete_commit(&mut commit)).await {
@@ -101,7 +105,7 @@ impl CommitClient {
             }
             match answer {
                 Some(Ok(committed)) => {
-                    self.dispatcher.dispatch(&self.core, &commit, &committed);
+                    self.dispatcher.dispatch(&self.core, &commit, &committed, &mut assigned);
                     return Ok(committed);
                 }
                 Some(Err(error)) if resend(&error) => {
@@ -126,6 +130,31 @@ impl CommitClient {
                 }
             }
         }
+    }
+}
+
+/// Marks of the runs and tasks that a commit assigns to this worker. Those that the commit has not
+/// started are removed on drop.
+struct Assigned {
+    runs: Arc<LocalRuns>,
+    tasks: Arc<Tasks>,
+    held_runs: Vec<(RunKey, Arc<HeldRun>)>,
+    claims: Vec<Claim>,
+}
+
+impl Assigned {
+    fn take_run(&mut self, run_key: RunKey) -> Option<Arc<HeldRun>> {
+        let index = self.held_runs.iter().position(|(key, _)| *key == run_key)?;
+        Some(self.held_runs.swap_remove(index).1)
+    }
+}
+
+impl Drop for Assigned {
+    fn drop(&mut self) {
+        for (run_key, held_run) in &self.held_runs {
+            self.runs.unhold(*run_key, held_run);
+        }
+        self.claims.iter().for_each(|claim| self.tasks.unassign(claim));
     }
 }
 
@@ -154,7 +183,40 @@ impl Dispatcher {
         }
     }
 
-    fn dispatch(&self, core: &Core, commit: &Commit, committed: &Committed) {
+    // Marks the runs and tasks that the worker holds if the commit succeeds.
+    fn assign(&self, worker: WorkerKey, commit: &Commit) -> Assigned {
+        let guarded = commit.run_key();
+        let mut assigned = Assigned {
+            runs: Arc::clone(&self.runs),
+            tasks: Arc::clone(&self.tasks),
+            held_runs: Vec::new(),
+            claims: Vec::new(),
+        };
+        for op in commit.ops.iter() {
+            match op {
+                Op::CreateRun(run)
+                    if Some(run.run_key) != guarded && run.turn.worker == Some(worker) =>
+                {
+                    assigned.held_runs.push((run.run_key, self.runs.hold(run.run_key)));
+                }
+                Op::Enqueue(task) if task.worker == Some(worker) => {
+                    let claim = (task.task_id, task.claim_no);
+                    self.tasks.assign(claim);
+                    assigned.claims.push(claim);
+                }
+                _ => {}
+            }
+        }
+        assigned
+    }
+
+    fn dispatch(
+        &self,
+        core: &Core,
+        commit: &Commit,
+        committed: &Committed,
+        assigned: &mut Assigned,
+    ) {
         let guarded = commit.run_key();
         if matches!(commit.run, Some(RunGuard::Free { .. })) && commit.task.is_some() {
             core.metrics.turns_completed_locally.add(1);
@@ -175,7 +237,8 @@ impl Dispatcher {
                     core.metrics.runs_created.add(1);
                     core.run_enqueued(run, EnqueuedReason::Create);
                     if run.turn.worker == Some(core.worker) && !committed.repeated {
-                        self.start(|starter| starter.start_run(run.clone()));
+                        let held_run = assigned.take_run(run.run_key);
+                        self.start(|starter| starter.start_run(run.clone(), held_run));
                     }
                 }
                 Op::Enqueue(task) => {

@@ -76,6 +76,7 @@ impl Engine {
         reason: Option<&str>,
         actor: Option<Actor>,
     ) -> Result<(), Error> {
+        self.check_actor(actor.as_ref())?;
         let terminator = Arc::clone(&self.parts.control.terminator);
         let reason = reason.map(str::to_owned);
         let ending = async move { terminator.terminate(run_key, reason, actor).await };
@@ -85,6 +86,7 @@ impl Engine {
     /// Restarts a run as its next generation, with the same input. A generation that has not ended is
     /// terminated; its unread messages are dropped.
     pub async fn restart(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.check_actor(actor.as_ref())?;
         let generations = Arc::clone(&self.parts.control.generations);
         let restarting = async move { generations.restart(run_key, actor).await };
         self.parts.core.run_to_completion(restarting).await?
@@ -93,6 +95,7 @@ impl Engine {
     /// Retries an errored run as its next generation: completed steps are kept, and the failed step is
     /// tried again.
     pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.check_actor(actor.as_ref())?;
         self.parts.control.generations.retry(run_key, actor, None).await
     }
 
@@ -126,18 +129,26 @@ impl Engine {
         reason: Option<&str>,
         actor: Option<Actor>,
     ) -> Result<bool, Error> {
+        self.check_actor(actor.as_ref())?;
         self.parts.control.canceller.cancel(run_key, reason, actor.as_ref()).await
     }
 
     /// Pauses a run before its next piece of user code. An ended run cannot be paused; a paused run
     /// stays paused.
     pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.check_actor(actor.as_ref())?;
         self.parts.control.pauser.pause(run, actor.as_ref()).await
     }
 
     /// Resumes a paused run. Any other run stays as it is.
     pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.check_actor(actor.as_ref())?;
         self.parts.control.pauser.resume(run, actor.as_ref()).await
+    }
+
+    // The actor is in the events of a run, and an event that is too large would block the run.
+    pub(crate) fn check_actor(&self, actor: Option<&Actor>) -> Result<(), Error> {
+        actor.map_or(Ok(()), |actor| actor.validate(&self.options().limits))
     }
 
     /// The newest generation of a run.

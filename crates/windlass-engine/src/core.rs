@@ -1,9 +1,12 @@
 //! The context that every component of the engine shares, and small helpers that need nothing else.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tracing::Instrument as _;
 use windlass_kernel::{
     Error, ErrorCode, ErrorKind, Query, Run, RunKey, Stamp, Store, Timestamp, WorkerKey,
@@ -14,6 +17,10 @@ use crate::env::{Env, Lane};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::options::{EnqueuedReason, Options};
+use crate::tasks::panic_text;
+
+const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
+const RESTART_DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// A hasher without a random seed: two simulator runs with the same seed must iterate in the same order.
 pub(crate) type FixedState = BuildHasherDefault<DefaultHasher>;
@@ -28,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) worker: WorkerKey,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Lifecycle,
+    /// The store may have holds of this worker that nobody here knows.
+    pub(crate) unknown_holds: AtomicBool,
 }
 
 impl Core {
@@ -37,11 +46,53 @@ impl Core {
         self.clock.stamp(at)
     }
 
+    pub(crate) fn has_unknown_holds(&self) -> bool {
+        self.unknown_holds.load(Ordering::Acquire)
+    }
+
+    /// Notes whether the next scan must look for holds that nobody here knows. The caller wakes the
+    /// claimer.
+    pub(crate) fn set_unknown_holds(&self, unknown: bool) {
+        self.unknown_holds.store(unknown, Ordering::Release);
+    }
+
     /// Calls the host's hook for a run that has something to do.
     pub(crate) fn run_enqueued(&self, run: &Run, reason: EnqueuedReason) {
         if let Some(on_enqueued) = &self.options.on_enqueued {
             on_enqueued(run.workflow.as_str(), run.id.as_str(), reason);
         }
+    }
+
+    /// Starts a loop of the engine. After a panic it is started again: an engine without its claimer
+    /// or its lease would look alive and do nothing.
+    pub(crate) fn spawn_service<F>(
+        self: &Arc<Self>,
+        name: &'static str,
+        serve: impl Fn() -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let core = Arc::clone(self);
+        let supervised = async move {
+            let mut delay = RESTART_DELAY_MIN;
+            loop {
+                let began = core.env.elapsed();
+                let Err(panic) = AssertUnwindSafe(serve()).catch_unwind().await else { return };
+                core.metrics.service_panics.add(1);
+                let panic = panic_text(&*panic);
+                tracing::error!(
+                    service = name,
+                    panic,
+                    "a loop of the engine panicked; restarting it"
+                );
+                if core.env.elapsed() - began > RESTART_DELAY_MAX {
+                    delay = RESTART_DELAY_MIN;
+                }
+                core.lifecycle.until_stopped(core.env.sleep(delay)).await;
+                delay = (delay * 2).min(RESTART_DELAY_MAX);
+            }
+        };
+        self.env.spawn(Lane::Service, Box::pin(supervised));
     }
 
     /// Runs `work` in a task of its own, so that it completes even if the caller drops this future:

@@ -52,6 +52,7 @@ impl Engine {
     /// the run are tried again. A letter can be requeued once, and again after it has failed again; the
     /// letter counts how often.
     pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
+        self.check_actor(actor.as_ref())?;
         let letter = self.dead_letter(task_id).await?;
         if letter.requeued_at.is_some() {
             let message = format!("dead letter {task_id} was requeued already");

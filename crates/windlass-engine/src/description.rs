@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 use windlass_kernel::{
-    EventType, LoadSteps, MessageName, ModelName, RetryPolicy, Run, Step, StepKey, StepKind,
-    StepStatus, Timestamp,
+    Body, Error, EventType, LoadSteps, MessageName, ModelName, RetryPolicy, Run, Step, StepKey,
+    StepKind, StepStatus, Timestamp,
 };
 
 use crate::events;
@@ -50,6 +50,8 @@ pub struct ModelDescription {
     pub dead_letters: Option<DeadLetterRoute>,
     /// The step whose failure ended a run; a retry tries it again and carries the other settled steps over.
     pub failed_step: fn(&Run, &[Step]) -> Option<StepKey>,
+    /// The snapshot with which a retry of a run begins.
+    pub retry_state: fn(&Run) -> Result<Option<Body>, Error>,
     /// The name that the model's own code has for a step, from the step's key.
     pub step_id: fn(&str) -> &str,
     /// The input and the options of a scheduled activity, from the JSON of its step's input.
@@ -335,6 +337,7 @@ impl ModelDescription {
             load: &LoadSteps::All,
             dead_letters: None,
             failed_step,
+            retry_state: |_| Ok(None),
             step_id: same,
             activity_arguments: input_alone,
             routes: &[],

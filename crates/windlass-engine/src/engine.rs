@@ -1,7 +1,8 @@
 //! The engine: the handle that hosts and models use. Each method delegates to a component.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -15,7 +16,7 @@ use crate::claim::{self, Claimed};
 use crate::clock::Clock;
 use crate::core::{Core, after_write};
 use crate::description::ModelDescription;
-use crate::env::{Env, Lane, new_uuid};
+use crate::env::{Env, new_uuid};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -80,6 +81,7 @@ impl Engine {
             options,
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
+            unknown_holds: AtomicBool::new(false),
         });
         let missed = Arc::new(Notify::new());
         let parts = Arc::new(Parts::new(Arc::clone(&core)));
@@ -88,21 +90,32 @@ impl Engine {
         let wakeups = Arc::new(parts.wakeup_handler(Arc::clone(&missed)));
         let weak = Arc::downgrade(&wakeups);
         core.store.listen(Arc::new(move |wakeup| {
-            if let Some(wakeups) = weak.upgrade() {
-                wakeups.handle(&wakeup);
+            let Some(wakeups) = weak.upgrade() else { return };
+            // A panic must not end the thread of the store that listens.
+            if catch_unwind(AssertUnwindSafe(|| wakeups.handle(&wakeup))).is_err() {
+                wakeups.core.metrics.service_panics.add(1);
+                tracing::error!(
+                    ?wakeup,
+                    "the handler of a wake-up panicked; the next scan finds it"
+                );
             }
         }));
-        let spawn = |service| core.env.spawn(Lane::Service, service);
         if core.options.background {
-            spawn(Box::pin(claim::serve(Arc::clone(&parts.claimer))));
-            let has_policies = !parts.sweeper.policies().await?.is_empty();
-            spawn(Box::pin(retention::serve(Arc::clone(&parts.sweeper), has_policies)));
+            let claimer = Arc::clone(&parts.claimer);
+            core.spawn_service("claimer", move || claim::serve(Arc::clone(&claimer)));
+            // A store that fails here fails the claims too; the sweeper then looks for itself.
+            let has_policies = parts.sweeper.policies().await.map_or(true, |all| !all.is_empty());
+            let sweeper = Arc::clone(&parts.sweeper);
+            let sweep = move || retention::serve(Arc::clone(&sweeper), has_policies);
+            core.spawn_service("sweeper", sweep);
         }
         if core.options.backpressure.is_some() {
-            spawn(Box::pin(pressure::serve(Arc::clone(&parts.shutdown.row))));
+            let row = Arc::clone(&parts.shutdown.row);
+            core.spawn_service("pressure", move || pressure::serve(Arc::clone(&row)));
         }
         if core.options.shared {
-            spawn(Box::pin(parts.lease(missed).serve()));
+            let lease = Arc::new(parts.lease(missed));
+            core.spawn_service("lease", move || Arc::clone(&lease).serve());
         }
         let signals = Arc::clone(&parts.claimer.signals);
         let namespace = core.options.namespace.clone();

@@ -228,6 +228,9 @@ impl Generations {
         let mut at = self.core.clock.now().max(run.updated_at);
         let mut draft = Draft::create(new, OnExisting::Refuse, self.core.clock.stamp(at))?;
         let model = self.registry.description(&run);
+        if let Some(state) = (model.retry_state)(&run)? {
+            draft.state(state);
+        }
         let failed = (model.failed_step)(&run, &steps);
         let again = |step: &Step| {
             [failed.as_ref(), asked_for].contains(&Some(&step.step_key))

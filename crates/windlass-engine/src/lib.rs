@@ -56,6 +56,7 @@ mod tasks;
 pub mod telemetry;
 mod templates;
 mod terminate;
+mod trials;
 mod turn;
 mod turn_failure;
 mod turn_loop;
@@ -86,10 +87,11 @@ pub use retention::{Archive, Retention, Swept};
 pub use schedules::{
     Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, SchedulesPage, Timing,
 };
-pub use settle::{NOT_HERE, Overdue, RATE_LIMITED};
+pub use settle::Overdue;
 pub use start::{StartRun, Started};
 pub use tasks::{
-    EFFECTS_QUEUE, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, panic_text,
+    EFFECTS_QUEUE, FailureCause, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult,
+    TimeoutKind, panic_text,
 };
 pub use templates::{HeaderRules, Template, read_headers};
 pub use turn::{Sent, Turn, refusal};

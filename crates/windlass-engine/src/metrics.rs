@@ -51,6 +51,8 @@ metrics!(
     runs_terminated = "durable.workflows.terminated",
     /// Runs that retention deleted here.
     runs_deleted = "durable.workflows.deleted",
+    /// Panics in loops of the engine itself, which were restarted.
+    service_panics = "windlass.service.panics",
     /// Turns taken.
     turns = "windlass.turn.taken",
     /// Turns that were lost to another worker.

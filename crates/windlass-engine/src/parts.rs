@@ -28,6 +28,7 @@ use crate::task_stats::TaskStats;
 use crate::tasks::{TaskRunner, Tasks};
 use crate::templates::Templates;
 use crate::terminate::Terminator;
+use crate::trials::Trials;
 use crate::turn_runner::TurnRunner;
 use crate::wakeups::WakeupHandler;
 use crate::workers::{Holdings, Lease, WorkerRow};
@@ -75,6 +76,7 @@ impl Parts {
         let waiter =
             Arc::new(ResultWaiter { core: Arc::clone(&core), runs: Arc::clone(&runs), results });
         let control = Arc::new(run_control(&terminator, &waiter));
+        let trials = Trials::new(&core, &capacity);
         let turn_runner = Arc::new(TurnRunner {
             core: Arc::clone(&core),
             registry: Arc::clone(&registry),
@@ -84,6 +86,7 @@ impl Parts {
             commits: Arc::clone(&commits),
             terminator,
             signals: Arc::clone(&signals),
+            trials: Arc::clone(&trials),
         });
         let task_runner = task_runner(&turn_runner, &tasks, &control);
         let claiming = Arc::default();
@@ -95,7 +98,7 @@ impl Parts {
             capacity,
             tasks: Arc::clone(&tasks),
             turn_runner: Arc::clone(&turn_runner),
-            holdings: Holdings::new(&core, &runs, tasks),
+            holdings: Holdings::new(&core, &runs, tasks, &claiming),
             rates: Arc::clone(&task_runner.rates),
             task_runner,
             claiming,
@@ -217,6 +220,7 @@ fn shutdown(
         heartbeats: Arc::clone(&tasks.heartbeats),
         stats: Arc::clone(&tasks.stats),
         templates: Arc::clone(templates),
+        trials: Arc::clone(&tasks.turns.trials),
         row,
     })
 }

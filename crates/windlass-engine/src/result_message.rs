@@ -7,7 +7,7 @@ use windlass_kernel::{
     MessageName, NewMessage, Run, RunKey, RunStatus, Stamp, StepKey, Task, Timestamp, WorkerKey,
 };
 
-use crate::tasks::TaskResult;
+use crate::tasks::{FailureCause, TaskResult, TimeoutKind};
 
 /// The name of a message with an activity's result.
 const ACTIVITY_RESULT: MessageName = MessageName::from_static("activity");
@@ -40,6 +40,9 @@ pub struct ResultError {
     pub message: String,
     /// Its name.
     pub name: String,
+    /// The time that ran out, if that is why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<TimeoutKind>,
 }
 
 impl ActivityResult {
@@ -103,6 +106,10 @@ impl<'a> ActivityHead<'a> {
         let error = attempt.result.as_ref().err().map(|failure| ResultError {
             message: failure.message.clone(),
             name: failure.name.clone(),
+            timeout: match failure.cause {
+                FailureCause::Timeout(kind) => Some(kind),
+                _ => None,
+            },
         });
         Self {
             attempt: attempt.number,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use windlass_kernel::{
-    Body, BoxFuture, DeleteTrees, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, Query,
-    RunKey, SettingName, Store, TasksQuery, WorkflowName,
+    Body, BoxFuture, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, IntoDuration, Namespace,
+    Query, RunKey, SettingName, Store, TasksQuery, WorkflowName,
 };
 
 use crate::core::Core;
@@ -122,6 +122,8 @@ pub struct Swept {
     pub runs: u64,
     /// How many trees were due but are kept, because a run has not ended or a task is open.
     pub kept: u64,
+    /// How many trees or policies failed. The next sweep tries them again.
+    pub failed: u64,
 }
 
 impl Engine {
@@ -201,7 +203,14 @@ impl Sweeper {
             let last = page.len() < limit as usize;
             for setting in page {
                 let Some((namespace, workflow)) = parse_name(&setting.name.name) else { continue };
-                policies.push(Policy { namespace, workflow, retention: setting.value.read()? });
+                // A policy that cannot be read keeps the runs of its workflow, and no others.
+                match setting.value.read() {
+                    Ok(retention) => policies.push(Policy { namespace, workflow, retention }),
+                    Err(error) => tracing::error!(
+                        %namespace, %workflow, %error,
+                        "cannot read a retention policy; set it again"
+                    ),
+                }
             }
             if last {
                 return Ok(policies);
@@ -212,7 +221,14 @@ impl Sweeper {
     async fn sweep(&self) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         for policy in self.policies().await? {
-            self.sweep_workflow(&policy, &mut swept).await?;
+            if let Err(error) = self.sweep_workflow(&policy, &mut swept).await {
+                let Policy { namespace, workflow, .. } = &policy;
+                tracing::error!(
+                    %namespace, %workflow, %error,
+                    "failed to delete the expired runs of a workflow; the next sweep tries again"
+                );
+                swept.failed += 1;
+            }
         }
         self.core.metrics.runs_deleted.add(swept.runs);
         Ok(swept)
@@ -237,25 +253,68 @@ impl Sweeper {
             after = Some(last.run_key);
             let mut roots = Vec::new();
             for run in &page {
-                if let Some(archive) =
-                    self.core.options.archive.as_ref().filter(|_| retention.archive)
-                {
-                    // A tree that is not deleted now would be archived again by the next sweep.
-                    if !self.is_over(&policy.namespace, run.run_key).await? {
-                        swept.kept += 1;
-                        continue;
+                match self.archived(policy, run.run_key).await {
+                    Ok(true) => roots.push(run.run_key),
+                    Ok(false) => swept.kept += 1,
+                    Err(error) if error.is_retryable() || error.kind() == ErrorKind::Closed => {
+                        return Err(error);
                     }
-                    archive.take(&self.core.store, run.run_key).await?;
+                    // One tree that cannot be archived must not keep the others.
+                    Err(error) => {
+                        tracing::error!(
+                            run_key = %run.run_key, workflow = %policy.workflow, %error,
+                            "failed to archive an expired run; it is kept"
+                        );
+                        swept.failed += 1;
+                    }
                 }
-                roots.push(run.run_key);
             }
             let (asked, keep_ledger) = (roots.len() as u64, retention.keep_ledger);
             let request = DeleteTrees { roots, ended_for: retention.span(), keep_ledger };
-            let deleted = self.core.store.delete_trees(request).await?;
+            let deleted = self.delete(request, swept).await?;
             swept.trees += deleted.roots.len() as u64;
             swept.runs += deleted.runs;
-            swept.kept += asked - deleted.roots.len() as u64;
+            swept.kept += asked.saturating_sub(deleted.roots.len() as u64);
         }
+    }
+
+    // Deletes trees together, and one by one if that fails: one damaged tree must not keep the others.
+    async fn delete(&self, request: DeleteTrees, swept: &mut Swept) -> Result<Deleted, Error> {
+        let roots = request.roots.clone();
+        let error = match self.core.store.delete_trees(request.clone()).await {
+            Ok(deleted) => return Ok(deleted),
+            Err(error) if error.is_retryable() || error.kind() == ErrorKind::Closed => {
+                return Err(error);
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "failed to delete expired runs together; deleting each alone");
+        let mut deleted = Deleted::default();
+        for root in roots {
+            let request = DeleteTrees { roots: vec![root], ..request.clone() };
+            match self.core.store.delete_trees(request).await {
+                Ok(one) => {
+                    deleted.roots.extend(one.roots);
+                    deleted.runs += one.runs;
+                }
+                Err(error) => {
+                    tracing::error!(run_key = %root, %error, "failed to delete an expired run");
+                    swept.failed += 1;
+                }
+            }
+        }
+        Ok(deleted)
+    }
+
+    // Archives a tree if its policy says so. Returns whether it may be deleted.
+    async fn archived(&self, policy: &Policy, root: RunKey) -> Result<bool, Error> {
+        let archive = self.core.options.archive.as_ref().filter(|_| policy.retention.archive);
+        let Some(archive) = archive else { return Ok(true) };
+        // A tree that is not deleted now would be archived again by the next sweep.
+        if !self.is_over(&policy.namespace, root).await? {
+            return Ok(false);
+        }
+        archive.take(&self.core.store, root).await.map(|()| true)
     }
 
     // Whether every run of a tree has ended and has no open task.

@@ -139,6 +139,7 @@ impl Engine {
         input: Body,
         actor: Option<Actor>,
     ) -> Result<Superseded, Error> {
+        self.check_actor(actor.as_ref())?;
         let (generations, run) = (Arc::clone(&self.parts.control.generations), run.clone());
         let replacing = async move { generations.replace(&run, input, actor).await };
         self.parts.core.run_to_completion(replacing).await?

@@ -1,6 +1,7 @@
 //! Decides what follows from an attempt at a task: its result, another attempt, or a dead letter.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde_json::json;
 use windlass_kernel::retry::{DELAY_MAX, Decision, GiveUpReason};
@@ -12,21 +13,14 @@ use windlass_kernel::{
 use crate::core::Core;
 use crate::letter::letter_of_task;
 use crate::result_message::{ActivityResult, SettledAttempt};
-use crate::tasks::{TaskBody, TaskFailure, TaskResult, failure};
+use crate::tasks::{TaskBody, TaskFailure, TaskResult, TimeoutKind, timed_out};
 use crate::turn::Turn;
 
 /// A task keeps the errors of at least this many attempts, the latest ones, whatever its policy says.
 const ERRORS_MIN: u32 = 20;
 
-/// The name of the error of a task whose attempts together took too long.
-pub(crate) const SCHEDULE_TO_CLOSE: &str = "ScheduleToCloseTimeout";
-
-/// The name of a failure of a callee that asks to be called later. It does not count as an attempt.
-pub const RATE_LIMITED: &str = "RateLimited";
-
-/// The name of a failure of a process that cannot run the task. The task is left to another process, or
-/// to this one after its next start, and no attempt is spent.
-pub const NOT_HERE: &str = "NotHere";
+/// The least delay after a reply that asks for a later call; a callee may ask for none.
+const RATE_LIMITED_MIN: Duration = Duration::from_millis(100);
 
 /// An attempt that has ended.
 pub(crate) struct Attempt<'a> {
@@ -94,16 +88,21 @@ pub enum Overdue {
 impl Turn {
     /// Decides about a task of this run whose time has run out while no worker, or one that does not
     /// answer, holds it.
-    pub fn overdue(&self, task: &Task, name: &str, message: String) -> Result<Overdue, Error> {
+    pub fn overdue(
+        &self,
+        task: &Task,
+        timeout: TimeoutKind,
+        message: String,
+    ) -> Result<Overdue, Error> {
         let now = self.now();
         let body: Option<TaskBody> = task.body.as_ref().and_then(|body| body.read().ok());
         let number = task.attempt + u32::from(task.worker.is_some());
-        let retryable = task.worker.is_some() && name != SCHEDULE_TO_CLOSE;
-        let failure = failure(name, message, retryable);
+        let retryable = task.worker.is_some() && timeout != TimeoutKind::ScheduleToClose;
+        let failure = TaskFailure { retryable, ..timed_out(timeout, message) };
         let policy = body.map_or_else(RetryPolicy::none, |body| body.retry);
         let errors = history(task, number, &failure, now, (&policy, self.limits()))?;
         let random = self.env().random();
-        match policy.decide(number, name, retryable, None, random) {
+        match policy.decide(number, &failure.name, retryable, None, random) {
             Decision::RetryIn(delay) => Ok(Overdue::Again(Op::Reschedule(Box::new(Reschedule {
                 task_id: task.task_id,
                 wake: Wake::At(now.plus(delay)),
@@ -149,9 +148,10 @@ pub(crate) fn decide(
         core.env.random(),
     );
     // A rate-limited attempt does not count.
-    let limited = failure.retry_after.filter(|_| failure.name == RATE_LIMITED);
+    let limited = failure.is_rate_limited().then(|| failure.retry_after.unwrap_or_default());
     let number = if limited.is_some() { task.attempt } else { number };
-    let decision = limited.map_or(decision, |after| Decision::RetryIn(after.min(DELAY_MAX)));
+    let decision = limited
+        .map_or(decision, |after| Decision::RetryIn(after.clamp(RATE_LIMITED_MIN, DELAY_MAX)));
     let too_late = |delay| attempt.close_by.is_some_and(|by| now.plus(delay) >= by);
     let (decision, failure) = match decision {
         Decision::RetryIn(delay) if too_late(delay) => {
@@ -191,7 +191,7 @@ fn closed(last: TaskFailure) -> TaskFailure {
         "all attempts together took too long; the last failed with {}: {}",
         last.name, last.message
     );
-    failure(SCHEDULE_TO_CLOSE, message, false)
+    timed_out(TimeoutKind::ScheduleToClose, message)
 }
 
 fn cut(message: &str, chars_max: usize) -> String {

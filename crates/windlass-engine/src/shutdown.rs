@@ -14,6 +14,7 @@ use crate::local_runs::LocalRuns;
 use crate::signals::Signals;
 use crate::task_stats::TaskStats;
 use crate::templates::Templates;
+use crate::trials::Trials;
 use crate::workers::WorkerRow;
 
 const POLL_EVERY: Duration = Duration::from_millis(5);
@@ -29,6 +30,7 @@ pub(crate) struct Shutdown {
     pub(crate) stats: Arc<TaskStats>,
     pub(crate) templates: Arc<Templates>,
     pub(crate) row: Arc<WorkerRow>,
+    pub(crate) trials: Arc<Trials>,
 }
 
 impl Shutdown {
@@ -47,6 +49,7 @@ impl Shutdown {
         }
         self.advance(Phase::Stopped);
         drop(self.claiming.lock().await);
+        self.trials.end_trial().await;
         self.heartbeats.flush().await;
         self.stats.flush().await;
         if let Err(error) = self.templates.write().await {

@@ -158,10 +158,11 @@ impl Signals {
     }
 
     /// After a claim that found no turn: the number of wake-ups to pass to [`Signals::recheck`] after
-    /// the offer window, if there are unchecked wake-ups and no recheck is scheduled yet.
-    pub(crate) fn schedule_recheck(&self) -> Option<u64> {
+    /// the offer window, if there are unchecked wake-ups and no recheck is scheduled yet. If the claim
+    /// has passed over turns, wake-ups do not matter.
+    pub(crate) fn schedule_recheck(&self, passed_over: bool) -> Option<u64> {
         let recheck = &mut self.state.lock().recheck;
-        if recheck.rechecked == recheck.wakeups || recheck.scheduled {
+        if (recheck.rechecked == recheck.wakeups && !passed_over) || recheck.scheduled {
             return None;
         }
         recheck.scheduled = true;
@@ -241,15 +242,22 @@ mod tests {
     #[test]
     fn a_wakeup_is_rechecked_once() {
         let signals = quiet();
-        assert_eq!(signals.schedule_recheck(), None, "there was no wake-up");
+        assert_eq!(signals.schedule_recheck(false), None, "there was no wake-up");
+        assert_eq!(signals.schedule_recheck(true), Some(0), "a turn was passed over");
+        signals.recheck(0);
+        assert_eq!(signals.take(), Work::TURNS);
         signals.count_turn_wakeup();
-        assert_eq!(signals.schedule_recheck(), Some(1));
-        assert_eq!(signals.schedule_recheck(), None, "one is scheduled");
+        assert_eq!(signals.schedule_recheck(false), Some(1));
+        assert_eq!(signals.schedule_recheck(false), None, "one is scheduled");
         signals.count_turn_wakeup();
         signals.recheck(1);
         assert_eq!(signals.take(), Work::TURNS);
-        assert_eq!(signals.schedule_recheck(), Some(2), "the second wake-up came during the first");
+        assert_eq!(
+            signals.schedule_recheck(false),
+            Some(2),
+            "the second wake-up came during the first"
+        );
         signals.recheck(2);
-        assert_eq!(signals.schedule_recheck(), None);
+        assert_eq!(signals.schedule_recheck(false), None);
     }
 }

@@ -10,7 +10,6 @@ use windlass_kernel::{ErrorKind, Figures, Namespace, RouteName, Task, TaskStat, 
 
 use crate::core::Core;
 use crate::env::Lane;
-use crate::settle::RATE_LIMITED;
 use crate::tasks::TaskResult;
 
 /// How long figures are collected before they are written together.
@@ -41,7 +40,7 @@ impl TaskStats {
 
     /// Counts an attempt that has ended. A rate-limited one does not count as an attempt.
     pub(crate) fn count(self: &Arc<Self>, task: &Task, began_at: Timestamp, result: &TaskResult) {
-        if result.as_ref().is_err_and(|failure| failure.name == RATE_LIMITED) {
+        if result.as_ref().is_err_and(|failure| failure.is_rate_limited()) {
             return;
         }
         let now = self.core.clock.now();

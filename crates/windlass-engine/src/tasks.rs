@@ -46,6 +46,69 @@ pub struct TaskFailure {
     pub retryable: bool,
     /// The least time before another attempt, if the callee named one.
     pub retry_after: Option<Duration>,
+    /// The cause, which decides how the engine treats the failure. The name never does: user code
+    /// chooses it.
+    pub cause: FailureCause,
+}
+
+impl TaskFailure {
+    /// A failure of user code.
+    pub fn new(name: impl Into<String>, message: impl Into<String>, retryable: bool) -> Self {
+        let (name, message) = (name.into(), message.into());
+        Self { name, message, retryable, retry_after: None, cause: FailureCause::Error }
+    }
+
+    /// This process cannot run the task; it is left to others.
+    pub fn not_here(message: impl Into<String>) -> Self {
+        let (name, message, cause) = ("NotHere".into(), message.into(), FailureCause::NotHere);
+        Self { name, message, retryable: true, retry_after: None, cause }
+    }
+
+    /// The callee asks to be called later. The attempt does not count.
+    pub fn is_rate_limited(&self) -> bool {
+        self.cause == FailureCause::RateLimited
+    }
+}
+
+/// The cause of a failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailureCause {
+    /// User code failed.
+    #[default]
+    Error,
+    /// The callee asks to be called later. It does not count as an attempt.
+    RateLimited,
+    /// This process cannot run the task. The task is left to another process, or to this one after its
+    /// next start, and no attempt is spent.
+    NotHere,
+    /// A time ran out.
+    Timeout(TimeoutKind),
+}
+
+/// A timeout of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeoutKind {
+    /// No worker began it in time.
+    ScheduleToStart,
+    /// An attempt took too long.
+    StartToClose,
+    /// An attempt went too long without a heartbeat.
+    Heartbeat,
+    /// All attempts together took too long.
+    ScheduleToClose,
+}
+
+impl TimeoutKind {
+    /// The name of the error.
+    pub const fn error_name(self) -> &'static str {
+        match self {
+            Self::ScheduleToStart => "ScheduleToStartTimeout",
+            Self::StartToClose => "Timeout",
+            Self::Heartbeat => "HeartbeatTimeout",
+            Self::ScheduleToClose => "ScheduleToCloseTimeout",
+        }
+    }
 }
 
 /// The stored body of a task: the input, and how to run it.
@@ -68,7 +131,13 @@ pub struct TaskBody {
 }
 
 pub(crate) fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {
-    TaskFailure { name: name.into(), message, retryable, retry_after: None }
+    TaskFailure::new(name, message, retryable)
+}
+
+pub(crate) fn timed_out(kind: TimeoutKind, message: String) -> TaskFailure {
+    let retryable = kind != TimeoutKind::ScheduleToClose;
+    let cause = FailureCause::Timeout(kind);
+    TaskFailure { cause, ..failure(kind.error_name(), message, retryable) }
 }
 
 pub(crate) fn effects_queue() -> QueueName {

@@ -38,6 +38,9 @@ use crate::turn_runner::TurnRunner;
 
 use inbox::Inbox;
 
+const READ_DELAY_MIN: Duration = Duration::from_millis(10);
+const READ_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// A held turn of a run.
 pub struct Turn {
     runner: Arc<TurnRunner>,
@@ -341,10 +344,28 @@ impl Turn {
 
     /// Reads the messages that came since the last call.
     pub async fn read_messages(&mut self) -> Result<(), TurnError> {
-        let messages = self.inbox.read(&self.runner.core, self.run.run_key).await;
-        self.mailbox
-            .extend(messages.map_err(TurnError::Store)?.map(|message| (message.seq, message)));
-        Ok(())
+        let Core { env, lifecycle, .. } = &*self.runner.core;
+        let run_key = self.run.run_key;
+        let mut delay = READ_DELAY_MIN;
+        loop {
+            match self.inbox.read(&self.runner.core, run_key).await {
+                Ok(messages) => {
+                    self.mailbox.extend(messages.map(|message| (message.seq, message)));
+                    return Ok(());
+                }
+                // An error would drop the program with its work in progress.
+                Err(error)
+                    if error.is_retryable()
+                        && !lifecycle.is_draining()
+                        && !self.held_run.is_lost() =>
+                {
+                    tracing::warn!(%run_key, %error, "failed to read messages; retrying");
+                    env.sleep(delay).await;
+                    delay = (delay * 2).min(READ_DELAY_MAX);
+                }
+                Err(error) => return Err(TurnError::Store(error)),
+            }
+        }
     }
 
     /// Ready when messages came, the turn was revoked, or the engine is stopping.
@@ -393,6 +414,16 @@ impl Turn {
         message: &Message,
     ) -> Result<(), TurnError> {
         control::end_cancelled(self, draft, message).await
+    }
+
+    /// Cancels the steps that are open in the store and that the draft does not write, for a commit that
+    /// ends the run: an ended run has no open steps.
+    pub async fn cancel_open_steps(&mut self, draft: &mut Draft) -> Result<(), TurnError> {
+        let model = self.description();
+        let overview = self.runner.core.store.run_overview_by_key(self.run.run_key).await;
+        let open = overview.map_err(TurnError::Store)?.map(|overview| overview.open_steps);
+        crate::cancel::cancel_open_steps(draft, open.unwrap_or_default(), model, || self.stamp())
+            .map_err(TurnError::Blocked)
     }
 
     /// Drafts the end of the run: the event, the row and the message to its parent.

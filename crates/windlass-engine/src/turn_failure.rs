@@ -4,47 +4,117 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass_kernel::{
-    Body, ClaimedTurn, End, Error, ErrorCode, ErrorKind, LoadSteps, Loaded, LogLevel, LogLine,
-    Query, RunKey, RunStatus, Wake,
+    Body, ClaimedTurn, End, Error, ErrorCode, ErrorKind, Hold, Loaded, LogLevel, LogLine, Query,
+    RunKey, RunOverview, RunStatus, Sha256Digest, Wake,
 };
 
+use crate::env::Lane;
 use crate::events;
 use crate::held_run::HeldRun;
 use crate::model::{GivenUp, Model, TurnError};
 use crate::turn::Turn;
 use crate::turn_runner::{TurnRunner, held};
 
-// Releases a turn that failed, or blocks its run.
+/// The category of the log line that says why a run is blocked.
+pub(crate) const BLOCKED_CATEGORY: &str = "system";
+/// How many characters of a reason are in the ledger.
+const REASON_CHARS_MAX: usize = 1_000;
+/// How many characters of an error are in the log of the run.
+const LOG_CHARS_MAX: usize = 2_000;
+
+// Releases a turn that failed, or blocks its run. In every case the turn is released in the end.
 pub(crate) async fn fail(runner: &Arc<TurnRunner>, mut turn: Turn, error: TurnError) {
-    match error {
+    let run_key = turn.run.run_key;
+    let error = match error {
         TurnError::Lost => {
             runner.core.metrics.turns_lost.add(1);
             // If the store says that this worker still holds it, nobody else would release it. If
             // not, this has no effect, because the claim number differs.
-            let item = held(turn.run.run_key, turn.hold);
-            if let Err(error) = runner.core.store.release(vec![item]).await {
-                tracing::warn!(%error, "failed to release a lost turn");
-            }
+            return release(runner, run_key, turn.hold).await;
         }
-        TurnError::Store(error) => {
+        TurnError::Store(error) if is_temporary(&error) => {
             tracing::debug!(
-                run_key = %turn.run.run_key, %error,
+                %run_key, %error,
                 "releasing a turn because the store failed or the engine stops"
             );
-            let item = held(turn.run.run_key, turn.hold);
-            if let Err(error) = runner.core.store.release(vec![item]).await {
-                tracing::warn!(%error, "failed to release a turn; the next scan releases it");
-            }
+            return release(runner, run_key, turn.hold).await;
         }
-        TurnError::Blocked(error) => {
-            runner.core.metrics.turns_blocked.add(1);
+        TurnError::Store(error) | TurnError::Blocked(error) => error,
+    };
+    log_blocked(runner, run_key, turn.run.workflow.as_str(), &error);
+    match block(runner, &mut turn, &error).await {
+        Ok(()) => {}
+        Err(TurnError::Lost) => release(runner, run_key, turn.hold).await,
+        Err(TurnError::Store(source)) if is_temporary(&source) => {
+            tracing::warn!(%run_key, %source, "failed to record why a run is blocked; retrying");
+            release(runner, run_key, turn.hold).await;
+        }
+        Err(TurnError::Store(source) | TurnError::Blocked(source)) => {
             tracing::error!(
-                run_key = %turn.run.run_key, workflow = %turn.run.workflow, %error,
-                "a run is blocked; deploy a build that can continue it, or terminate it"
+                %run_key, %source,
+                "failed to record why a run is blocked; trying the run again later"
             );
-            if let Err(error) = block(runner, &mut turn, &error).await {
-                tracing::warn!(?error, "failed to record why a run is blocked");
-            }
+            release_later(runner, run_key, turn.hold);
+        }
+    }
+}
+
+/// Whether the same call may succeed at once, or nobody can call the store any more.
+pub(crate) fn is_temporary(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == ErrorKind::Closed
+}
+
+fn log_blocked(runner: &TurnRunner, run_key: RunKey, workflow: &str, error: &Error) {
+    runner.core.metrics.turns_blocked.add(1);
+    tracing::error!(
+        %run_key, workflow, %error,
+        "a run is blocked; deploy a build that can continue it, or terminate it"
+    );
+}
+
+async fn release(runner: &TurnRunner, run_key: RunKey, hold: Hold) {
+    if let Err(error) = runner.core.store.release(vec![held(run_key, hold)]).await {
+        tracing::warn!(%run_key, %error, "failed to release a turn; the next scan releases it");
+        runner.scan_later();
+    }
+}
+
+// Keeps the hold for the time after which a blocked run is retried, then releases it. The run is
+// marked as held here meanwhile, so that the scan does not release it.
+fn release_later(runner: &Arc<TurnRunner>, run_key: RunKey, hold: Hold) {
+    let held_run = runner.runs.hold(run_key);
+    let (env, runner) = (Arc::clone(&runner.core.env), Arc::clone(runner));
+    let later = async move {
+        let core = &runner.core;
+        core.lifecycle.until_stopped(core.env.sleep(core.options.blocked_retry)).await;
+        release(&runner, run_key, hold).await;
+        runner.runs.unhold(run_key, &held_run);
+    };
+    env.spawn(Lane::Service, Box::pin(later));
+}
+
+/// Blocks a run that was claimed and cannot be loaded. If not even its row can be read, its turn is
+/// held back, because nothing can be written to the run.
+pub(crate) async fn unreadable(
+    runner: &Arc<TurnRunner>,
+    claimed: &ClaimedTurn,
+    held_run: &Arc<HeldRun>,
+    error: Error,
+) {
+    let run_key = claimed.run_key;
+    match runner.core.store.run_overview_by_key(run_key).await {
+        Ok(Some(RunOverview { run, open_steps })) => {
+            let (run, held_run) = (Box::new(run), Arc::clone(held_run));
+            let mut turn = Turn::new(Arc::clone(runner), run, claimed.hold, held_run);
+            let last = open_steps.iter().map(|step| step.updated_at).max();
+            turn.stamp_after(last.unwrap_or(turn.run.updated_at));
+            fail(runner, turn, TurnError::Store(error)).await;
+        }
+        Ok(None) => {}
+        Err(source) if is_temporary(&source) => release(runner, run_key, claimed.hold).await,
+        Err(_) => {
+            log_blocked(runner, run_key, claimed.workflow.as_str(), &error);
+            release_later(runner, run_key, claimed.hold);
         }
     }
 }
@@ -56,24 +126,25 @@ pub(crate) async fn panicked(
     held_run: &Arc<HeldRun>,
     panic: String,
 ) {
-    let message = format!("the turn panicked: {panic}");
-    let error = Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message);
-    let loaded = match runner.core.store.load_with(vec![run_key], LoadSteps::Open).await {
-        Ok(loaded) => loaded.into_iter().next(),
+    let error = Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, "the turn panicked");
+    let error = error.with_source(panic);
+    let overview = match runner.core.store.run_overview_by_key(run_key).await {
+        Ok(overview) => overview,
         Err(source) => {
             tracing::error!(
                 %run_key, %error, %source,
-                "failed to load a run whose turn panicked; the run stays held"
+                "failed to read a run whose turn panicked; the next scan releases its turn"
             );
+            runner.scan_later();
             None
         }
     };
-    let Some(Loaded { run, steps, .. }) = loaded else { return };
+    let Some(RunOverview { run, open_steps }) = overview else { return };
     let Some(hold) = run.turn.hold().filter(|hold| hold.worker == runner.core.worker) else {
         return;
     };
     let mut turn = Turn::new(Arc::clone(runner), Box::new(run), hold, Arc::clone(held_run));
-    let last = steps.iter().map(|step| step.updated_at).max();
+    let last = open_steps.iter().map(|step| step.updated_at).max();
     turn.stamp_after(last.unwrap_or(turn.run.updated_at));
     fail(runner, turn, TurnError::Blocked(error)).await;
 }
@@ -117,6 +188,7 @@ pub(crate) async fn no_progress(
     };
     if let Err(error) = ended {
         tracing::warn!(run_key = %turn.run.run_key, ?error, "failed to end a run that makes no progress");
+        release_later(runner, turn.run.run_key, turn.hold);
     }
 }
 
@@ -139,25 +211,26 @@ async fn block(runner: &Arc<TurnRunner>, turn: &mut Turn, error: &Error) -> Resu
             applied => return applied.map(|_| ()),
         }
     }
+    // Without the source: it can quote bodies, and the ledger keeps none. The log has all of it.
+    let text = error.to_string();
     let reason = json!({
         "code": error.code(),
-        "reason": error.to_string(),
+        "text": { "bytes": text.len(), "digest": Sha256Digest::of(text.as_bytes()) },
+        "reason": format!("{} [{}]", trimmed(error.message(), REASON_CHARS_MAX), error.code()),
         "build": runner.core.options.version,
     });
     let mut draft = turn.draft();
     if !blocked_before(runner, turn, &reason).await {
         let stamp = turn.stamp();
         draft.event(events::WORKFLOW_BLOCKED, &reason, stamp).map_err(TurnError::Blocked)?;
-        // Messages of users may contain NUL, which PostgreSQL cannot store.
-        let message = error.to_string().replace('\0', "\u{fffd}");
         draft.log(LogLine {
             log_id: turn.new_log_id(stamp.at),
             run_key: turn.run.run_key,
             step_key: None,
             attempt: None,
             level: LogLevel::Error,
-            category: "system".into(),
-            message: message.chars().take(2_000).collect::<String>().into(),
+            category: BLOCKED_CATEGORY.into(),
+            message: trimmed(&text, LOG_CHARS_MAX).into(),
             data: None,
             replay: false,
             created_at: stamp.at,
@@ -179,4 +252,14 @@ async fn blocked_before(runner: &Arc<TurnRunner>, turn: &Turn, reason: &serde_js
         event.event_type == events::WORKFLOW_BLOCKED
             && event.payload_json().is_ok_and(|payload| payload == *reason)
     })
+}
+
+// At most `chars_max` characters, without NUL, which PostgreSQL cannot store.
+fn trimmed(text: &str, chars_max: usize) -> String {
+    let clean = |c: char| if c == '\0' { '\u{fffd}' } else { c };
+    let mut short: String = text.chars().take(chars_max).map(clean).collect();
+    if text.chars().nth(chars_max).is_some() {
+        short.push('…');
+    }
+    short
 }

@@ -147,7 +147,7 @@ async fn open(
             runner.core.metrics.replays.add(1);
             let model = runner.registry.model(&claimed.workflow);
             let opened = match model {
-                _ if claimed.reclaims >= runner.core.options.reclaims_max => {
+                _ if runner.trials.take_condemned(claimed.run_key.0) => {
                     Box::pin(turn_failure::no_progress(runner, *loaded, claimed, model)).await;
                     return None;
                 }

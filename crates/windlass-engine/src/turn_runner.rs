@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use futures::FutureExt as _;
+use uuid::Uuid;
 use windlass_kernel::{BoxFuture, ClaimedTurn, HeldItem, Hold, LoadSteps, Run, RunKey};
 
 use crate::capacity::{Capacity, CountedTurn};
@@ -19,6 +20,7 @@ use crate::signals::Signals;
 use crate::tasks::panic_text;
 use crate::templates::Templates;
 use crate::terminate::Terminator;
+use crate::trials::{Suspect, Trials};
 use crate::turn_failure;
 use crate::turn_loop::{self, Start};
 
@@ -32,6 +34,7 @@ pub(crate) struct TurnRunner {
     pub(crate) commits: Arc<CommitClient>,
     pub(crate) terminator: Arc<Terminator>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) trials: Arc<Trials>,
 }
 
 /// A claimed turn whose run is not in the cache.
@@ -69,6 +72,10 @@ impl TurnRunner {
     ) {
         let mut to_load = Vec::new();
         for claimed in turns {
+            if self.trials.is_suspect(claimed.reclaims) {
+                self.try_alone(claimed);
+                continue;
+            }
             let run_key = claimed.run_key;
             let known = self.runs.held(run_key);
             let claimed = match known {
@@ -100,6 +107,17 @@ impl TurnRunner {
             let load = async move { runner.load_and_begin(to_load, steps, steps_left).await };
             self.core.env.spawn(Lane::User, Box::pin(load));
         }
+    }
+
+    /// Makes the next scan release what the store says that this worker holds and nobody here knows.
+    pub(crate) fn scan_later(&self) {
+        self.core.set_unknown_holds(true);
+        self.signals.turns();
+    }
+
+    fn try_alone(self: &Arc<Self>, claimed: ClaimedTurn) {
+        let held_run = self.runs.hold(claimed.run_key);
+        self.trials.add(Box::new(SuspectRun { runner: Arc::clone(self), claimed, held_run }));
     }
 
     fn begin_one(
@@ -142,8 +160,12 @@ impl TurnRunner {
         steps_left: Option<Arc<AtomicI64>>,
     ) {
         let keys: Vec<_> = to_load.iter().map(|item| item.claimed.run_key).collect();
-        let loaded = match self.core.store.load_with(keys, steps).await {
+        let loaded = match self.core.store.load_with(keys, steps.clone()).await {
             Ok(loaded) => loaded,
+            Err(error) if !turn_failure::is_temporary(&error) => {
+                tracing::warn!(%error, "failed to load claimed runs together; loading each alone");
+                return self.load_each(to_load, steps, steps_left).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "failed to load claimed runs; releasing their turns");
                 let mut holds = Vec::new();
@@ -151,7 +173,10 @@ impl TurnRunner {
                     self.runs.unhold(claimed.run_key, held_run);
                     holds.push(held(claimed.run_key, claimed.hold));
                 }
-                let _ = self.core.store.release(holds).await;
+                if let Err(error) = self.core.store.release(holds).await {
+                    tracing::warn!(%error, "failed to release turns; the next scan releases them");
+                    self.scan_later();
+                }
                 return;
             }
         };
@@ -165,6 +190,31 @@ impl TurnRunner {
                     self.spawn_counted(start, held_run, steps_left.clone(), counted);
                 }
                 None => self.runs.unhold(claimed.run_key, &held_run),
+            }
+        }
+    }
+
+    // One unreadable row fails a load of many runs. It must harm its own run only.
+    async fn load_each(
+        self: &Arc<Self>,
+        to_load: Vec<ToLoad>,
+        steps: LoadSteps,
+        steps_left: Option<Arc<AtomicI64>>,
+    ) {
+        for ToLoad { claimed, held_run, counted } in to_load {
+            let run_key = claimed.run_key;
+            match self.core.store.load_with(vec![run_key], steps.clone()).await {
+                Ok(loaded) => match loaded.into_iter().next() {
+                    Some(found) => {
+                        let start = Start::Store(Box::new(found), claimed);
+                        self.spawn_counted(start, held_run, steps_left.clone(), counted);
+                    }
+                    None => self.runs.unhold(run_key, &held_run),
+                },
+                Err(error) => {
+                    turn_failure::unreadable(self, &claimed, &held_run, error).await;
+                    self.runs.unhold(run_key, &held_run);
+                }
             }
         }
     }
@@ -231,6 +281,45 @@ impl TurnRunner {
         let mut to_load = Vec::new();
         self.begin_one(claimed, &None, &mut to_load);
         self.spawn_loads(to_load, None);
+    }
+}
+
+/// A run that waits for a trial.
+struct SuspectRun {
+    runner: Arc<TurnRunner>,
+    claimed: ClaimedTurn,
+    held_run: Arc<HeldRun>,
+}
+
+impl Suspect for SuspectRun {
+    fn key(&self) -> Uuid {
+        self.claimed.run_key.0
+    }
+
+    fn reclaims(&self) -> u32 {
+        self.claimed.reclaims
+    }
+
+    fn start(self: Box<Self>) -> Box<dyn Fn() -> bool + Send + Sync> {
+        let Self { runner, claimed, .. } = *self;
+        let run_key = claimed.run_key;
+        runner.begin_again(claimed);
+        let runs = Arc::clone(&runner.runs);
+        Box::new(move || runs.is_held(run_key))
+    }
+
+    fn release(self: Box<Self>) {
+        let Self { runner, claimed, held_run } = *self;
+        let env = Arc::clone(&runner.core.env);
+        let release = async move {
+            let item = held(claimed.run_key, claimed.hold);
+            if let Err(error) = runner.core.store.release(vec![item]).await {
+                tracing::warn!(run_key = %claimed.run_key, %error, "failed to release a turn");
+                runner.scan_later();
+            }
+            runner.runs.unhold(claimed.run_key, &held_run);
+        };
+        env.spawn(Lane::Service, Box::pin(release));
     }
 }
 

@@ -2,14 +2,16 @@
 
 use serde::Serialize;
 use windlass_kernel::{
-    BoxFuture, Error, LimitState, LoadSteps, Loaded, MessageKind, Order, Query, Run, RunId, RunKey,
-    RunStatus, RunsQuery, Step, Timestamp, Worker,
+    BoxFuture, Error, ErrorKind, LimitState, LoadSteps, Loaded, LogLevel, MessageKind, Order,
+    Query, Run, RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step, StepStatus, Timestamp,
+    Worker,
 };
 
 use crate::description::{StepDescription, StepRole};
 use crate::engine::Engine;
 use crate::events;
 use crate::explain::{ChildRef, StepContext, worker_name};
+use crate::turn_failure::BLOCKED_CATEGORY;
 
 /// How many levels of children are explained.
 const DEPTH_MAX: usize = 5;
@@ -146,7 +148,19 @@ impl Engine {
     ) -> BoxFuture<'a, Result<Run, Error>> {
         Box::pin(async move {
             let store = &self.parts.core.store;
-            let loaded = store.load_with(vec![run_key], LoadSteps::Open).await?.into_iter().next();
+            let loaded = match store.load_with(vec![run_key], LoadSteps::Open).await {
+                Ok(loaded) => loaded.into_iter().next(),
+                // A step or message that cannot be read must not hide why the run is blocked.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let overview = store.run_overview_by_key(run_key).await?;
+                    overview.map(|RunOverview { run, open_steps: steps }| Loaded {
+                        run,
+                        steps,
+                        messages: Vec::new(),
+                    })
+                }
+                Err(error) => return Err(error),
+            };
             let Some(Loaded { run, steps, messages }) = loaded else {
                 return self.current(run_key).await;
             };
@@ -170,7 +184,15 @@ impl Engine {
                 true => self.parts.control.terminator.tasks_of(&run).await?,
                 false => Vec::new(),
             };
-            for step in steps.iter().take(STEPS_MAX) {
+            // A wait that lost a race has a row, and nobody waits for it.
+            let is_lost = |step: &Step| {
+                let role = model.step(&step.kind).role;
+                let is_work = role == StepRole::Work && run.status == RunStatus::Waiting;
+                step.status == StepStatus::Pending
+                    && (is_work || matches!(role, StepRole::Sleep | StepRole::Event))
+            };
+            let open = steps.iter().filter(|step| !is_lost(step));
+            for step in open.take(STEPS_MAX) {
                 let kind = model.step(&step.kind);
                 let executing = kind.is_executing(&run, step, self.parts.core.clock.now());
                 let context = StepContext { step, executing, tasks: &tasks, workers };
@@ -214,11 +236,38 @@ impl Engine {
         };
         let payload = last.payload_json()?;
         let text = |key: &str| payload[key].as_str().filter(|text| !text.is_empty());
+        let reason = match self.blocked_log(run, last.created_at).await? {
+            Some(logged) => logged,
+            None => text("reason").unwrap_or("the reason is missing in the event").to_owned(),
+        };
         Ok(Some(Blocked {
             code: text("code").unwrap_or("INTERNAL").to_owned(),
-            reason: text("reason").unwrap_or("the reason is missing in the event").to_owned(),
+            reason,
             build: text("build").map(str::to_owned),
         }))
+    }
+
+    // The whole text of the error is in the log, in the commit of the event.
+    async fn blocked_log(&self, run: &Run, at: Timestamp) -> Result<Option<String>, Error> {
+        let limit = self.parts.core.options.limits.page_rows_max;
+        let mut after = None;
+        loop {
+            let query = Query::Logs {
+                run_key: run.run_key,
+                level_min: Some(LogLevel::Error),
+                category: Some(BLOCKED_CATEGORY.into()),
+                after,
+                limit,
+            };
+            let page = self.parts.core.store.list(query).await?.logs()?;
+            if let Some(line) = page.iter().find(|line| line.created_at == at) {
+                return Ok(Some(line.message.to_string()));
+            }
+            if page.len() < limit as usize {
+                return Ok(None);
+            }
+            after = page.last().map(|line| line.log_id);
+        }
     }
 
     /// The same as a sentence.

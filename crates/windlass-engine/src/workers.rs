@@ -95,16 +95,26 @@ pub(crate) struct Holdings {
     core: Arc<Core>,
     runs: Arc<LocalRuns>,
     tasks: Arc<Tasks>,
+    // A claim is in the store before its rows are marked as held here. The claimer holds this lock
+    // meanwhile.
+    claiming: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Holdings {
-    pub(crate) fn new(core: &Arc<Core>, runs: &Arc<LocalRuns>, tasks: Arc<Tasks>) -> Arc<Self> {
-        Arc::new(Self { core: Arc::clone(core), runs: Arc::clone(runs), tasks })
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        runs: &Arc<LocalRuns>,
+        tasks: Arc<Tasks>,
+        claiming: &Arc<tokio::sync::Mutex<()>>,
+    ) -> Arc<Self> {
+        let (core, runs, claiming) = (Arc::clone(core), Arc::clone(runs), Arc::clone(claiming));
+        Arc::new(Self { core, runs, tasks, claiming })
     }
 
     /// Cancels the attempts that have lost their task, and releases the holds in the store that this
     /// process does not know.
     pub(crate) async fn reconcile(&self) -> Result<(), Error> {
+        let _claiming = self.claiming.lock().await;
         // Before the store is read: an attempt that starts meanwhile must not look lost.
         let mut lost = self.tasks.running();
         let mut held = self.core.store.held(self.core.worker).await?;
@@ -120,9 +130,7 @@ impl Holdings {
         });
         held.retain(|item| match item {
             HeldItem::Turn { .. } => true,
-            HeldItem::Task { task_id, claim_no, .. } => {
-                !self.tasks.is_running(&(*task_id, *claim_no))
-            }
+            HeldItem::Task { task_id, claim_no, .. } => !self.tasks.is_held(&(*task_id, *claim_no)),
         });
         if !held.is_empty() {
             tracing::warn!(count = held.len(), "releasing holds that this process does not know");
@@ -146,7 +154,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Renews until the engine stops.
-    pub(crate) async fn serve(self) {
+    pub(crate) async fn serve(self: Arc<Self>) {
         let Core { env, options, lifecycle, .. } = &*self.core;
         let mut reap_in = 0_u32;
         // At once: the holds of workers that died before this one came must not wait for a renewal,

@@ -36,6 +36,8 @@ pub struct Limits {
     pub event_type_chars_max: usize,
     /// Bytes of a ledger event's payload in canonical form. Default 32 KiB.
     pub event_payload_bytes_max: usize,
+    /// Bytes of an actor, written as JSON. Default 8 KiB.
+    pub actor_bytes_max: usize,
     /// Entries of a map's diff in an event's payload. Default 64.
     pub diff_entries_max: usize,
     /// Bytes of a run's input. Default 1 MiB.
@@ -64,6 +66,8 @@ pub struct Limits {
     pub log_category_chars_max: usize,
     /// Bytes of a log line's data. Default 1 MiB.
     pub log_data_bytes_max: usize,
+    /// Log lines of one attempt of a step, and of the code between two of them. Default 5,000.
+    pub log_lines_max: usize,
     /// Labels of a run. Default 32.
     pub labels_max: usize,
     /// Characters of a label's key. Default 64.
@@ -113,6 +117,7 @@ impl Limits {
         limit_key_chars_max: 200,
         event_type_chars_max: 100,
         event_payload_bytes_max: 32 * 1024,
+        actor_bytes_max: 8 * 1024,
         diff_entries_max: 64,
         input_bytes_max: MIB,
         output_bytes_max: MIB,
@@ -126,6 +131,7 @@ impl Limits {
         log_message_chars_max: 2_048,
         log_category_chars_max: 64,
         log_data_bytes_max: MIB,
+        log_lines_max: 5_000,
         labels_max: 32,
         label_key_chars_max: 64,
         label_value_chars_max: 256,

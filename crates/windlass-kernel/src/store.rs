@@ -298,6 +298,10 @@ pub struct Claims {
     pub turns: Vec<ClaimedTurn>,
     /// Tasks, in the order of the claim.
     pub tasks: Vec<Task>,
+    /// Whether ready turns may be left that the claim passed over, because another transaction had
+    /// locked them or they are reserved for another worker. No wake-up comes for them, so the worker
+    /// claims again soon.
+    pub passed_over: bool,
     /// The store's clock.
     pub now: Timestamp,
 }

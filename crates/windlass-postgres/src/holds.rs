@@ -33,6 +33,11 @@ fn claim_tasks() -> String {
     format!("SELECT {TASK} FROM @schema@.claim_tasks($1, $2, $3, $4, $5) t")
 }
 
+// Whether a route has a ready turn that no limit holds back, also if it is locked.
+const ANY_READY: &str = "SELECT EXISTS (SELECT FROM unnest($1::text[], $2::text[]) s (queue, name) \
+    CROSS JOIN LATERAL (SELECT FROM @schema@.runs t WHERE t.turn_ready AND t.queue = s.queue \
+    AND t.workflow = s.name AND t.limit_key IS NULL LIMIT 1) ready)";
+
 const RELEASE: &str = "SELECT code, key, n, queue, name, flag FROM \
     @schema@.release($1, $2, $3, $4, $5, $6)";
 
@@ -78,6 +83,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
     vec![
         named("claim turns", claim_turns()),
         named("claim tasks", claim_tasks()),
+        named("any ready", ANY_READY.to_owned()),
         named("release", RELEASE.to_owned()),
         named("heartbeat", HEARTBEAT.to_owned()),
         named("breaker", breaker_sql()),
@@ -117,14 +123,37 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
             Err(error) => return Err(call_error(error)),
         }
     };
+    let passed_over = turns_passed_over(shared, &request.turns, turns.len()).await?;
     drop(claiming);
     vacuum::count_claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
     Ok(Claims {
         turns: in_order_turns(&turns, oldest),
         tasks: in_order_tasks(&tasks, oldest),
+        passed_over,
         now: Cells::of(&now).time()?,
     })
+}
+
+// A claim steps over rows that are locked: a sender of many messages keeps the row of the receiver
+// locked most of the time, and only its first message announces that the row is ready.
+async fn turns_passed_over(
+    shared: &Shared,
+    filter: &ClaimFilter,
+    claimed: usize,
+) -> Result<bool, Error> {
+    let Some(routes) = RouteArrays::new(filter) else { return Ok(false) };
+    if claimed >= filter.max as usize {
+        return Ok(false);
+    }
+    match shared.query(ANY_READY, &[&routes.queues, &routes.names]).await {
+        Ok(rows) => Ok(rows.first().is_some_and(|row| row.get(0))),
+        // The claim itself is durable, so it must not fail any more.
+        Err(error) => {
+            tracing::debug!(%error, "failed to look for turns that a claim passed over");
+            Ok(true)
+        }
+    }
 }
 
 async fn claim_once(

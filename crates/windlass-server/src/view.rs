@@ -295,13 +295,15 @@ fn status_word(status: StepStatus) -> &'static str {
     }
 }
 
-/// The current step of a run: the open step that changed last.
+/// The current step of a run: the open step that changed last. One that lost a race is `pending`, and
+/// is current only if there is no other.
 pub(crate) fn current_step(steps: &[Step]) -> Option<&Step> {
     let open = |step: &&Step| !step.status.is_settled();
-    steps
-        .iter()
-        .filter(open)
-        .max_by_key(|step| (step.status == StepStatus::Running, step.updated_at))
+    steps.iter().filter(open).max_by_key(|step| {
+        let (running, pending) =
+            (step.status == StepStatus::Running, step.status == StepStatus::Pending);
+        (running, !pending, step.updated_at)
+    })
 }
 
 /// A step with its result, in the history of a run.

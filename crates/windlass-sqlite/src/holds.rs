@@ -130,17 +130,18 @@ pub(crate) fn claim(
         return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidClaim, message).into());
     }
     let mut slots = Slots::default();
-    let turns = claim_turns(w, request, &mut slots)?;
+    let (turns, passed_over) = claim_turns(w, request, &mut slots)?;
     let tasks = claim_tasks(w, request, &mut slots)?;
-    Ok(Claims { turns, tasks, now: w.now })
+    Ok(Claims { turns, tasks, passed_over, now: w.now })
 }
 
 fn claim_turns(
     w: &mut Writer<'_>,
     request: &ClaimRequest,
     slots: &mut Slots,
-) -> Result<Vec<ClaimedTurn>, UnitError> {
+) -> Result<(Vec<ClaimedTurn>, bool), UnitError> {
     let conn = w.conn;
+    let mut passed_over = false;
     let mut by_rowid = conn.prepare_cached(TURN_BY_ROWID)?;
     let since = w.now.minus(request.offer).as_micros();
     let mut claimed = Vec::new();
@@ -154,6 +155,7 @@ fn claim_turns(
         let last: Option<Uuid> = row.get(11)?;
         let is_reserved = last.is_some_and(|last| last != request.worker.0)
             && candidate.due_at.is_some_and(|at| at > since);
+        passed_over |= is_reserved && turn.2.is_none();
         if is_reserved || !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
             return Ok(false);
         }
@@ -167,7 +169,8 @@ fn claim_turns(
         w.runs.remove(turn.run_key);
         turns.push(turn);
     }
-    Ok(turns)
+    passed_over &= turns.len() < request.turns.max as usize;
+    Ok((turns, passed_over))
 }
 
 // One damaged row must not block all claims. It stays in place, where `check` finds it.

@@ -14,6 +14,7 @@ use crate::admin::transfer::export_run;
 const PAGE: u32 = 500;
 
 /// A folder with a file for each workflow, `<namespace>.<workflow>.jsonl`, to which runs are appended
+/// (characters that file names cannot have, `/` among them, are written as `%` and two hex digits)
 /// as lines of [`crate::admin::transfer`]. They are on the disk before anything is deleted. A run whose
 /// process died in between can stand there twice, both lines the same.
 pub struct FileArchive {
@@ -44,7 +45,7 @@ impl FileArchive {
 
     // A tree is a few writes and one sync: short beside the lease of the thread that waits for it.
     fn append(&self, root: &Run, lines: &str) -> Result<(), Error> {
-        let name = format!("{}.{}.jsonl", root.namespace, root.workflow);
+        let name = file_name(&format!("{}.{}", root.namespace, root.workflow));
         let path = self.folder.join(name);
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let write = || {
@@ -87,6 +88,22 @@ impl Archive for FileArchive {
             top.map_or(Ok(()), |top| self.append(&top, &lines))
         })
     }
+}
+
+// Bytes that some file system refuses in names are escaped. `%` is too, so that no two workflows share
+// a file.
+fn file_name(name: &str) -> String {
+    let mut escaped = String::new();
+    for c in name.chars() {
+        match c {
+            '/' | '\\' | ':' | '%' | '*' | '?' | '"' | '<' | '>' | '|' => {
+                escaped.push_str(&format!("%{:02X}", c as u32));
+            }
+            c if c.is_control() => escaped.push_str(&format!("%{:02X}", c as u32)),
+            c => escaped.push(c),
+        }
+    }
+    escaped + ".jsonl"
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {

@@ -501,5 +501,5 @@ fn failure(error: Error) -> TaskFailure {
 }
 
 fn failed(name: &str, message: impl Into<String>, retryable: bool) -> TaskFailure {
-    TaskFailure { name: name.to_owned(), message: message.into(), retryable, retry_after: None }
+    TaskFailure::new(name, message, retryable)
 }

@@ -15,16 +15,23 @@ use windlass_kernel::{
 
 use super::context::{AttemptLink, RunningAttempt};
 use super::runner::TaskRunner;
-use super::{TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, failure, panic_text};
+use super::{
+    FailureCause, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, TimeoutKind,
+    failure, panic_text, timed_out,
+};
 use crate::core::Core;
 use crate::description::ACTIVITY_RETRY;
 use crate::env::Lane;
 use crate::metrics::Measure;
-use crate::settle::{self, Attempt, AttemptOutcome, NOT_HERE, RATE_LIMITED, SCHEDULE_TO_CLOSE};
+use crate::settle::{self, Attempt, AttemptOutcome};
 use crate::telemetry;
 
 /// How long a probe of a circuit breaker may take if the task has no timeout.
 const PROBE_MAX: Duration = Duration::from_secs(60);
+
+/// How long a task waits for a circuit breaker at least and at most, before it asks again.
+const BREAKER_WAIT_MIN: Duration = Duration::from_secs(1);
+const BREAKER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a task that this process cannot run is postponed, so that another process claims it.
 const NOT_HERE_DELAY: Duration = Duration::from_secs(5);
@@ -43,7 +50,7 @@ pub(super) async fn run(
     let body: Option<TaskBody> = task.body.as_ref().and_then(|body| body.read().ok());
     let close_by = body.as_ref().and_then(|body| body.close_by).map(Timestamp::from_micros);
     let (result, policy) = match (handler, body) {
-        _ if task.reclaims >= core.options.reclaims_max => {
+        _ if runner.turns.trials.take_condemned(task.task_id.0) => {
             let message = format!("{} workers died or stalled during an attempt", task.reclaims);
             (Err(failure("NoProgress", message, false)), RetryPolicy::none())
         }
@@ -93,7 +100,7 @@ async fn call(
     };
     telemetry::permitted(&body, permit);
     if let Permit::Wait(until) = permit {
-        return Called::Postponed(until);
+        return Called::Postponed(breaker_wait(core, until));
     }
     // After the breaker: a permission of a rate is used up even if no call follows.
     if let Some(until) = runner.rates.wait(task).await {
@@ -102,9 +109,11 @@ async fn call(
         }
         return Called::Postponed(until);
     }
+    // The waits for the breaker and the rate do not count as time without a heartbeat.
+    running.beat(&*core.env);
     let result = run_handler(core, handler, context, body, &running).await;
     if let Err(failure) = &result
-        && failure.name == NOT_HERE
+        && failure.cause == FailureCause::NotHere
     {
         if let Some(breaker) = &breaker {
             runner.breakers.not_called(task, breaker, permit).await;
@@ -209,16 +218,16 @@ async fn timeout(core: &Core, body: &TaskBody, running: &RunningAttempt) -> Task
         let beat_in = beat.map(|beat| (running.last_beat() + beat).saturating_sub(now));
         if let (Some(close), Some(Duration::ZERO)) = (close, close_in) {
             let message = format!("the attempt took longer than {}", format_duration(close));
-            return failure("Timeout", message, true);
+            return timed_out(TimeoutKind::StartToClose, message);
         }
         let all_in = close_by.map(|by| by.since(core.clock.now()));
         if all_in.is_some_and(|left| left.is_zero()) {
             let message = "all attempts together took too long".to_owned();
-            return failure(SCHEDULE_TO_CLOSE, message, false);
+            return timed_out(TimeoutKind::ScheduleToClose, message);
         }
         if let (Some(beat), Some(Duration::ZERO)) = (beat, beat_in) {
             let message = format!("there was no heartbeat for {}", format_duration(beat));
-            return failure("HeartbeatTimeout", message, true);
+            return timed_out(TimeoutKind::Heartbeat, message);
         }
         match [close_in, beat_in, all_in].into_iter().flatten().min() {
             Some(left) => core.env.sleep(left).await,
@@ -227,9 +236,18 @@ async fn timeout(core: &Core, body: &TaskBody, running: &RunningAttempt) -> Task
     }
 }
 
+// When a task comes back that a breaker does not let through. Not later than a minute: nobody wakes it
+// if an operator resets the breaker. With jitter: many tasks wait for the same breaker.
+fn breaker_wait(core: &Core, until: Timestamp) -> Timestamp {
+    let now = core.clock.now();
+    let wait = until.since(now).clamp(BREAKER_WAIT_MIN, BREAKER_WAIT_MAX);
+    let jitter = wait.mul_f64((core.env.random() >> 32) as f64 / f64::from(u32::MAX));
+    now.plus(wait + jitter.min(BREAKER_WAIT_MAX / 4))
+}
+
 // How long the callee asked for no calls.
 fn rate_limit_backoff(result: &TaskResult) -> Option<Duration> {
-    let limited = result.as_ref().err().filter(|failure| failure.name == RATE_LIMITED);
+    let limited = result.as_ref().err().filter(|failure| failure.is_rate_limited());
     limited.and_then(|failure| failure.retry_after)
 }
 

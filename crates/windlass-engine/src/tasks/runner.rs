@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use futures::future::Either;
 use tracing::Instrument as _;
+use uuid::Uuid;
 use windlass_kernel::{
-    Commit, CommitError, Hold, Op, Reschedule, RetryPolicy, Run, Task, TaskGuard, Timestamp, Wake,
+    Commit, CommitError, HeldItem, Hold, Op, Reschedule, RetryPolicy, Run, Task, TaskGuard,
+    Timestamp, Wake,
 };
 
 use super::context::RunningAttempt;
 use super::internal::{self, internal_queue};
-use super::{Tasks, attempt, failure};
+use super::{Claim, Tasks, attempt, failure};
 use crate::breakers::Breakers;
 use crate::capacity::Capacity;
 use crate::commit::{CommitClient, Starter};
@@ -19,12 +21,14 @@ use crate::control::RunControl;
 use crate::core::Core;
 use crate::env::Lane;
 use crate::heartbeats::Heartbeats;
+use crate::held_run::HeldRun;
 use crate::local_completion;
 use crate::metrics::Measure;
 use crate::rates::Rates;
 use crate::settle::{self, Attempt, AttemptOutcome};
 use crate::task_stats::TaskStats;
 use crate::telemetry;
+use crate::trials::Suspect;
 use crate::turn::refusal;
 use crate::turn_runner::TurnRunner;
 
@@ -45,8 +49,8 @@ pub(crate) struct TaskRunner {
 }
 
 impl Starter for TaskRunner {
-    fn start_run(&self, run: Box<Run>) {
-        self.turns.start_created(run, None);
+    fn start_run(&self, run: Box<Run>, held_run: Option<Arc<HeldRun>>) {
+        self.turns.start_created(run, held_run);
     }
 
     fn start_task(self: Arc<Self>, task: Task) {
@@ -55,9 +59,18 @@ impl Starter for TaskRunner {
 }
 
 impl TaskRunner {
-    /// Runs a task that this worker holds.
+    /// Runs a task that this worker holds; a suspect is tried alone.
     pub(crate) fn start(self: &Arc<Self>, task: Task) {
         let Some(hold) = task.hold() else { return };
+        if self.turns.trials.is_suspect(task.reclaims) && task.queue != internal_queue() {
+            self.tasks.assign((task.task_id, hold.claim_no));
+            let suspect = SuspectTask { runner: Arc::clone(self), task, hold };
+            return self.turns.trials.add(Box::new(suspect));
+        }
+        self.start_now(task, hold);
+    }
+
+    fn start_now(self: &Arc<Self>, task: Task, hold: Hold) {
         let running = Arc::new(RunningAttempt::default());
         running.beat(&*self.core.env);
         let claim = (task.task_id, hold.claim_no);
@@ -109,7 +122,7 @@ impl TaskRunner {
             Ok(commit) => commit,
             Err(error) => {
                 tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
-                return;
+                return self.turns.scan_later();
             }
         };
         match Arc::clone(&self.commits).commit(commit).instrument(span).await {
@@ -134,6 +147,7 @@ impl TaskRunner {
         };
         if let Err(error) = settled {
             tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
+            self.turns.scan_later();
         }
     }
 
@@ -159,6 +173,54 @@ impl TaskRunner {
             }
             settled => log_refusal(task, settled.map(|_| ())),
         }
+    }
+}
+
+/// A task that waits for a trial.
+struct SuspectTask {
+    runner: Arc<TaskRunner>,
+    task: Task,
+    hold: Hold,
+}
+
+impl SuspectTask {
+    fn claim(&self) -> Claim {
+        (self.task.task_id, self.hold.claim_no)
+    }
+}
+
+impl Suspect for SuspectTask {
+    fn key(&self) -> Uuid {
+        self.task.task_id.0
+    }
+
+    fn reclaims(&self) -> u32 {
+        self.task.reclaims
+    }
+
+    fn start(self: Box<Self>) -> Box<dyn Fn() -> bool + Send + Sync> {
+        let claim = self.claim();
+        let Self { runner, task, hold } = *self;
+        runner.start_now(task, hold);
+        runner.tasks.unassign(&claim);
+        let tasks = Arc::clone(&runner.tasks);
+        Box::new(move || tasks.is_running(&claim))
+    }
+
+    fn release(self: Box<Self>) {
+        let claim = self.claim();
+        let Self { runner, task, hold } = *self;
+        let env = Arc::clone(&runner.core.env);
+        let release = async move {
+            let Hold { worker, claim_no } = hold;
+            let item = HeldItem::Task { task_id: task.task_id, worker, claim_no };
+            if let Err(error) = runner.core.store.release(vec![item]).await {
+                tracing::warn!(task_id = %task.task_id, %error, "failed to release a task");
+                runner.turns.scan_later();
+            }
+            runner.tasks.unassign(&claim);
+        };
+        env.spawn(Lane::Service, Box::pin(release));
     }
 }
 

@@ -19,6 +19,9 @@ pub(crate) struct Tasks {
     // The claim is part of the key: an attempt that lost its task may still run when the task is
     // claimed again.
     running: Mutex<BTreeMap<Claim, Arc<RunningAttempt>>>,
+    // Tasks that the store may say are held here, and that have not started: a commit that is under
+    // way enqueues them as held, or they wait for a trial.
+    assigned: Mutex<BTreeSet<Claim>>,
     // Tasks that this worker will hold if a commit that is under way succeeds.
     reserved: AtomicUsize,
     // How many of the running tasks are the engine's own.
@@ -31,6 +34,7 @@ impl Tasks {
         Self {
             handlers: RwLock::default(),
             running: Mutex::default(),
+            assigned: Mutex::default(),
             reserved: AtomicUsize::new(0),
             internal: AtomicUsize::new(0),
             max,
@@ -102,6 +106,22 @@ impl Tasks {
 
     pub(crate) fn is_running(&self, claim: &Claim) -> bool {
         self.running.lock().contains_key(claim)
+    }
+
+    /// Whether this process knows that it holds a task under a claim.
+    pub(crate) fn is_held(&self, claim: &Claim) -> bool {
+        // In this order: a task is running before it is no longer assigned.
+        self.assigned.lock().contains(claim) || self.is_running(claim)
+    }
+
+    /// Marks a task as held before it starts. The engine releases every hold in the store that it does
+    /// not know.
+    pub(crate) fn assign(&self, claim: Claim) {
+        self.assigned.lock().insert(claim);
+    }
+
+    pub(crate) fn unassign(&self, claim: &Claim) {
+        self.assigned.lock().remove(claim);
     }
 
     pub(crate) fn running(&self) -> BTreeSet<Claim> {

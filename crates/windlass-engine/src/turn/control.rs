@@ -4,7 +4,7 @@ use serde_json::json;
 use windlass_kernel::{Draft, End, Message, MessageKind, RunStatus, StepKey, Wake};
 
 use super::Turn;
-use crate::cancel::{cancel_open_steps, terminated_with};
+use crate::cancel::terminated_with;
 use crate::control::Control;
 use crate::events;
 use crate::model::TurnError;
@@ -71,15 +71,7 @@ pub(super) async fn end_cancelled(
             draft.op(op);
         }
     }
-    let open = turn
-        .runner
-        .core
-        .store
-        .run_overview_by_key(turn.run.run_key)
-        .await
-        .map_err(TurnError::Store)?;
-    let open = open.map(|overview| overview.open_steps).unwrap_or_default();
-    cancel_open_steps(draft, open, model, || turn.stamp()).map_err(TurnError::Blocked)?;
+    turn.cancel_open_steps(draft).await?;
     let mut payload = control_payload(message);
     payload["request"] = "cancel".into();
     let reason = cancel_reason(message);

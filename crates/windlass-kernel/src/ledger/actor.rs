@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 
 use crate::body::Body;
 use crate::digest::{SetsumDigest, Sha256Digest};
+use crate::error::Error;
+use crate::limits::{Limits, check_max};
 
 /// The `actor` member of a payload: the kind of the actor and a digest of its id, never a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,12 @@ impl Actor {
     pub fn new(kind: impl Into<String>, id: &str) -> Self {
         let id_hash = SetsumDigest::value_digest(&Value::from(id));
         Self { kind: kind.into(), id_hash, metadata: Map::new() }
+    }
+
+    /// Refuses an actor that is too large for the events that name it.
+    pub fn validate(&self, limits: &Limits) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
+        check_max("an actor, written as JSON,", "bytes", bytes, limits.actor_bytes_max)
     }
 }
 

@@ -13,6 +13,7 @@ pub struct ResultIndex {
     // Sequence numbers, oldest first: a step's second result stays behind its first.
     activities: BTreeMap<Box<str>, VecDeque<u64>>,
     children: BTreeMap<Box<str>, VecDeque<u64>>,
+    events: BTreeMap<Box<str>, VecDeque<u64>>,
 }
 
 impl ResultIndex {
@@ -29,6 +30,7 @@ impl ResultIndex {
                     let result = ChildResult::from_message(message).ok();
                     (&mut self.children, result.map(|result| result.id))
                 }
+                MessageKind::Event => (&mut self.events, Some(message.name.as_str().to_owned())),
                 _ => continue,
             };
             if let Some(key) = key {
@@ -45,6 +47,26 @@ impl ResultIndex {
     /// Takes the oldest result of a child, whichever generation of it has ended.
     pub fn take_child(&mut self, id: &str) -> Option<u64> {
         take_oldest(&mut self.children, id)
+    }
+}
+
+impl ResultIndex {
+    /// The oldest unread event of a type.
+    pub fn event<'m>(
+        &mut self,
+        name: &str,
+        mailbox: &'m BTreeMap<u64, Message>,
+    ) -> Option<&'m Message> {
+        let found = self.events.get_mut(name)?;
+        while let Some(seq) = found.front() {
+            if let Some(message) = mailbox.get(seq) {
+                return Some(message);
+            }
+            // It was consumed.
+            found.pop_front();
+        }
+        self.events.remove(name);
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
-use windlass_engine::{Engine, TaskContext, TaskFailure, TaskHandler, TaskResult};
+use windlass_engine::{Engine, FailureCause, TaskContext, TaskFailure, TaskHandler, TaskResult};
 use windlass_kernel::{
     Body, BoxFuture, Error, IntoDuration, Limits, QueueName, Route, RouteName, RunKey,
 };
@@ -185,32 +185,7 @@ impl fmt::Display for HeartbeatError {
 
 impl std::error::Error for HeartbeatError {}
 
-/// Which time has run out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimeoutType {
-    /// No worker began it in time.
-    ScheduleToStart,
-    /// An attempt took too long.
-    StartToClose,
-    /// An attempt went too long without a heartbeat.
-    Heartbeat,
-    /// All attempts together took too long.
-    ScheduleToClose,
-}
-
-impl TimeoutType {
-    /// The timeout behind an error's name, if it is one.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "ScheduleToStartTimeout" => Some(Self::ScheduleToStart),
-            "Timeout" => Some(Self::StartToClose),
-            "HeartbeatTimeout" => Some(Self::Heartbeat),
-            "ScheduleToCloseTimeout" => Some(Self::ScheduleToClose),
-            _ => None,
-        }
-    }
-}
+pub use windlass_engine::TimeoutKind as TimeoutType;
 
 /// Why an activity failed. Any error becomes one with `?`, and is worth another attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -228,6 +203,9 @@ pub struct ActivityError {
     /// The time that ran out, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutType>,
+    // The callee asks to be called later. The name does not say it: errors of users have any name.
+    #[serde(skip)]
+    pub(crate) rate_limited: bool,
 }
 
 impl ActivityError {
@@ -245,6 +223,7 @@ impl ActivityError {
             retryable: true,
             retry_after: None,
             timeout: None,
+            rate_limited: false,
         }
     }
 
@@ -269,13 +248,13 @@ impl ActivityError {
     /// assert!(error.retryable);
     /// ```
     pub fn rate_limited(retry_after: impl IntoDuration) -> Self {
-        let error = Self::new("the callee asks for a pause")
-            .named(windlass_engine::RATE_LIMITED)
-            .retry_after(retry_after);
+        let error =
+            Self::new("the callee asks for a pause").named("RateLimited").retry_after(retry_after);
         match error.retry_after {
             Some(delay) => {
                 let delay = windlass_kernel::format_duration(delay);
-                Self { message: format!("the callee asks to come back after {delay}"), ..error }
+                let message = format!("the callee asks to come back after {delay}");
+                Self { message, rate_limited: true, ..error }
             }
             None => error,
         }
@@ -316,6 +295,17 @@ impl ActivityError {
     }
 }
 
+impl ActivityError {
+    fn into_failure(self) -> TaskFailure {
+        let cause = match self.rate_limited {
+            true => FailureCause::RateLimited,
+            false => FailureCause::Error,
+        };
+        let failure = TaskFailure::new(self.name, self.message, self.retryable);
+        TaskFailure { retry_after: self.retry_after, cause, ..failure }
+    }
+}
+
 impl fmt::Display for ActivityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.message)
@@ -347,19 +337,14 @@ impl<A: Activity> TaskHandler for Serving<A> {
                 Ok(output) => Body::of(&output)
                     .and_then(|body| check_body("the result", body, bytes, depth))
                     .map_err(|error| refused("ResultTooLarge", error.to_string())),
-                Err(error) => Err(TaskFailure {
-                    name: error.name,
-                    message: error.message,
-                    retryable: error.retryable,
-                    retry_after: error.retry_after,
-                }),
+                Err(error) => Err(error.into_failure()),
             }
         })
     }
 }
 
 fn refused(name: &str, message: String) -> TaskFailure {
-    TaskFailure { name: name.into(), message, retryable: false, retry_after: None }
+    TaskFailure::new(name, message, false)
 }
 
 /// Serves an activity's type on a queue.
@@ -416,7 +401,7 @@ mod tests {
     #[test]
     fn an_unreadable_delay_ends_the_activity_and_is_named() {
         let after = |error: ActivityError| (error.name, error.retryable, error.retry_after);
-        let limited = windlass_engine::RATE_LIMITED.to_owned();
+        let limited = "RateLimited".to_owned();
         let second = Some(Duration::from_secs(1));
         assert_eq!(after(ActivityError::rate_limited("1 second")), (limited, true, second));
         for error in [

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass_engine::{ActivityResult, ChildResult, LocalCompletion, TaskBody, Turn, events};
+use windlass_engine::{
+    ActivityResult, ChildResult, FailureCause, LocalCompletion, TaskBody, Turn, events,
+};
 use windlass_kernel::{
     Actor, Body, Error, EventType, LimitKey, LogLevel, LogLine, Message, MessageKind, Op,
     QueueName, Route, RouteName, Stamp, Step, StepKey, StepStatus, TaskId, Timestamp, WorkflowName,
 };
 
 use super::action::{ActivityOptions, WorkflowSignal, signal_types};
-use super::activity::{ActivityError, TimeoutType};
+use super::activity::ActivityError;
 use super::description::{NAME, SIGNAL_RECEIVED, TIMER_CANCELLED, TIMER_FIRED, TIMER_STARTED};
 use super::machine::Input;
 use super::pending::{Entry, Kind, Planned, Spec};
@@ -104,7 +106,10 @@ impl MachineProgram {
             "started_at": done.started_at,
         });
         let result = match &done.error {
-            Some(error) => Err(activity_error(&error.name, &error.message)),
+            Some(error) => {
+                let failed = ActivityError::non_retryable(&error.message).named(&error.name);
+                Err(ActivityError { timeout: error.timeout, ..failed })
+            }
             None => Ok(done.result()),
         };
         let (event, payload) = settle(&mut row, done.attempt, result)?;
@@ -129,10 +134,14 @@ impl MachineProgram {
             "key": key, "attempt": completion.attempt, "worker": completion.worker,
             "started_at": completion.began_at.to_string(),
         });
-        let result = completion
-            .result
-            .clone()
-            .map_err(|failure| activity_error(&failure.name, &failure.message));
+        let result = completion.result.clone().map_err(|failure| {
+            let timeout = match failure.cause {
+                FailureCause::Timeout(kind) => Some(kind),
+                _ => None,
+            };
+            let failed = ActivityError::non_retryable(failure.message).named(failure.name);
+            ActivityError { timeout, ..failed }
+        });
         let (event, payload) = settle(&mut row, completion.attempt, result)?;
         let input = input_of(&entry, &row);
         self.tell(
@@ -379,9 +388,8 @@ fn settle(
             events::ACTIVITY_COMPLETED
         }
         Err(error) => {
-            let timeout = TimeoutType::named(&error.name);
+            let timeout = error.timeout;
             payload["error"] = json!({ "name": error.name });
-            let error = ActivityError { timeout, ..error };
             row.status = StepStatus::Errored;
             row.error = Some(Body::of(&error)?);
             match timeout {
@@ -462,10 +470,6 @@ fn new_activity(
         limit_key: options.limit_key.as_ref().map(key).transpose()?,
         eager: true,
     })
-}
-
-fn activity_error(name: &str, message: &str) -> ActivityError {
-    ActivityError::non_retryable(message).named(name)
 }
 
 fn system_line(turn: &Turn, stamp: Stamp, message: String) -> LogLine {

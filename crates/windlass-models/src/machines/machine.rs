@@ -122,8 +122,8 @@ impl Input {
 fn guarded<T>(callback: &str, call: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = windlass_engine::panic_text(&*panic);
-        let message = format!("the workflow panicked in {callback}: {text}");
-        Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message)
+        let message = format!("the workflow panicked in {callback}");
+        Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message).with_source(text)
     })
 }
 

@@ -243,6 +243,9 @@ impl MachineProgram {
         if self.pending.is_working() {
             kit::stop_descendants(turn, &mut draft).await?;
         }
+        if !self.pending.open.is_empty() {
+            turn.cancel_open_steps(&mut draft).await?;
+        }
         let ending =
             match ending {
                 Ending::Returned(Ok(output)) => {

@@ -104,7 +104,7 @@ impl MachineProgram {
         timeout: TimeoutType,
         message: String,
     ) -> Result<(), TurnError> {
-        let overdue = turn.overdue(task, timeout.error_name(), message.clone());
+        let overdue = turn.overdue(task, timeout, message.clone());
         match (overdue.map_err(TurnError::Blocked)?, task.hold()) {
             (Overdue::Again(op), Some(hold)) => {
                 // It appends nothing, so the commit that is being made still fits behind it. If the
@@ -148,17 +148,6 @@ impl MachineProgram {
         let mut draft = turn.draft();
         draft.guard_task(guard).op(op);
         turn.commit(draft).await.map(|_| ())
-    }
-}
-
-impl TimeoutType {
-    pub(crate) const fn error_name(self) -> &'static str {
-        match self {
-            Self::ScheduleToStart => "ScheduleToStartTimeout",
-            Self::StartToClose => "Timeout",
-            Self::Heartbeat => "HeartbeatTimeout",
-            Self::ScheduleToClose => "ScheduleToCloseTimeout",
-        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use serde_json::value::RawValue;
 use windlass_engine::{
-    EFFECTS_QUEUE, EngineParts, GivenUp, Model, ModelDescription, NOT_HERE, Opened, Program,
-    StartRun, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text,
+    EFFECTS_QUEUE, EngineParts, GivenUp, Model, ModelDescription, Opened, Program, StartRun,
+    TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult, Template, panic_text,
     read_headers,
 };
 use windlass_kernel::{
@@ -175,31 +175,18 @@ impl<H: TerminalHook> TaskHandler for HookHandler<H> {
 }
 
 fn refused(error: Error) -> TaskFailure {
-    TaskFailure {
-        name: error.code().as_str().to_owned(),
-        message: error.to_string(),
-        retryable: error.is_retryable(),
-        retry_after: None,
-    }
+    TaskFailure::new(error.code().as_str(), error.to_string(), error.is_retryable())
 }
 
 fn not_here() -> TaskFailure {
-    TaskFailure {
-        name: NOT_HERE.to_owned(),
-        message: "this process cannot tell of the end".to_owned(),
-        retryable: true,
-        retry_after: None,
-    }
+    TaskFailure::not_here("this process does not serve the hook")
 }
 
 fn failure(error: &HookError) -> TaskFailure {
     let name = if error.is_permanent() { "HookRefused" } else { "HookFailed" };
-    TaskFailure {
-        name: error.name().unwrap_or(name).to_owned(),
-        message: error.message().to_owned(),
-        retryable: !error.is_permanent(),
-        retry_after: error.delay_min(),
-    }
+    let name = error.name().unwrap_or(name);
+    let failure = TaskFailure::new(name, error.message(), !error.is_permanent());
+    TaskFailure { retry_after: error.delay_min(), ..failure }
 }
 
 // The run's row has its end and does not change any more.

@@ -70,6 +70,8 @@ use queues::{Queues, StepCount};
 
 pub(crate) type Key = Arc<str>;
 pub(crate) type Outcome = Result<Body, Failure>;
+/// Checks whether a result reads as the type that the code asks for.
+pub(crate) type Reads = fn(&Body) -> Result<(), serde_json::Error>;
 type FixedState = BuildHasherDefault<DefaultHasher>;
 
 /// Bytes of an operation in memory, beside its key and its result.
@@ -318,6 +320,8 @@ enum Row {
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
     pub(crate) plan: Option<Plan>,
+    /// Whether a result reads as the type that the code asks for.
+    pub(crate) reads: Reads,
     pub(crate) state: State,
     row: Row,
     // Of the operation that holds the key now; none if the code holds no operation with it.
@@ -329,7 +333,8 @@ pub(crate) struct Entry {
 impl Entry {
     fn new(kind: Kind) -> Self {
         let state = State::Idle { intent: Intent::None };
-        Self { kind, plan: None, state, row: Row::Missing, waker: None, attempt: 0 }
+        let reads: Reads = |_| Ok(());
+        Self { kind, plan: None, reads, state, row: Row::Missing, waker: None, attempt: 0 }
     }
 
     /// Whether the code holds an operation with this key.
@@ -409,7 +414,13 @@ pub(crate) struct Core {
 
 impl Core {
     /// An operation asks for its key, at its first poll.
-    pub(crate) fn claim(&mut self, key: &Key, plan: Plan, waker: &Waker) -> Result<(), StepError> {
+    pub(crate) fn claim(
+        &mut self,
+        key: &Key,
+        plan: Plan,
+        reads: Reads,
+        waker: &Waker,
+    ) -> Result<(), StepError> {
         let kind = plan.kind();
         if !self.entries.contains_key(key) {
             self.admit(key, kind)?;
@@ -428,6 +439,7 @@ impl Core {
             return Ok(());
         }
         entry.plan = Some(plan);
+        entry.reads = reads;
         entry.waker = Some(waker.clone());
         self.queues.waits.undrop(key);
         let appended = self.records.appended;
@@ -463,6 +475,10 @@ impl Core {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.waker = None;
             self.queues.apply(key, entry, Input::Drop);
+            // Its row says that the body runs. The next park corrects it.
+            if matches!((&entry.state, entry.row), (State::Idle { .. }, Row::Stored(_))) {
+                self.queues.waits.drop_wait(key);
+            }
         }
     }
 
@@ -530,6 +546,7 @@ impl Core {
         let unknown = with_intent && completion.unknown;
         let intent = if unknown { Intent::Unknown } else { Intent::None };
         self.queues.apply(&completion.key, entry, Input::End { intent });
+        self.outbox.attempt_ended(&completion.key, completion.attempt);
         self.queues.bodies.completions.push_back(completion);
     }
 
@@ -596,6 +613,21 @@ impl Core {
         false
     }
 
+    /// Drops the pending lines and events that belong to no recorded step.
+    pub(crate) fn keep_recorded_lines(&mut self) {
+        let entries = &self.entries;
+        let recorded = |key: &Key| {
+            entries.get(key).is_some_and(|entry| matches!(entry.state, State::Delivered(_)))
+        };
+        self.outbox.keep_recorded(recorded);
+    }
+
+    /// Whether a row in the store may belong to an operation without a result.
+    pub(crate) fn has_open_rows(&self) -> bool {
+        let open = |entry: &Entry| matches!(entry.row, Row::Stored(_)) && !entry.state.has_result();
+        self.entries.values().any(open)
+    }
+
     pub(crate) fn entry(&self, key: &Key) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -624,6 +656,11 @@ impl Core {
     /// The open waits and retries, in the order in which the code asked for them.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.queues.waits.keys().map(|key| (key, &self.entries[key]))
+    }
+
+    /// As [`Core::open`], from a place in that order. Each comes with its place.
+    pub(crate) fn open_from(&self, place: u64) -> impl Iterator<Item = (u64, &Key, &Entry)> {
+        self.queues.waits.from(place).map(|(place, key)| (place, key, &self.entries[key]))
     }
 
     /// When the first open wait or retry is due.
@@ -669,7 +706,10 @@ impl Core {
     /// The commit that is being made cancels a wait or a retry that the code dropped. The code may
     /// claim the key again.
     pub(crate) fn wait_cancelled(&mut self, key: &Key) {
-        self.apply(key, Input::Cancel);
+        let idle = |entry: &Entry| matches!(entry.state, State::Idle { .. });
+        if !self.entries.get(key).is_some_and(idle) {
+            self.apply(key, Input::Cancel);
+        }
     }
 
     fn apply(&mut self, key: &Key, input: Input) -> &mut Entry {

@@ -52,6 +52,8 @@ pub struct RunInfo {
 pub(crate) struct Shared {
     pub(crate) core: Mutex<Core>,
     pub(crate) info: RunInfo,
+    /// The first generation of a chain of retries, or this one.
+    pub(crate) origin: RunKey,
     pub(crate) waker: Arc<RootWaker>,
     pub(crate) env: Arc<dyn Env>,
     pub(crate) limits: Limits,
@@ -74,7 +76,9 @@ impl Ctx {
             labels: run.labels.clone(),
         };
         let waker = Arc::new(RootWaker::default());
-        Self { shared: Arc::new(Shared { core: Mutex::new(core), info, waker, env, limits }) }
+        let origin = core.outbox.origin().unwrap_or(run.run_key);
+        let core = Mutex::new(core);
+        Self { shared: Arc::new(Shared { core, info, origin, waker, env, limits }) }
     }
 
     /// Runs a durable step: the result of `body` is recorded, and then the body never runs again.
@@ -376,7 +380,7 @@ impl Ctx {
     fn draw(&self, what: &str) -> Sha256Digest {
         let mut core = self.shared.core.lock();
         core.queues.replay.draws += 1;
-        let run = self.shared.info.run_key;
+        let run = self.shared.origin;
         Sha256Digest::of_parts(&[
             b"windlass:draw:v1",
             what.as_bytes(),
@@ -681,7 +685,15 @@ impl Log {
         let mut core = self.ctx.shared.core.lock();
         let replay = core.queues.replay.active && step.is_none();
         let category = self.category.clone();
-        core.outbox.logs.push(PendingLog { step, level, category, message, data, replay });
+        let log = PendingLog { step, level, category, message, data, replay };
+        if !core.outbox.push_log(log, limits.log_lines_max) {
+            let max = limits.log_lines_max;
+            let message = format!(
+                "the attempt of the step, or the code since the last step, has written {max} log \
+                 lines, which is the limit `log_lines_max`"
+            );
+            return Err(invalid(ErrorCode::InvalidLog, message));
+        }
         Ok(())
     }
 }

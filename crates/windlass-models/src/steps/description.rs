@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use windlass_engine::ModelDescription;
 use windlass_engine::description::{EventDescription, EventMeaning, StepDescription, StepRole};
-use windlass_kernel::{EventType, ModelName, RetryLimit, RetryPolicy, StepKind};
+use windlass_kernel::{Body, Error, EventType, ModelName, RetryLimit, RetryPolicy, Run, StepKind};
 
-use super::core::Kind;
+use super::core::{Kind, Snapshot};
 use crate::kit::{ACTIVITY, ACTIVITY_STEP, CHILD, CHILD_STEP};
 
 /// The name of this model, as runs carry it.
@@ -57,8 +57,17 @@ pub static DESCRIPTION: ModelDescription = {
     model.steps = &STEPS;
     model.events = &EVENTS;
     model.retry = Some(&STEP_RETRY);
+    model.retry_state = retry_state;
     model
 };
+
+// A retry carries over steps that used idempotency keys and random numbers, so it goes on with those of
+// the first generation.
+fn retry_state(run: &Run) -> Result<Option<Body>, Error> {
+    let snapshot: Snapshot = run.state.as_ref().map(Body::read).transpose()?.unwrap_or_default();
+    let origin = Some(snapshot.origin.unwrap_or(run.run_key));
+    Ok(Some(Body::of(&Snapshot { custom_events: 0, origin })?))
+}
 
 impl Kind {
     /// The kind of a step's row.

@@ -1,13 +1,10 @@
 //! The open waits of a run: begun, met by a message or a time, or called off.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
 use windlass_engine::{ActivityResult, ChildResult, Turn, TurnError, events};
-use windlass_kernel::{
-    Body, Error, Message, MessageKind, Stamp, Step as StepRow, StepStatus, Task, Timestamp,
-};
+use windlass_kernel::{Body, Error, Message, Stamp, Step as StepRow, StepStatus, Task, Timestamp};
 
 use crate::kit::{self, ChildRef, NewActivity, NewChild, ResultIndex};
 
@@ -16,6 +13,7 @@ use super::description::{
     EVENT_AWAITED, EVENT_CONSUMED, EVENT_TIMED_OUT, SLEEP_ELAPSED, SLEEP_STARTED,
 };
 use super::error::Failure;
+use super::operation::EVENT_UNREADABLE;
 use super::program::StepsProgram;
 
 /// The current result of an open wait.
@@ -30,22 +28,44 @@ enum Met {
     Message(u64),
 }
 
+/// A pass over the open waits. It goes on where the last settlement left it, so that settling n waits
+/// takes two passes and not n.
+#[derive(Default)]
+pub(crate) struct WaitScan {
+    next: u64,
+    // The pass has settled something, so the code was polled, and may have claimed earlier waits again.
+    settled: bool,
+}
+
 impl StepsProgram {
-    /// Brings one open wait forward. `false` if there is none that can be.
+    /// Brings one open wait forward. `false` if there is none that can be: a whole pass has found none.
     pub(crate) fn settle_one_wait(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
-        let now = turn.now();
         self.results.update(&turn.mailbox);
+        loop {
+            if self.settle_next_wait(turn)? {
+                self.scan.settled = true;
+                return Ok(true);
+            }
+            if !std::mem::take(&mut self.scan).settled {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn settle_next_wait(&mut self, turn: &mut Turn) -> Result<bool, TurnError> {
+        let now = turn.now();
         let found = {
             let results = &mut self.results;
             let core = self.ctx.shared.core.lock();
-            core.open().filter(|(_, entry)| entry.is_live()).find_map(|(key, entry)| {
+            let mut open = core.open_from(self.scan.next).filter(|(.., entry)| entry.is_live());
+            open.find_map(|(place, key, entry)| {
                 let met = match &entry.state {
                     State::Retrying { due, .. } => (*due <= now).then_some(Met::Retry),
                     State::Asked => Some(match &entry.plan {
                         Some(Plan::SleepUntil(at)) if *at <= now => Met::Due,
                         Some(Plan::Event { name, .. }) => {
-                            match event_for(&turn.mailbox, name.as_str()) {
-                                Some(seq) => Met::Message(seq),
+                            match results.event(name.as_str(), &turn.mailbox) {
+                                Some(message) => Met::Message(message.seq),
                                 None => Met::Begin,
                             }
                         }
@@ -54,10 +74,11 @@ impl StepsProgram {
                     State::Waiting(wait) => wait_met(turn, results, key, entry.kind, wait),
                     _ => None,
                 };
-                met.map(|met| (Arc::clone(key), entry.kind, met))
+                met.map(|met| (place, Arc::clone(key), entry.kind, met))
             })
         };
-        let Some((key, kind, met)) = found else { return Ok(false) };
+        let Some((place, key, kind, met)) = found else { return Ok(false) };
+        self.scan.next = place + 1;
         match met {
             Met::Retry => self.ctx.shared.core.lock().retry_due(&key),
             Met::Begin => self.begin_wait(turn, &key).map_err(TurnError::Blocked)?,
@@ -139,6 +160,7 @@ impl StepsProgram {
     fn time_came(&mut self, turn: &mut Turn, key: &Key, kind: Kind) -> Result<(), Error> {
         let stamp = turn.stamp();
         let mut row = self.make_row(turn, key, stamp.at);
+        self.keep_times(key, &mut row);
         let (event, outcome): (_, Outcome) = match kind {
             Kind::Event => {
                 let wait = self.open_wait(key);
@@ -182,6 +204,7 @@ impl StepsProgram {
     ) -> Result<(), Error> {
         let stamp = turn.stamp();
         let mut row = self.make_row(turn, key, stamp.at);
+        self.keep_times(key, &mut row);
         let mut payload = json!({ "key": &**key, "message": message.seq });
         let (event, outcome): (_, Outcome) = match kind {
             Kind::Event => {
@@ -219,6 +242,7 @@ impl StepsProgram {
                 }
             }
         };
+        let outcome = self.readable(key, kind, outcome);
         match &outcome {
             Ok(result) => {
                 row.status = StepStatus::Completed;
@@ -233,6 +257,36 @@ impl StepsProgram {
         self.make_draft(turn).consume_into_step(event, &payload, message, row, stamp)?;
         self.recorded(key, outcome, stamp.at);
         Ok(())
+    }
+
+    // The row of a settled wait says until when, and for how long, it waited.
+    fn keep_times(&self, key: &Key, row: &mut StepRow) {
+        let core = self.ctx.shared.core.lock();
+        let Some(entry) = core.entry(key) else { return };
+        if let State::Waiting(wait) = &entry.state {
+            row.due_at = wait.due;
+        }
+        if let Some(Plan::Event { timeout, .. }) = &entry.plan {
+            row.timeout = Some(*timeout);
+        }
+    }
+
+    // A result that the code cannot read is an error that it can catch, recorded as such. Later builds
+    // find it in the record.
+    fn readable(&self, key: &Key, kind: Kind, outcome: Outcome) -> Outcome {
+        let body = outcome?;
+        let reads = self.ctx.shared.core.lock().entry(key).map(|entry| entry.reads);
+        match reads.map_or(Ok(()), |reads| reads(&body)) {
+            Ok(()) => Ok(body),
+            Err(error) => {
+                let (name, what) = match kind {
+                    Kind::Event => (EVENT_UNREADABLE, "the event"),
+                    _ => ("ResultUnreadable", "the result"),
+                };
+                let message = format!("{what} does not read as the code asks for: {error}");
+                Err(Failure::new(name, message, false))
+            }
+        }
     }
 
     fn recorded(&mut self, key: &Key, outcome: Outcome, at: Timestamp) {
@@ -331,16 +385,14 @@ fn wait_met(
         Kind::Sleep => due,
         Kind::Event => {
             let name = wait.wait_for.as_deref().unwrap_or_default();
-            event_for(&turn.mailbox, name).map(Met::Message).or(due)
+            // An event that came after the timeout is late, also if the run was paused meanwhile.
+            let in_time = |message: &&Message| wait.due.is_none_or(|due| message.sent_at <= due);
+            let event = results.event(name, &turn.mailbox).filter(in_time);
+            event.map(|message| Met::Message(message.seq)).or(due)
         }
         // By the child's name: the end of any generation of the child ends the wait.
         Kind::Child => results.take_child(&wait.child.as_ref()?.id).map(Met::Message),
         Kind::Activity => results.take_activity(key).map(Met::Message),
         Kind::Do => None,
     }
-}
-
-fn event_for(mailbox: &BTreeMap<u64, Message>, name: &str) -> Option<u64> {
-    let matches = |m: &&Message| m.kind == MessageKind::Event && m.name.as_str() == name;
-    mailbox.values().find(matches).map(|message| message.seq)
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use serde::de::DeserializeOwned;
 use windlass_kernel::{Body, Error, ErrorCode, ErrorKind};
 
-use super::core::{Found, Key, Kind, Outcome, Plan};
+use super::core::{Found, Key, Kind, Outcome, Plan, Reads};
 use super::ctx::Ctx;
 use super::error::StepError;
 use super::wake::{current_step, is_polling};
@@ -52,6 +52,7 @@ impl Operation {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
+        reads: Reads,
         plan: impl FnOnce() -> Plan,
     ) -> Poll<Result<Found, StepError>> {
         let shared = &self.ctx.shared;
@@ -73,7 +74,7 @@ impl Operation {
                     self.phase = Phase::Over;
                     return Poll::Ready(Err(nested(&self.key)));
                 }
-                if let Err(refused) = core.claim(&self.key, plan(), cx.waker()) {
+                if let Err(refused) = core.claim(&self.key, plan(), reads, cx.waker()) {
                     self.phase = Phase::Over;
                     return Poll::Ready(Err(refused));
                 }
@@ -104,13 +105,14 @@ impl Operation {
                 Ok(value) => Poll::Ready(Ok(value)),
                 Err(source) => {
                     let message = format!(
-                        "the recorded result of {} step {:?} does not read as {}: {source}",
+                        "the recorded result of {} step {:?} does not read as {}",
                         kind.as_str(),
                         self.key,
                         std::any::type_name::<T>()
                     );
                     let fault =
-                        Error::new(ErrorKind::Invalid, ErrorCode::ResultUnreadable, message);
+                        Error::new(ErrorKind::Invalid, ErrorCode::ResultUnreadable, message)
+                            .with_source(source);
                     self.ctx.shared.core.lock().fault = Some(fault);
                     Poll::Pending
                 }
@@ -119,8 +121,13 @@ impl Operation {
                 let core = self.ctx.shared.core.lock();
                 let attempts = core.entry(&self.key).map_or(0, |entry| entry.attempt);
                 drop(core);
+                let unreadable = kind == Kind::Event && failure.name == EVENT_UNREADABLE;
+                let code = match unreadable {
+                    true => ErrorCode::ResultUnreadable,
+                    false => kind.error_code(),
+                };
                 Poll::Ready(Err(StepError {
-                    code: kind.error_code(),
+                    code,
                     key: self.key.to_string(),
                     name: failure.name,
                     message: failure.message,
@@ -129,6 +136,14 @@ impl Operation {
             }
         }
     }
+}
+
+/// The name of the error of a wait whose event does not read as the type that the code asks for.
+pub(crate) const EVENT_UNREADABLE: &str = "EventUnreadable";
+
+/// Whether a body reads as the type that the code asks for.
+pub(crate) fn reads_as<T: DeserializeOwned>(body: &Body) -> Result<(), serde_json::Error> {
+    read_body::<T>(body).map(|_| ())
 }
 
 fn read_body<T: DeserializeOwned>(body: &Body) -> Result<T, serde_json::Error> {

@@ -24,6 +24,7 @@ use super::core::{
 use super::ctx::Ctx;
 use super::description::{STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
 use super::error::Failure;
+use super::open::WaitScan;
 use super::wake::{RootWaker, polling};
 
 /// A workflow's own future, its output already written.
@@ -47,6 +48,7 @@ pub(crate) struct StepsProgram {
     out_of_steps: bool,
     pub(crate) large: LargeResults,
     pub(crate) results: ResultIndex,
+    pub(crate) scan: WaitScan,
     // Activities that died in the generation before and are tried again in this one.
     pub(crate) revived: Option<Revived>,
 }
@@ -80,6 +82,7 @@ impl StepsProgram {
             out_of_steps: false,
             large: LargeResults::default(),
             results: ResultIndex::default(),
+            scan: WaitScan::default(),
             revived: None,
         }
     }
@@ -103,7 +106,8 @@ impl StepsProgram {
             self.large.fetch(turn).await?;
             let hold_back = turn.control().is_some() || turn.is_draining() || self.out_of_steps;
             self.advance(turn, hold_back)?;
-            if self.finished.is_some() && self.in_flight.is_none() {
+            let flooded = self.core().outbox.logs.len() > RECORDS_MAX;
+            if self.finished.is_some() && self.in_flight.is_none() && !flooded {
                 return self.finish(turn).await;
             }
             let busy = {
@@ -112,6 +116,9 @@ impl StepsProgram {
                     || !core.queues.bodies.completions.is_empty()
                     || self.sql.is_some()
                     || (core.has_deferred() && !hold_back && !self.out_of_steps)
+                    // A full commit: the rest of the waits follows after it.
+                    || self.records >= RECORDS_MAX
+                    || flooded
             };
             if self.in_flight.is_none() {
                 if !busy && self.finished.is_none() {
@@ -136,6 +143,11 @@ impl StepsProgram {
             let answer = sent.await;
             self.answered(turn, records, answer)?;
         }
+        // Lines of steps that are recorded belong to them. The code writes the others again.
+        if !turn.is_stale() && self.draft.is_some() {
+            self.core().keep_recorded_lines();
+            self.take_lines(turn)?;
+        }
         if !turn.is_stale()
             && let Some(draft) = self.draft.take()
         {
@@ -148,6 +160,7 @@ impl StepsProgram {
 
     // Takes the workflow as far as it gets without waiting for anything.
     fn advance(&mut self, turn: &mut Turn, hold_back: bool) -> Result<(), TurnError> {
+        self.scan = WaitScan::default();
         while self.finished.is_none() && self.sql.is_none() {
             if std::mem::take(&mut self.must_poll) | self.root_waker().take_woken() {
                 self.poll_root(turn)?;
@@ -211,9 +224,9 @@ impl StepsProgram {
             Err(panic) => {
                 let text = windlass_engine::panic_text(&*panic);
                 tracing::error!(run_key = %turn.run.run_key, panic = text, "a workflow panicked");
-                let message = format!("the workflow panicked outside its steps: {text}");
+                let message = "the workflow panicked outside its steps";
                 let error = Error::new(ErrorKind::Invalid, ErrorCode::WorkflowPanicked, message);
-                Err(TurnError::Blocked(error))
+                Err(TurnError::Blocked(error.with_source(text)))
             }
         }
     }
@@ -397,7 +410,7 @@ impl StepsProgram {
     fn take_lines(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         let (logs, events) = {
             let outbox = &mut self.core().outbox;
-            (std::mem::take(&mut outbox.logs), std::mem::take(&mut outbox.events))
+            (outbox.take_logs(RECORDS_MAX), std::mem::take(&mut outbox.events))
         };
         if logs.is_empty() && events.is_empty() {
             return Ok(());

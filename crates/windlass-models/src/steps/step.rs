@@ -21,7 +21,7 @@ use crate::effects::{EFFECTS_MAX, Effect, too_much};
 use super::core::{Completion, Found, Kind, Outcome, Plan};
 use super::ctx::{Ctx, STEP_TIMEOUT, default_policy, invalid};
 use super::error::{Failure, StepError};
-use super::operation::Operation;
+use super::operation::{Operation, reads_as};
 use super::wake::{OperationWaker, in_step};
 use crate::any_error::AnyError;
 
@@ -168,6 +168,8 @@ pub struct StepCall<'a, T, E> {
     work: Option<Work<'a, T, E>>,
     timer: Option<Timer>,
     attempt: u32,
+    // When the attempt began, by the clock of this process.
+    began: Duration,
     tx: StepTx,
     wakers: Option<(Waker, Waker)>,
     result: PhantomData<fn() -> T>,
@@ -208,6 +210,7 @@ impl<'a, T, E> StepCall<'a, T, E> {
             work: None,
             timer: None,
             attempt: 0,
+            began: Duration::ZERO,
             tx,
             wakers: None,
             result: PhantomData,
@@ -381,6 +384,7 @@ impl<'a, T, E> StepCall<'a, T, E> {
 impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
     fn start(&mut self, number: u32, probe: bool) {
         self.attempt = number;
+        self.began = self.operation.ctx.shared.env.elapsed();
         self.tx = StepTx::new(&self.operation.ctx.shared.limits);
         if !self.make_work(probe) {
             return;
@@ -423,7 +427,7 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
     }
 
     fn given(&self) -> Attempt {
-        let run_key = self.operation.ctx.run().run_key;
+        let run_key = self.operation.ctx.shared.origin;
         Attempt {
             number: self.attempt,
             idempotency_key: format!("{run_key}:{}", self.operation.key()),
@@ -450,6 +454,10 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
                     Work::Asking(probe) => probe.as_mut().poll(&mut cx),
                 }))
             });
+            // A body that blocks its thread ends late, with the timer behind it.
+            if matches!(polled, Ok(Poll::Ready(_))) && self.is_late() {
+                return self.time_out();
+            }
             match polled {
                 Ok(Poll::Pending) => break,
                 Ok(Poll::Ready(Ok(Some(value)))) => {
@@ -483,12 +491,7 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
             }
             let shared = &self.operation.ctx.shared;
             match timer.left {
-                Left::Nothing => {
-                    let timeout = self.timeout.unwrap_or_default();
-                    let shown = windlass_kernel::format_duration(timeout);
-                    let message = format!("the attempt took longer than {shown}");
-                    return self.cut_off(Failure::new("Timeout", message, true));
-                }
+                Left::Nothing => return self.time_out(),
                 Left::After(rest) => {
                     shared
                         .core
@@ -514,9 +517,27 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
         }
     }
 
+    fn is_late(&self) -> bool {
+        let elapsed = self.operation.ctx.shared.env.elapsed() - self.began;
+        self.timeout.is_some_and(|timeout| elapsed > timeout)
+    }
+
+    fn time_out(&mut self) {
+        let shown = windlass_kernel::format_duration(self.timeout.unwrap_or_default());
+        let message = format!("the attempt took longer than {shown}");
+        self.cut_off(Failure::new("Timeout", message, true));
+    }
+
     fn written(&self, value: &T) -> Outcome {
         let written =
             Body::of(value).and_then(|body| self.operation.ctx.check_body("the result", body));
+        // JSON cannot write every value: NaN becomes null. Once it is recorded it is too late.
+        if let Ok(body) = &written
+            && let Err(error) = reads_as::<T>(body)
+        {
+            let message = format!("the result does not read back as it was written: {error}");
+            return Err(Failure::new("ResultUnreadable", message, false));
+        }
         written.map_err(|error| {
             let name = match error.code() {
                 ErrorCode::InvalidSize => "ResultTooLarge",
@@ -575,7 +596,7 @@ impl<T: Serialize + DeserializeOwned, E> Future for StepCall<'_, T, E> {
         }
         let (policy, timeout, intent) = (&this.policy, this.timeout, this.probe.is_some());
         let plan = || Plan::Do { policy: policy.clone(), timeout, intent };
-        match this.operation.poll(cx, plan) {
+        match this.operation.poll(cx, reads_as::<T>, plan) {
             Poll::Ready(Err(refused)) => return Poll::Ready(Err(refused)),
             Poll::Ready(Ok(Found::Ready(outcome))) => {
                 return this.operation.read(Kind::Do, outcome);

@@ -11,7 +11,7 @@ use windlass_kernel::{Error, ErrorCode, IntoDuration};
 use super::core::{Found, Kind, Plan};
 use super::ctx::{Ctx, invalid};
 use super::error::StepError;
-use super::operation::Operation;
+use super::operation::{Operation, reads_as};
 
 /// A plan that may have been refused before it was a wait.
 pub(crate) struct Wait {
@@ -33,7 +33,7 @@ impl Wait {
     ) -> Poll<Result<T, StepError>> {
         let plan = &mut self.plan;
         let taken = || plan.take().expect("what was not refused has a plan");
-        match self.operation.poll(cx, taken) {
+        match self.operation.poll(cx, reads_as::<T>, taken) {
             Poll::Ready(Err(refused)) => Poll::Ready(Err(refused)),
             Poll::Ready(Ok(Found::Ready(outcome))) => self.operation.read(kind, outcome),
             Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,

@@ -133,12 +133,8 @@ where
         queue: windlass_kernel::QueueName::with_limits(queue, &limits)?,
         name: windlass_kernel::RouteName::with_limits(activity_type, &limits)?,
     };
-    let failed = |failure: Failure| TaskFailure {
-        name: failure.name,
-        message: failure.message,
-        retryable: failure.retryable,
-        retry_after: None,
-    };
+    let failed =
+        |failure: Failure| TaskFailure::new(failure.name, failure.message, failure.retryable);
     let (bytes, depth) = (limits.step_bytes_max / 2, limits.json_depth_max);
     let handler = ActivityFn(move |context, input: Body| -> BoxFuture<'static, TaskResult> {
         let input = match I::from_body(&input) {

@@ -115,7 +115,7 @@ impl TerminalHook for WebhookTerminalHook {
 }
 
 fn hook_error(failure: TaskFailure) -> HookError {
-    let TaskFailure { name, message, retryable, retry_after } = failure;
+    let TaskFailure { name, message, retryable, retry_after, .. } = failure;
     let message = format!("{name}: {message}");
     let error = match retryable {
         true => HookError::transient(message),

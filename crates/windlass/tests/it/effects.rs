@@ -31,12 +31,7 @@ impl TaskHandler for Mail {
         self.0.hit(&text);
         Box::pin(std::future::ready(match (text.as_str(), times) {
             ("\"flaky\"", 2..) | ("\"fine\"", _) => Ok(Body::json("null")),
-            _ => Err(TaskFailure {
-                name: "Refused".into(),
-                message: "the other side refuses".into(),
-                retryable: true,
-                retry_after: None,
-            }),
+            _ => Err(TaskFailure::new("Refused", "the other side refuses", true)),
         }))
     }
 }

@@ -163,7 +163,7 @@ async fn a_callee_that_asks_to_wait_closes_its_key_for_all(h: Arc<Harness>) {
 }
 
 // Enqueues a task that was taken away from so many workers.
-async fn reclaimed(engine: &Engine, name: &str, reclaims: u32) -> TaskId {
+async fn reclaimed(engine: &Engine, name: &str, reclaims: u32, tried_alone: bool) -> TaskId {
     let route = Route { queue: QueueName::default_queue(), name: RouteName::new(name).unwrap() };
     let retry = serde_json::to_value(windlass::RetryPolicy::none()).unwrap();
     let body = serde_json::json!({ "input": 1, "retry": retry });
@@ -174,6 +174,12 @@ async fn reclaimed(engine: &Engine, name: &str, reclaims: u32) -> TaskId {
         body: Some(Body::of(&body).unwrap()),
         ..Task::new(task_id, namespace, "activity", route, now)
     };
+    if tried_alone {
+        // The record that a process leaves that dies during a trial.
+        let name = windlass::kernel::SettingName::new("trial", &task_id.to_string());
+        let record = Body::of(&serde_json::json!({ "reclaims": reclaims - 1 })).unwrap();
+        engine.admin().store().put_setting(name, Some(record)).await.unwrap();
+    }
     let commit = Commit::new(None, None, vec![Op::Enqueue(Box::new(task))]);
     engine.admin().store().commit(vec![commit]).await.remove(0).unwrap();
     engine.core().wake();
@@ -188,7 +194,7 @@ async fn a_task_that_kills_its_workers_is_given_up_despite_a_rate(h: Arc<Harness
     let flow = engine.workflow("calls", calls).unwrap();
     let run = flow.start((CALL.into(), 1)).await.unwrap();
     assert_eq!(run.result().await.unwrap(), [1], "the rate is used up");
-    let waits = reclaimed(&engine, CALL, 2).await;
+    let waits = reclaimed(&engine, CALL, 2, false).await;
     until("it was put back", || async {
         let tasks = Query::Tasks(TasksQuery::all(engine.namespace().clone(), 10));
         let tasks = engine.admin().store().list(tasks).await.unwrap().tasks().unwrap();
@@ -199,7 +205,7 @@ async fn a_task_that_kills_its_workers_is_given_up_despite_a_rate(h: Arc<Harness
         })
     })
     .await;
-    let dead = reclaimed(&engine, CALL, 3).await;
+    let dead = reclaimed(&engine, CALL, 3, true).await;
     until("it is given up", || async { engine.core().dead_letter(dead).await.is_ok() }).await;
     let letter = engine.core().dead_letter(dead).await.unwrap();
     let errors: Vec<serde_json::Value> = letter.errors.unwrap().read().unwrap();

@@ -129,8 +129,15 @@ async fn timers_fire_and_are_cancelled(h: Arc<Harness>) {
     .await;
     assert_eq!(ended(&run).await, ["start", "signal do", "timer short", "signal do", "signal end"]);
     let timers = event_types(&run).await.into_iter().filter(|t| t.starts_with("timer."));
-    let expect =
-        ["timer.started", "timer.started", "timer.started", "timer.fired", "timer.cancelled"];
+    // The last one is cancelled by the end of the run.
+    let expect = [
+        "timer.started",
+        "timer.started",
+        "timer.started",
+        "timer.fired",
+        "timer.cancelled",
+        "timer.cancelled",
+    ];
     assert_eq!(timers.collect::<Vec<_>>(), expect);
 }
 
@@ -329,7 +336,8 @@ async fn misuse_blocks_the_run(h: Arc<Harness>) {
     let run = puppet(&engine, "panic").await;
     run.signal("panic", &()).await.unwrap();
     let reason = until_blocked(&run).await;
-    assert!(reason.contains("panicked in on_signal: the strings are torn"), "{reason}");
+    assert!(reason.contains("panicked in on_signal"), "{reason}");
+    assert!(reason.contains("the strings are torn"), "{reason}");
 }
 
 async fn a_paused_run_gets_no_callbacks(h: Arc<Harness>) {

@@ -65,9 +65,19 @@ async fn a_turn_that_panics_is_given_back_and_blocked(h: Arc<Harness>) {
         .filter(|event| event.event_type.as_str() == "workflow.blocked")
         .map(|event| event.payload_json().unwrap()["reason"].as_str().unwrap().to_owned())
         .collect();
+    let query = windlass::kernel::Query::Logs {
+        run_key: run.run_key,
+        level_min: None,
+        category: None,
+        after: None,
+        limit: 10,
+    };
+    let lines = engine.admin().store().list(query).await.unwrap().logs().unwrap();
+    let logged: Vec<String> = lines.iter().map(|line| line.message.to_string()).collect();
     let expect = ["the model", "the program"];
     assert_eq!(blocked.len(), 2, "{blocked:?}");
     for (reason, expect) in blocked.iter().zip(expect) {
-        assert!(reason.contains(expect) && reason.contains("WORKFLOW_PANICKED"), "{reason}");
+        assert!(!reason.contains(expect) && reason.contains("WORKFLOW_PANICKED"), "{reason}");
+        assert!(logged.iter().any(|line| line.contains(expect)), "{logged:?}");
     }
 }

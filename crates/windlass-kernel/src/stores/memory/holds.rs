@@ -34,21 +34,23 @@ impl State {
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidClaim, message));
         }
         let since = self.now.minus(request.offer);
-        let mut turns = Vec::new();
+        let (mut turns, mut passed_over) = (Vec::new(), false);
         for key in in_order(&self.turn_index, &request.turns.routes, request.order) {
             if turns.len() >= request.turns.max as usize {
                 break;
             }
             let Some(run) = self.runs.get(&key).cloned() else { continue };
             if run.turn.is_reserved_for_another(request.worker, since) {
+                passed_over |= run.turn.limit_key.is_none();
                 continue;
             }
             if self.is_below_limit(&run.namespace, run.turn.limit_key.as_ref()) {
                 turns.push(self.take_turn(run, request.worker));
             }
         }
+        passed_over &= turns.len() < request.turns.max as usize;
         let tasks = self.claim_tasks(request.worker, &request.tasks, request.order);
-        Ok(Claims { turns, tasks, now: self.now })
+        Ok(Claims { turns, tasks, passed_over, now: self.now })
     }
 
     fn claim_tasks(

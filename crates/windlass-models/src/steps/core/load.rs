@@ -24,7 +24,7 @@ impl Core {
                 replay: Replay {
                     records: VecDeque::new(),
                     redeliver: VecDeque::new(),
-                    active: !steps.is_empty() || snapshot != Snapshot::default(),
+                    active: !steps.is_empty() || snapshot.custom_events > 0,
                     now: run.created_at,
                     draws: 0,
                 },
@@ -72,6 +72,7 @@ fn entry(run: &Run, step: &Step) -> Result<Entry, Error> {
     Ok(Entry {
         kind,
         plan: None,
+        reads: |_| Ok(()),
         state,
         row: Row::Stored(place),
         waker: None,

@@ -1,7 +1,9 @@
 //! Log lines and custom events of the code that wait for the next commit.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use windlass_kernel::{Body, CausalRef, EventId, LogLevel};
+use windlass_kernel::{Body, CausalRef, EventId, LogLevel, RunKey};
 
 use super::Key;
 
@@ -30,11 +32,17 @@ pub(crate) struct PendingEvent {
 pub(crate) struct Snapshot {
     /// The number of custom events recorded outside steps. A replay skips as many.
     pub(crate) custom_events: u64,
+    /// The first generation of a chain of retries; none if this is the first. Idempotency keys and
+    /// random numbers come from it, because a retry carries over the steps that used them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<RunKey>,
 }
 
 pub(crate) struct Outbox {
     pub(crate) logs: Vec<PendingLog>,
     pub(crate) events: Vec<PendingEvent>,
+    // Lines of attempts that have not ended, and of the code outside steps since the last commit.
+    lines: BTreeMap<Option<(Key, u32)>, usize>,
     snapshot: Snapshot,
     stored: Snapshot,
     // Custom events outside steps that this replay has seen, recorded or skipped.
@@ -43,8 +51,37 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(stored: Snapshot) -> Self {
-        let (logs, events) = Default::default();
-        Self { logs, events, snapshot: stored, stored, events_seen: 0 }
+        let (logs, events, lines) = Default::default();
+        Self { logs, events, lines, snapshot: stored, stored, events_seen: 0 }
+    }
+
+    /// Adds a log line. Returns whether there was room for it under the limit.
+    pub(crate) fn push_log(&mut self, log: PendingLog, max: usize) -> bool {
+        let lines = self.lines.entry(log.step.clone()).or_default();
+        if *lines >= max {
+            return false;
+        }
+        *lines += 1;
+        self.logs.push(log);
+        true
+    }
+
+    /// Takes lines for a commit, at most `max`.
+    pub(crate) fn take_logs(&mut self, max: usize) -> Vec<PendingLog> {
+        self.lines.remove(&None);
+        let rest = self.logs.split_off(self.logs.len().min(max));
+        std::mem::replace(&mut self.logs, rest)
+    }
+
+    /// An attempt has ended: it writes no more lines.
+    pub(crate) fn attempt_ended(&mut self, key: &Key, attempt: u32) {
+        self.lines.remove(&Some((key.clone(), attempt)));
+    }
+
+    /// Drops the lines and events that belong to no recorded step: the code will write them again.
+    pub(crate) fn keep_recorded(&mut self, recorded: impl Fn(&Key) -> bool) {
+        self.logs.retain(|log| log.step.as_ref().is_some_and(|(key, _)| recorded(key)));
+        self.events.retain(|event| !event.outside_step);
     }
 
     /// Adds an event, unless an earlier execution of the same code has recorded it.
@@ -54,6 +91,11 @@ impl Outbox {
             return;
         }
         self.events.push(event);
+    }
+
+    /// The first generation of a chain of retries, if this is not the first.
+    pub(crate) fn origin(&self) -> Option<RunKey> {
+        self.snapshot.origin
     }
 
     /// An event from outside a step is in the commit that is being made.

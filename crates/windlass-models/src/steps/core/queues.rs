@@ -82,6 +82,10 @@ impl OpenWaits {
         self.order.values()
     }
 
+    pub(super) fn from(&self, place: u64) -> impl Iterator<Item = (u64, &Key)> {
+        self.order.range(place..).map(|(place, key)| (*place, key))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }

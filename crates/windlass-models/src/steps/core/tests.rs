@@ -278,7 +278,7 @@ impl Bench {
 
     fn claim(&mut self, key: &str, plan: Plan) -> Result<(), ErrorCode> {
         let waker = Waker::from(Arc::clone(&self.wakes));
-        self.core.claim(&key.into(), plan, &waker).map_err(|error| error.code)
+        self.core.claim(&key.into(), plan, |_| Ok(()), &waker).map_err(|error| error.code)
     }
 
     // Polls an operation that was claimed.
@@ -647,7 +647,7 @@ fn a_replay_skips_the_custom_events_that_are_recorded() {
         caused_by: None,
         outside_step,
     };
-    let mut outbox = Outbox::new(Snapshot { custom_events: 1 });
+    let mut outbox = Outbox::new(Snapshot { custom_events: 1, origin: None });
     outbox.push_event(event(false));
     outbox.push_event(event(true));
     assert_eq!(outbox.events.len(), 1, "the one outside a step is recorded already");
@@ -655,6 +655,6 @@ fn a_replay_skips_the_custom_events_that_are_recorded() {
     assert_eq!(outbox.events.len(), 2);
     assert_eq!(outbox.take_changed_snapshot(), None);
     outbox.count_event();
-    assert_eq!(outbox.take_changed_snapshot(), Some(Snapshot { custom_events: 2 }));
+    assert_eq!(outbox.take_changed_snapshot(), Some(Snapshot { custom_events: 2, origin: None }));
     assert_eq!(outbox.take_changed_snapshot(), None);
 }

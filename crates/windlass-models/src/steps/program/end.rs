@@ -31,6 +31,10 @@ impl StepsProgram {
         if self.reaches_outside() {
             kit::stop_descendants(turn, &mut draft).await?;
         }
+        // Waits and bodies that lost a race have rows, and nobody will end them.
+        if self.core().has_open_rows() {
+            turn.cancel_open_steps(&mut draft).await?;
+        }
         let ended = match (continue_with, outcome) {
             (Some(input), _) => {
                 let output = Body::json(CONTINUED);
