@@ -8,5 +8,6 @@
 pub mod diagnostic;
 pub mod dsl;
 pub mod number;
+pub mod rules;
 pub mod source;
 pub mod types;
