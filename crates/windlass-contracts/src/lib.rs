@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod approvers;
 pub mod diagnostic;
 pub mod dsl;
 pub mod number;
