@@ -84,7 +84,7 @@ pub fn read_definition(text: &str) -> Result<OrgWorkflowDefinition, Diagnostic> 
     read(text, "workflow definition")
 }
 
-fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Diagnostic> {
+pub(crate) fn read<T: DeserializeOwned>(text: &str, kind: &str) -> Result<T, Diagnostic> {
     source::read(text, BYTES_MAX)?;
     serde_json::from_str(text).map_err(|error| {
         let line = text.split_inclusive('\n').take(error.line().saturating_sub(1));

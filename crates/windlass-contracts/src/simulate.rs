@@ -1,12 +1,15 @@
 //! Runs a workflow against a sample document: the path, the people who are asked, the obligations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::approvers::{Directory, Request, Resolution, resolve};
 use crate::diagnostic::Diagnostic;
+use crate::dsl::Scope;
 use crate::tokens::{
     AllowAll, Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus, Verdict, advance,
 };
@@ -16,21 +19,38 @@ use crate::types::{ApprovalConfig, CompiledWorkflow, Need, NodeConfig, Obligatio
 pub const TURNS_MAX: usize = 2_000;
 
 /// The document and the choices of a simulation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
+    /// A name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The document.
     pub document: Value,
     /// The person who acts.
+    #[serde(default)]
     pub actor: Value,
     /// The settings of the tenant.
+    #[serde(default)]
     pub org: Value,
-    /// The time at the begin. Timers move it forward.
+    /// The id of the person who made the document. That person is never asked.
+    #[serde(default)]
+    pub requester: String,
+    /// The people of the tenant. With it, the simulation says who is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<Directory>,
+    /// The time at the begin. Timers move it forward. [default: 1970-01-01T00:00:00Z]
+    #[serde(default)]
+    #[schemars(with = "String")]
     pub now: Timestamp,
     /// Decisions by approval node. [default: approved]
+    #[serde(default)]
     pub verdicts: BTreeMap<String, Verdict>,
     /// Payloads of events and results of actions by node. [default: null]
+    #[serde(default)]
     pub payloads: BTreeMap<String, Value>,
     /// The approval at which the document changes once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_at: Option<String>,
 }
 
@@ -38,14 +58,26 @@ impl Scenario {
     /// A scenario in which everybody approves.
     pub fn new(document: Value, now: Timestamp) -> Self {
         Self {
+            name: None,
             document,
             actor: Value::Null,
             org: Value::Null,
+            requester: String::new(),
+            directory: None,
             now,
             verdicts: BTreeMap::new(),
             payloads: BTreeMap::new(),
             change_at: None,
         }
+    }
+
+    /// Reads a scenario from JSON text.
+    ///
+    /// # Errors
+    /// Fails if the text is too long, is not JSON, has a number that would lose digits, or does not
+    /// have the shape of a scenario.
+    pub fn read(text: &str) -> Result<Self, Diagnostic> {
+        crate::compile::read(text, "scenario")
     }
 }
 
@@ -84,6 +116,12 @@ pub struct Asked {
     pub request: ApprovalConfig,
     /// The decision of the scenario.
     pub verdict: Verdict,
+    /// The people who are asked, if the scenario has a directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub people: Option<Resolution>,
+    /// Why nobody could be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Diagnostic>,
 }
 
 /// An obligation of a gate that the run passed.
@@ -153,11 +191,18 @@ impl Run<'_> {
         let decision: Decision = advance(self.artefact, &self.state, input, &facts)?;
         for effect in &decision.effects {
             if let Effect::RequestApproval { node, version, config, .. } = effect {
+                let (people, problem) = match self.people(node, config) {
+                    Some(Ok(people)) => (Some(people), None),
+                    Some(Err(problem)) => (None, Some(problem)),
+                    None => (None, None),
+                };
                 self.asked.push(Asked {
                     node: node.clone(),
                     version: *version,
                     request: config.clone(),
                     verdict: self.verdict(node),
+                    people,
+                    problem,
                 });
             }
         }
@@ -165,6 +210,28 @@ impl Run<'_> {
         self.rows.extend(decision.steps.into_iter().map(|row| (row.seq, row)));
         self.state = decision.state;
         Ok(())
+    }
+
+    /// The people that a request asks; nothing without a directory, or if a chain names them.
+    fn people(
+        &self,
+        node: &str,
+        config: &ApprovalConfig,
+    ) -> Option<Result<Resolution, Diagnostic>> {
+        let (directory, spec) = (self.scenario.directory.as_ref()?, config.approvers.as_ref()?);
+        let context = Value::Object(self.state.context.clone());
+        let counter = self.asked.iter().filter(|asked| asked.node == node).count();
+        let request = Request {
+            requester: &self.scenario.requester,
+            editors: &BTreeSet::new(),
+            counter: counter as u64,
+            scope: Scope::new(&self.scenario.document, self.now)
+                .actor(&self.scenario.actor)
+                .org(&self.scenario.org)
+                .context(&context),
+            rules: &self.artefact.rules,
+        };
+        Some(resolve(spec, directory, &request))
     }
 
     fn verdict(&self, node: &str) -> Verdict {
