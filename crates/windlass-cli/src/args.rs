@@ -1,6 +1,7 @@
 //! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
+mod contracts;
 mod http;
 mod runs;
 mod schedules;
@@ -16,6 +17,7 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
+pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -126,6 +128,8 @@ Examples:
     Export(ExportArgs),
     /// Import exported runs. Runs that already exist are skipped.
     Import(ImportArgs),
+    /// Check, compile and simulate contracts and workflow definitions offline.
+    Contracts(ContractsArgs),
     /// Inspect the settings of `windlass server`.
     Config(ConfigArgs),
     /// Print a shell completion script.
