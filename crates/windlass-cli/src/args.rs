@@ -1,6 +1,7 @@
 //! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
+mod contracts;
 mod engine;
 mod http;
 mod runs;
@@ -17,7 +18,11 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
+<<<<<<< HEAD
 pub(crate) use engine::EngineArgs;
+=======
+pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
+>>>>>>> lang
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -129,6 +134,8 @@ Examples:
     Export(ExportArgs),
     /// Import exported runs. Runs that already exist are skipped.
     Import(ImportArgs),
+    /// Check, compile and simulate contracts and workflow definitions offline.
+    Contracts(ContractsArgs),
     /// Inspect the settings of `windlass server`.
     Config(ConfigArgs),
     /// Print a shell completion script.

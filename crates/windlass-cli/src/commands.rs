@@ -2,6 +2,7 @@
 
 mod admin;
 mod config;
+mod contracts;
 mod dev;
 mod keys;
 mod reference;
@@ -45,6 +46,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Migrate(args) => store::migrate(args).await,
         Command::Export(args) => store::export(args).await,
         Command::Import(args) => store::import(args).await,
+        Command::Contracts(args) => contracts::run(args.command),
         Command::Config(args) => match args.command {
             ConfigCommand::Show(args) => config::show(&args),
         },

@@ -51,6 +51,8 @@ pub use schema::Schemas;
 pub use template::Template;
 
 pub(crate) use eval::{Operand, read};
+pub(crate) use explain::shorten;
+use schema::Leaf;
 
 /// The most characters of an expression, and of a template.
 pub const CHARACTERS_MAX: usize = 500;
@@ -66,6 +68,21 @@ pub const REFERENCES_MAX: usize = 16;
 pub const EVIDENCE_VALUE_BYTES_MAX: usize = 1_024;
 /// The most characters that a template renders to.
 pub const RENDERED_CHARACTERS_MAX: usize = 2_000;
+
+/// The type of a path that stands alone.
+pub(crate) fn path_type(text: &str, schemas: &Schemas) -> Result<Leaf, Error> {
+    let path = parse::parse_path(text)?;
+    check::check_path(&path, (0..text.len()).into(), schemas).map_err(|error| error.of(text))
+}
+
+/// The value of a path that stands alone. The inner error is the reason why the value is not
+/// usable.
+pub(crate) fn read_path(
+    text: &str,
+    scope: &Scope<'_>,
+) -> Result<Result<serde_json::Value, String>, Error> {
+    Ok(read(&parse::parse_path(text)?, scope).map(|value| value.to_json()))
+}
 
 /// A parsed expression. It has passed the limits of length, depth and dereferences.
 ///

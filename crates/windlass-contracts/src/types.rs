@@ -18,7 +18,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use compiled::{
-    CompiledEdge, CompiledNode, CompiledWorkflow, GateIntegrity, JoinRequirement, Token, TokenState,
+    CompiledEdge, CompiledNode, CompiledWorkflow, GateIntegrity, JoinRequirement, PatchOrigin,
+    Token, TokenState,
 };
 pub use contract::{
     GateSpec, GateTrigger, LifecycleContract, Need, Obligation, Schemas, StateSpec, Transition,

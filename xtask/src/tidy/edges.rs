@@ -74,7 +74,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         name: "windlass-cli",
-        may: &["windlass", "engine", "models", "server"],
+        may: &["windlass", "contracts", "engine", "models", "server"],
         may_in_tests: &["testkit"],
         never: DRIVERS,
     },

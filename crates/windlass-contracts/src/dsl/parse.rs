@@ -29,7 +29,8 @@ pub(crate) fn parse(text: &str) -> Result<Expr, Error> {
 /// Parses a path that stands alone, as in templates and decision tables.
 pub(crate) fn parse_path(text: &str) -> Result<Path, Error> {
     match parse(text)?.node {
-        Node::Path(path) => Ok(path),
+        // Spaces and parentheses around it would move the places of its fields.
+        Node::Path(path) if path.to_string() == text => Ok(path),
         _ => Err(Error::new(EXPRESSION_SYNTAX, (0..text.len()).into(), "this is not a path")
             .help("write a path such as entity.total")
             .of(text)),

@@ -505,6 +505,7 @@ fn templates_parse_check_and_render() {
         ("{}", Err("EXPRESSION_SYNTAX")),
         ("{entity.total > 1}", Err("EXPRESSION_SYNTAX")),
         ("{'x'}", Err("EXPRESSION_SYNTAX")),
+        ("{(entity.total)}", Err("EXPRESSION_SYNTAX")),
         ("{secret.x}", Err("EXPRESSION_UNKNOWN_NAME")),
     ] {
         let rendered = Template::parse(text).and_then(|template| template.render(&scope));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_kernel::Sha256Digest;
 
 use super::{EditWindow, ExpressionText, JoinMode, Node, Obligation, OnDrift};
-use serde_json::Value as DecisionTable;
+use crate::rules::DecisionTable;
 
 /// An envelope and its patches, merged, checked and hashed.
 ///
@@ -41,6 +41,8 @@ pub struct CompiledWorkflow {
     pub on_drift: BTreeMap<String, OnDrift>,
     /// The owner of each node: a slot id, or `envelope`.
     pub slot_map: BTreeMap<String, String>,
+    /// Who wrote the patch of each slot that has one.
+    pub patch_origins: BTreeMap<String, PatchOrigin>,
     /// The decision tables that nodes use.
     pub rules: BTreeMap<String, DecisionTable>,
     /// The obligations, which hold on every path.
@@ -55,6 +57,16 @@ pub struct CompiledWorkflow {
     /// The SHA-256 digest of the canonical JSON of all other fields.
     #[schemars(with = "String")]
     pub hash: Sha256Digest,
+}
+
+/// Who wrote the patch of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PatchOrigin {
+    /// The contract: it is the default patch.
+    Contract,
+    /// The tenant.
+    Definition,
 }
 
 /// A node of the artefact.

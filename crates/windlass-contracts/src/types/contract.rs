@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::rules::DecisionTable;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::Value as DecisionTable;
 
 use super::{BodySlot, EditWindow, SlotGraphPatch};
 

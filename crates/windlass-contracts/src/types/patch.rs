@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Edge, EditWindow, Node};
-use serde_json::Value as DecisionTable;
+use crate::rules::DecisionTable;
 
 /// The workflow of a tenant for one document type: patches for slots of the envelope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

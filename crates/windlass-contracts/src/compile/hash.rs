@@ -1,0 +1,77 @@
+//! The hash of an artefact, and loading with verification (WF-07).
+
+use serde_json::Value;
+use windlass_kernel::Sha256Digest;
+use windlass_kernel::canonical::to_canonical;
+
+use super::{COMPILER_VERSION, integrity, merge};
+use crate::codes::{ARTEFACT_HASH, CONTRACT_SHAPE, WORKFLOW_COMPILER_STALE};
+use crate::diagnostic::Diagnostic;
+use crate::types::CompiledWorkflow;
+
+/// The digest of the canonical JSON of all fields but `hash`.
+pub(super) fn of(compiled: &CompiledWorkflow) -> Result<Sha256Digest, Diagnostic> {
+    let unreadable = |error: String| Diagnostic::new(CONTRACT_SHAPE, error);
+    let mut value =
+        serde_json::to_value(compiled).map_err(|error| unreadable(error.to_string()))?;
+    if let Value::Object(fields) = &mut value {
+        fields.remove("hash");
+    }
+    let bytes = to_canonical(&value).map_err(|error| unreadable(error.to_string()))?;
+    Ok(Sha256Digest::of(&bytes))
+}
+
+impl CompiledWorkflow {
+    /// The canonical JSON of the artefact, which is the form that is stored.
+    ///
+    /// # Errors
+    /// Fails if a number in a configuration would lose digits.
+    pub fn to_json(&self) -> Result<Vec<u8>, Diagnostic> {
+        to_canonical(self).map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))
+    }
+}
+
+/// Loads a stored artefact.
+///
+/// # Errors
+/// Fails if another version of the compiler made it, if its hash does not match its content, or if
+/// its derived parts or its gates do not match its nodes and edges.
+pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| {
+        Diagnostic::new(CONTRACT_SHAPE, format!("the artefact is not JSON: {error}"))
+    })?;
+    // The version is checked first: another compiler may write another shape.
+    match value.get("compilerVersion").and_then(Value::as_str) {
+        Some(COMPILER_VERSION) => {}
+        version => {
+            let version = version.unwrap_or("none");
+            let message = format!(
+                "the artefact is of compiler version {version}, this build has {COMPILER_VERSION}"
+            );
+            return Err(Diagnostic::new(WORKFLOW_COMPILER_STALE, message)
+                .at("/compilerVersion")
+                .help("compile the definition again"));
+        }
+    }
+    let compiled: CompiledWorkflow = serde_json::from_value(value).map_err(|error| {
+        Diagnostic::new(CONTRACT_SHAPE, format!("this is not a compiled workflow: {error}"))
+    })?;
+    let hash = of(&compiled)?;
+    if hash != compiled.hash {
+        let message = format!("the artefact has the hash {}, its content {hash}", compiled.hash);
+        return Err(Diagnostic::new(ARTEFACT_HASH, message)
+            .at("/hash")
+            .help("the artefact was changed after it was compiled; compile the definition again"));
+    }
+    let derived = merge::order(&compiled.nodes, &compiled.edges_by_id)?
+        == compiled.topological_order
+        && merge::adjacency(&compiled.nodes, &compiled.edges_by_id) == compiled.adjacency
+        && merge::reverse_adjacency(&compiled.nodes, &compiled.edges_by_id)
+            == compiled.reverse_adjacency;
+    if !derived {
+        let message = "the order or the adjacency does not match the nodes and edges";
+        return Err(Diagnostic::new(ARTEFACT_HASH, message).help("compile the definition again"));
+    }
+    integrity::recheck(&compiled)?;
+    Ok(compiled)
+}

@@ -1,0 +1,276 @@
+//! Checks the configuration of each custom node.
+
+use std::str::FromStr as _;
+
+use windlass_kernel::parse_duration;
+
+use crate::codes::NODE_CONFIG;
+use crate::diagnostic::{Diagnostic, pointer_join};
+use crate::ids;
+use crate::language::Language;
+use crate::types::{
+    ApprovalConfig, ApproverSpec, DueAction, JoinConfig, JoinMode, MutationSpecRef, Node,
+    NodeConfig, NotificationConfig, Quorum, TimerConfig, WaitEventConfig, WebhookConfig,
+};
+
+/// The longest key of an event after its placeholders are filled, in bytes.
+const EVENT_KEY_BYTES_MAX: usize = 200;
+const URL_BYTES_MAX: usize = 2_000;
+const LABEL_CHARS_MAX: usize = 200;
+const LIST_MAX: usize = 100;
+
+pub(super) fn check(language: &Language, node: &Node, at: &str, found: &mut Vec<Diagnostic>) {
+    let mut check = Check { language, at: format!("{at}/config"), found };
+    if node.label.as_ref().is_some_and(|label| label.chars().count() > LABEL_CHARS_MAX) {
+        check.wrong(
+            "",
+            format!("the label of {} is longer than {LABEL_CHARS_MAX} characters", node.id),
+            "shorten it",
+        );
+    }
+    match &node.config {
+        NodeConfig::Action(action) => {
+            check.mutation(&action.mutation, "/mutation");
+            if let Some(compensate) = &action.compensate {
+                check.mutation(compensate, "/compensate");
+            }
+            check.writes(action.writes.iter());
+        }
+        NodeConfig::Approval(approval) => check.approval(approval),
+        NodeConfig::ParallelJoin(join) => check.join(join),
+        NodeConfig::WaitTimer(timer) => check.timer(timer),
+        NodeConfig::WaitEvent(event) => check.event(event),
+        NodeConfig::WebhookOut(webhook) => check.webhook(webhook),
+        NodeConfig::Notification(notification) => check.notification(notification),
+        NodeConfig::Script(script) => {
+            for (variable, expression) in &script.writes {
+                let at = pointer_join("/writes", variable);
+                let place = format!("{}{at}", check.at);
+                let problem = language.check_assignment(variable, expression, &place);
+                check.found.extend(problem);
+            }
+            if script.writes.is_empty() {
+                check.wrong("/writes", "the script writes nothing".to_owned(), "remove the node");
+            }
+        }
+        NodeConfig::Rule(rule) => {
+            check.rule(&rule.rule, "/rule");
+            if language.has_rule(&rule.rule) && language.outcomes(&rule.rule).is_empty() {
+                let message =
+                    format!("the decision table {:?} has no text output `outcome`", rule.rule);
+                check.wrong("/rule", message, "add the output, or use another table");
+            }
+        }
+        _ => {}
+    }
+}
+
+struct Check<'a> {
+    language: &'a Language,
+    at: String,
+    found: &'a mut Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn wrong(&mut self, field: &str, message: String, help: &str) {
+        let place = format!("{}{field}", self.at);
+        self.found.push(Diagnostic::new(NODE_CONFIG, message).at(place).help(help));
+    }
+
+    fn duration(&mut self, text: &str, field: &str) {
+        if let Err(error) = parse_duration(text) {
+            self.wrong(field, error.to_string(), "write a duration such as \"24 hours\"");
+        }
+    }
+
+    fn rule(&mut self, name: &str, field: &str) {
+        if !self.language.has_rule(name) {
+            let known = self.language.rule_names();
+            let message = format!("there is no decision table {name:?}");
+            self.wrong(field, message, &format!("use one of: {known}"));
+        }
+    }
+
+    fn mutation(&mut self, mutation: &MutationSpecRef, field: &str) {
+        if !ids::is_dotted_name(&mutation.action_type) {
+            self.wrong(
+                &format!("{field}/actionType"),
+                format!("{:?} is not the type of an action", mutation.action_type),
+                "write names with dots between them, such as invoice.post",
+            );
+        }
+        let under = format!("{field}/payloadTemplate");
+        self.payload(&mutation.payload_template, &under);
+    }
+
+    fn payload(
+        &mut self,
+        payload: &std::collections::BTreeMap<String, crate::types::ExpressionText>,
+        field: &str,
+    ) {
+        for (name, expression) in payload {
+            let place = format!("{}{}", self.at, pointer_join(field, name));
+            self.found.extend(self.language.check_value(expression, &place));
+        }
+    }
+
+    fn writes<'a>(&mut self, writes: impl Iterator<Item = (&'a String, &'a String)>) {
+        for (variable, path) in writes {
+            let field = pointer_join("/writes", variable);
+            if !self.language.has_context_variable(variable) {
+                self.wrong(
+                    &field,
+                    format!("the context schema has no field {variable:?}"),
+                    "declare it in `schemas.context` of the contract",
+                );
+            }
+            if path.is_empty() || !path.split('.').all(|step| !step.is_empty()) {
+                let message = format!("{path:?} is not a path");
+                self.wrong(&field, message, "write field names with dots between them");
+            }
+        }
+    }
+
+    fn approval(&mut self, approval: &ApprovalConfig) {
+        match (&approval.approvers, &approval.chain) {
+            (Some(approvers), None) => self.approvers(approvers, "/approvers"),
+            (None, Some(chain)) if ids::is_name(chain) => {}
+            (None, Some(chain)) => self.wrong(
+                "/chain",
+                format!("{chain:?} is not the name of a chain"),
+                "write lowercase letters, digits and _",
+            ),
+            _ => self.wrong(
+                "",
+                "an approval has either `approvers` or `chain`".to_owned(),
+                "write one of them",
+            ),
+        }
+        match &approval.quorum {
+            Quorum::Count { count: 0 } | Quorum::Weighted { needed: 0, .. } => self.wrong(
+                "/quorum",
+                "a quorum of 0 needs no approval".to_owned(),
+                "write at least 1",
+            ),
+            Quorum::Percent { percent } if !(1..=100).contains(percent) => self.wrong(
+                "/quorum/percent",
+                format!("{percent} is not a percentage"),
+                "write a number from 1 to 100",
+            ),
+            Quorum::Any
+            | Quorum::All
+            | Quorum::Count { .. }
+            | Quorum::Percent { .. }
+            | Quorum::Weighted { .. } => {}
+        }
+        if let Some(due) = &approval.due {
+            self.duration(&due.after, "/due/after");
+            if let DueAction::Escalate(approvers) = &due.then {
+                self.approvers(approvers, "/due/then/escalate");
+            }
+        }
+    }
+
+    fn approvers(&mut self, approvers: &ApproverSpec, field: &str) {
+        match approvers {
+            ApproverSpec::Direct { users } => {
+                if users.is_empty() || users.len() > LIST_MAX {
+                    let message =
+                        format!("{} people are named, the limit is 1 to {LIST_MAX}", users.len());
+                    self.wrong(
+                        &format!("{field}/users"),
+                        message,
+                        "name the people, or use a role",
+                    );
+                }
+            }
+            ApproverSpec::Role { role, .. } if role.is_empty() => {
+                self.wrong(&format!("{field}/role"), "the role is empty".to_owned(), "name a role");
+            }
+            ApproverSpec::Role { .. } => {}
+            ApproverSpec::OrgChart { of, levels } => {
+                if !(1..=10).contains(levels) {
+                    let message = format!("{levels} levels are not between 1 and 10");
+                    self.wrong(&format!("{field}/levels"), message, "write a number from 1 to 10");
+                }
+                if let Some(of) = of {
+                    let place = format!("{}{field}/of", self.at);
+                    self.found.extend(self.language.check_people(of, &place));
+                }
+            }
+            ApproverSpec::Rule { rule } => self.rule(rule, &format!("{field}/rule")),
+            ApproverSpec::Expression { expression } => {
+                let place = format!("{}{field}/expression", self.at);
+                self.found.extend(self.language.check_people(expression, &place));
+            }
+        }
+    }
+
+    fn join(&mut self, join: &JoinConfig) {
+        if let Some(accept) = &join.accept {
+            let place = format!("{}/accept", self.at);
+            self.found.extend(self.language.check_condition(accept, &place));
+            if join.mode == JoinMode::All {
+                let message = "an ALL join accepts every branch".to_owned();
+                self.wrong("/accept", message, "remove `accept`, or set the mode to `any`");
+            }
+        }
+    }
+
+    fn timer(&mut self, timer: &TimerConfig) {
+        match timer {
+            TimerConfig::For(duration) => self.duration(duration, "/for"),
+            TimerConfig::Until(expression) => {
+                let place = format!("{}/until", self.at);
+                self.found.extend(self.language.check_time(expression, &place));
+            }
+            TimerConfig::Cron(cron) => {
+                if let Err(error) = croner::Cron::from_str(cron) {
+                    let message = format!("{cron:?} is not a cron expression: {error}");
+                    self.wrong("/cron", message, "write five fields, such as \"0 0 1 * *\"");
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, event: &WaitEventConfig) {
+        let place = format!("{}/eventKey", self.at);
+        self.found.extend(self.language.check_template(&event.event_key, &place));
+        if event.event_key.as_str().is_empty()
+            || event.event_key.as_str().len() > EVENT_KEY_BYTES_MAX
+        {
+            let message = format!(
+                "the event key has {} bytes, the limit is 1 to {EVENT_KEY_BYTES_MAX}",
+                event.event_key.as_str().len()
+            );
+            self.wrong("/eventKey", message, "shorten it");
+        }
+        if let Some(timeout) = &event.timeout {
+            self.duration(timeout, "/timeout");
+        }
+        self.writes(event.writes.iter());
+    }
+
+    fn webhook(&mut self, webhook: &WebhookConfig) {
+        let url = webhook.url.as_str();
+        let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+        let plain = url.bytes().all(|byte| byte.is_ascii_graphic());
+        if host.is_none_or(str::is_empty) || !plain || url.len() > URL_BYTES_MAX {
+            let help = format!("write an http or https URL of at most {URL_BYTES_MAX} bytes");
+            self.wrong("/url", format!("{url:?} is not a URL of a webhook"), &help);
+        }
+        self.payload(&webhook.payload_template, "/payloadTemplate");
+    }
+
+    fn notification(&mut self, notification: &NotificationConfig) {
+        self.approvers(&notification.to, "/to");
+        for (field, template) in
+            [("/subject", Some(&notification.subject)), ("/body", notification.body.as_ref())]
+        {
+            if let Some(template) = template {
+                let place = format!("{}{field}", self.at);
+                self.found.extend(self.language.check_template(template, &place));
+            }
+        }
+    }
+}

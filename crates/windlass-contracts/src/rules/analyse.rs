@@ -1,0 +1,293 @@
+//! Checks a table: its shape, then whether its rows cover each input, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    COLUMNS_MAX, DecisionTable, HitPolicy, InputType, Output, OutputType, REGIONS_MAX, ROWS_MAX,
+    RULE_GAP, RULE_INVALID, RULE_OVERLAP, RULE_ROW_UNREACHABLE, RULE_TOO_COMPLEX, RULE_TOO_LARGE,
+    TEXT_CHARACTERS_MAX, VALUES_MAX,
+    domain::{Set, domain, kind_name, set},
+};
+use crate::{
+    diagnostic::{Diagnostic, pointer_join},
+    dsl::{self, Schemas, Type},
+    number::Decimal,
+};
+
+/// One set for each input: the product of them is a region of the input space.
+type Region = Vec<Set>;
+
+pub(super) fn check(table: &DecisionTable, schemas: &Schemas) -> Result<(), Diagnostic> {
+    check_sizes(table)?;
+    check_names(table)?;
+    let space = space(table, schemas)?;
+    let rows = regions(table, &space)?;
+    check_outputs(table)?;
+    for (index, row) in rows.iter().enumerate() {
+        if row.iter().any(Set::is_empty) {
+            return Err(unreachable_row(table, index, "its conditions exclude every input"));
+        }
+    }
+    let mut budget = REGIONS_MAX;
+    match table.hit_policy {
+        HitPolicy::Unique => check_overlaps(table, &rows)?,
+        HitPolicy::First => {
+            for (index, row) in rows.iter().enumerate() {
+                if uncovered(row.clone(), &rows[..index], &mut budget)?.is_none() {
+                    return Err(unreachable_row(table, index, "earlier rows match all its inputs"));
+                }
+            }
+        }
+    }
+    if table.otherwise.is_some() {
+        return Ok(());
+    }
+    match uncovered(space, &rows, &mut budget)? {
+        None => Ok(()),
+        Some(gap) => {
+            Err(Diagnostic::new(RULE_GAP, format!("no row decides for {}", example(table, &gap)))
+                .at("/rows")
+                .help("add a row, or add `otherwise`"))
+        }
+    }
+}
+
+fn check_sizes(table: &DecisionTable) -> Result<(), Diagnostic> {
+    let too_large = |pointer: String, what: &str, count: usize, max: usize| {
+        let text = format!("the table has {count} {what}, the limit is {max}");
+        Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer))
+    };
+    for (pointer, what, count, max) in [
+        ("/inputs", "inputs", table.inputs.len(), COLUMNS_MAX),
+        ("/outputs", "outputs", table.outputs.len(), COLUMNS_MAX),
+        ("/rows", "rows", table.rows.len(), ROWS_MAX),
+    ] {
+        if count > max {
+            return too_large(pointer.to_owned(), what, count, max);
+        }
+        if count == 0 {
+            let text = format!("the table has no {what}");
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+        }
+    }
+    for (index, input) in table.inputs.iter().enumerate() {
+        let count = input.values.as_ref().map_or(0, BTreeSet::len);
+        if count > VALUES_MAX {
+            return too_large(format!("/inputs/{index}/values"), "values", count, VALUES_MAX);
+        }
+    }
+    let description = table.description.as_deref().map_or(0, |text| text.chars().count());
+    if description > 10 * TEXT_CHARACTERS_MAX {
+        let max = 10 * TEXT_CHARACTERS_MAX;
+        return too_large("/description".to_owned(), "characters of description", description, max);
+    }
+    Ok(())
+}
+
+fn check_names(table: &DecisionTable) -> Result<(), Diagnostic> {
+    let inputs = table.inputs.iter().enumerate();
+    let outputs = table.outputs.iter().enumerate();
+    let rows = table.rows.iter().enumerate();
+    unique(inputs.map(|(index, input)| (format!("/inputs/{index}/name"), input.name.as_str())))?;
+    unique(outputs.map(|(index, output)| (format!("/outputs/{index}/name"), &*output.name)))?;
+    unique(rows.map(|(index, row)| (format!("/rows/{index}/id"), row.id.as_str())))
+}
+
+fn unique<'a>(names: impl Iterator<Item = (String, &'a str)>) -> Result<(), Diagnostic> {
+    let mut seen = BTreeSet::new();
+    for (pointer, name) in names {
+        check_text(name, &pointer)?;
+        if name.is_empty() {
+            return Err(Diagnostic::new(RULE_INVALID, "the name is empty").at(pointer));
+        }
+        if !seen.insert(name) {
+            let text = format!("the name {name:?} occurs twice");
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+        }
+    }
+    Ok(())
+}
+
+fn check_text(text: &str, pointer: &str) -> Result<(), Diagnostic> {
+    let count = text.chars().count();
+    if count > TEXT_CHARACTERS_MAX {
+        let text = format!("the text has {count} characters, the limit is {TEXT_CHARACTERS_MAX}");
+        return Err(Diagnostic::new(RULE_TOO_LARGE, text).at(pointer));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Diagnostic::new(RULE_INVALID, "the text has a control character").at(pointer));
+    }
+    Ok(())
+}
+
+/// The region of all inputs, after the types of their paths are checked.
+fn space(table: &DecisionTable, schemas: &Schemas) -> Result<Region, Diagnostic> {
+    let mut space = Vec::with_capacity(table.inputs.len());
+    for (index, input) in table.inputs.iter().enumerate() {
+        let pointer = format!("/inputs/{index}");
+        let leaf = dsl::path_type(&input.path, schemas)
+            .map_err(|error| Diagnostic::from(error).at(pointer_join(&pointer, "path")))?;
+        let fits = match input.kind {
+            InputType::Integer | InputType::Decimal => leaf.kind == Type::Number,
+            InputType::Text => matches!(leaf.kind, Type::Text | Type::Date),
+            InputType::Boolean => leaf.kind == Type::Bool,
+        };
+        if !fits {
+            let text = format!(
+                "the input {:?} is {}, but {} is {}",
+                input.name,
+                kind_name(input.kind),
+                input.path,
+                leaf.kind
+            );
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(&pointer, "type")));
+        }
+        for value in input.values.iter().flatten() {
+            check_text(value, &pointer_join(&pointer, "values"))?;
+        }
+        space.push(domain(input, leaf.values.as_ref(), &pointer)?);
+    }
+    Ok(space)
+}
+
+fn regions(table: &DecisionTable, space: &Region) -> Result<Vec<Region>, Diagnostic> {
+    let mut regions = Vec::with_capacity(table.rows.len());
+    for (index, row) in table.rows.iter().enumerate() {
+        let pointer = format!("/rows/{index}/when");
+        let known = |name: &String| table.inputs.iter().any(|input| input.name == *name);
+        if let Some(name) = row.when.keys().find(|name| !known(name)) {
+            let text = format!("{name:?} is not an input of the table");
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(&pointer, name)));
+        }
+        let mut region = Vec::with_capacity(space.len());
+        for (input, all) in table.inputs.iter().zip(space) {
+            region.push(match row.when.get(&input.name) {
+                None => all.clone(),
+                Some(condition) => {
+                    let pointer = pointer_join(&pointer, &input.name);
+                    set(condition, input, &pointer)?.intersect(all)
+                }
+            });
+        }
+        regions.push(region);
+    }
+    Ok(regions)
+}
+
+fn check_outputs(table: &DecisionTable) -> Result<(), Diagnostic> {
+    let rows = table.rows.iter().enumerate();
+    rows.map(|(index, row)| (format!("/rows/{index}/then"), &row.then))
+        .chain(table.otherwise.iter().map(|values| ("/otherwise".to_owned(), values)))
+        .try_for_each(|(pointer, values)| check_values(&table.outputs, values, &pointer))
+}
+
+fn check_values(
+    outputs: &[Output],
+    values: &BTreeMap<String, Value>,
+    pointer: &str,
+) -> Result<(), Diagnostic> {
+    let wrong = |name: &str, text: String| {
+        Err(Diagnostic::new(RULE_INVALID, text).at(pointer_join(pointer, name)))
+    };
+    for name in values.keys() {
+        if !outputs.iter().any(|output| output.name == *name) {
+            return wrong(name, format!("{name:?} is not an output of the table"));
+        }
+    }
+    for output in outputs {
+        let name = &output.name;
+        let Some(value) = values.get(name) else {
+            let text = format!("the output {name:?} is missing");
+            return Err(Diagnostic::new(RULE_INVALID, text).at(pointer));
+        };
+        match (output.kind, value) {
+            (OutputType::Text, Value::String(text)) => {
+                check_text(text, &pointer_join(pointer, name))?;
+            }
+            (OutputType::Boolean, Value::Bool(_)) => {}
+            (OutputType::Number, Value::Number(number)) => {
+                if let Err(error) = Decimal::from_json(number) {
+                    return wrong(name, error.to_string());
+                }
+            }
+            (OutputType::Text, _) => return wrong(name, format!("{value} is not a text")),
+            (OutputType::Boolean, _) => return wrong(name, format!("{value} is not a boolean")),
+            (OutputType::Number, _) => return wrong(name, format!("{value} is not a number")),
+        }
+    }
+    Ok(())
+}
+
+fn unreachable_row(table: &DecisionTable, index: usize, reason: &str) -> Diagnostic {
+    let text = format!("the row {:?} never decides: {reason}", table.rows[index].id);
+    Diagnostic::new(RULE_ROW_UNREACHABLE, text)
+        .at(format!("/rows/{index}"))
+        .help("remove the row, or move it up")
+}
+
+fn check_overlaps(table: &DecisionTable, rows: &[Region]) -> Result<(), Diagnostic> {
+    for (index, row) in rows.iter().enumerate() {
+        for (earlier, other) in rows[..index].iter().enumerate() {
+            let both: Region = row.iter().zip(other).map(|(a, b)| a.intersect(b)).collect();
+            if !both.iter().any(Set::is_empty) {
+                let text = format!(
+                    "the rows {:?} and {:?} both decide for {}",
+                    table.rows[earlier].id,
+                    table.rows[index].id,
+                    example(table, &both)
+                );
+                return Err(Diagnostic::new(RULE_OVERLAP, text)
+                    .at(format!("/rows/{index}"))
+                    .help("change one of the rows, or use the hit policy `first`"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds a part of a region that no row covers.
+///
+/// A row cuts a region into at most one part for each input. Parts that no row meets are the
+/// answer; the number of parts that the search visits is limited.
+fn uncovered(
+    region: Region,
+    rows: &[Region],
+    budget: &mut usize,
+) -> Result<Option<Region>, Diagnostic> {
+    let mut open = vec![(region, 0)];
+    while let Some((region, from)) = open.pop() {
+        *budget = budget.checked_sub(1).ok_or_else(|| {
+            let text = format!("the check of the table visits more than {REGIONS_MAX} regions");
+            Diagnostic::new(RULE_TOO_COMPLEX, text)
+                .at("/rows")
+                .help("split the table, or use fewer inputs")
+        })?;
+        let meets = |row: &Region| !row.iter().zip(&region).any(|(a, b)| a.intersect(b).is_empty());
+        let Some(next) = (from..rows.len()).find(|index| meets(&rows[*index])) else {
+            return Ok(Some(region));
+        };
+        let mut inside = region.clone();
+        for (index, cut) in rows[next].iter().enumerate() {
+            let outside = inside[index].subtract(cut);
+            if !outside.is_empty() {
+                let mut part = inside.clone();
+                part[index] = outside;
+                open.push((part, next + 1));
+            }
+            inside[index] = inside[index].intersect(cut);
+        }
+    }
+    Ok(None)
+}
+
+fn example(table: &DecisionTable, region: &Region) -> String {
+    let values: Vec<String> = table
+        .inputs
+        .iter()
+        .zip(region)
+        .map(|(input, set)| format!("{} = {}", input.name, set.example(input)))
+        .collect();
+    values.join(", ")
+}

@@ -1,0 +1,11 @@
+//! Integration tests of the contracts language.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+mod artefact;
+mod docs;
+mod patches;
+mod properties;
+mod support;
+mod templates;
+mod tokens;
