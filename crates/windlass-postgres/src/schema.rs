@@ -26,6 +26,8 @@ const VERSION: i32 = MIGRATIONS.len() as i32;
 /// `pg_current_xact_id`.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Create partitions again when the existing ones end in less than this.
 const PARTITIONS_AHEAD_MIN: Duration = Duration::from_secs(45 * 24 * 60 * 60);
 
@@ -204,9 +206,28 @@ async fn ensure_partitions(shared: &Shared, client: &Client) -> Result<(), Error
     );
     let months = shared.options.partition_months as i32;
     let row = client.query_one(&sql, &[&name, &months]).await.map_err(call_error)?;
-    shared.partitions_until.store(row.get(0), Ordering::Release);
+    let until: i64 = row.get(0);
+    let sql = shared.sql(PARTITIONS_MISSING);
+    let row = client.query_one(&sql, &[&shared.options.schema, &months]).await;
+    let row = row.map_err(call_error)?;
+    let (missing, now): (i64, i64) = (row.get(0), row.get(1));
+    // A month that was busy, or has rows in the default partition, was skipped. Try it tomorrow.
+    let until = match missing {
+        0 => until,
+        _ => Timestamp::from_micros(now).plus(PARTITIONS_AHEAD_MIN + DAY).as_micros(),
+    };
+    shared.partitions_until.store(until, Ordering::Release);
     Ok(())
 }
+
+// How many of the partitions that `ensure_partitions` makes do not exist, and the clock.
+const PARTITIONS_MISSING: &str = "SELECT count(*) FILTER (WHERE NOT EXISTS (SELECT FROM pg_class c \
+         JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = $1 AND c.relispartition AND c.relname = p.parent \
+             || to_char(date_trunc('month', to_timestamp(@schema@.clock_us() / 1000000.0) \
+                 AT TIME ZONE 'UTC') + make_interval(months => m), '\"_\"YYYY\"_\"MM'))), \
+     min(@schema@.clock_us()) \
+     FROM unnest(ARRAY['steps', 'events']) p (parent) CROSS JOIN generate_series(0, $2::int4) m";
 
 /// Creates partitions if the last ones end soon. Called after renewals, never during a commit.
 pub(crate) async fn keep_partitions_ahead(shared: &Shared, now: Timestamp) -> Result<(), Error> {
@@ -215,7 +236,7 @@ pub(crate) async fn keep_partitions_ahead(shared: &Shared, now: Timestamp) -> Re
         return Ok(());
     }
     // If this fails, the default partition takes the rows, and the next day tries again.
-    let tomorrow = now.plus(PARTITIONS_AHEAD_MIN + Duration::from_secs(24 * 60 * 60));
+    let tomorrow = now.plus(PARTITIONS_AHEAD_MIN + DAY);
     shared.partitions_until.store(tomorrow.as_micros(), Ordering::Release);
     ensure_partitions(shared, &shared.connector.client().await?).await
 }

@@ -117,6 +117,7 @@ impl From<Error> for ApiError {
         // react.
         let status = match (code, error.kind()) {
             (ErrorCode::InstanceNotFound, _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
+            (ErrorCode::MessagesLimit, _) => StatusCode::TOO_MANY_REQUESTS,
             (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
             (
                 _,
@@ -131,7 +132,10 @@ impl From<Error> for ApiError {
             tracing::error!(%error, "request failed");
         }
         let api = Self::new(status, code, error.message());
-        if status == StatusCode::SERVICE_UNAVAILABLE { api.retry_after(1) } else { api }
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => api.retry_after(1),
+            _ => api,
+        }
     }
 }
 
@@ -156,3 +160,16 @@ impl IntoResponse for ApiError {
 
 /// The result of a handler.
 pub(crate) type ApiResult<T> = Result<crate::json::Json<T>, ApiError>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_mailbox_asks_the_sender_to_wait() {
+        let error = Error::new(ErrorKind::Refused, ErrorCode::MessagesLimit, "too many");
+        let answer = ApiError::from(error).into_response();
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(answer.headers()[header::RETRY_AFTER], "1");
+    }
+}

@@ -1,9 +1,12 @@
 //! Opening: migrations run once, foreign and newer schemas are refused, partitions exist.
 
-use windlass_kernel::{ErrorCode, ErrorKind};
-use windlass_postgres::{Options, PostgresStore};
+use std::time::Duration;
 
-use crate::support::{Schema, connect, dsn, options};
+use windlass_kernel::{ErrorCode, ErrorKind, Store as _};
+use windlass_postgres::{Options, PostgresStore};
+use windlass_testkit::world::World;
+
+use crate::support::{Schema, TestStore, connect, dsn, options};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_openers_migrate_once() {
@@ -92,4 +95,36 @@ async fn new_rows_go_to_the_partition_of_their_month() {
     );
     let row = client.query_one(&sql, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (0, 2));
+}
+
+// A partition that could not be made, because the table was busy, is made a day later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_was_skipped_is_made_the_next_day() {
+    let schema = Schema::new();
+    let name = schema.name.clone();
+    schema.open(options(&name)).await.close().await.unwrap();
+    let admin = connect().await;
+    let last = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                WHERE n.nspname = $1 AND c.relname LIKE 'events\\_2%' AND c.relkind = 'r' \
+                ORDER BY 1 DESC LIMIT 1";
+    let last: String = admin.query_one(last, &[&name]).await.unwrap().get(0);
+    let exists = || async {
+        let sql = format!("SELECT to_regclass('\"{name}\".{last}') IS NOT NULL");
+        admin.query_one(&sql, &[]).await.unwrap().get::<_, bool>(0)
+    };
+    admin.batch_execute(&format!("DROP TABLE \"{name}\".{last}")).await.unwrap();
+    // Attaching a partition locks the default partition, which this reader keeps.
+    let reader = connect().await;
+    let lock = format!("BEGIN; LOCK TABLE \"{name}\".events IN ACCESS SHARE MODE");
+    reader.batch_execute(&lock).await.unwrap();
+    let store = schema.open(options(&name)).await;
+    assert!(!exists().await, "the table was busy");
+    reader.batch_execute("COMMIT").await.unwrap();
+    let world = World::new(Box::new(TestStore { store: store.clone(), schema })).await;
+    let worker = world.worker();
+    world.renew(worker).await;
+    assert!(!exists().await, "it is not tried at every renewal");
+    store.advance_clock_for_tests(Duration::from_secs(25 * 60 * 60)).await.unwrap();
+    world.renew(worker).await;
+    assert!(exists().await);
 }

@@ -68,11 +68,16 @@ struct Lease {
     span: Duration,
     renewed_at: Timestamp,
     steady_since: Timestamp,
+    is_stopped: bool,
 }
 
 impl Lease {
+    fn has_lapsed(&self, now: Timestamp) -> bool {
+        now > self.renewed_at.plus(self.span)
+    }
+
     fn is_live(&self, now: Timestamp) -> bool {
-        now <= self.renewed_at.plus(self.span)
+        !self.is_stopped && !self.has_lapsed(now)
     }
 
     fn may_reap(&self, now: Timestamp) -> bool {
@@ -365,22 +370,21 @@ impl Checker {
         self.saw_time(now);
         let mut state = self.state();
         let (worker, span) = (info.worker, info.lease);
-        if info.status == WorkerStatus::Stopped {
-            // A worker that says that it has stopped is as good as dead.
-            state.leases.remove(&worker);
-            return;
-        }
-        let old = state.leases.get(&worker).filter(|old| old.is_live(now));
+        // A delayed renewal may arrive after the one that says that the worker has stopped.
+        let is_stopped = info.status == WorkerStatus::Stopped;
+        let old = state.leases.get(&worker).filter(|old| !old.has_lapsed(now));
         let own = old.map_or(now, |old| old.steady_since);
         // A series of renewals that other workers began shows that the store could be reached.
         let others = state.leases.iter().filter(|(key, other)| {
-            **key != worker && other.renewed_at.plus(span.min(other.span) / 2) >= own
+            **key != worker
+                && !other.is_stopped
+                && other.renewed_at.plus(span.min(other.span) / 2) >= own
         });
-        let steady_since = match now < own.plus(span) {
+        let steady_since = match is_stopped || now < own.plus(span) {
             true => others.map(|(_, other)| other.steady_since).min().map_or(own, |at| at.min(own)),
             false => own,
         };
-        state.leases.insert(worker, Lease { span, renewed_at: now, steady_since });
+        state.leases.insert(worker, Lease { span, renewed_at: now, steady_since, is_stopped });
     }
 
     /// The time and the holders before a pass of the reaper.
