@@ -51,6 +51,12 @@ const EDGES: &[Edges] = &[
         never: SQLITE_DRIVERS,
     },
     Edges { name: "windlass-contracts", may: &["kernel"], may_in_tests: &[], never: OUTSIDE },
+    Edges {
+        name: "windlass-contracts-fuzz",
+        may: &["contracts"],
+        may_in_tests: &[],
+        never: OUTSIDE,
+    },
     Edges { name: "windlass-engine", may: &["kernel"], may_in_tests: &["testkit"], never: DRIVERS },
     Edges {
         name: "windlass-models",
