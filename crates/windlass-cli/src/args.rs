@@ -18,11 +18,8 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
-<<<<<<< HEAD
-pub(crate) use engine::EngineArgs;
-=======
 pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
->>>>>>> lang
+pub(crate) use engine::EngineArgs;
 pub(crate) use http::HttpArgs;
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
