@@ -3,6 +3,7 @@
 mod account;
 mod binaries;
 mod directory;
+mod pair;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use self::account::Account;
 pub(crate) use self::account::is_root;
 use self::binaries::Binaries;
+pub(crate) use self::pair::Pair;
 use crate::interrupt::Interrupt;
 use crate::process;
 
@@ -80,6 +82,14 @@ impl Cluster {
         process::capture(createdb.arg(name))
             .with_context(|| format!("could not create the database {name}"))?;
         Ok(self.url_at(self.port, name))
+    }
+
+    pub(crate) fn drop_database(&self, name: &str) -> Result<()> {
+        let mut dropdb = self.program("dropdb");
+        dropdb.envs(self.client_environment());
+        process::capture(dropdb.args(["--if-exists", "--force", name]))
+            .with_context(|| format!("could not drop the database {name}"))
+            .map(drop)
     }
 
     /// The address of a database behind another port of this machine, such as a proxy's.

@@ -6,7 +6,10 @@
 
 mod check;
 mod crash;
+mod disk;
+mod failover;
 mod freeze;
+mod fsync;
 mod http;
 mod kill;
 mod load;
@@ -18,7 +21,7 @@ mod receiver;
 mod report;
 mod server;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -28,7 +31,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
 use self::phase::{Outcomes, Setting};
-use self::report::Report;
+use self::report::{Floor, Report};
 use self::server::Binary;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::postgres::Cluster;
@@ -77,6 +80,12 @@ enum Fault {
     Freeze,
     /// A proxy drops the answers to commits, three servers on one PostgreSQL.
     LostAnswers,
+    /// The disk is full, then has room again, SQLite.
+    DiskFull,
+    /// fsync fails with an I/O error, SQLite.
+    FsyncError,
+    /// The primary of PostgreSQL crashes and its synchronous standby takes over, in a loop.
+    Failover,
 }
 
 type Run = fn(&Torture<'_>, &Setting<'_>) -> Result<Outcomes>;
@@ -127,6 +136,27 @@ const PLANS: &[Plan] = &[
         faults_min: 3,
         in_short: false,
     },
+    Plan {
+        fault: Fault::DiskFull,
+        run: disk::run,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::FsyncError,
+        run: fsync::run,
+        operations_min: 20,
+        faults_min: 1,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::Failover,
+        run: failover::run,
+        operations_min: 50,
+        faults_min: 1,
+        in_short: false,
+    },
 ];
 
 /// The parts that phases share.
@@ -134,6 +164,7 @@ pub(crate) struct Torture<'a> {
     target: PathBuf,
     interrupt: &'a Interrupt,
     cluster: OnceCell<Cluster>,
+    last_database: RefCell<Option<String>>,
 }
 
 impl Torture<'_> {
@@ -146,9 +177,14 @@ impl Torture<'_> {
         Ok(self.cluster.get_or_init(|| cluster))
     }
 
-    /// Creates a database and returns its address.
+    /// Creates a database and returns its address. Drops the database of the phase before: a crash
+    /// takes longer to recover from with every file that PostgreSQL has.
     pub(crate) fn database(&self, name: &str) -> Result<String> {
-        self.cluster()?.create_database(name)
+        let cluster = self.cluster()?;
+        if let Some(old) = self.last_database.replace(Some(name.to_owned())) {
+            cluster.drop_database(&old)?;
+        }
+        cluster.create_database(name)
     }
 }
 
@@ -156,7 +192,11 @@ impl Torture<'_> {
 pub(crate) fn run(root: &Path, args: &TortureArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let target = workspace::target_dir(root);
     let binary = match &args.binary {
-        Some(path) => Binary::inspect(path.clone())?,
+        Some(path) => {
+            let path =
+                path.canonicalize().with_context(|| format!("no binary {}", path.display()))?;
+            Binary::inspect(path)?
+        }
         None => build(root, &target, interrupt)?,
     };
     let directory = target.join("torture");
@@ -171,12 +211,14 @@ pub(crate) fn run(root: &Path, args: &TortureArgs, interrupt: &Interrupt) -> Res
     };
     println!("{} phases of {} s, seed {seed}", plans.len(), lasts.as_secs());
     println!("logs in {}", directory.display());
-    let torture = Torture { target, interrupt, cluster: OnceCell::new() };
+    let torture =
+        Torture { target, interrupt, cluster: OnceCell::new(), last_database: RefCell::default() };
     let mut reports = Vec::new();
     for plan in plans {
         interrupt.check()?;
         let setting = Setting { root: &directory, binary: &binary, lasts, seed, interrupt };
-        reports.push(run_phase(&torture, plan, &setting)?);
+        let is_named = args.only.contains(&plan.fault);
+        reports.push(run_phase(&torture, plan, &setting, is_named)?);
     }
     print!("{}", report::table(&reports));
     match reports.iter().all(Report::is_clean) {
@@ -195,7 +237,12 @@ fn is_chosen(plan: &Plan, args: &TortureArgs) -> bool {
     }
 }
 
-fn run_phase(torture: &Torture<'_>, plan: &Plan, setting: &Setting<'_>) -> Result<Report> {
+fn run_phase(
+    torture: &Torture<'_>,
+    plan: &Plan,
+    setting: &Setting<'_>,
+    is_named: bool,
+) -> Result<Report> {
     let name = plan
         .fault
         .to_possible_value()
@@ -206,7 +253,8 @@ fn run_phase(torture: &Torture<'_>, plan: &Plan, setting: &Setting<'_>) -> Resul
         Err(error) if error.is::<Interrupted>() => return Err(error),
         outcomes => outcomes,
     };
-    let report = Report::new(name, outcomes, began.elapsed(), plan.operations_min, plan.faults_min);
+    let floor = Floor { operations: plan.operations_min, faults: plan.faults_min };
+    let report = Report::new(name, outcomes, began.elapsed(), floor, is_named);
     print!("{}", report.details());
     Ok(report)
 }

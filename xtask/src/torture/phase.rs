@@ -1,6 +1,7 @@
 //! One phase: servers, clients and a fault; then healing, checking and verifying.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,18 @@ const CLIENTS: u64 = 4;
 const HANG: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(100);
 
+/// The error of a phase that this machine cannot run, with the reason.
+#[derive(Debug)]
+pub(crate) struct Unavailable(pub(crate) String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
 /// A running phase. A fault uses `servers`, `random` and `log`.
 pub(crate) struct Phase<'a> {
     pub(crate) directory: PathBuf,
@@ -37,8 +50,8 @@ pub(crate) struct Phase<'a> {
     clients: Option<Clients>,
     seed: u64,
     faults: usize,
-    /// Processes that ended by themselves.
-    exits: Vec<String>,
+    /// What a fault found by itself: processes that ended, or that did not end.
+    problems: Vec<String>,
     ends_at: Instant,
 }
 
@@ -59,8 +72,8 @@ pub(crate) struct Outcomes {
     pub(crate) unknown: usize,
     pub(crate) effects: usize,
     pub(crate) faults: usize,
-    /// Processes that ended by themselves, though nothing told them to.
-    pub(crate) exits: Vec<String>,
+    /// What the fault found by itself, such as processes that ended though nothing told them to.
+    pub(crate) problems: Vec<String>,
     pub(crate) findings: Findings,
     /// The output of `windlass verify`, if it found a flaw.
     pub(crate) flaw: Option<String>,
@@ -88,7 +101,7 @@ impl<'a> Phase<'a> {
             clients: None,
             seed: setting.seed,
             faults: 0,
-            exits: Vec::new(),
+            problems: Vec::new(),
             ends_at: Instant::now() + setting.lasts,
         })
     }
@@ -135,13 +148,24 @@ impl<'a> Phase<'a> {
         self.log().add(entry);
     }
 
+    /// Adds a violation that the checker cannot see.
+    pub(crate) fn problem(&mut self, problem: String) {
+        self.log().add(Entry::Fault { what: problem.clone() });
+        self.problems.push(problem);
+    }
+
+    /// Whether the time of the phase is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.ends_at
+    }
+
     /// Waits for a random time up to a limit. Returns false if the time of the phase is over.
     pub(crate) fn pause(&mut self, min: Duration, max: Duration) -> Result<bool> {
         let spread = u64::try_from((max - min).as_millis()).unwrap_or(u64::MAX).max(1);
         let extra = Duration::from_millis(self.random.below(spread));
         self.sleep(min + extra)?;
         self.note_exits()?;
-        Ok(Instant::now() < self.ends_at)
+        Ok(!self.is_over())
     }
 
     /// Sleeps, unless the user interrupts.
@@ -159,7 +183,7 @@ impl<'a> Phase<'a> {
         for server in &mut self.servers {
             if let Some(status) = server.ended()? {
                 let process = server.process();
-                self.exits.push(format!("{process} ended by itself ({status})"));
+                self.problems.push(format!("{process} ended by itself ({status})"));
                 self.shared.log.add(Entry::Halted { process });
                 server.spawn()?;
             }
@@ -204,7 +228,7 @@ impl<'a> Phase<'a> {
             unknown: count(Outcome::Unknown),
             effects: self.log().count(|entry| matches!(entry, Entry::Effect(_))),
             faults: self.faults,
-            exits: self.exits,
+            problems: self.problems,
             findings,
             flaw,
         })
