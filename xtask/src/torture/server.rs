@@ -16,7 +16,12 @@ use crate::process;
 
 /// Flags that shorten leases, so that a phase does not wait for the default of 30 seconds. Only those
 /// that the binary knows are used.
-const LEASE_FLAGS: &[(&str, &str)] = &[("--lease", "5 seconds")];
+const LEASE_FLAGS: &[(&str, &str)] = &[
+    ("--lease", "5 seconds"),
+    // At most a third of the lease.
+    ("--renew-every", "1 second"),
+    ("--scan-every", "2 seconds"),
+];
 /// The lease of a binary with and without these flags.
 const LEASE_SHORT: Duration = Duration::from_secs(5);
 const LEASE_DEFAULT: Duration = Duration::from_secs(30);
