@@ -1,5 +1,5 @@
-//! Development commands of this repository: `cargo xtask test`, `ci`, `tidy`, `deny`, `features`
-//! and `pg`.
+//! Development commands of this repository: `cargo xtask test`, `ci`, `tidy`, `deny`, `features`,
+//! `pg` and `torture`.
 #![allow(
     clippy::disallowed_methods,
     reason = "a command-line tool needs the real clock and real processes"
@@ -18,6 +18,7 @@ mod process;
 mod publish;
 mod test;
 mod tidy;
+mod torture;
 mod workspace;
 
 use std::process::ExitCode;
@@ -59,6 +60,8 @@ enum Command {
     Deny,
     /// Compile crates with features: each feature alone, in pairs, and omitted.
     Features,
+    /// Inject faults into the real binary and check that nothing is lost, doubled or stuck.
+    Torture(torture::TortureArgs),
 }
 
 fn main() -> ExitCode {
@@ -86,5 +89,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tidy => tidy::run(&root),
         Command::Deny => deny::run(&root),
         Command::Features => features::run(&root, &interrupt),
+        Command::Torture(args) => torture::run(&root, &args, &interrupt),
     }
 }

@@ -3,9 +3,10 @@
 mod account;
 mod binaries;
 mod directory;
+mod pair;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use self::account::Account;
 pub(crate) use self::account::is_root;
 use self::binaries::Binaries;
+pub(crate) use self::pair::Pair;
 use crate::interrupt::Interrupt;
 use crate::process;
 
@@ -71,6 +73,40 @@ impl Cluster {
             ("PGUSER", "postgres".to_owned()),
             ("PGDATABASE", "postgres".to_owned()),
         ]
+    }
+
+    /// Creates a database, and returns its address.
+    pub(crate) fn create_database(&self, name: &str) -> Result<String> {
+        let mut createdb = self.program("createdb");
+        createdb.envs(self.client_environment());
+        process::capture(createdb.arg(name))
+            .with_context(|| format!("could not create the database {name}"))?;
+        Ok(self.url_at(self.port, name))
+    }
+
+    pub(crate) fn drop_database(&self, name: &str) -> Result<()> {
+        let mut dropdb = self.program("dropdb");
+        dropdb.envs(self.client_environment());
+        process::capture(dropdb.args(["--if-exists", "--force", name]))
+            .with_context(|| format!("could not drop the database {name}"))
+            .map(drop)
+    }
+
+    /// The address of a database behind another port of this machine, such as a proxy's.
+    pub(crate) fn url_at(&self, port: u16, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/{database}")
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// Stops the server without a checkpoint, as a crash does, and starts it again.
+    pub(crate) fn crash_and_restart(&self) -> Result<()> {
+        let mut pg_ctl = self.program("pg_ctl");
+        pg_ctl.args(["restart", "--silent", "--mode=immediate", "--wait", "--timeout=60"]);
+        pg_ctl.arg("--pgdata").arg(self.data()).arg("--log").arg(self.log());
+        process::capture(&mut pg_ctl).map(drop)
     }
 
     fn data(&self) -> PathBuf {
