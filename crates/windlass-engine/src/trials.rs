@@ -71,10 +71,10 @@ impl Trials {
         Arc::new(Self { core, capacity, state: Mutex::default() })
     }
 
-    /// Whether a run or task with this many reclaims is tried alone.
+    /// Whether a run or task with this many reclaims is tried alone. With a limit of zero every one is.
     pub(crate) fn is_suspect(&self, reclaims: u32) -> bool {
         let max = self.core.options.reclaims_max;
-        reclaims > 0 && reclaims >= max.saturating_sub(1)
+        max == 0 || (reclaims > 0 && reclaims >= max - 1)
     }
 
     /// Whether a run or task is given up instead of tried. Answers once.

@@ -30,7 +30,7 @@ pub(super) fn run(command: ContractsCommand) -> Outcome {
 
 /// The content of a file.
 enum Content {
-    Contract(LifecycleContract),
+    Contract(Box<LifecycleContract>),
     Definition(OrgWorkflowDefinition),
     Scenario(Box<Scenario>),
     /// It is verified when it is read.
@@ -83,7 +83,7 @@ fn read_file(path: &Path) -> Result<Vec<File>, Failure> {
         return Ok(vec![
             File {
                 name: format!("{name}#/contract"),
-                content: read_contract(&contract).map(Content::Contract),
+                content: read_contract(&contract).map(Box::new).map(Content::Contract),
                 text: contract,
             },
             File {
@@ -101,7 +101,7 @@ fn read_file(path: &Path) -> Result<Vec<File>, Failure> {
     } else if has("document") {
         Scenario::read(&text).map(|scenario| Content::Scenario(Box::new(scenario)))
     } else {
-        read_contract(&text).map(Content::Contract)
+        read_contract(&text).map(Box::new).map(Content::Contract)
     };
     Ok(vec![File { name, text, content }])
 }
@@ -144,7 +144,7 @@ fn compile_all(files: &[File]) -> (Vec<Compiled<'_>>, Vec<Found<'_>>) {
     let contracts: Vec<(&File, &LifecycleContract)> = files
         .iter()
         .filter_map(|file| match &file.content {
-            Ok(Content::Contract(contract)) => Some((file, contract)),
+            Ok(Content::Contract(contract)) => Some((file, &**contract)),
             _ => None,
         })
         .collect();
@@ -159,7 +159,7 @@ fn compile_all(files: &[File]) -> (Vec<Compiled<'_>>, Vec<Found<'_>>) {
                     continue;
                 }
                 compile_one(file, file, contract, &default_definition(contract))
-                    .map(|(file, artefact)| (file, contract, artefact))
+                    .map(|(file, artefact)| (file, &**contract, artefact))
             }
             Ok(Content::Definition(definition)) => {
                 let own = |(_, contract): &&(&File, &LifecycleContract)| {

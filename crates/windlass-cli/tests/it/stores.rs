@@ -211,8 +211,8 @@ fn an_open_error_names_the_database_once() {
     let database = postgres();
     let missing = database.url.replace("/cli_", "/no_");
     for (url, what) in [
-        (missing.as_str(), "PostgreSQL refuses the connection: database \"no_"),
-        ("postgres://me:secret@127.0.0.1:9/db", "PostgreSQL cannot be reached"),
+        (missing.as_str(), ": database \"no_"),
+        ("postgres://me:secret@127.0.0.1:9/db", "cannot connect to PostgreSQL: 127.0.0.1:9: "),
     ] {
         for args in
             [&["doctor", "--store", url][..], &["server", "--bind", "127.0.0.1:0", "--store", url]]

@@ -160,7 +160,7 @@ async fn nothing_goes_before_it_is_archived(h: Arc<Harness>) {
     let engine = h.engine_with(|options| Options { archive: Some(archive), ..options }).await;
     let run = flow(&engine).get("a").await.unwrap();
     *shelf.full.lock() = true;
-    assert_eq!(engine.admin().sweep().await.unwrap_err().code(), "DISK_FULL");
+    assert_eq!(engine.admin().sweep().await.unwrap().failed, 1, "the archive is full");
     assert!(is_there(&engine, run.run_key()).await);
     *shelf.full.lock() = false;
     assert_eq!(engine.admin().sweep().await.unwrap().trees, 1);
@@ -224,7 +224,7 @@ async fn archived_trees_can_be_imported(h: Arc<Harness>) {
     // Where it cannot be written, it is not deleted.
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert_eq!(engine.admin().sweep().await.unwrap_err().code(), "ARCHIVE_UNAVAILABLE");
+    assert_eq!(engine.admin().sweep().await.unwrap().failed, 1);
     assert!(is_there(&engine, run.run_key()).await);
 }
 
