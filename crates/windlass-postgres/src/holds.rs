@@ -110,7 +110,7 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
     // sequence.
     let claiming = shared.claiming.lock().await;
     let mut tries = 1;
-    let (turns, tasks, now) = loop {
+    let Claimed { turns, tasks, now, any_ready } = loop {
         let client = shared.client().await?;
         match claim_once(shared, &client, &request).await {
             Ok(rows) => break rows,
@@ -123,7 +123,7 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
             Err(error) => return Err(call_error(error)),
         }
     };
-    let passed_over = turns_passed_over(shared, &request.turns, turns.len()).await?;
+    let passed_over = any_ready && turns.len() < request.turns.max as usize;
     drop(claiming);
     vacuum::count_claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
@@ -135,32 +135,21 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
     })
 }
 
-// A claim steps over rows that are locked: a sender of many messages keeps the row of the receiver
-// locked most of the time, and only its first message announces that the row is ready.
-async fn turns_passed_over(
-    shared: &Shared,
-    filter: &ClaimFilter,
-    claimed: usize,
-) -> Result<bool, Error> {
-    let Some(routes) = RouteArrays::new(filter) else { return Ok(false) };
-    if claimed >= filter.max as usize {
-        return Ok(false);
-    }
-    match shared.query(ANY_READY, &[&routes.queues, &routes.names]).await {
-        Ok(rows) => Ok(rows.first().is_some_and(|row| row.get(0))),
-        // The claim itself is durable, so it must not fail any more.
-        Err(error) => {
-            tracing::debug!(%error, "failed to look for turns that a claim passed over");
-            Ok(true)
-        }
-    }
+struct Claimed {
+    turns: Vec<Row>,
+    tasks: Vec<Row>,
+    now: Row,
+    /// Turns are ready that were not claimed. A claim skips locked rows: the sender of many messages
+    /// keeps the row of the receiver locked most of the time, and only its first message announces
+    /// that the row is ready.
+    any_ready: bool,
 }
 
 async fn claim_once(
     shared: &Shared,
     client: &deadpool_postgres::Object,
     request: &ClaimRequest,
-) -> Result<(Vec<Row>, Vec<Row>, Row), tokio_postgres::Error> {
+) -> Result<Claimed, tokio_postgres::Error> {
     let turns = RouteArrays::new(&request.turns);
     let tasks = RouteArrays::new(&request.tasks);
     let oldest = request.order == ClaimOrder::Oldest;
@@ -171,10 +160,12 @@ async fn claim_once(
     let clock = client.prepare_cached(&clock).await?;
     let turns_sql = client.prepare_cached(&turns_sql).await?;
     let tasks_sql = client.prepare_cached(&tasks_sql).await?;
+    let ready_sql = client.prepare_cached(&shared.sql(ANY_READY)).await?;
     // All statements are sent at once: one round trip.
     let begin = async { if both { client.batch_execute("BEGIN").await } else { Ok(()) } };
+    let routes = turns.as_ref();
     let turns = async {
-        let Some(routes) = &turns else { return Ok(Vec::new()) };
+        let Some(routes) = routes else { return Ok(Vec::new()) };
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
             [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest, &offer];
         client.query(&turns_sql, &params).await
@@ -185,13 +176,19 @@ async fn claim_once(
             [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest];
         client.query(&tasks_sql, &params).await
     };
+    let any_ready = async {
+        let Some(routes) = routes else { return Ok(false) };
+        let row = client.query_one(&ready_sql, &[&routes.queues, &routes.names]).await?;
+        row.try_get(0)
+    };
     let now = client.query_one(&clock, &[]);
     let end = async { if both { client.batch_execute("COMMIT").await } else { Ok(()) } };
-    let (begun, turns, tasks, now, ended) = tokio::join!(biased; begin, turns, tasks, now, end);
+    let (begun, turns, tasks, any_ready, now, ended) =
+        tokio::join!(biased; begin, turns, tasks, any_ready, now, end);
     begun?;
-    let rows = (turns?, tasks?, now?);
+    let claimed = Claimed { turns: turns?, tasks: tasks?, now: now?, any_ready: any_ready? };
     ended?;
-    Ok(rows)
+    Ok(claimed)
 }
 
 /// Routes as parallel arrays, without duplicates.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use refinery_core::{Migration, Runner};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryMessage};
 use windlass_kernel::{Error, ErrorCode, ErrorKind, Timestamp};
 
 use crate::error::{call_error, error_text};
@@ -35,7 +35,7 @@ const PARTITIONS_AHEAD_MIN: Duration = Duration::from_secs(45 * 24 * 60 * 60);
 const POOLER_PROBE_MAX: Duration = Duration::from_secs(10);
 
 /// How often the check is made.
-const POOLER_PROBES: u32 = 3;
+const POOLER_PROBES: u32 = 4;
 
 /// Migrates the schema to the version of this build.
 pub(crate) async fn prepare(shared: &Shared) -> Result<(), Error> {
@@ -89,14 +89,24 @@ async fn check_server(client: &Client) -> Result<(), Error> {
 async fn check_session(shared: &Shared, first: &Client) -> Result<(), Error> {
     let second = shared.connector.client().await?;
     let pid = || async {
-        let row = first.query_one("SELECT pg_backend_pid()", &[]).await.map_err(call_error)?;
-        Ok::<i32, Error>(row.get(0))
+        // Not prepared: a statement that is dropped sends a message, which the pooler may run beside
+        // the transaction of the second client.
+        let answer = first.simple_query("SELECT pg_backend_pid()").await.map_err(call_error)?;
+        let row = answer.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        Ok::<Option<String>, Error>(row)
     };
     let probe = async {
         let before = pid().await?;
         let mut is_same = true;
-        // More than once, because the second client may happen to get another session.
-        for _ in 0..POOLER_PROBES {
+        // More than once, because the second client may happen to get another session. A pooler that
+        // takes its sessions in turn needs an odd number of statements between two probes.
+        for probe in 0..POOLER_PROBES {
+            if probe % 2 == 1 {
+                second.batch_execute("SELECT 1").await.map_err(call_error)?;
+            }
             second.batch_execute("BEGIN; SELECT 1").await.map_err(call_error)?;
             is_same &= pid().await? == before;
             second.batch_execute("ROLLBACK").await.map_err(call_error)?;
