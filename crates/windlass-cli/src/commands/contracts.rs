@@ -37,19 +37,10 @@ enum Content {
     Artefact,
 }
 
-impl Content {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Contract(_) => "contract",
-            Self::Definition(_) => "definition",
-            Self::Scenario(_) => "scenario",
-            Self::Artefact => "artefact",
-        }
-    }
-}
-
 struct File {
     name: String,
+    /// Which content the file has, or was meant to have.
+    kind: &'static str,
     text: String,
     content: Result<Content, Diagnostic>,
 }
@@ -83,27 +74,29 @@ fn read_file(path: &Path) -> Result<Vec<File>, Failure> {
         return Ok(vec![
             File {
                 name: format!("{name}#/contract"),
+                kind: "contract",
                 content: read_contract(&contract).map(Box::new).map(Content::Contract),
                 text: contract,
             },
             File {
                 name: format!("{name}#/definition"),
+                kind: "definition",
                 content: read_definition(&definition).map(Content::Definition),
                 text: definition,
             },
         ]);
     }
     let has = |key: &str| shape.get(key).is_some();
-    let content = if has("compilerVersion") {
-        compile::load(text.as_bytes()).map(|_| Content::Artefact)
+    let (kind, content) = if has("compilerVersion") {
+        ("artefact", compile::load(text.as_bytes()).map(|_| Content::Artefact))
     } else if has("baseRef") {
-        read_definition(&text).map(Content::Definition)
+        ("definition", read_definition(&text).map(Content::Definition))
     } else if has("document") {
-        Scenario::read(&text).map(|scenario| Content::Scenario(Box::new(scenario)))
+        ("scenario", Scenario::read(&text).map(|scenario| Content::Scenario(Box::new(scenario))))
     } else {
-        read_contract(&text).map(Box::new).map(Content::Contract)
+        ("contract", read_contract(&text).map(Box::new).map(Content::Contract))
     };
-    Ok(vec![File { name, text, content }])
+    Ok(vec![File { name, kind, text, content }])
 }
 
 fn pretty(value: &Value) -> String {
@@ -202,16 +195,15 @@ fn check(args: &FilesArgs) -> Outcome {
         own.flat_map(|one| &one.problems).collect()
     };
     let row = |file: &File| {
-        let kind = file.content.as_ref().map_or("unknown", Content::kind);
         let problems = problems(file);
-        json!({"file": file.name, "kind": kind, "ok": problems.is_empty(), "problems": problems})
+        json!({"file": file.name, "kind": file.kind, "ok": problems.is_empty(), "problems": problems})
     };
     let rows: Vec<Value> = files.iter().map(row).collect();
     if out.is_text() {
         for file in &files {
-            let kind = file.content.as_ref().map_or("unknown", Content::kind);
             let problems = problems(file);
-            out.line(&format!("{} {} ({kind})", out.check_mark(problems.is_empty()), file.name))?;
+            let mark = out.check_mark(problems.is_empty());
+            out.line(&format!("{mark} {} ({})", file.name, file.kind))?;
             for problem in problems {
                 show(out, file, problem)?;
             }
@@ -350,7 +342,9 @@ fn print_one(out: Out, name: &str, result: &Simulation, explain: bool) -> Result
         out.line(&sanitize(&format!("  path {}", result.path.join(" -> "))))?;
     }
     if let Some(failure) = &result.failure {
-        out.line(&sanitize(&format!("  failed: {failure}")))?;
+        let text = |key: &str| failure.get(key).and_then(Value::as_str).unwrap_or_default();
+        let line = format!("  failed: {} [{}]; {}", text("message"), text("code"), text("help"));
+        out.line(&sanitize(&line))?;
     }
     Ok(())
 }
