@@ -80,7 +80,7 @@ impl Connections {
 
 #[cfg_attr(
     not(any(feature = "sqlite", feature = "postgres")),
-    expect(unused_variables, clippy::unused_async, reason = "the memory store needs neither")
+    expect(clippy::unused_async, reason = "the memory store needs no I/O")
 )]
 #[cfg_attr(
     not(feature = "postgres"),
