@@ -84,9 +84,9 @@ pub struct Place {
 pub struct Diagnostic {
     /// The stable code.
     pub code: Code,
-    /// What is wrong, in one sentence that names the value.
+    /// The problem in one sentence that names the value.
     pub message: String,
-    /// What to do about it.
+    /// The advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
     /// Where it is.

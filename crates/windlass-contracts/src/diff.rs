@@ -12,7 +12,7 @@ use crate::types::{CompiledEdge, CompiledWorkflow, EditWindow, Envelope, Node, P
 
 pub use mermaid::mermaid;
 
-/// What the patches change, by slot id.
+/// The changes of the patches, by slot id.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
@@ -28,7 +28,7 @@ pub struct Diff {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SlotDiff {
-    /// Who wrote the patch.
+    /// The author of the patch.
     pub origin: PatchOrigin,
     /// The nodes that the patch and the compiler add, in topological order.
     pub added_nodes: Vec<Node>,

@@ -25,7 +25,7 @@ pub struct Template {
     pub name: String,
     /// The title for people.
     pub title: String,
-    /// What the workflow does.
+    /// A description of the workflow.
     pub description: String,
     /// The contract.
     pub contract: LifecycleContract,

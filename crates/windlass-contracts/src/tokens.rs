@@ -100,7 +100,7 @@ pub enum Verdict {
     Rejected,
 }
 
-/// What the run can read at the time of a turn.
+/// The values that the run can read at the time of a turn.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// The version of the document's content.

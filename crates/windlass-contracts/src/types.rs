@@ -37,7 +37,7 @@ pub use node::{
 pub use patch::{BaseRef, EntryEdgeMode, ExitEdgeMode, OrgWorkflowDefinition, SlotGraphPatch};
 pub use slot::{BodySlot, OnDrift};
 
-/// What a caller may do to the document while the run is at a node.
+/// The edits of the document that a caller may make while the run is at a node.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

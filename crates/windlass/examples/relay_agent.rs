@@ -38,7 +38,7 @@ impl TypedRunner for Agent {
             None => format!("research {}", article.topic),
             Some(notes) => format!("write about {} from: {notes}", article.topic),
         };
-        // Whoever cancels the run need not wait for the model.
+        // A cancellation does not wait for the model.
         let ask = step.memo("model", || ask(self.model, &prompt));
         let answer = tokio::select! {
             answer = ask => answer?,

@@ -21,7 +21,7 @@ const BACKLOG_MAX: u64 = 300;
 /// Each client sends a request about this often.
 const PAUSE_MS: u64 = 40;
 
-/// What all clients of a phase share.
+/// The state that all clients of a phase share.
 pub(crate) struct Shared {
     pub(crate) log: Arc<Log>,
     pub(crate) receiver: Receiver,
@@ -70,7 +70,7 @@ impl Shared {
     }
 }
 
-/// What a caller may conclude from a reply; none if the request was not sent.
+/// The outcome that a caller may conclude from a reply; none if the request was not sent.
 fn outcome(reply: &Reply) -> Option<(Outcome, String)> {
     match reply {
         Reply::NotSent => None,

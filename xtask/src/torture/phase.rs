@@ -50,7 +50,7 @@ pub(crate) struct Phase<'a> {
     clients: Option<Clients>,
     seed: u64,
     faults: usize,
-    /// What a fault found by itself: processes that ended, or that did not end.
+    /// Findings of a fault itself: processes that ended, or that did not end.
     problems: Vec<String>,
     ends_at: Instant,
 }
@@ -65,14 +65,14 @@ pub(crate) struct Setting<'a> {
     pub(crate) interrupt: &'a Interrupt,
 }
 
-/// What a phase did and found.
+/// The work and the findings of a phase.
 pub(crate) struct Outcomes {
     pub(crate) acknowledged: usize,
     pub(crate) refused: usize,
     pub(crate) unknown: usize,
     pub(crate) effects: usize,
     pub(crate) faults: usize,
-    /// What the fault found by itself, such as processes that ended though nothing told them to.
+    /// Findings of the fault itself, such as processes that ended without a reason.
     pub(crate) problems: Vec<String>,
     pub(crate) findings: Findings,
     /// The output of `windlass verify`, if it found a flaw.

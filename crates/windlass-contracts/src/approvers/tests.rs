@@ -1,4 +1,4 @@
-//! Who is asked, who is not, and why.
+//! Tests of the approvers: the people that are asked, the people that are left out, and the reasons.
 
 use serde_json::{Value, json};
 

@@ -110,7 +110,7 @@ impl Error {
         self.0.span
     }
 
-    /// What is wrong.
+    /// The problem.
     pub fn message(&self) -> &str {
         &self.0.message
     }

@@ -41,7 +41,7 @@ pub struct CompiledWorkflow {
     pub on_drift: BTreeMap<String, OnDrift>,
     /// The owner of each node: a slot id, or `envelope`.
     pub slot_map: BTreeMap<String, String>,
-    /// Who wrote the patch of each slot that has one.
+    /// The authors of the patches, by slot.
     pub patch_origins: BTreeMap<String, PatchOrigin>,
     /// The decision tables that nodes use.
     pub rules: BTreeMap<String, DecisionTable>,
@@ -59,7 +59,7 @@ pub struct CompiledWorkflow {
     pub hash: Sha256Digest,
 }
 
-/// Who wrote the patch of a slot.
+/// The author of the patch of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PatchOrigin {

@@ -71,11 +71,11 @@ pub struct GateSpec {
     pub name: String,
     /// The edit window while the run stands at the gate.
     pub edit_window: EditWindow,
-    /// What opens the gate.
+    /// The condition that opens the gate.
     pub trigger: GateTrigger,
 }
 
-/// What opens a gate.
+/// The condition that opens a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GateTrigger {
@@ -111,14 +111,14 @@ pub struct Obligation {
     pub id: String,
     /// The gate that the obligation protects.
     pub gate: String,
-    /// What each path needs.
+    /// The need of each path.
     pub needs: Need,
     /// Paths on which this rule had this outcome are exempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unless: Option<Waiver>,
 }
 
-/// What an obligation demands of a path.
+/// The demand of an obligation on a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Need {

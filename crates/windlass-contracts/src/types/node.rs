@@ -148,7 +148,7 @@ pub struct StateConfig {
 pub struct GateConfig {
     /// The name of the gate.
     pub gate: String,
-    /// What opens the gate.
+    /// The condition that opens the gate.
     pub trigger: super::GateTrigger,
 }
 

@@ -193,7 +193,7 @@ impl RelayProgram {
         turn.metrics().steps_begun.add(1);
         let step = Arc::new(self.step(&turn.run));
         let mut work = (self.relay.run)(Arc::clone(&step));
-        // Whatever the step has started elsewhere should stop with it, also when the engine stops and
+        // All work that the step has started elsewhere should stop with it, also when the engine stops and
         // all of this is dropped.
         let stops = step.cancel_token.clone().drop_guard();
         let ran = self.drive(turn, &step, &mut work).await?;

@@ -47,7 +47,7 @@ async fn a_waiting_run_pauses_and_goes_on(h: Arc<Harness>) {
     run.pause().await.unwrap();
     until_status(&run, RunStatus::Paused).await;
     run.pause().await.unwrap();
-    // What comes while it is paused is kept.
+    // Events that come during a pause are kept.
     run.send_event("go", &5).await.unwrap();
     fence(&engine).await;
     assert_eq!(run.status().await.unwrap().status, RunStatus::Paused);

@@ -43,7 +43,7 @@ fn they_run_and_say_what_they_did() {
         let output = example(name).current_dir(folder.path()).output().expect("it starts");
         check(&output, expect);
     }
-    // What has ended is found again, not done again.
+    // A run that has ended is found again and does not run again.
     let again = example("signup").current_dir(folder.path()).output().expect("it starts");
     check(&again, &["ann@example.com is in"]);
     assert!(!String::from_utf8_lossy(&again.stdout).contains("mail to"), "it was done again");

@@ -1,4 +1,4 @@
-//! What a run leaves for people: log lines, events of its own, and values that replay alike.
+//! The traces of a run for people: log lines, events of its own, and values that replay alike.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ async fn log_lines_say_where_they_come_from(h: Arc<Harness>) {
         .iter()
         .map(|line| (&*line.message, &*line.category, line.level, line.replay))
         .collect();
-    // What replay writes again says so; what a step wrote is not written again.
+    // Lines that a replay writes again are marked; lines of a step are not written again.
     let expect = [
         ("begun", "workflow", LogLevel::Info, false),
         ("inside", "pay", LogLevel::Warn, false),
@@ -77,7 +77,7 @@ async fn events_of_the_author_are_recorded_once(h: Arc<Harness>) {
                 ok(())
             };
             ctx.step("last", body).await?;
-            // What no ledger takes is refused at the call: with its commit it would block the run.
+            // An event that does not fit into the ledger is refused at the call: its commit would block the run.
             let refused = |name: &str, version, payload: serde_json::Value| {
                 ctx.record_event(name, version, &payload).map_err(|error| error.code())
             };

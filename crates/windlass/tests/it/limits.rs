@@ -186,7 +186,7 @@ async fn waits_over_the_limit_are_refused(h: Arc<Harness>) {
                 ctx.step("", async || ok(())).await.unwrap_err(),
                 ctx.step("x".repeat(257), async || ok(())).await.unwrap_err(),
             ];
-            // What has passed is no error.
+            // A time in the past is no error.
             ctx.sleep_until("past", windlass::Timestamp::ZERO).await?;
             ok(refused.map(|error| error.code.to_string()).to_vec())
         })

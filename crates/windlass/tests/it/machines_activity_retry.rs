@@ -46,7 +46,7 @@ pub(crate) async fn asks_for(
     run
 }
 
-// What the machine was told of its activity.
+// The result of the activity as the machine received it.
 pub(crate) async fn told(run: &windlass::RunHandle<Vec<String>>) -> String {
     until("the activity is over", || async {
         let over = ["activity.completed", "activity.failed", "activity.timed_out"];
@@ -205,7 +205,7 @@ impl Activity for Poison {
             "large" => Ok("x".repeat(2 << 20)),
             "silent" => std::future::pending().await,
             "block" => {
-                // Whoever gave it up, it does not hear of it.
+                // It ignores its cancellation.
                 while !ctx.is_cancelled() {
                     std::thread::sleep(Duration::from_millis(10));
                 }

@@ -389,7 +389,7 @@ async fn requests_that_come_with_a_result_are_heard(h: Arc<Harness>) {
         let next = puppets.get(format!("restarted-{n}")).await.unwrap();
         next.signal("end", &()).await.unwrap();
         assert_eq!(next.result().await.unwrap(), ["start", "signal end"]);
-        // Whoever lost its run may have left its permit.
+        // A task whose run was lost may have kept its permit.
         until("all attempts are over", || async { engine.core().capacity_used().0 == 0 }).await;
         while let Ok(left) = gate.try_acquire() {
             left.forget();

@@ -135,7 +135,7 @@ async fn a_callee_that_asks_to_wait_closes_its_key_for_all(h: Arc<Harness>) {
         engine.machine_activity(callee.clone()).unwrap();
     }
     let flow = engines[0].workflow("calls", calls).unwrap();
-    // Whoever served it before knows of no rate, and hears of the one that comes.
+    // The engine served the queue before the rate was set, and learns of it.
     let first = flow.start((CALL.into(), 20)).await.unwrap();
     assert_eq!(first.result().await.unwrap(), [1; 20]);
     callee.begun.lock().clear();

@@ -271,7 +271,7 @@ async fn a_retried_run_keeps_what_was_done(h: Arc<Harness>) {
     assert_eq!((counts.get("reserve"), counts.get("charge"), counts.get("ship")), (1, 4, 1));
     assert_eq!(again.run().await.unwrap().generation, 1);
 
-    // What is read back in the middle of the second generation is told of the first one, too.
+    // A machine that is loaded in its second generation also receives the results of the first one.
     h.stop(&engine).await;
     let engine = h.engine().await;
     let orders = engine.machine::<Order>().unwrap();

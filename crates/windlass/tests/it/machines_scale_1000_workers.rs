@@ -70,7 +70,7 @@ async fn settled(store: &dyn Store, task: &Task) -> bool {
 
 async fn a_thousand_workers(h: Arc<Harness>) {
     let engine = h.engine().await;
-    // What is verified at the end of a test is a store with a run in it.
+    // The harness verifies a store with a run in it.
     let flow = engine.workflow("w", async |_: windlass::Ctx, n: u32| ok(n)).unwrap();
     assert_eq!(flow.start(1).await.unwrap().result().await.unwrap(), 1);
     let store = Arc::clone(engine.admin().store());

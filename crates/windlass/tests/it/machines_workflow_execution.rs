@@ -1,4 +1,4 @@
-//! What a machine can do: activities, timers, children, signals, and how its runs end.
+//! Features of machines: activities, timers, children, signals, and how its runs end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,7 +182,7 @@ async fn signals_come_in_order(h: Arc<Harness>) {
     }
     run.signal_once("once", &1, "m1").await.unwrap();
     run.signal_once("once", &1, "m1").await.unwrap();
-    // What other clients call an event is a signal to a machine.
+    // The event of other clients is a signal to a machine.
     run.send_event("event", &1).await.unwrap();
     expect.extend(["signal once", "signal event", "signal end"].map(str::to_owned));
     assert_eq!(ended(&run).await, expect);
@@ -400,7 +400,7 @@ async fn nothing_outlives_a_run_that_ends_in_the_same_turn(h: Arc<Harness>) {
     serve_counted(&engine, &counts);
     serve(&engine, &counts);
     assert_eq!(run.result().await.unwrap(), ["start", "signal do", "signal end"]);
-    // What comes after it in the queue is begun, so it would have been, too.
+    // A later task of the queue has begun, so this one would have begun too.
     let next = puppet(&engine, "next").await;
     told(&next, &[WorkflowAction::activity("a", "counted", json!("next"))]).await;
     until("the next one is begun", || async { counts.get("next") == 1 }).await;

@@ -1,4 +1,4 @@
-//! What the engine counts and times.
+//! Counters and timings of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::receiver::{Receiver, answer};
 
 const REFUSED: &str = include_str!("../data/outbound_refused.txt");
 const ALLOWED: &str = include_str!("../data/outbound_allowed.txt");
-/// What a name has that a list says nothing of.
+/// The addresses of a name that is not in the list.
 const PUBLIC: &str = "93.184.216.34";
 
 /// A line of a list: a URL, and what its host resolves to.
@@ -162,7 +162,7 @@ async fn a_range_that_is_allowed_is_called_and_its_neighbours_are_not() {
         let outbound = guard(policy, &names, &Arc::default());
         let called = outbound.call(Call::post("https://inner.example/", "{}")).await;
         assert_eq!(called.is_ok(), passes, "{address}: {called:?}");
-        // Whoever names hosts is not told what kind of address they have inside.
+        // The error does not show which kind of address a host has.
         if let Err(error) = called {
             let text = error.to_string();
             assert!(text.contains("not public"), "{text}");

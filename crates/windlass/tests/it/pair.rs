@@ -83,7 +83,7 @@ async fn an_engine_that_stops_hands_over_at_once() {
 async fn both_serve_many_runs_and_no_step_runs_twice() {
     run(Kind::Postgres, |h: Arc<Harness>| async move {
         let counts = Counts::new();
-        // Whoever has room takes what it has started itself, and goes on with what it has had.
+        // An engine with free slots takes the runs that it started, and continues the runs that it had.
         let small = |options| Options { turns_max: 4, ..options };
         let (one, two) = (h.engine_with(small).await, h.engine_with(small).await);
         let mut flows = Vec::new();
@@ -178,7 +178,7 @@ async fn a_worker_that_is_asked_to_drain_finishes_what_it_holds_and_stops() {
         let info = row(&asks, works.admin().worker()).await.info;
         assert_eq!((info.load, info.task_load, info.task_slots, info.accepting), (1, 1, 1, false));
         assert_eq!((&*info.group, info.note.as_deref()), ("red", Some("it drains")));
-        // What comes now is left to others.
+        // Other engines take the runs that come now.
         let second = flow.start(2).await.unwrap();
         gate.add_permits(2);
         assert_eq!(first.result().await.unwrap(), 1);

@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What was sent.
+/// The received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// Method, path and version.

@@ -351,7 +351,7 @@ async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
     };
     let engine = h.engine().await;
     let relay = serve(&engine, &[]);
-    // Who asks for it here is told at once, and asking again does not help.
+    // A start in this process fails at once, and a retry does not help.
     let with = |id: &str| RunSpec::new("1").id(id).header("callback_url", told.url());
     let refused = relay.submit(with("here")).await.unwrap_err();
     assert_eq!(
@@ -359,7 +359,7 @@ async fn an_end_that_nobody_here_can_sign_is_left_to_others(h: Arc<Harness>) {
         (ErrorCode::WebhookSecretUnknown, ErrorKind::Refused)
     );
     h.stop(&engine).await;
-    // Who starts the run cannot ask the hook, and who comes upon its end has no secret.
+    // The process that starts the run has no hook, and the process that ends it has no secret.
     let asks = h.engine().await;
     let remote = asks.remote_relay("r").unwrap();
     remote.submit(with("told")).await.unwrap();

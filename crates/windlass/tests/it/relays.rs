@@ -260,7 +260,7 @@ async fn signals_and_their_timeouts(h: Arc<Harness>) {
         relay.status("w").await.unwrap().unwrap().state == RunState::AwaitingSignal
     })
     .await;
-    // Whoever waits may be gone when the signal comes; one that comes before its wait is kept.
+    // The waiting process may be gone when the signal comes; a signal before its wait is kept.
     h.stop(&engine).await;
     let engine = h.engine().await;
     let relay = build(&engine);

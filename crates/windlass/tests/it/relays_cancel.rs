@@ -74,7 +74,7 @@ async fn a_run_that_waits_ends_in_the_call(h: Arc<Harness>) {
         let types = event_types(&engine, &relay, id).await;
         assert_eq!(types[types.len() - 2..], ["hook.enqueued", "workflow.terminated"]);
         assert_eq!(hook.of(id).await.status, TerminalStatus::Cancelled);
-        // What has ended, or never was, is not cancelled.
+        // A run that has ended or does not exist is not cancelled.
         assert!(!relay.cancel(id).await.unwrap());
     }
     assert!(!relay.cancel("nobody").await.unwrap());

@@ -1,4 +1,4 @@
-//! What follows from errors of a relay's steps, from SQL that fails beside them, and from being stopped.
+//! Errors of a relay's steps, SQL that fails beside them, and runs that are stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,7 +233,7 @@ async fn the_status_of_a_run_is_read_without_its_payloads(h: Arc<Harness>) {
         engine.core().current(run.run_key).await.unwrap().status == RunStatus::Waiting
     })
     .await;
-    // What reads a payload that is damaged says so.
+    // Reading a damaged payload is an error.
     let damages = h.kind != Kind::Memory;
     let set = "UPDATE steps SET result_encoding =";
     if damages {

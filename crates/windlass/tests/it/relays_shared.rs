@@ -265,7 +265,7 @@ async fn a_cancel_without_a_notification_is_found() {
     crate::harness::run(Kind::Postgres, not_told).await;
 }
 
-// What was missed is looked for: nothing names this run any more.
+// The engine looks for missed requests: nothing names this run any more.
 async fn not_told(h: Arc<Harness>) {
     let (serves, asks) = h.two_engines(seldom).await;
     let counts = Counts::new();
@@ -273,7 +273,7 @@ async fn not_told(h: Arc<Harness>) {
     let relay = serves.relay("deaf", runner, NoopTerminalHook).build().unwrap();
     relay.submit(RunSpec::new("").id("r")).await.unwrap();
     until("it runs", || async { counts.get("deaf") == 1 }).await;
-    // Whoever listens loses its connection, and the request comes while nobody hears it.
+    // The listener loses its connection, and the request comes while no process listens.
     h.deafen().await;
     let remote = asks.remote_relay("deaf").unwrap();
     // Long before the lease is renewed.

@@ -1,4 +1,4 @@
-//! What a workflow can do, told from its end: results, sleeps, events and errors of any type.
+//! Features of workflows, seen at their end: results, sleeps, events and errors of any type.
 
 use std::fmt;
 use std::sync::Arc;

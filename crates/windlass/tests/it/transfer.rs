@@ -172,7 +172,7 @@ async fn an_import_skips_existing_runs(h: Arc<Harness>) {
     let importer = begin(engine.admin().store()).await;
     let refused = importer.import(RunExport::parse(&exported).unwrap()).await.unwrap_err();
     assert_eq!(refused.code(), "RUN_EXISTS", "{refused}");
-    // What was changed on its way is refused, wherever it was changed.
+    // A change on the way is refused, wherever it was made.
     for (was, is) in
         [("\"\\\"now\\\"\"", "\"\\\"not\\\"\""), ("\"id\":\"wide\"", "\"id\":\"other\"")]
     {

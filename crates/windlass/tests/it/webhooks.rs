@@ -123,7 +123,7 @@ async fn a_webhook_is_signed_with_every_secret_of_its_set(h: Arc<Harness>) {
     assert_eq!(engine.admin().metrics().webhooks_delivered.get(), 2);
 }
 
-// What the verifier of tests/standardwebhooks says, which knows nothing of this code.
+// The answer of the verifier of tests/standardwebhooks, which shares no code with the sender.
 fn verified_elsewhere(request: &crate::receiver::Request, body: &[u8], secret: &str) -> bool {
     let headers = ["webhook-id", "webhook-timestamp", "webhook-signature"]
         .map(|name| (name.to_owned(), json!(request.header(name))));
@@ -206,7 +206,7 @@ async fn a_busy_receiver_is_called_again_after_retry_after(h: Arc<Harness>) {
 async fn a_gone_endpoint_is_left_alone_by_every_process_until_it_is_enabled(h: Arc<Harness>) {
     let (engine, webhooks, _) = sender(&h).await;
     let gone = Receiver::start([answer("410 Gone", "", ""), answer("200 OK", "", "")]).await;
-    // What the query holds is shown to nobody.
+    // The query is not shown.
     let url = |token: &str| format!("{}?token={token}", gone.url());
     let webhook = Webhook::new(url("hush"), "a", &1).unwrap();
     let task = quick(&engine, &webhook, 5);

@@ -178,7 +178,7 @@ fn near_expression() -> impl Strategy<Value = String> {
     prop::collection::vec(proptest::sample::select(&PIECES[..]), 0..60).prop_map(|p| p.concat())
 }
 
-/// What must hold for any text at all.
+/// The properties of any text.
 fn check_any_text(text: &str) -> Result<(), TestCaseError> {
     match Expression::parse(text) {
         Ok(parsed) => {
