@@ -33,6 +33,10 @@ pub const COMPILER_VERSION: &str = "1.0.0";
 pub const NODES_MAX: usize = 500;
 /// The most edges of an artefact.
 pub const EDGES_MAX: usize = 2_000;
+/// The most decision tables of a contract and a definition together.
+pub const TABLES_MAX: usize = 50;
+/// The most obligations of a contract.
+pub const OBLIGATIONS_MAX: usize = 50;
 /// The largest contract or definition, in bytes of JSON.
 pub const BYTES_MAX: usize = 1024 * 1024;
 
@@ -163,23 +167,31 @@ fn check_limits(
     contract: &LifecycleContract,
     definition: &OrgWorkflowDefinition,
 ) -> Result<(), Error> {
-    let mut nodes = 2 + contract.states.len() + contract.gates.len() + 2 * contract.slots.len();
+    let mut nodes = 2 + contract.states.len() + contract.gates.len();
     let mut edges = 2 * contract.transitions.len() + contract.states.len() + contract.slots.len();
     for slot in &contract.slots {
         let patch = definition.slots.get(&slot.slot_id).or(contract.defaults.get(&slot.slot_id));
         let Some(patch) = patch else { continue };
         let is_action = |node: &&Node| node.node_type() == NodeType::Action;
         let policies = patch.nodes.iter().filter(is_action).count();
-        nodes += patch.nodes.len() + policies;
+        // Two attachment points.
+        nodes += 2 + patch.nodes.len() + policies;
         edges += patch.edges.len() + patch.nodes.len() + policies;
     }
-    for (name, count, max) in [("nodes", nodes, NODES_MAX), ("edges", edges, EDGES_MAX)] {
+    let tables = contract.rules.len() + definition.rules.len();
+    let obligations = contract.obligations.len();
+    for (name, count, max, origin) in [
+        ("nodes", nodes, NODES_MAX, Origin::Definition),
+        ("edges", edges, EDGES_MAX, Origin::Definition),
+        ("decision tables", tables, TABLES_MAX, Origin::Definition),
+        ("obligations", obligations, OBLIGATIONS_MAX, Origin::Contract),
+    ] {
         if count > max {
             let message = format!("the workflow has {count} {name}, the limit is {max}");
             let problem = Diagnostic::new(CONTRACT_LIMIT, message)
                 .at("")
                 .help("split the process into several document types");
-            return Err(Error { origin: Origin::Definition, problems: vec![problem] });
+            return Err(Error { origin, problems: vec![problem] });
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codes::{CONTRACT_DUPLICATE, CONTRACT_LIFECYCLE, CONTRACT_NAME, CONTRACT_UNKNOWN};
+use crate::codes::{CONTRACT_DUPLICATE, CONTRACT_LIFECYCLE, CONTRACT_UNKNOWN};
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::graph::Graph;
 use crate::ids;
@@ -30,17 +30,16 @@ pub fn generate(contract: &LifecycleContract) -> Result<Envelope, Vec<Diagnostic
     let envelope = build(contract);
     check_slots(contract, &envelope, &mut found);
     check_graph(&envelope, &mut found);
+    if found.is_empty() {
+        check_ways_round(contract, &envelope, &mut found);
+    }
     if found.is_empty() { Ok(envelope) } else { Err(found) }
 }
 
 fn check_names(contract: &LifecycleContract, found: &mut Vec<Diagnostic>) {
     let mut name = |pointer: String, text: &str| {
         if !ids::is_name(text) {
-            found.push(
-                Diagnostic::new(CONTRACT_NAME, format!("{text:?} is not a name"))
-                    .at(pointer)
-                    .help("write 1 to 64 lowercase letters, digits and _, beginning with a letter"),
-            );
+            found.push(ids::not_a_name(text, pointer));
         }
     };
     name("/entityType".to_owned(), &contract.entity_type);
@@ -301,6 +300,60 @@ fn check_graph(envelope: &Envelope, found: &mut Vec<Diagnostic>) {
                 .at("/transitions")
                 .help("add a transition that leads there, or remove it"),
         );
+    }
+}
+
+/// No rejection, amendment or cancellation leads past a gate.
+fn check_ways_round(
+    contract: &LifecycleContract,
+    envelope: &Envelope,
+    found: &mut Vec<Diagnostic>,
+) {
+    let graph = Graph::new(
+        envelope.nodes.iter().map(|node| node.id.as_str()),
+        envelope.edges.iter().map(|edge| (edge.source.as_str(), edge.target.as_str())),
+    );
+    let mut wrong = |pointer: String, message: String, help: &str| {
+        found.push(Diagnostic::new(CONTRACT_LIFECYCLE, message).at(pointer).help(help));
+    };
+    let cancels = |gate: &str| {
+        contract.gates.iter().any(|one| one.name == gate && one.trigger == GateTrigger::Cancel)
+    };
+    for (index, transition) in contract.transitions.iter().enumerate() {
+        let at = format!("/transitions/{index}");
+        let gate = transition.gate.as_str();
+        if let Some(reject) = &transition.reject
+            && graph.reachable(&ids::state(&transition.to)).contains(ids::state(reject).as_str())
+        {
+            let message = format!("a rejection at the gate {gate:?} leads past it, to {reject:?}");
+            let help = "name a state before the gate, or a final state that only rejections reach";
+            wrong(format!("{at}/reject"), message, help);
+        }
+        let other = contract
+            .transitions
+            .iter()
+            .find(|other| cancels(gate) && other.to == transition.to && !cancels(&other.gate));
+        if let Some(other) = other {
+            let message = format!(
+                "the cancel gate {gate:?} leads to {:?}, and so does the gate {:?}",
+                transition.to, other.gate
+            );
+            wrong(at, message, "name a final state that only cancel gates lead to");
+        }
+    }
+    for (index, slot) in contract.slots.iter().enumerate() {
+        let Some(amended) = contract.amended.as_deref().filter(|_| slot.stable_region) else {
+            continue;
+        };
+        let drifts = slot.on_drift == OnDrift::Amend;
+        if drifts && !graph.reachable(&ids::state(amended)).contains(slot.exit.as_str()) {
+            let message = format!(
+                "a change in the slot {:?} leads to {amended:?}, from where {} is not reached",
+                slot.slot_id, slot.exit
+            );
+            let help = "name a state before the slot in `amended`, or set `onDrift` to `fail`";
+            wrong(format!("/slots/{index}"), message, help);
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! The ids of nodes and edges, and the characters that names may have.
 
+use crate::codes::CONTRACT_NAME;
+use crate::diagnostic::Diagnostic;
+
 /// The node at which a run begins.
 pub const START: &str = "sys:start";
 /// The node at which a run ends.
@@ -46,6 +49,13 @@ pub fn is_name(text: &str) -> bool {
     text.len() <= NAME_CHARS_MAX
         && text.starts_with(|first: char| first.is_ascii_lowercase())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// The problem of a text that is not a name.
+pub(crate) fn not_a_name(text: &str, pointer: String) -> Diagnostic {
+    Diagnostic::new(CONTRACT_NAME, format!("{text:?} is not a name"))
+        .at(pointer)
+        .help("write 1 to 64 lowercase letters, digits and _, beginning with a letter")
 }
 
 /// Whether a text is a dotted name such as `invoice.post`.

@@ -16,6 +16,7 @@ use crate::codes::{
 use crate::compile::{Error, Origin};
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::dsl::{self, Expression, Schemas, Scope, Template, Type};
+use crate::ids;
 use crate::rules::DecisionTable;
 use crate::types::{
     ApproverSpec, DueAction, ExpressionText, LifecycleContract, Need, Node, NodeConfig,
@@ -56,8 +57,9 @@ impl Language {
                 );
             }
         }
-        let bytes =
-            to_canonical(&json!([schemas.document, schemas.context, schemas.org, schemas.actor]));
+        let bytes = to_canonical(&Value::Array(
+            named.iter().map(|(_, schema)| without_order(schema)).collect(),
+        ));
         let digest = bytes.map(|bytes| Sha256Digest::of(&bytes)).map_err(|error| Error {
             origin: Origin::Contract,
             problems: vec![Diagnostic::new(CONTRACT_SCHEMA, error.to_string()).at("/schemas")],
@@ -121,7 +123,7 @@ impl Language {
                             .help(format!("use one of: {known}")),
                     );
                 }
-                Some(_) => {}
+                Some(table) => found.extend(written_input(table, &waiver.rule, &at)),
             }
         }
         for (index, field) in contract.immaterial_fields.iter().enumerate() {
@@ -134,6 +136,9 @@ impl Language {
         let mut found = Vec::new();
         for (name, table) in own {
             let at = pointer_join("/rules", name);
+            if !ids::is_name(name) {
+                found.push(ids::not_a_name(name, at.clone()));
+            }
             if self.rules.contains_key(name) {
                 let message = format!("the contract has a decision table {name:?}");
                 found.push(
@@ -199,7 +204,7 @@ impl Language {
             }
         }
         used.extend(own);
-        let table = |name: &str| Some((name.to_owned(), self.rules.get(name)?.clone()));
+        let table = |name: &str| Some((name.to_owned(), self.rules.get(name)?.normalized()));
         used.into_iter().filter_map(table).collect()
     }
 
@@ -299,6 +304,44 @@ pub(crate) fn time(value: &Value) -> Option<i64> {
 
 fn check_table(table: &DecisionTable, schemas: &Schemas, at: &str) -> Option<Diagnostic> {
     table.check(schemas).err().map(|problem| problem.under(at))
+}
+
+/// The schema with its sets in one order: `required`, `enum` and `type` are arrays, but their order
+/// means nothing.
+fn without_order(schema: &Value) -> Value {
+    fn sorted(items: &[Value]) -> Value {
+        let mut items = items.to_vec();
+        items.sort_by_cached_key(Value::to_string);
+        Value::Array(items)
+    }
+    match schema {
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, member)| {
+                let member = match (key.as_str(), member) {
+                    ("required" | "enum" | "type", Value::Array(items)) => sorted(items),
+                    ("const" | "default" | "examples", _) => member.clone(),
+                    _ => without_order(member),
+                };
+                (key.clone(), member)
+            })
+            .collect(),
+        Value::Array(items) => Value::Array(items.iter().map(without_order).collect()),
+        other => other.clone(),
+    }
+}
+
+/// A table that exempts a document from an obligation must not read a value that patches write:
+/// a script could then exempt every document.
+fn written_input(table: &DecisionTable, name: &str, at: &str) -> Option<Diagnostic> {
+    let input =
+        table.inputs.iter().find(|input| input.path.split('.').next() == Some("context"))?;
+    let message = format!(
+        "the decision table {name:?} reads {:?}, and every patch can write the context",
+        input.path
+    );
+    let problem = Diagnostic::new(CONTRACT_LIFECYCLE, message).at(format!("{at}/unless/rule"));
+    Some(problem.help("let the table of an exemption read only entity, org and actor"))
 }
 
 /// The outcomes of a table: the texts of its output `outcome`.

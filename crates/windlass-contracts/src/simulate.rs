@@ -13,7 +13,7 @@ use crate::dsl::Scope;
 use crate::tokens::{
     AllowAll, Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus, Verdict, advance,
 };
-use crate::types::{ApprovalConfig, CompiledWorkflow, Need, NodeConfig, Obligation};
+use crate::types::{ApprovalConfig, CompiledWorkflow, Need, NodeConfig, Obligation, Quorum};
 
 /// The most turns of a simulation.
 pub const TURNS_MAX: usize = 2_000;
@@ -102,6 +102,9 @@ pub struct Simulation {
     /// The problem of the step that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Value>,
+    /// Why the run would wait for ever: nobody can give the input that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<String>,
 }
 
 /// A request for approval.
@@ -152,6 +155,7 @@ pub fn simulate(
         rows: BTreeMap::new(),
         effects: Vec::new(),
         asked: Vec::new(),
+        stuck: None,
     };
     run.turn(&Input::Start)?;
     for _ in 0..TURNS_MAX {
@@ -175,6 +179,7 @@ struct Run<'a> {
     rows: BTreeMap<u64, StepRow>,
     effects: Vec<Effect>,
     asked: Vec<Asked>,
+    stuck: Option<String>,
 }
 
 impl Run<'_> {
@@ -207,6 +212,9 @@ impl Run<'_> {
             }
         }
         self.effects.extend(decision.effects);
+        if decision.steps.is_empty() {
+            self.stuck = decision.ignored;
+        }
         self.rows.extend(decision.steps.into_iter().map(|row| (row.seq, row)));
         self.state = decision.state;
         Ok(())
@@ -234,6 +242,24 @@ impl Run<'_> {
         Some(resolve(spec, directory, &request))
     }
 
+    /// The people whose decisions the simulation makes up. Without a directory they have the name
+    /// of the node, and there are as many as the quorum needs.
+    fn asked_people(&mut self, node: &str, config: &ApprovalConfig) -> Option<BTreeSet<String>> {
+        let asked = self.asked.iter().rfind(|asked| asked.node == node)?;
+        if let Some(problem) = &asked.problem {
+            self.stuck = Some(format!("{node} waits for ever: {}", problem.message));
+            return None;
+        }
+        Some(match (&asked.people, &config.quorum) {
+            (Some(people), _) => people.asked.iter().map(|one| one.person.clone()).collect(),
+            (None, Quorum::Weighted { weights, .. }) => weights.keys().cloned().collect(),
+            (None, Quorum::Count { count }) => {
+                (1..=*count).map(|number| format!("{node}#{number}")).collect()
+            }
+            (None, _) => BTreeSet::from([node.to_owned()]),
+        })
+    }
+
     fn verdict(&self, node: &str) -> Verdict {
         self.scenario.verdicts.get(node).copied().unwrap_or(Verdict::Approved)
     }
@@ -245,20 +271,23 @@ impl Run<'_> {
     /// The input that the first waiting step waits for; nothing if the simulation is over.
     fn next_input(&mut self) -> Option<Input> {
         let rejected = self.state.cycle > u32::from(self.changed);
-        if self.state.status != Status::Running || rejected {
+        if self.stuck.is_some() || self.state.status != Status::Running || rejected {
             return None;
         }
         let row = self.state.open.values().find(|row| row.status == StepStatus::Waiting)?.clone();
         let key = row.key.clone();
         Some(match &self.artefact.nodes.get(&row.node)?.config {
             NodeConfig::LifecycleGate(config) => Input::Action { gate: config.gate.clone() },
-            NodeConfig::Approval(_) => {
+            NodeConfig::Approval(config) => {
                 if !self.changed && self.scenario.change_at.as_ref() == Some(&row.node) {
                     self.changed = true;
                     self.version += 1;
                     return Some(Input::DocumentChanged);
                 }
-                Input::Approval { key, verdict: self.verdict(&row.node), by: Vec::new() }
+                let asked = self.asked_people(&row.node, config)?;
+                let verdict = self.verdict(&row.node);
+                let decisions = asked.iter().map(|person| (person.clone(), verdict)).collect();
+                Input::Approval { key, asked, decisions }
             }
             NodeConfig::WaitEvent(_) => Input::Event { key, payload: self.payload(&row.node) },
             NodeConfig::Action(_) => Input::ActionResult { key, result: self.payload(&row.node) },
@@ -285,6 +314,7 @@ impl Run<'_> {
             obligations: held.collect(),
             effects: self.effects,
             failure,
+            stuck: self.stuck,
             steps: rows,
         }
     }
@@ -310,7 +340,7 @@ fn held(obligation: &Obligation, artefact: &CompiledWorkflow, rows: &[StepRow]) 
         }
         (None, Need::Approvals { .. }) => {
             let count = before().filter(|row| row.applied == Some(true)).count();
-            format!("{count} approvals")
+            format!("{count} approval{}", if count == 1 { "" } else { "s" })
         }
         (None, Need::Action { action_type }) => format!("the action {action_type}"),
     };

@@ -5,9 +5,13 @@
 //! can be rebuilt from the rows alone ([`project`](crate::project::project)).
 
 mod flow;
+mod gates;
 mod handlers;
 mod machine;
+pub(crate) mod quorum;
 mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -50,15 +54,15 @@ pub enum Input {
         /// The name of the gate.
         gate: String,
     },
-    /// A request for approval was decided.
+    /// The decisions on a request for approval, as they stand now. The quorum of the node is counted
+    /// over all of them, so that an input that comes twice does not count twice.
     Approval {
         /// The key of the waiting step.
         key: String,
-        /// The decision.
-        verdict: Verdict,
-        /// The people who decided.
-        #[serde(default)]
-        by: Vec<String>,
+        /// The people who are asked. Decisions of other people do not count.
+        asked: BTreeSet<String>,
+        /// The decisions by person.
+        decisions: BTreeMap<String, Verdict>,
     },
     /// A timer is due, or a wait or a request timed out.
     Timer {
@@ -90,7 +94,7 @@ pub enum Input {
     Retry,
 }
 
-/// The decision of a request for approval.
+/// The decision of one person on a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -98,6 +102,8 @@ pub enum Verdict {
     Approved,
     /// The request was rejected.
     Rejected,
+    /// The person leaves the decision to the others.
+    Abstained,
 }
 
 /// The values that the run can read at the time of a turn.
@@ -199,6 +205,9 @@ pub struct StepRow {
     /// Whether a gate consumed the approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<bool>,
+    /// Whether another branch won the join: the approval or the rule no longer counts at a gate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
     /// The time at which a timer, a wait or a request is due, in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_at: Option<i64>,

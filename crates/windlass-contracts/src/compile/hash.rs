@@ -7,7 +7,7 @@ use windlass_kernel::canonical::to_canonical;
 use super::{COMPILER_VERSION, integrity, merge};
 use crate::codes::{ARTEFACT_HASH, CONTRACT_SHAPE, WORKFLOW_COMPILER_STALE};
 use crate::diagnostic::Diagnostic;
-use crate::types::CompiledWorkflow;
+use crate::types::{CompiledWorkflow, NodeType};
 
 /// The digest of the canonical JSON of all fields but `hash`.
 pub(super) fn of(compiled: &CompiledWorkflow) -> Result<Sha256Digest, Diagnostic> {
@@ -29,6 +29,31 @@ impl CompiledWorkflow {
     pub fn to_json(&self) -> Result<Vec<u8>, Diagnostic> {
         to_canonical(self).map_err(|error| Diagnostic::new(CONTRACT_SHAPE, error.to_string()))
     }
+}
+
+/// Checks that the tables of an artefact know all of its nodes, because the token engine looks them
+/// up there.
+fn check_complete(compiled: &CompiledWorkflow) -> Result<(), Diagnostic> {
+    let broken = |message: String| {
+        Err(Diagnostic::new(ARTEFACT_HASH, message).help("compile the definition again"))
+    };
+    for (id, node) in &compiled.nodes {
+        let is_join = node.node_type() == NodeType::ParallelJoin;
+        let known = node.id == *id
+            && compiled.slot_map.contains_key(id)
+            && compiled.edit_windows.contains_key(id)
+            && (!is_join || compiled.join_requirements.contains_key(id));
+        if !known {
+            return broken(format!("the artefact does not describe the node {id:?}"));
+        }
+    }
+    for (id, edge) in &compiled.edges_by_id {
+        let ends = [&edge.source, &edge.target];
+        if edge.id != *id || ends.iter().any(|end| !compiled.nodes.contains_key(*end)) {
+            return broken(format!("the artefact does not describe the edge {id:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// Loads a stored artefact.
@@ -63,6 +88,7 @@ pub fn load(bytes: &[u8]) -> Result<CompiledWorkflow, Diagnostic> {
             .at("/hash")
             .help("the artefact was changed after it was compiled; compile the definition again"));
     }
+    check_complete(&compiled)?;
     let derived = merge::order(&compiled.nodes, &compiled.edges_by_id)?
         == compiled.topological_order
         && merge::adjacency(&compiled.nodes, &compiled.edges_by_id) == compiled.adjacency

@@ -9,10 +9,7 @@ use crate::graph::Graph;
 use crate::ids;
 use crate::patch::Attached;
 use crate::types::edge::labels;
-use crate::types::{
-    ApproverSpec, DueAction, Edge, Envelope, JoinMode, LifecycleContract, Need, NodeConfig,
-    Obligation,
-};
+use crate::types::{Edge, Envelope, JoinMode, LifecycleContract, Need, NodeConfig, Obligation};
 
 /// The credit of a path on which the waiver applies.
 const WAIVED: u32 = u32::MAX;
@@ -148,11 +145,9 @@ fn credit(configs: &BTreeMap<&str, &NodeConfig>, edge: &Edge, obligation: &Oblig
         },
         (Some(NodeConfig::Approval(approval)), Need::Approvals { role, .. }) => {
             let granted = label.is_none_or(|label| label == labels::APPROVED);
-            let by_people = approval.due.as_ref().is_none_or(|due| due.then != DueAction::Approve);
-            let by_role = role.as_ref().is_none_or(|wanted| {
-                matches!(&approval.approvers, Some(ApproverSpec::Role { role, .. }) if role == wanted)
-            });
-            u32::from(granted && by_people && by_role)
+            let by_role =
+                role.as_ref().is_none_or(|wanted| approval.role() == Some(wanted.as_str()));
+            if granted && by_role { approval.people_min() } else { 0 }
         }
         (Some(NodeConfig::Action(action)), Need::Action { action_type }) => {
             u32::from(action.mutation.action_type == *action_type)

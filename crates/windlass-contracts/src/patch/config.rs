@@ -1,9 +1,11 @@
 //! Checks the configuration of each custom node.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr as _;
 
 use windlass_kernel::parse_duration;
 
+use crate::approvers::ASKED_MAX;
 use crate::codes::NODE_CONFIG;
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::ids;
@@ -21,12 +23,13 @@ const LIST_MAX: usize = 100;
 
 pub(super) fn check(language: &Language, node: &Node, at: &str, found: &mut Vec<Diagnostic>) {
     let mut check = Check { language, at: format!("{at}/config"), found };
-    if node.label.as_ref().is_some_and(|label| label.chars().count() > LABEL_CHARS_MAX) {
-        check.wrong(
-            "",
-            format!("the label of {} is longer than {LABEL_CHARS_MAX} characters", node.id),
-            "shorten it",
-        );
+    let label = node.label.as_deref().unwrap_or_default();
+    if label.chars().count() > LABEL_CHARS_MAX || label.chars().any(char::is_control) {
+        let message = format!("the label of node {:?} is not short plain text", node.id);
+        let help = format!("write at most {LABEL_CHARS_MAX} printable characters");
+        check
+            .found
+            .push(Diagnostic::new(NODE_CONFIG, message).at(format!("{at}/label")).help(help));
     }
     match &node.config {
         NodeConfig::Action(action) => {
@@ -63,6 +66,10 @@ pub(super) fn check(language: &Language, node: &Node, at: &str, found: &mut Vec<
         }
         _ => {}
     }
+}
+
+fn sum(weights: &BTreeMap<String, u32>) -> u64 {
+    weights.values().copied().map(u64::from).sum()
 }
 
 struct Check<'a> {
@@ -157,6 +164,15 @@ impl Check<'_> {
                 format!("{percent} is not a percentage"),
                 "write a number from 1 to 100",
             ),
+            Quorum::Weighted { weights, needed } if sum(weights) < u64::from(*needed) => {
+                let message =
+                    format!("all weights together are {}, and {needed} are needed", sum(weights));
+                self.wrong("/quorum", message, "lower `needed`, or raise the weights");
+            }
+            Quorum::Count { count } if self.fewer_than(approval, *count) => {
+                let message = format!("{count} people must approve, and fewer are asked");
+                self.wrong("/quorum/count", message, "lower the count, or name more people");
+            }
             Quorum::Any
             | Quorum::All
             | Quorum::Count { .. }
@@ -168,6 +184,19 @@ impl Check<'_> {
             if let DueAction::Escalate(approvers) = &due.then {
                 self.approvers(approvers, "/due/then/escalate");
             }
+        }
+    }
+
+    /// Whether a list of people is shorter than the quorum. Other strategies find their people later.
+    fn fewer_than(&self, approval: &ApprovalConfig, count: u32) -> bool {
+        let escalates =
+            approval.due.as_ref().is_some_and(|due| matches!(due.then, DueAction::Escalate(_)));
+        match &approval.approvers {
+            Some(ApproverSpec::Direct { users }) if !escalates => {
+                users.iter().collect::<BTreeSet<_>>().len() < count as usize
+            }
+            Some(ApproverSpec::OrgChart { .. }) if !escalates => count > 1,
+            _ => count as usize > ASKED_MAX,
         }
     }
 

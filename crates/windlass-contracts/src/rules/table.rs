@@ -181,6 +181,23 @@ impl DecisionTable {
         Ok(Sha256Digest::of(&bytes))
     }
 
+    /// The table with its lists in one order. The rows of a `first` table keep theirs, because it
+    /// has a meaning.
+    pub(crate) fn normalized(&self) -> Self {
+        let mut table = self.clone();
+        table.inputs.sort_by(|a, b| a.name.cmp(&b.name));
+        table.outputs.sort_by(|a, b| a.name.cmp(&b.name));
+        if table.hit_policy == HitPolicy::Unique {
+            table.rows.sort_by(|a, b| a.id.cmp(&b.id));
+        }
+        for condition in table.rows.iter_mut().flat_map(|row| row.when.values_mut()) {
+            for list in [&mut condition.any_of, &mut condition.none_of].into_iter().flatten() {
+                list.sort_by_cached_key(Value::to_string);
+            }
+        }
+        table
+    }
+
     /// The texts that an output can have, or nothing if there is no such text output.
     pub fn texts(&self, output: &str) -> Option<BTreeSet<&str>> {
         self.outputs

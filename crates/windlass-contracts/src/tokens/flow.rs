@@ -11,8 +11,7 @@ use crate::dsl::Expression;
 use crate::ids;
 use crate::types::edge::labels;
 use crate::types::{
-    CompiledEdge, CompiledWorkflow, ExpressionText, JoinMode, Need, NodeConfig, NodeType, OnDrift,
-    RunAs,
+    CompiledEdge, CompiledWorkflow, ExpressionText, JoinMode, NodeConfig, NodeType, OnDrift, RunAs,
 };
 
 impl<'a> Machine<'a> {
@@ -49,7 +48,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn no_edge(&mut self, mut row: StepRow, outcome: &str) {
+    pub(super) fn no_edge(&mut self, mut row: StepRow, outcome: &str) {
         row.chosen_edge_ids = Some(Vec::new());
         let of = if outcome.is_empty() { String::new() } else { format!(" for {outcome:?}") };
         let message = format!("no edge of {} can be taken{of}", row.node);
@@ -112,37 +111,15 @@ impl<'a> Machine<'a> {
         self.single(row);
     }
 
-    /// Ends an approval.
-    pub(super) fn decide(&mut self, mut row: StepRow, outcome: &str, output: Value) {
-        let by_people = output.get("by").is_some();
-        row.output = output;
-        row.outcome = Some(outcome.to_owned());
-        if outcome == labels::APPROVED && by_people {
-            row.applied = Some(false);
-        }
-        let has_edge =
-            self.edges(&row.node).iter().any(|edge| edge.label.as_deref() == Some(outcome));
-        if outcome == labels::REJECTED && !has_edge {
-            let slot = self.artefact.slot_map[&row.node].clone();
-            return match exit_of(self.artefact, &slot)
-                .and_then(|gate| self.back(&gate, labels::REJECT))
-            {
-                Some(edge) => self.go_back(row, edge, &slot),
-                None => self.no_edge(row, outcome),
-            };
-        }
-        self.by_outcome(row, outcome, labels::APPROVED);
-    }
-
     /// The return edge of a node.
-    fn back(&self, node: &str, label: &str) -> Option<&'a CompiledEdge> {
+    pub(super) fn back(&self, node: &str, label: &str) -> Option<&'a CompiledEdge> {
         self.artefact.edges_by_id.values().find(|edge| {
             edge.is_return && edge.source == node && edge.label.as_deref() == Some(label)
         })
     }
 
     /// Takes a return edge: all other work ends, and a new cycle begins.
-    fn go_back(&mut self, mut row: StepRow, edge: &'a CompiledEdge, slot: &str) {
+    pub(super) fn go_back(&mut self, mut row: StepRow, edge: &'a CompiledEdge, slot: &str) {
         let reason = edge.label.clone().unwrap_or_default();
         row.status = StepStatus::Completed;
         row.applied = row.applied.filter(|applied| *applied);
@@ -318,6 +295,21 @@ impl<'a> Machine<'a> {
         self.queue.retain(|to| !of_split(&to.token));
         self.cancel_rows("another branch won the join", |row| loses(row) && !arrived(row));
         self.compensate(loses);
+        self.void(loses);
+    }
+
+    /// Marks the approvals and the rules of losing branches, so that no gate counts them.
+    fn void(&mut self, which: impl Fn(&StepRow) -> bool) {
+        let is_counted = |row: &StepRow| {
+            matches!(row.node_type, NodeType::Approval | NodeType::Rule)
+                && row.status == StepStatus::Completed
+        };
+        let rows: Vec<StepRow> =
+            self.state.open.values().filter(|row| is_counted(row) && which(row)).cloned().collect();
+        for mut row in rows {
+            row.lost = true;
+            self.put(row);
+        }
     }
 
     /// Ends the arrivals of a join and moves the parent token on.
@@ -366,75 +358,6 @@ impl<'a> Machine<'a> {
             node: join.to_owned(),
         }
     }
-
-    /// Consumes approvals and passes a gate, or sends the run back if approvals are missing.
-    pub(super) fn pass_gate(&mut self, mut row: StepRow) {
-        let gate = row.node.clone();
-        let fresh: Vec<StepRow> = self
-            .state
-            .open
-            .values()
-            .filter(|open| open.node_type == NodeType::Approval && open.applied == Some(false))
-            .filter(|open| open.version >= self.facts.material_version)
-            .filter(|open| {
-                exit_of(self.artefact, &self.artefact.slot_map[&open.node]).as_ref() == Some(&gate)
-            })
-            .cloned()
-            .collect();
-        if let Some(obligation) = self.missing(&gate, &fresh) {
-            let slot = slot_of(self.artefact, &gate);
-            row.output = json!({"missing": obligation, "approvals": fresh.len()});
-            row.outcome = Some(labels::REJECT.to_owned());
-            return match self.back(&gate, labels::REJECT) {
-                Some(edge) => self.go_back(row, edge, &slot),
-                None => self.no_edge(row, labels::REJECT),
-            };
-        }
-        let keys: Vec<String> = fresh.iter().map(|open| open.key.clone()).collect();
-        for mut open in fresh {
-            open.applied = Some(true);
-            self.put(open);
-        }
-        if !keys.is_empty() {
-            self.effect(Effect::ApplyApprovals { keys: keys.clone() });
-        }
-        row.output = json!({"applied": keys});
-        self.single(row);
-    }
-
-    /// The first obligation of a gate that the approvals of this cycle do not meet.
-    fn missing(&self, gate: &str, fresh: &[StepRow]) -> Option<String> {
-        let artefact = self.artefact;
-        let found =
-            artefact.obligations.iter().filter(|one| ids::gate(&one.gate) == gate).find(|one| {
-                let Need::Approvals { count, role } = &one.needs else { return false };
-                let waived = one.unless.as_ref().is_some_and(|waiver| {
-                    self.state.open.values().any(|row| {
-                        row.node_type == NodeType::Rule
-                            && row.version >= self.facts.material_version
-                            && row.outcome.as_ref() == Some(&waiver.outcome)
-                            && is_rule(artefact, &row.node, &waiver.rule)
-                    })
-                });
-                let counted = fresh.iter().filter(|row| {
-                    role.as_ref().is_none_or(|role| is_role(artefact, &row.node, role))
-                });
-                !waived && counted.count() < *count as usize
-            });
-        found.map(|one| one.id.clone())
-    }
-}
-
-fn is_rule(artefact: &CompiledWorkflow, node: &str, rule: &str) -> bool {
-    matches!(artefact.nodes.get(node).map(|node| &node.config),
-        Some(NodeConfig::Rule(config)) if config.rule == rule)
-}
-
-fn is_role(artefact: &CompiledWorkflow, node: &str, wanted: &str) -> bool {
-    use crate::types::ApproverSpec;
-    matches!(artefact.nodes.get(node).map(|node| &node.config),
-        Some(NodeConfig::Approval(config))
-            if matches!(&config.approvers, Some(ApproverSpec::Role { role, .. }) if role == wanted))
 }
 
 pub(super) fn has_drifted(row: &StepRow) -> bool {
@@ -451,7 +374,7 @@ fn is_below(token: &str, ancestor: &str) -> bool {
 }
 
 /// The slot of a node; for a system node, the slot that ends there.
-fn slot_of(artefact: &CompiledWorkflow, node: &str) -> String {
+pub(super) fn slot_of(artefact: &CompiledWorkflow, node: &str) -> String {
     let owner = artefact.slot_map.get(node).map_or(ids::ENVELOPE, String::as_str);
     if owner != ids::ENVELOPE {
         return owner.to_owned();
@@ -471,7 +394,7 @@ fn entry_of(artefact: &CompiledWorkflow, slot: &str) -> Option<String> {
     Some(artefact.edges_by_id.get(entering.first()?)?.source.clone())
 }
 
-fn exit_of(artefact: &CompiledWorkflow, slot: &str) -> Option<String> {
+pub(super) fn exit_of(artefact: &CompiledWorkflow, slot: &str) -> Option<String> {
     let leaving = artefact.adjacency.get(&ids::slot_out(slot))?;
     Some(artefact.edges_by_id.get(leaving.first()?)?.target.clone())
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::flow::has_drifted;
 use super::state::is_live;
-use super::{Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus, Verdict};
+use super::{Decision, Effect, Facts, Input, State, Status, StepRow, StepStatus};
 use crate::codes::WORKFLOW_STEP_LIMIT;
 use crate::diagnostic::Diagnostic;
 use crate::dsl::Scope;
@@ -96,16 +96,12 @@ impl<'a> Machine<'a> {
             Input::Start | Input::DocumentChanged => {}
             Input::Retry => self.retry(),
             Input::Action { gate } => self.open_gate(gate),
-            Input::Approval { key, verdict, by } => {
+            Input::Approval { key, asked, decisions } => {
                 let Some((row, node)) = self.waiting(key) else { return };
-                if !matches!(node.config, NodeConfig::Approval(_)) {
-                    return self.ignore("the step is not an approval");
+                match &node.config {
+                    NodeConfig::Approval(config) => self.vote(row, config, asked, decisions),
+                    _ => self.ignore("the step is not an approval"),
                 }
-                let label = match verdict {
-                    Verdict::Approved => labels::APPROVED,
-                    Verdict::Rejected => labels::REJECTED,
-                };
-                self.decide(row, label, json!({"by": by}));
             }
             Input::Timer { key } => self.timer(key),
             Input::Event { key, payload } => {
@@ -163,7 +159,7 @@ impl<'a> Machine<'a> {
                     DueAction::Escalate(to) => {
                         let mut row = row;
                         row.resume_at = None;
-                        row.output = json!({"escalated": true});
+                        row.output = merged(row.output, json!({"escalated": true}));
                         self.effect(Effect::Escalate { key: row.key.clone(), to: to.clone() });
                         self.put(row);
                     }
@@ -245,6 +241,7 @@ impl<'a> Machine<'a> {
             output: Value::Null,
             writes: Map::new(),
             applied: None,
+            lost: false,
             resume_at: None,
             waiting_for_event_key: None,
         }
@@ -332,12 +329,29 @@ impl<'a> Machine<'a> {
         if failed.is_empty() {
             return self.ignore("no failed step can be retried");
         }
-        for mut row in failed {
+        for failed in failed {
+            // The retry of another row may have fired a join and cancelled this one.
+            let Some(mut row) =
+                self.state.open.get(&failed.seq).filter(|row| **row == failed).cloned()
+            else {
+                continue;
+            };
             row.attempts += 1;
             row.status = StepStatus::Waiting;
             row.output = Value::Null;
             self.handle(row);
         }
+    }
+}
+
+/// Adds fields to the evidence of a row.
+pub(super) fn merged(evidence: Value, more: Value) -> Value {
+    match (evidence, more) {
+        (Value::Object(mut fields), Value::Object(more)) => {
+            fields.extend(more);
+            Value::Object(fields)
+        }
+        (_, more) => more,
     }
 }
 

@@ -135,6 +135,7 @@ fn stays_open(artefact: &CompiledWorkflow, row: &StepRow) -> bool {
     match row.status {
         StepStatus::Waiting | StepStatus::Arrived | StepStatus::Failed => true,
         StepStatus::Cancelled => false,
+        StepStatus::Completed if row.lost => false,
         StepStatus::Completed => match row.node_type {
             // The join continues their token.
             NodeType::ParallelSplit => true,

@@ -249,6 +249,33 @@ pub struct ApprovalConfig {
     pub due: Option<Due>,
 }
 
+impl ApprovalConfig {
+    /// The role that every approver has; nothing if somebody without it could approve, also after
+    /// an escalation.
+    pub fn role(&self) -> Option<&str> {
+        fn of(approvers: &ApproverSpec) -> Option<&str> {
+            match approvers {
+                ApproverSpec::Role { role, .. } => Some(role),
+                _ => None,
+            }
+        }
+        let role = of(self.approvers.as_ref()?)?;
+        match self.due.as_ref().map(|due| &due.then) {
+            Some(DueAction::Escalate(to)) if of(to) != Some(role) => None,
+            _ => Some(role),
+        }
+    }
+
+    /// The least number of people who approve before the step is approved.
+    pub fn people_min(&self) -> u32 {
+        match (&self.quorum, self.due.as_ref().map(|due| &due.then)) {
+            (_, Some(DueAction::Approve)) => 0,
+            (Quorum::Count { count }, _) => *count,
+            _ => 1,
+        }
+    }
+}
+
 /// The people who are asked for an approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "strategy", rename_all = "snake_case", deny_unknown_fields)]

@@ -27,7 +27,9 @@ fn shuffled(value: &Value) -> String {
                     }
                     out.push_str(&json!(key).to_string());
                     out.push(':');
-                    write(value, key, out);
+                    // The rows of a table of the kind `first` have an order.
+                    let ordered = key == "rows" && fields["hitPolicy"] == json!("first");
+                    write(value, if ordered { "" } else { key }, out);
                 }
                 out.push('}');
             }
@@ -41,6 +43,15 @@ fn shuffled(value: &Value) -> String {
                     "slots",
                     "obligations",
                     "users",
+                    "rows",
+                    "inputs",
+                    "outputs",
+                    "in",
+                    "values",
+                    "required",
+                    "enum",
+                    "type",
+                    "immaterialFields",
                 ];
                 let mut items: Vec<&Value> = items.iter().collect();
                 if lists.contains(&key) {
@@ -77,15 +88,21 @@ fn shuffled_input_compiles_to_the_same_bytes() {
     }
 }
 
-/// A child process compiles the same input; the parent compares the bytes.
+/// A child process compiles the same input in another order; the parent compares the bytes.
 #[test]
 fn another_process_compiles_the_same_bytes() {
     const CHILD: &str = "WINDLASS_TEST_COMPILE_CHILD";
-    let bytes = invoice().to_json().unwrap();
     if std::env::var_os(CHILD).is_some() {
+        let template = template("invoice_approval");
+        let contract = shuffled(&serde_json::to_value(&template.contract).unwrap());
+        let definition = shuffled(&serde_json::to_value(&template.definition).unwrap());
+        let contract = read_contract(&contract).unwrap();
+        let compiled = compile(&contract, &read_definition(&definition).unwrap()).unwrap();
+        let bytes = compiled.to_json().unwrap();
         print!("\n<<{}>>\n", String::from_utf8(bytes).unwrap());
         return;
     }
+    let bytes = invoice().to_json().unwrap();
     let name = "artefact::another_process_compiles_the_same_bytes";
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])

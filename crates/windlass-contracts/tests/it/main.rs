@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
+mod adversarial;
+mod approvals;
 mod artefact;
 mod docs;
 mod patches;

@@ -13,7 +13,7 @@ use windlass_contracts::types::{
 };
 
 use crate::support::{
-    Run, SLOT, approval, contract, definition, edge, id, invoice, labelled, node,
+    Run, SLOT, approval, contract, definition, edge, id, invoice, labelled, node, vote,
 };
 
 const NEEDED: u32 = 1;
@@ -359,7 +359,7 @@ fn random_run(artefact: CompiledWorkflow, random: &mut Random) {
             }
             NodeConfig::Approval(_) => {
                 let verdict = if random.chance(10) { Verdict::Rejected } else { Verdict::Approved };
-                Input::Approval { key, verdict, by: vec!["p".to_owned()] }
+                vote(key, &[("p", verdict)])
             }
             _ => {
                 run.now = jiff::Timestamp::from_microsecond(row.resume_at.unwrap()).unwrap();

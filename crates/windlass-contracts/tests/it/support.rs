@@ -181,7 +181,7 @@ impl Run {
 
     pub(crate) fn decide(&mut self, name: &str, verdict: Verdict) -> Decision {
         let key = self.key(name);
-        self.turn(&Input::Approval { key, verdict, by: vec!["anna".to_owned()] })
+        self.turn(&vote(key, &[(name, verdict)]))
     }
 
     pub(crate) fn approve(&mut self, name: &str) -> Decision {
@@ -199,4 +199,11 @@ pub(crate) fn invoice() -> Value {
         "id": "i-1", "total": 90_000, "currency": "EUR", "requester": "rita",
         "vendor_class": "new", "budget_owner": "bob",
     })
+}
+
+/// The decisions of all people who are asked.
+pub(crate) fn vote(key: String, decisions: &[(&str, Verdict)]) -> Input {
+    let decisions: BTreeMap<String, Verdict> =
+        decisions.iter().map(|(person, verdict)| ((*person).to_owned(), *verdict)).collect();
+    Input::Approval { key, asked: decisions.keys().cloned().collect(), decisions }
 }

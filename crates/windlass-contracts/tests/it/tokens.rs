@@ -7,6 +7,7 @@ use windlass_contracts::types::{CompiledWorkflow, RunAs};
 
 use crate::support::{
     Run, approval, contract, edge, free_contract, id, invoice, labelled, node, patched, template,
+    vote,
 };
 
 fn compiled(nodes: Value, edges: Value) -> CompiledWorkflow {
@@ -96,7 +97,7 @@ fn drift_voids_approvals_and_leads_to_the_amended_state() {
     run.approve("finance");
     let late = run.key("budget");
     (run.version, run.material_version) = (2, 2);
-    let decision = run.turn(&Input::Approval { key: late, verdict: Verdict::Approved, by: vec![] });
+    let decision = run.turn(&vote(late, &[("bob", Verdict::Approved)]));
     assert!(decision.ignored.unwrap().contains("document changed"));
     assert_eq!((run.state.lifecycle.as_str(), run.state.cycle), ("amended", 1));
     run.turn(&Input::Action { gate: "submit".to_owned() });
@@ -178,7 +179,7 @@ fn an_any_join_cancels_its_losers() {
     assert_eq!(run.statuses("c"), [StepStatus::Cancelled]);
     let withdrawn = decision.effects.iter().filter(|one| matches!(one, Effect::Withdraw { .. }));
     assert_eq!(withdrawn.count(), 2);
-    let decision = run.turn(&Input::Approval { key: late, verdict: Verdict::Approved, by: vec![] });
+    let decision = run.turn(&vote(late, &[("bob", Verdict::Approved)]));
     assert!(decision.ignored.is_some() && decision.steps.is_empty() && decision.effects.is_empty());
 }
 
@@ -345,7 +346,7 @@ fn the_policy_stands_before_every_action() {
     }
     let mut run = invoice_run(invoice());
     let key = run.key("manager");
-    let input = Input::Approval { key, verdict: Verdict::Approved, by: vec![] };
+    let input = vote(key, &[("bob", Verdict::Approved)]);
     let decision = run.turn_with(&input, &Deny);
     assert!(!decision.effects.iter().any(|effect| matches!(effect, Effect::Mutate { .. })));
     assert_eq!(run.state.status, Status::Failed);
