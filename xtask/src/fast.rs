@@ -40,9 +40,11 @@ const SLOW: &[Slow] = &[
         target: "it",
         tests: &[
             "::postgres",
+            "carried::",
             "examples::",
             "machines_activity_retry::",
             "machines_backpressure::",
+            "machines_generations::",
             "machines_rates::",
             "machines_scale_1000_workers::",
             "machines_stops::",

@@ -4,6 +4,7 @@ mod account;
 mod binaries;
 mod directory;
 mod pair;
+mod snapshot;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,6 +17,7 @@ use self::account::Account;
 pub(crate) use self::account::is_root;
 use self::binaries::Binaries;
 pub(crate) use self::pair::Pair;
+pub(crate) use self::snapshot::Snapshot;
 use crate::interrupt::Interrupt;
 use crate::process;
 
@@ -107,6 +109,23 @@ impl Cluster {
         pg_ctl.args(["restart", "--silent", "--mode=immediate", "--wait", "--timeout=60"]);
         pg_ctl.arg("--pgdata").arg(self.data()).arg("--log").arg(self.log());
         process::capture(&mut pg_ctl).map(drop)
+    }
+
+    /// Runs a query in a database and returns its rows as text.
+    pub(crate) fn query(&self, database: &str, query: &str) -> Result<String> {
+        process::capture(self.psql(database).args(["--command", query]))
+    }
+
+    /// Opens a transaction that keeps seeing the rows of now.
+    pub(crate) fn hold_snapshot(&self, database: &str) -> Result<Snapshot> {
+        Snapshot::hold(&mut self.psql(database))
+    }
+
+    fn psql(&self, database: &str) -> Command {
+        let mut psql = self.program("psql");
+        psql.envs(self.client_environment()).env("PGDATABASE", database);
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+        psql
     }
 
     fn data(&self) -> PathBuf {

@@ -4,10 +4,14 @@
 //! the servers acknowledged and what steps did with what the store holds. docs/torture.md describes
 //! the phases.
 
+mod bits;
+mod builds;
 mod check;
+mod clock;
 mod crash;
 mod disk;
 mod failover;
+mod flood;
 mod freeze;
 mod fsync;
 mod http;
@@ -20,6 +24,7 @@ mod random;
 mod receiver;
 mod report;
 mod server;
+mod snapshot;
 
 use std::cell::{OnceCell, RefCell};
 use std::fs;
@@ -57,13 +62,16 @@ pub(crate) struct TortureArgs {
     /// Use this `windlass` binary. [default: build the debug binary]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// The `windlass` binary of an earlier commit, for the phases of two builds on one store.
+    #[arg(long, value_name = "FILE")]
+    previous: Option<PathBuf>,
 }
 
 impl TortureArgs {
     /// The arguments of `cargo xtask ci`, with the binary that the tests built.
     pub(crate) fn short(root: &Path) -> Self {
         let binary = Some(binary_path(&workspace::target_dir(root)));
-        Self { minutes: 1, only: Vec::new(), seed: None, short: true, binary }
+        Self { minutes: 1, only: Vec::new(), seed: None, short: true, binary, previous: None }
     }
 }
 
@@ -72,13 +80,15 @@ impl TortureArgs {
 enum Fault {
     /// SIGKILL in a loop, SQLite.
     KillSqlite,
-    /// SIGKILL in a loop, three servers on one PostgreSQL.
+    /// SIGKILL in a loop of a program with workflows of our own, SQLite.
+    KillWorker,
+    /// SIGKILL in a loop, two servers and two workers on one PostgreSQL.
     KillPostgres,
     /// PostgreSQL stops at once (`-m immediate`) and starts again, in a loop.
     CrashPostgres,
-    /// SIGSTOP past the lease, three servers on one PostgreSQL.
+    /// SIGSTOP past the lease, two servers and two workers on one PostgreSQL.
     Freeze,
-    /// A proxy drops the answers to commits, three servers on one PostgreSQL.
+    /// A proxy drops the answers to commits, two servers and two workers on one PostgreSQL.
     LostAnswers,
     /// The disk is full, then has room again, SQLite.
     DiskFull,
@@ -86,6 +96,20 @@ enum Fault {
     FsyncError,
     /// The primary of PostgreSQL crashes and its synchronous standby takes over, in a loop.
     Failover,
+    /// The system clock is set by an hour, SQLite.
+    ClockSqlite,
+    /// The system clocks of servers and workers are set by an hour, PostgreSQL.
+    ClockPostgres,
+    /// A snapshot is held open, PostgreSQL.
+    OldSnapshot,
+    /// The previous and the current build in turn, SQLite.
+    BuildsSqlite,
+    /// The previous and the current build at once, PostgreSQL.
+    BuildsPostgres,
+    /// A tenant floods a mailbox and keeps slow connections, SQLite.
+    Flood,
+    /// Bits of the file are flipped, SQLite.
+    BitFlips,
 }
 
 type Run = fn(&Torture<'_>, &Setting<'_>) -> Result<Outcomes>;
@@ -104,6 +128,13 @@ const PLANS: &[Plan] = &[
     Plan {
         fault: Fault::KillSqlite,
         run: kill::sqlite,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: true,
+    },
+    Plan {
+        fault: Fault::KillWorker,
+        run: kill::worker,
         operations_min: 50,
         faults_min: 3,
         in_short: true,
@@ -157,10 +188,60 @@ const PLANS: &[Plan] = &[
         faults_min: 1,
         in_short: false,
     },
+    Plan {
+        fault: Fault::ClockSqlite,
+        run: clock::sqlite,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::ClockPostgres,
+        run: clock::postgres,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::OldSnapshot,
+        run: snapshot::run,
+        operations_min: 50,
+        faults_min: 2,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::BuildsSqlite,
+        run: builds::sqlite,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::BuildsPostgres,
+        run: builds::postgres,
+        operations_min: 50,
+        faults_min: 3,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::Flood,
+        run: flood::run,
+        operations_min: 50,
+        faults_min: 10,
+        in_short: false,
+    },
+    Plan {
+        fault: Fault::BitFlips,
+        run: bits::run,
+        operations_min: 1000,
+        faults_min: 1000,
+        in_short: false,
+    },
 ];
 
 /// The parts that phases share.
 pub(crate) struct Torture<'a> {
+    root: PathBuf,
     target: PathBuf,
     interrupt: &'a Interrupt,
     cluster: OnceCell<Cluster>,
@@ -192,13 +273,11 @@ impl Torture<'_> {
 pub(crate) fn run(root: &Path, args: &TortureArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let target = workspace::target_dir(root);
     let binary = match &args.binary {
-        Some(path) => {
-            let path =
-                path.canonicalize().with_context(|| format!("no binary {}", path.display()))?;
-            Binary::inspect(path)?
-        }
+        Some(path) => inspect(path)?,
         None => build(root, &target, interrupt)?,
     };
+    let previous = args.previous.as_deref().map(inspect).transpose()?;
+    let worker = build_worker(root, &target, interrupt)?;
     let directory = target.join("torture");
     fs::create_dir_all(&directory).context("could not create the directory of the logs")?;
     let seed = args.seed.unwrap_or_else(seed_of_the_clock);
@@ -211,12 +290,26 @@ pub(crate) fn run(root: &Path, args: &TortureArgs, interrupt: &Interrupt) -> Res
     };
     println!("{} phases of {} s, seed {seed}", plans.len(), lasts.as_secs());
     println!("logs in {}", directory.display());
-    let torture =
-        Torture { target, interrupt, cluster: OnceCell::new(), last_database: RefCell::default() };
+    let torture = Torture {
+        root: root.to_owned(),
+        target,
+        interrupt,
+        cluster: OnceCell::new(),
+        last_database: RefCell::default(),
+    };
     let mut reports = Vec::new();
     for plan in plans {
         interrupt.check()?;
-        let setting = Setting { root: &directory, binary: &binary, lasts, seed, interrupt };
+        let setting = Setting {
+            root: &directory,
+            binary: &binary,
+            worker: &worker,
+            previous: previous.as_ref(),
+            lasts,
+            faults_min: plan.faults_min,
+            seed,
+            interrupt,
+        };
         let is_named = args.only.contains(&plan.fault);
         reports.push(run_phase(&torture, plan, &setting, is_named)?);
     }
@@ -259,15 +352,32 @@ fn run_phase(
     Ok(report)
 }
 
+fn inspect(path: &Path) -> Result<Binary> {
+    let path = path.canonicalize().with_context(|| format!("no binary {}", path.display()))?;
+    Binary::inspect(path)
+}
+
 /// Builds the binary that the tests use too.
 fn build(root: &Path, target: &Path, interrupt: &Interrupt) -> Result<Binary> {
+    cargo_build(root, &["--package", "windlass-cli"], interrupt)?;
+    Binary::inspect(binary_path(target))
+}
+
+/// Builds the program with workflows of our own. `cargo test` builds it too.
+fn build_worker(root: &Path, target: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
+    let args = ["--package", "windlass-server", "--example", "torture_worker"];
+    cargo_build(root, &args, interrupt)?;
+    Ok(target.join("debug").join("examples").join("torture_worker"))
+}
+
+fn cargo_build(root: &Path, args: &[&str], interrupt: &Interrupt) -> Result<()> {
     let mut cargo = workspace::cargo(root);
-    cargo.args(["build", "--quiet", "--package", "windlass-cli"]).stdin(Stdio::null());
+    cargo.args(["build", "--quiet"]).args(args).stdin(Stdio::null());
     let status = process::run(&mut cargo, interrupt)?;
     if !status.success() {
-        bail!("could not build the binary ({status})");
+        bail!("`cargo build {}` failed ({status})", args.join(" "));
     }
-    Binary::inspect(binary_path(target))
+    Ok(())
 }
 
 fn binary_path(target: &Path) -> PathBuf {

@@ -1,4 +1,4 @@
-//! PostgreSQL crashes: `pg_ctl restart -m immediate` in a loop, under three servers.
+//! PostgreSQL crashes: `pg_ctl restart -m immediate` in a loop, under two servers and two workers.
 
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use super::phase::{Outcomes, Phase, Setting};
 /// PostgreSQL lives this long before the next crash.
 const LIFE_MIN: Duration = Duration::from_millis(500);
 const LIFE_MAX: Duration = Duration::from_millis(4_000);
-const SERVERS: u8 = 3;
 
 pub(crate) fn run(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "crash-postgres")?;
     phase.store = torture.database("crash_postgres")?;
-    phase.start_servers(SERVERS)?;
+    phase.start_processes(2, 2)?;
     phase.start_clients(setting.lasts);
     while phase.pause(LIFE_MIN, LIFE_MAX)? {
         phase.fault(Entry::Fault { what: "PostgreSQL crashes".into() });

@@ -21,7 +21,7 @@ pub(crate) fn run(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "disk-full")?;
     let disk = Disk::mount(phase.directory.join("disk"))?;
     phase.store = format!("sqlite:{}", disk.0.join("store.db").display());
-    phase.start_servers(1)?;
+    phase.start_processes(1, 0)?;
     phase.start_clients(setting.lasts);
     let filler = disk.0.join("filler");
     while phase.pause(Duration::from_millis(500), Duration::from_millis(2_500))? {

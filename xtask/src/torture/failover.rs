@@ -10,13 +10,11 @@ use super::log::Entry;
 use super::phase::{Outcomes, Phase, Setting};
 use crate::postgres::Pair;
 
-const SERVERS: u8 = 3;
-
 pub(crate) fn run(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "failover")?;
     let mut pair = Pair::start(&torture.target, torture.interrupt)?;
     phase.store = pair.create_database("failover")?;
-    phase.start_servers(SERVERS)?;
+    phase.start_processes(2, 2)?;
     phase.start_clients(setting.lasts);
     while phase.pause(Duration::from_millis(500), Duration::from_millis(3_000))? {
         phase.fault(Entry::Fault { what: "the primary crashes".into() });

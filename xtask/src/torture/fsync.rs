@@ -24,7 +24,7 @@ const HOW: &str = "Debian, Ubuntu: apt-get install strace.";
 pub(crate) fn run(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     find_strace(torture)?;
     let mut phase = Phase::new(setting, "fsync-error")?;
-    phase.add_server("a")?;
+    phase.add_server()?;
     phase.start_clients(setting.lasts);
     let trace = phase.directory.join("strace.txt");
     while !phase.is_over() {

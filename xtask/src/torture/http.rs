@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,19 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(40);
 /// A limit on bodies; the workload sends and receives little.
 const BODY_BYTES_MAX: u64 = 4 << 20;
+
+/// The address of a server, and the key that the caller shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) bearer: Option<Arc<str>>,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, bearer: None }
+    }
+}
 
 /// The fate of a request.
 #[derive(Debug)]
@@ -26,28 +40,35 @@ pub(crate) enum Reply {
 }
 
 /// Sends a request and waits for the answer.
-pub(crate) fn request(to: SocketAddr, method: &str, path: &str, body: Option<&Value>) -> Reply {
+pub(crate) fn request(to: &Peer, method: &str, path: &str, body: Option<&Value>) -> Reply {
     request_within(to, method, path, body, ANSWER)
 }
 
 pub(crate) fn request_within(
-    to: SocketAddr,
+    to: &Peer,
     method: &str,
     path: &str,
     body: Option<&Value>,
     limit: Duration,
 ) -> Reply {
-    let Ok(stream) = TcpStream::connect_timeout(&to, CONNECT) else { return Reply::NotSent };
-    match exchange(&stream, method, path, body, limit) {
+    let Ok(stream) = TcpStream::connect_timeout(&to.address, CONNECT) else {
+        return Reply::NotSent;
+    };
+    let first = format!("{method} {path} HTTP/1.1\r\n{}", authorization(to));
+    match exchange(&stream, &first, body, limit) {
         Ok((status, body)) => Reply::Answered { status, body },
         Err(error) => Reply::Lost(format!("{error:#}")),
     }
 }
 
+fn authorization(to: &Peer) -> String {
+    let line = |key: &Arc<str>| format!("authorization: Bearer {key}\r\n");
+    to.bearer.as_ref().map(line).unwrap_or_default()
+}
+
 fn exchange(
     mut stream: &TcpStream,
-    method: &str,
-    path: &str,
+    first: &str,
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<(u16, Value)> {
@@ -55,7 +76,7 @@ fn exchange(
     stream.set_write_timeout(Some(limit))?;
     let body = body.map(Value::to_string).unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+        "{first}host: 127.0.0.1\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
@@ -124,7 +145,7 @@ mod tests {
             assert_eq!(body, br#"{"a":1}"#);
             (&stream).write_all(answer.as_bytes()).unwrap();
         });
-        let reply = request(address, "POST", "/x", Some(&json!({ "a": 1 })));
+        let reply = request(&address.into(), "POST", "/x", Some(&json!({ "a": 1 })));
         server.join().unwrap();
         reply
     }
@@ -143,6 +164,6 @@ mod tests {
     #[test]
     fn without_a_listener_nothing_is_sent() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(matches!(request(address, "GET", "/", None), Reply::NotSent));
+        assert!(matches!(request(&address.into(), "GET", "/", None), Reply::NotSent));
     }
 }

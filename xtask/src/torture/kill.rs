@@ -1,32 +1,39 @@
-//! SIGKILL in a loop: one server on SQLite, or three servers on one PostgreSQL.
+//! SIGKILL in a loop: one process on SQLite, or four on one PostgreSQL.
 
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::Torture;
-use super::log::Entry;
 use super::phase::{Outcomes, Phase, Setting};
 
 /// A server lives this long before it is killed.
 const LIFE_MIN: Duration = Duration::from_millis(300);
 const LIFE_MAX: Duration = Duration::from_millis(2_500);
-const SERVERS: u8 = 3;
 
 /// One server on one SQLite file.
 pub(crate) fn sqlite(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "kill-sqlite")?;
-    phase.start_servers(1)?;
+    phase.start_processes(1, 0)?;
     phase.start_clients(setting.lasts);
     kill_until_over(&mut phase)?;
     phase.finish()
 }
 
-/// Three servers on one database. The other two go on.
+/// One process with workflows of our own on one SQLite file.
+pub(crate) fn worker(_: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
+    let mut phase = Phase::new(setting, "kill-worker")?;
+    phase.start_processes(0, 1)?;
+    phase.start_clients(setting.lasts);
+    kill_until_over(&mut phase)?;
+    phase.finish()
+}
+
+/// Two servers and two workers on one database. The others go on.
 pub(crate) fn postgres(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcomes> {
     let mut phase = Phase::new(setting, "kill-postgres")?;
     phase.store = torture.database("kill_postgres")?;
-    phase.start_servers(SERVERS)?;
+    phase.start_processes(2, 2)?;
     phase.start_clients(setting.lasts);
     kill_until_over(&mut phase)?;
     phase.finish()
@@ -35,16 +42,9 @@ pub(crate) fn postgres(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<O
 /// Kills a random server and starts it again, until the time of the phase is over.
 fn kill_until_over(phase: &mut Phase<'_>) -> Result<()> {
     while phase.pause(LIFE_MIN, LIFE_MAX)? {
-        kill_one(phase)?;
+        let at = phase.random_server();
+        phase.kill(at)?;
+        phase.servers[at].start(phase.interrupt)?;
     }
     Ok(())
-}
-
-fn kill_one(phase: &mut Phase<'_>) -> Result<()> {
-    let count = phase.servers.len() as u64;
-    let at = usize::try_from(phase.random.below(count)).unwrap_or_default();
-    let process = phase.servers[at].process();
-    phase.servers[at].kill()?;
-    phase.fault(Entry::Halted { process });
-    phase.servers[at].start(phase.interrupt)
 }

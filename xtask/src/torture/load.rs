@@ -1,6 +1,5 @@
 //! The workload: clients that create, approve, restart and watch runs over HTTP and log each answer.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -8,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::http::{Reply, request};
+use super::http::{Peer, Reply, request};
 use super::log::{Action, Entry, Log, Outcome};
 use super::random::Random;
-use super::receiver::{CHAIN, Receiver};
+use super::receiver::{ASSEMBLY, CHAIN, Receiver, TALLY};
 
 /// The number of steps of a `fan-out`, and the sum of their squares.
 const FAN_OUT_WIDTH: u32 = 10;
@@ -21,12 +20,37 @@ const BACKLOG_MAX: u64 = 300;
 /// Each client sends a request about this often.
 const PAUSE_MS: u64 = 40;
 
+/// The workflows that a process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The binary: the samples and the relay.
+    Server,
+    /// The program with workflows of our own.
+    Worker,
+}
+
+impl Role {
+    /// The role of the processes that serve a run.
+    pub(crate) fn of(run: &str) -> Self {
+        match run.split_once('/') {
+            Some((TALLY | ASSEMBLY, _)) => Self::Worker,
+            _ => Self::Server,
+        }
+    }
+}
+
+/// A process that clients call.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) peer: Peer,
+    pub(crate) role: Role,
+}
+
 /// The state that all clients of a phase share.
 pub(crate) struct Shared {
     pub(crate) log: Arc<Log>,
     pub(crate) receiver: Receiver,
-    /// The servers that clients call.
-    pub(crate) targets: Mutex<Vec<SocketAddr>>,
+    pub(crate) targets: Mutex<Vec<Target>>,
     stop: AtomicBool,
     chains: AtomicU64,
 }
@@ -42,12 +66,20 @@ impl Shared {
         }
     }
 
-    pub(crate) fn target(&self, random: &mut Random) -> Option<SocketAddr> {
-        random.pick(&self.targets.lock().expect("no thread panics with the targets")).copied()
+    fn target(&self, random: &mut Random) -> Option<Target> {
+        random.pick(&self.targets.lock().expect("no thread panics with the targets")).cloned()
+    }
+
+    /// A process that serves a run.
+    pub(crate) fn target_of(&self, run: &str, random: &mut Random) -> Option<Peer> {
+        let targets = self.targets.lock().expect("no thread panics with the targets");
+        let serving: Vec<&Target> =
+            targets.iter().filter(|target| target.role == Role::of(run)).collect();
+        random.pick(&serving).map(|target| target.peer.clone())
     }
 
     /// Sends a request that changes something, and logs its outcome.
-    fn act(&self, to: SocketAddr, action: Action, run: &str, body: &Value) -> Option<Outcome> {
+    fn act(&self, to: &Peer, action: Action, run: &str, body: &Value) -> Option<Outcome> {
         let (workflow, id) = run.split_once('/').expect("a run is `workflow/id`");
         let path = match action {
             Action::Create => format!("/api/workflows/{workflow}/instances"),
@@ -64,7 +96,7 @@ impl Shared {
     }
 
     /// Approves an order. The id makes a repeated event the same event.
-    fn approve(&self, to: SocketAddr, run: &str) -> Option<Outcome> {
+    fn approve(&self, to: &Peer, run: &str) -> Option<Outcome> {
         let body = json!({ "type": "approval", "id": "approval", "payload": { "approved": true } });
         self.act(to, Action::Event, run, &body)
     }
@@ -121,6 +153,7 @@ struct Client {
     created: u64,
     /// Orders whose approval was not acknowledged.
     orders: Vec<String>,
+    /// Runs whose steps are logged, one after the other.
     chains: Vec<String>,
 }
 
@@ -131,40 +164,43 @@ impl Client {
 
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
-            if let Some(to) = self.shared.target(&mut self.random) {
-                self.act(to);
-            }
+            self.act();
             thread::sleep(Duration::from_millis(self.random.below(2 * PAUSE_MS)));
         }
     }
 
-    fn act(&mut self, to: SocketAddr) {
+    fn act(&mut self) {
         let begun = self.shared.chains.load(Ordering::Relaxed);
         let is_behind = begun.saturating_sub(self.shared.receiver.finished()) > BACKLOG_MAX;
         match self.random.below(10) {
-            0 | 1 => self.approve(to),
-            2 => self.restart(to),
-            3 => self.watch(to),
+            0 | 1 => self.approve(),
+            2 => self.restart(),
+            3 => self.watch(),
             _ if is_behind => {}
-            _ => self.create(to),
+            _ => self.create(),
         }
     }
 
-    fn create(&mut self, to: SocketAddr) {
+    fn create(&mut self) {
+        let Some(to) = self.shared.target(&mut self.random) else { return };
         let id = format!("c{}-{}", self.number, self.created);
         self.created += 1;
-        let (workflow, params) = match self.random.below(10) {
-            0 | 1 => ("order", Value::Null),
-            2 => ("parcel", json!(id)),
-            3 => ("fan-out", json!(FAN_OUT_WIDTH)),
-            _ => (CHAIN, json!({ "steps": 2 + self.random.below(5), "tokens": [] })),
+        let steps = 2 + self.random.below(5);
+        let work = json!({ "id": id, "steps": steps, "tokens": [] });
+        let (workflow, params) = match (to.role, self.random.below(10)) {
+            (Role::Worker, 0..5) => (TALLY, work),
+            (Role::Worker, _) => (ASSEMBLY, work),
+            (Role::Server, 0 | 1) => ("order", Value::Null),
+            (Role::Server, 2) => ("parcel", json!(id)),
+            (Role::Server, 3) => ("fan-out", json!(FAN_OUT_WIDTH)),
+            (Role::Server, _) => (CHAIN, work),
         };
         let run = format!("{workflow}/{id}");
         let body = json!({ "id": id, "params": params });
-        let outcome = self.shared.act(to, Action::Create, &run, &body);
+        let outcome = self.shared.act(&to.peer, Action::Create, &run, &body);
         match (workflow, outcome) {
             ("order", Some(Outcome::Ok | Outcome::Unknown)) => self.orders.push(run),
-            (CHAIN, Some(Outcome::Ok)) => {
+            (CHAIN | TALLY | ASSEMBLY, Some(Outcome::Ok)) => {
                 self.shared.chains.fetch_add(1, Ordering::Relaxed);
                 self.chains.push(run);
             }
@@ -172,13 +208,14 @@ impl Client {
         }
     }
 
-    fn approve(&mut self, to: SocketAddr) {
+    fn approve(&mut self) {
         let count = self.orders.len() as u64;
         if count == 0 {
             return;
         }
         let at = usize::try_from(self.random.below(count)).unwrap_or_default();
-        match self.shared.approve(to, &self.orders[at]) {
+        let Some(to) = self.shared.target_of(&self.orders[at], &mut self.random) else { return };
+        match self.shared.approve(&to, &self.orders[at]) {
             Some(Outcome::Ok) => drop(self.orders.swap_remove(at)),
             // Half of the refused events are not repeated: such an order must keep waiting.
             Some(Outcome::Refused) if self.random.below(2) == 0 => {
@@ -188,16 +225,18 @@ impl Client {
         }
     }
 
-    fn restart(&mut self, to: SocketAddr) {
-        if let Some(run) = self.random.pick(&self.chains) {
-            self.shared.act(to, Action::Restart, run, &json!({}));
+    fn restart(&mut self) {
+        let Some(run) = self.random.pick(&self.chains) else { return };
+        if let Some(to) = self.shared.target_of(run, &mut self.random) {
+            self.shared.act(&to, Action::Restart, run, &json!({}));
         }
     }
 
     /// Looks at a chain. Once its end was seen, none of its steps may be executed again.
-    fn watch(&mut self, to: SocketAddr) {
+    fn watch(&mut self) {
         let Some(run) = self.random.pick(&self.chains) else { return };
-        let Some(seen) = look(to, run).found() else { return };
+        let Some(to) = self.shared.target_of(run, &mut self.random) else { return };
+        let Some(seen) = look(&to, run).found() else { return };
         if seen["details"]["status"] == "complete"
             && let Some(run_key) = seen["meta"]["runKey"].as_str()
         {
@@ -223,7 +262,7 @@ impl Look {
 }
 
 /// Reads a run.
-pub(crate) fn look(to: SocketAddr, run: &str) -> Look {
+pub(crate) fn look(to: &Peer, run: &str) -> Look {
     let (workflow, id) = run.split_once('/').expect("a run is `workflow/id`");
     let path = format!("/api/workflows/{workflow}/instances/{id}");
     match request(to, "GET", &path, None) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,18 +12,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::check::{self, FinalRun, Findings};
-use super::load::{Clients, Look, Shared, look};
+use super::load::{Clients, Look, Role, Shared, Target, look};
 use super::log::{Entry, Log, Outcome};
 use super::random::Random;
-use super::receiver::Receiver;
-use super::server::{Binary, Server};
+use super::receiver::{ASSEMBLY, Receiver, TALLY};
+use super::server::{Binary, Program, Server};
 use crate::interrupt::Interrupt;
 use crate::process;
 
 const CLIENTS: u64 = 4;
+/// A phase with workers must see at least this many attempts of each of their workflows.
+const WORKER_EFFECTS_MIN: usize = 10;
 /// Healing has failed if no run ends for this long. It is far longer than any lease or retry.
 const HANG: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(100);
+/// A phase on a busy machine may last this much longer to reach its least number of faults.
+const EXTRA_MAX: Duration = Duration::from_secs(60);
 
 /// The error of a phase that this machine cannot run, with the reason.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ impl std::error::Error for Unavailable {}
 pub(crate) struct Phase<'a> {
     pub(crate) directory: PathBuf,
     pub(crate) binary: Binary,
+    worker: PathBuf,
     pub(crate) store: String,
     pub(crate) servers: Vec<Server>,
     pub(crate) random: Random,
@@ -52,7 +56,10 @@ pub(crate) struct Phase<'a> {
     faults: usize,
     /// Findings of a fault itself: processes that ended, or that did not end.
     problems: Vec<String>,
+    /// Facts for the reader, such as measured times.
+    pub(crate) notes: Vec<String>,
     ends_at: Instant,
+    faults_min: usize,
 }
 
 /// The parts of a phase that its fault does not change.
@@ -60,12 +67,19 @@ pub(crate) struct Setting<'a> {
     /// The directory of all phases; each has its own below it.
     pub(crate) root: &'a Path,
     pub(crate) binary: &'a Binary,
+    /// The program `torture_worker`.
+    pub(crate) worker: &'a Path,
+    /// The binary of `--previous`.
+    pub(crate) previous: Option<&'a Binary>,
     pub(crate) lasts: Duration,
+    /// A phase lasts longer until it has injected this many faults.
+    pub(crate) faults_min: usize,
     pub(crate) seed: u64,
     pub(crate) interrupt: &'a Interrupt,
 }
 
 /// The work and the findings of a phase.
+#[derive(Default)]
 pub(crate) struct Outcomes {
     pub(crate) acknowledged: usize,
     pub(crate) refused: usize,
@@ -74,6 +88,8 @@ pub(crate) struct Outcomes {
     pub(crate) faults: usize,
     /// Findings of the fault itself, such as processes that ended without a reason.
     pub(crate) problems: Vec<String>,
+    /// Facts for the reader.
+    pub(crate) notes: Vec<String>,
     pub(crate) findings: Findings,
     /// The output of `windlass verify`, if it found a flaw.
     pub(crate) flaw: Option<String>,
@@ -94,6 +110,7 @@ impl<'a> Phase<'a> {
             store: format!("sqlite:{}", directory.join("store.db").display()),
             directory,
             binary: setting.binary.clone(),
+            worker: setting.worker.to_owned(),
             servers: Vec::new(),
             random: Random::new(setting.seed),
             shared: Arc::new(Shared::new(log, receiver)),
@@ -102,28 +119,56 @@ impl<'a> Phase<'a> {
             seed: setting.seed,
             faults: 0,
             problems: Vec::new(),
+            notes: Vec::new(),
             ends_at: Instant::now() + setting.lasts,
+            faults_min: setting.faults_min,
         })
     }
 
-    /// Starts servers `a`, `b`, … on the store, and waits until they are ready.
-    pub(crate) fn start_servers(&mut self, count: u8) -> Result<()> {
-        for letter in (b'a'..).take(count.into()) {
-            let name = char::from(letter).to_string();
+    /// Starts servers and workers `a`, `b`, … on the store, and waits until they are ready.
+    pub(crate) fn start_processes(&mut self, servers: usize, workers: usize) -> Result<()> {
+        for number in 0..servers + workers {
             let interrupt = self.interrupt;
-            self.add_server(&name)?.start(interrupt)?;
+            let is_server = number < servers;
+            let server = if is_server { self.add_server()? } else { self.add_worker()? };
+            server.start(interrupt)?;
         }
         Ok(())
     }
 
     /// Adds a server that clients call, without starting it.
-    pub(crate) fn add_server(&mut self, name: &str) -> Result<&mut Server> {
+    pub(crate) fn add_server(&mut self) -> Result<&mut Server> {
+        self.add(Program::Binary(self.binary.clone()))
+    }
+
+    /// Adds a worker that clients call, without starting it.
+    pub(crate) fn add_worker(&mut self) -> Result<&mut Server> {
+        self.add(Program::Worker(self.worker.clone()))
+    }
+
+    fn add(&mut self, program: Program) -> Result<&mut Server> {
+        let letters = b'a'..=b'z';
+        let letter = letters.clone().nth(self.servers.len()).context("too many servers")?;
+        let name = char::from(letter).to_string();
         let receiver = self.shared.receiver.address;
-        let server =
-            Server::new(name, self.binary.clone(), &self.store, &self.directory, receiver)?;
-        self.shared.targets.lock().expect("no client panics").push(server.address);
+        let server = Server::new(&name, program, &self.store, &self.directory, receiver)?;
+        self.shared.targets.lock().expect("no client panics").push(target(&server));
         self.servers.push(server);
         Ok(self.servers.last_mut().expect("a server was added"))
+    }
+
+    /// A random server or worker.
+    pub(crate) fn random_server(&mut self) -> usize {
+        let count = self.servers.len() as u64;
+        usize::try_from(self.random.below(count)).unwrap_or_default()
+    }
+
+    /// Kills a process and logs it. The caller starts the next one.
+    pub(crate) fn kill(&mut self, at: usize) -> Result<()> {
+        let process = self.servers[at].process();
+        self.servers[at].kill()?;
+        self.fault(Entry::Halted { process });
+        Ok(())
     }
 
     /// Starts the clients. The time of the phase counts from here.
@@ -137,9 +182,9 @@ impl<'a> Phase<'a> {
     }
 
     /// Replaces the servers that clients call, and returns the former ones.
-    pub(crate) fn set_targets(&self, targets: &[SocketAddr]) -> Vec<SocketAddr> {
+    pub(crate) fn set_targets(&self, targets: Vec<Target>) -> Vec<Target> {
         let mut current = self.shared.targets.lock().expect("no client panics");
-        std::mem::replace(&mut *current, targets.to_vec())
+        std::mem::replace(&mut *current, targets)
     }
 
     /// Counts a fault and logs it.
@@ -156,7 +201,8 @@ impl<'a> Phase<'a> {
 
     /// Whether the time of the phase is over.
     pub(crate) fn is_over(&self) -> bool {
-        Instant::now() >= self.ends_at
+        let now = Instant::now();
+        now >= self.ends_at && (self.faults >= self.faults_min || now >= self.ends_at + EXTRA_MAX)
     }
 
     /// Waits for a random time up to a limit. Returns false if the time of the phase is over.
@@ -214,6 +260,7 @@ impl<'a> Phase<'a> {
         let runs = self.wait_for_runs()?;
         let lines = self.log().lines();
         let findings = check::check(&lines, &runs);
+        self.check_workers();
         for server in &mut self.servers {
             server.stop()?;
         }
@@ -229,6 +276,7 @@ impl<'a> Phase<'a> {
             effects: self.log().count(|entry| matches!(entry, Entry::Effect(_))),
             faults: self.faults,
             problems: self.problems,
+            notes: self.notes,
             findings,
             flaw,
         })
@@ -245,10 +293,10 @@ impl<'a> Phase<'a> {
             let before = pending.len();
             for (name, may_wait) in pending {
                 self.interrupt.check()?;
-                let Some(to) = self.shared.target(&mut self.random) else {
-                    bail!("a phase has no server")
+                let Some(to) = self.shared.target_of(&name, &mut self.random) else {
+                    bail!("no process of the phase serves {name}")
                 };
-                match look(to, &name) {
+                match look(&to, &name) {
                     Look::Absent => continue,
                     Look::Found(run) => {
                         let run = final_run(&run);
@@ -276,12 +324,35 @@ impl<'a> Phase<'a> {
         }
     }
 
+    /// A phase whose workers did little has tested no steps and no machines.
+    fn check_workers(&mut self) {
+        if self.servers.iter().all(|server| server.program.role() != Role::Worker) {
+            return;
+        }
+        for workflow in [TALLY, ASSEMBLY] {
+            let is_of = |run: &str| run.split_once('/').is_some_and(|(name, _)| name == workflow);
+            let done = self
+                .log()
+                .count(|entry| matches!(entry, Entry::Effect(effect) if is_of(&effect.run)));
+            if done < WORKER_EFFECTS_MIN {
+                self.problems.push(format!(
+                    "only {done} steps of {workflow} began, at least {WORKER_EFFECTS_MIN} are needed"
+                ));
+            }
+        }
+    }
+
     /// Runs `windlass verify`, as an operator would after an incident.
     fn verify(&self) -> Option<String> {
         let mut verify = Command::new(&self.binary.path);
         verify.args(["verify", "--store", &self.store]).current_dir(&self.directory);
         process::capture(&mut verify).err().map(|error| format!("{error:#}"))
     }
+}
+
+/// A process as clients call it.
+pub(crate) fn target(server: &Server) -> Target {
+    Target { peer: server.address.into(), role: server.program.role() }
 }
 
 fn final_run(run: &serde_json::Value) -> FinalRun {

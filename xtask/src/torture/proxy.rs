@@ -17,7 +17,6 @@ use super::Torture;
 use super::log::Entry;
 use super::phase::{Outcomes, Phase, Setting};
 
-const SERVERS: u8 = 3;
 /// The time between two cuts.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(600);
@@ -27,7 +26,7 @@ pub(crate) fn run(torture: &Torture<'_>, setting: &Setting<'_>) -> Result<Outcom
     let direct = torture.database("lost_answers")?;
     let proxy = Proxy::start(torture.cluster()?.address())?;
     phase.store = torture.cluster()?.url_at(proxy.address.port(), "lost_answers");
-    phase.start_servers(SERVERS)?;
+    phase.start_processes(2, 2)?;
     // `verify` needs no proxy.
     phase.store = direct;
     phase.start_clients(setting.lasts);

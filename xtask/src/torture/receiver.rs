@@ -1,5 +1,5 @@
-//! The receiver of steps: an HTTP server of the harness that does the work of the relay `chain` and
-//! logs each attempt before it answers.
+//! The receiver of steps: an HTTP server of the harness that does the work of the relay `chain`, of
+//! the steps of `tally` and of the activities of `assembly`, and logs each attempt before it answers.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,8 +15,11 @@ use super::http::read_message;
 use super::log::{Effect, Entry, Log};
 use super::random::Random;
 
-/// The name of the relay.
+/// The relay of the servers, and the workflow and the machine of the workers. All of them do one
+/// step after the other.
 pub(crate) const CHAIN: &str = "chain";
+pub(crate) const TALLY: &str = "tally";
+pub(crate) const ASSEMBLY: &str = "assembly";
 /// A client that sends nothing is dropped after this time.
 const READ: Duration = Duration::from_secs(30);
 
@@ -68,9 +71,12 @@ impl Drop for Receiver {
 fn answer(mut stream: &TcpStream, log: &Log, ends: &AtomicU64, mut random: Random) -> Result<()> {
     stream.set_read_timeout(Some(READ))?;
     let (first, body) = read_message(&mut BufReader::new(stream))?;
-    let process = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+    let path = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+    // The path is the process, and for a worker the workflow too.
+    let (process, workflow) = path.split_once('/').unwrap_or((path, CHAIN));
     let call: Value = serde_json::from_slice(&body).context("a step without JSON")?;
-    let (effect, steps) = effect(process, &call, random.next()).context("a step lacks fields")?;
+    let (effect, steps) =
+        effect(process, workflow, &call, random.next()).context("a step lacks fields")?;
     let outcome = outcome(&effect, steps, &mut random);
     log.add(Entry::Effect(effect));
     // Some work takes time, so that faults hit it in the middle.
@@ -88,14 +94,14 @@ fn answer(mut stream: &TcpStream, log: &Log, ends: &AtomicU64, mut random: Rando
 }
 
 /// Reads the call of a step. Returns the work and the number of steps of the run.
-fn effect(process: &str, call: &Value, token: u64) -> Option<(Effect, usize)> {
+fn effect(process: &str, workflow: &str, call: &Value, token: u64) -> Option<(Effect, usize)> {
     let payload = &call["payload"];
     let earlier = payload["tokens"].as_array()?.iter();
     let earlier = earlier.map(|token| token.as_str().map(str::to_owned));
     let effect = Effect {
         process: process.to_owned(),
         run_key: call["run_key"].as_str()?.to_owned(),
-        run: format!("{CHAIN}/{}", call["run_id"].as_str()?),
+        run: format!("{workflow}/{}", call["run_id"].as_str()?),
         step: usize::try_from(call["step"].as_u64()?).ok()?,
         attempt: call["attempt"].as_u64()?,
         token: format!("{token:016x}"),
@@ -132,12 +138,13 @@ mod tests {
                     "payload": { "steps": 2, "tokens": tokens } })
         };
         let mut random = Random::new(1);
-        let (first, steps) = effect("a.1", &call(0, &[]), 10).unwrap();
+        let (first, steps) = effect("a.1", CHAIN, &call(0, &[]), 10).unwrap();
         let answer = outcome(&first, steps, &mut random);
         assert_eq!(answer["payload"]["tokens"], json!(["000000000000000a"]));
-        let (last, steps) = effect("a.1", &call(1, &["000000000000000a"]), 11).unwrap();
+        let (last, steps) = effect("a.1", TALLY, &call(1, &["000000000000000a"]), 11).unwrap();
         let answer = outcome(&last, steps, &mut random);
         assert_eq!(answer["result"], json!(["000000000000000a", "000000000000000b"]));
-        assert!(effect("a.1", &json!({}), 1).is_none());
+        assert_eq!(last.run, "tally/c");
+        assert!(effect("a.1", CHAIN, &json!({}), 1).is_none());
     }
 }

@@ -83,6 +83,9 @@ impl Report {
             let _ = writeln!(text, "FAILED  {problem}");
         }
         let Some(outcomes) = &self.outcomes else { return text };
+        for note in &outcomes.notes {
+            let _ = writeln!(text, "        {note}");
+        }
         let found = &outcomes.findings;
         for (kind, list) in [
             ("LOST", &found.lost),
@@ -143,16 +146,7 @@ mod tests {
     use super::*;
 
     fn outcomes() -> Outcomes {
-        Outcomes {
-            acknowledged: 10,
-            refused: 0,
-            unknown: 0,
-            effects: 10,
-            faults: 3,
-            problems: Vec::new(),
-            findings: Findings::default(),
-            flaw: None,
-        }
+        Outcomes { acknowledged: 10, effects: 10, faults: 3, ..Outcomes::default() }
     }
 
     fn report(outcomes: Result<Outcomes>) -> Report {

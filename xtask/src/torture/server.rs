@@ -9,7 +9,8 @@ use std::{env, thread};
 
 use anyhow::{Context, Result, bail};
 
-use super::http::{Reply, request_within};
+use super::http::{Peer, Reply, request_within};
+use super::load::Role;
 use super::receiver::CHAIN;
 use crate::interrupt::Interrupt;
 use crate::process;
@@ -54,17 +55,45 @@ fn knows(help: &str, flag: &str) -> bool {
     help.split_whitespace().any(|word| word == flag)
 }
 
+/// The program of a process.
+#[derive(Clone)]
+pub(crate) enum Program {
+    /// `windlass server`.
+    Binary(Binary),
+    /// The example `torture_worker`, with workflows of our own.
+    Worker(PathBuf),
+}
+
+impl Program {
+    pub(crate) fn role(&self) -> Role {
+        match self {
+            Self::Binary(_) => Role::Server,
+            Self::Worker(_) => Role::Worker,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Binary(binary) => &binary.path,
+            Self::Worker(path) => path,
+        }
+    }
+}
+
 /// The place of a server: its store, address and files. It survives the process.
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
-    binary: Binary,
+    /// The program that the next start uses.
+    pub(crate) program: Program,
     store: String,
     directory: PathBuf,
     receiver: SocketAddr,
     /// A program and arguments that start the binary, such as `strace`; mostly empty.
     pub(crate) wrapper: Vec<String>,
     pub(crate) variables: Vec<(String, String)>,
+    /// Flags of the binary for authentication.
+    pub(crate) auth: Vec<String>,
     incarnation: u32,
     child: Option<Child>,
 }
@@ -72,7 +101,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(
         name: &str,
-        binary: Binary,
+        program: Program,
         store: &str,
         directory: &Path,
         receiver: SocketAddr,
@@ -80,12 +109,13 @@ impl Server {
         Ok(Self {
             name: name.to_owned(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)),
-            binary,
+            program,
             store: store.to_owned(),
             directory: directory.to_owned(),
             receiver,
             wrapper: Vec::new(),
             variables: Vec::new(),
+            auth: ["--auth", "off"].map(str::to_owned).to_vec(),
             incarnation: 0,
             child: None,
         })
@@ -109,12 +139,21 @@ impl Server {
     /// Starts a new process without waiting.
     pub(crate) fn spawn(&mut self) -> Result<()> {
         self.incarnation += 1;
-        let config = self.directory.join(format!("{}.toml", self.name));
-        fs::write(&config, self.config()).context("could not write the config of a server")?;
         let mut command = self.command();
-        command.arg("server").args(["--store", &self.store, "--samples", "--auth", "off"]);
-        command.args(["--bind", &self.address.to_string(), "--config"]).arg(&config);
-        command.args(["--log", "warn", "--drain", "2 seconds"]).args(&self.binary.flags);
+        let address = self.address.to_string();
+        match &self.program {
+            Program::Binary(binary) => {
+                let config = self.directory.join(format!("{}.toml", self.name));
+                fs::write(&config, self.config()).context("could not write a config")?;
+                command.args(["server", "--store", &self.store, "--samples"]).args(&self.auth);
+                command.args(["--bind", &address, "--config"]).arg(&config);
+                command.args(["--log", "warn", "--drain", "2 seconds"]).args(&binary.flags);
+            }
+            Program::Worker(_) => {
+                let harness = format!("{}/{}", self.receiver, self.process());
+                command.args([&self.store, &address, &harness]);
+            }
+        }
         for (variable, _) in env::vars_os() {
             if variable.to_str().is_some_and(|name| name.starts_with("WINDLASS_")) {
                 command.env_remove(variable);
@@ -132,10 +171,10 @@ impl Server {
         match self.wrapper.split_first() {
             Some((program, args)) => {
                 let mut command = Command::new(program);
-                command.args(args).arg(&self.binary.path);
+                command.args(args).arg(self.program.path());
                 command
             }
-            None => Command::new(&self.binary.path),
+            None => Command::new(self.program.path()),
         }
     }
 
@@ -176,7 +215,7 @@ impl Server {
     pub(crate) fn is_ready(&self) -> bool {
         let limit = Duration::from_secs(10);
         matches!(
-            request_within(self.address, "GET", "/readyz", None, limit),
+            request_within(&Peer::from(self.address), "GET", "/readyz", None, limit),
             Reply::Answered { status: 200, .. }
         )
     }
@@ -211,6 +250,11 @@ impl Server {
             thread::sleep(POLL);
         }
         self.kill()
+    }
+
+    /// The id of the process, if it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// Sends a signal to the process.
