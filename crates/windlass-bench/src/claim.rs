@@ -149,7 +149,7 @@ impl<'a> Bench<'a> {
 
     async fn settle(&self, tasks: Vec<Task>) -> anyhow::Result<()> {
         let commits = tasks.iter().filter_map(|task| {
-            let guard = TaskGuard { task_id: task.task_id, hold: task.hold()? };
+            let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold()? };
             Some(Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }]))
         });
         commit_all(&*self.opened.store(), commits.collect()).await
@@ -206,7 +206,11 @@ fn claim_request(worker: WorkerKey, name: &str, max: usize) -> ClaimRequest {
     ClaimRequest {
         worker,
         turns: ClaimFilter::default(),
-        tasks: ClaimFilter { routes: vec![route], max: u32::try_from(max).unwrap_or(u32::MAX) },
+        tasks: ClaimFilter {
+            routes: vec![route],
+            max: u32::try_from(max).unwrap_or(u32::MAX),
+            after: None,
+        },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     }

@@ -2,8 +2,10 @@
 
 pub(crate) mod cancel_latency;
 pub(crate) mod claim_latency;
+pub(crate) mod fairness;
 pub(crate) mod fanout;
 pub(crate) mod machines;
+pub(crate) mod reach;
 pub(crate) mod recover;
 pub(crate) mod relays;
 pub(crate) mod sequential;

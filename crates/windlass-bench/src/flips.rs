@@ -98,12 +98,20 @@ async fn files(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Re
                 Outcome::Missed(what) => Some(format!("MISSED {damage:?}: {what}")),
                 _ => None,
             };
-            Ok((outcome.word(), bad))
+            let word = match &outcome {
+                Outcome::Beside(fields) => format!("beside {fields}"),
+                outcome => outcome.word().to_owned(),
+            };
+            Ok((word, bad))
         }
     });
     let counts = outcomes.await?;
-    for word in ["open", "check", "verify", "read", "unchanged", "beside", "missed"] {
+    for word in ["open", "check", "verify", "read", "unchanged", "missed"] {
         report.put(&format!("file_{word}"), counts.count(word));
+    }
+    // The fields that no check covers, one by one.
+    for (word, count) in counts.words.iter().filter(|(word, _)| word.starts_with("beside")) {
+        report.put(&format!("file_{word}"), count);
     }
     counts.fail(report, "file");
     Ok(())
@@ -141,11 +149,13 @@ async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Res
             let damage = Damage::draw(seed, log.len());
             let path = copy.write(bytes, &damage.inflict(log))?;
             Ok(match examine_log(open, path, journal).await {
-                Remains::Refused(_) => ("refused", None),
-                Remains::Noticed(_) => ("noticed", None),
-                Remains::Prefix(found) if found == commits => ("whole", None),
-                Remains::Prefix(_) => ("prefix", None),
-                Remains::Missed(what) => ("missed", Some(format!("MISSED {damage:?}: {what}"))),
+                Remains::Refused(_) => ("refused".to_owned(), None),
+                Remains::Noticed(_) => ("noticed".to_owned(), None),
+                Remains::Prefix(found) if found == commits => ("whole".to_owned(), None),
+                Remains::Prefix(_) => ("prefix".to_owned(), None),
+                Remains::Missed(what) => {
+                    ("missed".to_owned(), Some(format!("MISSED {damage:?}: {what}")))
+                }
             })
         }
     });
@@ -160,7 +170,7 @@ async fn logs(args: &Args, directory: &Path, report: &mut Report) -> anyhow::Res
 /// The number of each outcome, and the failures.
 #[derive(Default)]
 struct Counts {
-    words: BTreeMap<&'static str, u64>,
+    words: BTreeMap<String, u64>,
     bad: Vec<String>,
 }
 
@@ -190,7 +200,7 @@ async fn examine_all<F, A>(
 ) -> anyhow::Result<Counts>
 where
     F: Fn(u64, Copy) -> A + Clone + Send + 'static,
-    A: Future<Output = anyhow::Result<(&'static str, Option<String>)>> + Send + 'static,
+    A: Future<Output = anyhow::Result<(String, Option<String>)>> + Send + 'static,
 {
     let mut lanes = Vec::new();
     for lane in 0..CONCURRENCY {
@@ -206,8 +216,8 @@ where
                 let one = tokio::spawn(examine_one(seed, copy));
                 let (word, bad) = match tokio::time::timeout(TIME_LIMIT, one).await {
                     Ok(Ok(answer)) => answer?,
-                    Ok(Err(panic)) => ("missed", Some(format!("panic: {panic}"))),
-                    Err(_) => ("missed", Some("timeout".to_owned())),
+                    Ok(Err(panic)) => ("missed".to_owned(), Some(format!("panic: {panic}"))),
+                    Err(_) => ("missed".to_owned(), Some("timeout".to_owned())),
                 };
                 *counts.words.entry(word).or_default() += 1;
                 counts.bad.extend(bad.map(|bad| format!("seed {seed}: {bad}")));

@@ -75,6 +75,8 @@ enum Workload {
     Waits(engine::waits::Args),
     /// One run with many concurrent steps.
     Fanout(engine::fanout::Args),
+    /// How long a tenant waits beside another one with a long queue.
+    Fairness(engine::fairness::Args),
     /// A store full of sleeping runs.
     Sleeping(engine::sleeping::Args),
     /// The process that fills the store of `sleeping`.
@@ -85,6 +87,14 @@ enum Workload {
     /// The process that `recover` kills.
     #[command(hide = true)]
     RecoverVictim(engine::recover::VictimArgs),
+    /// The promises of docs/reliability.md that have numbers.
+    Reach(engine::reach::Args),
+    /// The process that a run of `reach abort` aborts.
+    #[command(hide = true)]
+    ReachAbort(engine::reach::OtherArgs),
+    /// The process that sends the events of `reach burst`.
+    #[command(hide = true)]
+    ReachBurst(engine::reach::OtherArgs),
     /// Flips bits and truncates files: the store must detect it or be unaffected.
     Flips(flips::Args),
 }
@@ -125,11 +135,19 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Sequential(args) => engine::sequential::run(&args).await,
         Workload::Waits(args) => engine::waits::run(&args).await,
         Workload::Fanout(args) => engine::fanout::run(&args).await,
+        Workload::Fairness(args) => engine::fairness::run(&args).await,
         Workload::Sleeping(args) => engine::sleeping::run(&args).await,
         Workload::SleepingFill(args) => engine::sleeping::fill(&args).await,
         Workload::Recover(args) => engine::recover::run(&args).await,
         Workload::RecoverVictim(args) => {
             engine::recover::victim(&args).await.map(|()| Report::default())
+        }
+        Workload::Reach(args) => engine::reach::run(&args).await,
+        Workload::ReachAbort(args) => {
+            engine::reach::victim(&args).await.map(|()| Report::default())
+        }
+        Workload::ReachBurst(args) => {
+            engine::reach::sender(&args).await.map(|()| Report::default())
         }
         Workload::Flips(args) => flips::run(&args).await,
     }

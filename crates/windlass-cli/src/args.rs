@@ -164,7 +164,8 @@ Examples:
   windlass dev                                 state in ./.windlass, port 7878 or the next free one
   windlass dev --ephemeral                     keep the state in memory
   windlass dev --port 9000 --store sqlite:/tmp/try.db
-  windlass dev --relay greet=http://127.0.0.1:9000/";
+  windlass dev --relay greet=http://127.0.0.1:9000/
+  windlass dev --as ann:cfo,lead               act as a person with roles";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct DevArgs {
@@ -184,6 +185,9 @@ pub(crate) struct DevArgs {
     /// A config file with the tables `[[relays]]` and `[webhooks]`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The person that all requests to this server act for, with their roles.
+    #[arg(long = "as", value_name = "ID[:ROLE,…]")]
+    pub(crate) subject: Option<String>,
 }
 
 const SERVER_EXAMPLES: &str = "\
@@ -233,6 +237,12 @@ pub(crate) struct ServerArgs {
     /// JWT: the claim that contains the namespace. [default: namespace]
     #[arg(long, value_name = "NAME")]
     pub(crate) jwt_namespace_claim: Option<String>,
+    /// JWT: the claim that contains the id of the person. [default: sub]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) jwt_subject_claim: Option<String>,
+    /// JWT: the claim that contains the roles of the person. [default: roles]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) jwt_roles_claim: Option<String>,
     /// Also serve the sample workflows.
     #[arg(long)]
     pub(crate) samples: bool,
@@ -359,7 +369,8 @@ pub(crate) enum KeysCommand {
     #[command(after_help = "\
 Examples:
   windlass keys create ci --scope create --scope read --expires '90 days'
-  windlass keys create ops --scope admin")]
+  windlass keys create ops --scope admin
+  windlass keys create ann --scope read --scope manage --subject ann@example.com:cfo,lead")]
     Create {
         /// The purpose of the key.
         name: String,
@@ -371,6 +382,10 @@ Examples:
             value_parser = ["read", "create", "manage", "send-event", "tick", "admin"]
         )]
         scopes: Vec<String>,
+        /// The person that the key is for, with their roles. The ledger then records a digest of
+        /// the person instead of the key. [default: a key of a program]
+        #[arg(long, value_name = "ID[:ROLE,…]")]
+        subject: Option<String>,
         /// The namespace of the key. [default: the namespace of the caller]
         #[arg(long)]
         namespace: Option<String>,

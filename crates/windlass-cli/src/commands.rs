@@ -87,3 +87,11 @@ fn labels_to_json(labels: &[(String, String)]) -> Value {
     let pair = |(key, value): &(String, String)| (key.clone(), Value::from(value.as_str()));
     Value::Object(labels.iter().map(pair).collect())
 }
+
+/// Reads the subject in an argument.
+fn parse_subject(argument: &str, text: &str) -> Result<windlass::kernel::Subject, Failure> {
+    windlass::kernel::Subject::parse(text).map_err(|error| {
+        let message = format!("{argument} {text:?} is no subject: {}", error.message());
+        Failure::usage(message).with_hint("write ID or ID:ROLE,ROLE, such as ann:cfo,lead")
+    })
+}

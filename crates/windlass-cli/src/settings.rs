@@ -89,7 +89,7 @@ pub(crate) struct Settings {
 const STORE: (&str, &str) = ("store", "sqlite:.windlass/windlass.db");
 
 /// Every setting with its default. The flag is `--name` with dashes, the variable `WINDLASS_NAME`.
-const KNOWN: [(&str, &str); 13] = [
+const KNOWN: [(&str, &str); 15] = [
     STORE,
     ("bind", "127.0.0.1:7878"),
     ("auth", ""),
@@ -99,6 +99,8 @@ const KNOWN: [(&str, &str); 13] = [
     ("jwt_key", ""),
     ("jwt_algorithm", "RS256"),
     ("jwt_namespace_claim", "namespace"),
+    ("jwt_subject_claim", "sub"),
+    ("jwt_roles_claim", "roles"),
     ("samples", "false"),
     ("drain", "30 seconds"),
     ("log", "info"),
@@ -201,6 +203,8 @@ fn flags(args: &ServerArgs) -> Vec<(&'static str, Option<String>)> {
         ("jwt_key", args.jwt_key.clone()),
         ("jwt_algorithm", args.jwt_algorithm.clone()),
         ("jwt_namespace_claim", args.jwt_namespace_claim.clone()),
+        ("jwt_subject_claim", args.jwt_subject_claim.clone()),
+        ("jwt_roles_claim", args.jwt_roles_claim.clone()),
         ("samples", args.samples.then(|| "true".to_owned())),
         ("drain", args.drain.clone()),
         ("log", args.log.clone()),

@@ -1,11 +1,13 @@
 //! Admission: whether new runs are accepted, by the ratio of ready work to free capacity.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use windlass_kernel::{Error, ErrorCode, ErrorKind, Health, Worker};
 
-use crate::engine::Engine;
+use crate::core::Core;
+use crate::workers::WorkerRow;
 
 /// How long a ratio is cached.
 const CACHED_FOR: Duration = Duration::from_secs(1);
@@ -34,37 +36,42 @@ impl Admission {
     }
 }
 
-/// The last ratio, and when it was read.
-#[derive(Default)]
-pub(crate) struct QueueRatio(Mutex<Option<(Duration, f64)>>);
+/// Decides whether new runs are accepted.
+pub(crate) struct AdmissionControl {
+    core: Arc<Core>,
+    row: Arc<WorkerRow>,
+    /// The last ratio, and when it was read.
+    cached: Mutex<Option<(Duration, f64)>>,
+}
 
-impl Engine {
-    /// Whether new runs are accepted: the ratio of ready turns or tasks to the free capacity of live
-    /// workers that take new work is below `Options::admission`, or below 10 if that is not set. The
-    /// ratio is cached for a second.
-    pub async fn should_accept_workflow(&self) -> Result<bool, Error> {
-        let admission = self.options().admission.unwrap_or_default();
+impl AdmissionControl {
+    pub(crate) fn new(core: Arc<Core>, row: Arc<WorkerRow>) -> Arc<Self> {
+        Arc::new(Self { core, row, cached: Mutex::default() })
+    }
+
+    /// Whether the ratio is below the limit, or below 10 if none is set.
+    pub(crate) async fn should_accept(&self) -> Result<bool, Error> {
+        let admission = self.core.options.admission.unwrap_or_default();
         Ok(self.queue_ratio().await? < admission.max_queue_ratio)
     }
 
     async fn queue_ratio(&self) -> Result<f64, Error> {
-        let (core, cached) = (&self.parts.core, &self.parts.queue_ratio);
-        let now = core.env.elapsed();
-        let known = *cached.0.lock();
+        let now = self.core.env.elapsed();
+        let known = *self.cached.lock();
         if let Some((at, ratio)) = known
             && now.saturating_sub(at) < CACHED_FOR
         {
             return Ok(ratio);
         }
-        let health = core.store.health().await?;
-        let found = ratio(&health, &self.live_workers().await?);
-        *cached.0.lock() = Some((now, found));
+        let health = self.core.store.health().await?;
+        let found = ratio(&health, &self.row.live_workers().await?);
+        *self.cached.lock() = Some((now, found));
         Ok(found)
     }
 
     /// Refuses new runs if admission is configured and the workers are too far behind.
     pub(crate) async fn admit(&self) -> Result<(), Error> {
-        let Some(admission) = self.options().admission else { return Ok(()) };
+        let Some(admission) = self.core.options.admission else { return Ok(()) };
         let ratio = self.queue_ratio().await?;
         if ratio < admission.max_queue_ratio {
             return Ok(());

@@ -8,19 +8,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
-    Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Error, ErrorCode, ErrorKind, LimitKey,
-    Namespace, Permit, Query, Task, Timestamp,
+    Breaker, BreakerPolicy, BreakerRow, BreakerStatus, Commit, CommitError, Error, ErrorCode,
+    ErrorKind, LimitKey, Namespace, Op, Permit, Query, Reschedule, Task, TaskGuard, TaskState,
+    TasksQuery, Timestamp, Wake,
 };
 
 use crate::core::{Core, after_write};
-use crate::engine::Engine;
-use crate::tasks::TaskResult;
+use crate::env::Lane;
+use crate::tasks::{TaskBody, TaskResult};
 
 /// How often an update is repeated because another process changed the breaker meanwhile.
 const ATTEMPTS_MAX: u32 = 100;
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// How long a process refuses calls by a cached answer of the store.
 const REFUSED_FOR: Duration = Duration::from_millis(250);
+/// How many scheduled tasks are read to find those that wait for a breaker. The others ask again by
+/// themselves, within a minute.
+const SCANNED_MAX: usize = 100_000;
 
 /// The breaker in front of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,14 +132,42 @@ impl Breakers {
                 self.decide(&task.namespace, &breaker.key, fail).await
             }
             _ if matches!(permit, Permit::Probe(_)) => {
-                let succeed = |state: &mut Breaker, _| state.succeeded(policy, permit);
-                self.decide(&task.namespace, &breaker.key, succeed).await
+                let succeed = |state: &mut Breaker, _| {
+                    state.succeeded(policy, permit);
+                    state.status()
+                };
+                let status = self.decide(&task.namespace, &breaker.key, succeed).await;
+                status.map(|status| self.probed(task, breaker, status))
             }
             _ => Ok(()),
         };
         if let Err(error) = reported {
             tracing::warn!(key = %breaker.key, %error, "failed to report a call to a circuit breaker");
         }
+    }
+
+    // After a successful probe: the tasks that wait for the breaker begin if it is closed; otherwise
+    // one of them is the next probe.
+    fn probed(&self, task: &Task, breaker: &TaskBreaker, status: BreakerStatus) {
+        let max = match status {
+            BreakerStatus::Closed => usize::MAX,
+            BreakerStatus::HalfOpen => 1,
+            BreakerStatus::Open => return,
+        };
+        self.refusals.clear();
+        let (core, key) = (Arc::clone(&self.core), breaker.key.clone());
+        let namespace = task.namespace.clone();
+        let work = async move {
+            let until = core.env.sleep(REFUSED_FOR);
+            core.lifecycle.until_stopped(until).await;
+            if let Err(error) = release_waiting(&core, &namespace, &key, max).await {
+                tracing::debug!(
+                    %key, %error,
+                    "failed to release the tasks that wait for a circuit breaker; they ask again later"
+                );
+            }
+        };
+        self.core.env.spawn(Lane::Service, Box::pin(work));
     }
 
     /// Reports that a call which the breaker permitted was not made.
@@ -149,11 +181,29 @@ impl Breakers {
         }
     }
 
-    async fn reset(&self, namespace: &Namespace, key: &LimitKey) -> Result<(), Error> {
+    /// A page of the breakers of a namespace, by key.
+    pub(crate) async fn page(
+        &self,
+        namespace: Namespace,
+        after: Option<LimitKey>,
+        limit: u32,
+    ) -> Result<Vec<BreakerRow>, Error> {
+        self.core.store.list(Query::Breakers { namespace, after, limit }).await?.breakers()
+    }
+
+    /// Closes a breaker and makes the tasks due that wait for it. `false` if there is none with this
+    /// key.
+    pub(crate) async fn reset(&self, namespace: &Namespace, key: &LimitKey) -> Result<bool, Error> {
+        if self.core.store.breaker(namespace.clone(), key.clone()).await?.0.is_none() {
+            return Ok(false);
+        }
         let reset = |state: &mut Breaker, _| *state = Breaker::default();
-        self.decide(namespace, key, reset).await?;
+        self.decide(namespace, key, reset).await.map_err(after_write)?;
         self.refusals.clear();
-        Ok(())
+        // Other processes may postpone tasks by an answer that they got before the reset.
+        self.core.env.sleep(REFUSED_FOR).await;
+        release_waiting(&self.core, namespace, key, usize::MAX).await.map_err(after_write)?;
+        Ok(true)
     }
 
     // Optimistic update of the store's row: repeats if another process has changed it meanwhile.
@@ -192,32 +242,70 @@ impl Breakers {
     }
 }
 
-fn opened(before: &Breaker, after: &Breaker) -> bool {
-    after.status() == BreakerStatus::Open && before.status() != BreakerStatus::Open
+/// The breaker that a task waits for, if it does not let calls through.
+pub(crate) async fn refusing(core: &Core, task: &Task) -> Result<Option<BreakerRow>, Error> {
+    let Some(breaker) = breaker_of(task) else { return Ok(None) };
+    let (row, now) = core.store.breaker(task.namespace.clone(), breaker.key).await?;
+    Ok(row.filter(|row| {
+        row.status != BreakerStatus::Closed || row.retry_at.is_some_and(|at| at > now)
+    }))
 }
 
-impl Engine {
-    /// The circuit breakers of this engine's namespace, by key.
-    pub async fn breakers(
-        &self,
-        after: Option<LimitKey>,
-        limit: u32,
-    ) -> Result<Vec<BreakerRow>, Error> {
-        let query = Query::Breakers { namespace: self.namespace.clone(), after, limit };
-        self.store().list(query).await?.breakers()
-    }
+fn breaker_of(task: &Task) -> Option<TaskBreaker> {
+    let body: Option<TaskBody> = task.body.as_ref().and_then(|body| body.read().ok());
+    body.and_then(|body| body.breaker)
+}
 
-    /// Closes a circuit breaker. `false` if there is none with this key.
-    pub async fn reset_breaker(&self, key: impl AsRef<str>) -> Result<bool, Error> {
-        let key = LimitKey::with_limits(key, &self.options().limits)?;
-        let found = self.store().breaker(self.namespace.clone(), key.clone()).await?.0;
-        if found.is_none() {
-            return Ok(false);
+// Makes at most `max` scheduled tasks behind a breaker due now: those that were postponed by it, and
+// those that wait for their next attempt, because the callee is available again. A task that a worker
+// claims meanwhile is left to it.
+async fn release_waiting(
+    core: &Core,
+    namespace: &Namespace,
+    key: &LimitKey,
+    max: usize,
+) -> Result<(), Error> {
+    let limit = core.options.limits.page_rows_max;
+    let (mut scanned, mut released) = (0, 0);
+    let mut after = None;
+    loop {
+        let state = Some(TaskState::Scheduled);
+        let query = TasksQuery { state, after, ..TasksQuery::all(namespace.clone(), limit) };
+        let page = core.store.list(Query::Tasks(query)).await?.tasks()?;
+        after = page.last().map(|task| task.task_id);
+        scanned += page.len();
+        let is_behind = |task: &&Task| breaker_of(task).is_some_and(|found| found.key == *key);
+        let waiting = page.iter().filter(is_behind).take(max - released);
+        let commits: Vec<Commit> = waiting.map(due_now).collect();
+        released += commits.len();
+        if !commits.is_empty() {
+            for result in core.store.commit(commits).await {
+                match result {
+                    Ok(_) | Err(CommitError::Conflict(_)) => {}
+                    Err(error) => tracing::debug!(%key, %error, "a task stays postponed"),
+                }
+            }
         }
-        self.parts.breakers().reset(&self.namespace, &key).await.map_err(after_write)?;
-        self.wake();
-        Ok(true)
+        if page.len() < limit as usize || released >= max || scanned >= SCANNED_MAX {
+            return Ok(());
+        }
     }
+}
+
+fn due_now(task: &Task) -> Commit {
+    let change = Reschedule {
+        task_id: task.task_id,
+        wake: Wake::Now,
+        attempt: task.attempt,
+        errors: None,
+        untried: true,
+    };
+    let ops = vec![Op::Reschedule(Box::new(change))];
+    Commit::new(None, Some(TaskGuard::unchanged(task)), ops)
+}
+
+fn opened(before: &Breaker, after: &Breaker) -> bool {
+    after.status() == BreakerStatus::Open && before.status() != BreakerStatus::Open
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! The claimer: promotes what is due, claims what is ready and fits the worker's capacity, and sleeps
 //! until a signal or the next due time. An idle claimer sends no queries.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tracing::Instrument as _;
 use windlass_kernel::{
-    ClaimFilter, ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, Route, Timestamp,
+    ClaimFilter, ClaimOrder, ClaimRequest, Claims, Error, HeldItem, Hold, Namespace, Route,
+    Timestamp,
 };
 
 use crate::capacity::Capacity;
@@ -69,7 +71,7 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
     let mut delay = ERROR_DELAY_MIN;
     // After a panic: signals may have been taken and not been acted on.
     claimer.signals.everything();
-    let mut scan_at = core.env.elapsed() + core.options.scan_every;
+    let mut scan_at = core.env.elapsed() + core.jittered(core.options.scan_every);
     while !core.lifecycle.is_draining() {
         let more = match claimer.claim_once().await {
             Ok(more) => {
@@ -92,7 +94,7 @@ pub(crate) async fn serve(claimer: Arc<Claimer>) {
         let scans = core.options.shared || core.has_unknown_holds();
         claimer.wait(scans.then_some(scan_at)).await;
         if core.env.elapsed() >= scan_at {
-            scan_at = core.env.elapsed() + core.options.scan_every;
+            scan_at = core.env.elapsed() + core.jittered(core.options.scan_every);
             if !scans {
                 continue;
             }
@@ -254,14 +256,19 @@ impl Claimer {
         let free = self.capacity.tasks_free().min(self.tasks.free());
         let internal = self.signals.take_internal();
         if bound(free) > 0 {
-            return ClaimFilter { routes: self.tasks.routes(), max: bound(free) };
+            let after = self.fairness.lock().tasks_after.clone();
+            return ClaimFilter { routes: self.tasks.routes(), max: bound(free), after };
         }
         self.capacity.set_task_backlog(true);
         let internal_free = if internal { self.tasks.internal_free() } else { 0 };
         // Internal tasks for which there is no capacity are looked for again.
         self.signals.restore(Work { internal: internal && internal_free == 0, ..Work::TASKS });
         match internal {
-            true => ClaimFilter { routes: internal_routes().into(), max: bound(internal_free) },
+            true => ClaimFilter {
+                routes: internal_routes().into(),
+                max: bound(internal_free),
+                after: None,
+            },
             false => ClaimFilter::default(),
         }
     }
@@ -273,7 +280,10 @@ impl Claimer {
         left: u32,
     ) -> Result<Option<(Claims, Option<Permits>)>, Error> {
         let mut permits = None;
-        let mut turns = ClaimFilter { routes: part.routes, max: left };
+        // Routes that are claimed by themselves take turns by themselves.
+        let own_route = part.concurrency.is_some().then(|| part.routes.first().cloned()).flatten();
+        let after = self.fairness.lock().turns_after.get(&own_route).cloned();
+        let mut turns = ClaimFilter { routes: part.routes, max: left, after };
         if let Some(concurrency) = part.concurrency.filter(|_| left > 0) {
             let Some(free) = Permits::all_free(&self.signals, &concurrency) else {
                 return Ok(None);
@@ -286,7 +296,9 @@ impl Claimer {
             return Ok(None);
         }
         let asked = turns.max as usize;
+        let tasks_asked = part.tasks.max as usize;
         let claims = self.send(turns, part.tasks).await?;
+        self.fairness.lock().served(own_route, (asked, tasks_asked), &claims);
         // More may be ready: look again when capacity is freed.
         if asked > 0 && claims.turns.len() >= asked {
             match permits.as_ref().filter(|permits| permits.count == asked) {
@@ -354,6 +366,9 @@ impl Claimer {
 pub(crate) struct Fairness {
     claims: u32,
     limited_first: bool,
+    // The namespaces that the last claims served last. Only kept while there is more than fits.
+    turns_after: HashMap<Option<Route>, Namespace>,
+    tasks_after: Option<Namespace>,
 }
 
 impl Fairness {
@@ -362,6 +377,20 @@ impl Fairness {
         match self.claims.is_multiple_of(OLDEST_EVERY) {
             true => ClaimOrder::Oldest,
             false => ClaimOrder::Priority,
+        }
+    }
+
+    // Notes where the next claim goes on.
+    fn served(&mut self, route: Option<Route>, asked: (usize, usize), claims: &Claims) {
+        if asked.0 > 0 {
+            match claims.turns.last().filter(|_| claims.turns.len() >= asked.0) {
+                Some(turn) => self.turns_after.insert(route, turn.namespace.clone()),
+                None => self.turns_after.remove(&route),
+            };
+        }
+        if asked.1 > 0 {
+            let last = claims.tasks.last().filter(|_| claims.tasks.len() >= asked.1);
+            self.tasks_after = last.map(|task| task.namespace.clone());
         }
     }
 
@@ -415,7 +444,7 @@ fn next_round(claims: &Claims, claim_max: usize) -> Work {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kernel::{Namespace, QueueName, RouteName, Task, TaskId};
+    use windlass_kernel::{QueueName, RouteName, Task, TaskId};
 
     use super::*;
 
@@ -430,6 +459,28 @@ mod tests {
             (0..16).map(|_| fairness.next_order() == ClaimOrder::Oldest).collect();
         let expect: Vec<bool> = (1..=16).map(|count| count == 8 || count == 16).collect();
         assert_eq!(orders, expect);
+    }
+
+    #[test]
+    fn a_claim_goes_on_after_the_namespace_that_a_full_one_served_last() {
+        let task = |namespace: &str| {
+            let (id, route) = (TaskId(uuid::Uuid::nil()), route("t"));
+            let namespace = Namespace::from_stored(namespace);
+            Task::new(id, namespace, "activity", route, Timestamp::ZERO)
+        };
+        let mut fairness = Fairness::default();
+        for (tasks, asked, expect) in [
+            (vec!["a", "b"], 2, Some("b")),
+            (vec![], 0, Some("b")),
+            (vec!["a", "c", "a"], 3, Some("a")),
+            (vec!["a"], 3, None),
+        ] {
+            let tasks = tasks.into_iter().map(task).collect();
+            let claims =
+                Claims { turns: Vec::new(), tasks, passed_over: false, now: Timestamp::ZERO };
+            fairness.served(None, (0, asked), &claims);
+            assert_eq!(fairness.tasks_after.as_ref().map(|after| after.as_str()), expect);
+        }
     }
 
     #[test]
@@ -459,7 +510,7 @@ mod tests {
                 (route("c"), slots()),
                 (route("d"), None),
             ];
-            let tasks = ClaimFilter { routes: vec![route("task")], max: 3 };
+            let tasks = ClaimFilter { routes: vec![route("task")], max: 3, after: None };
             let parts = claim_parts(routes, tasks, limited_first);
             let names = |part: &ClaimPart| {
                 part.routes.iter().map(|route| route.name.as_str().to_owned()).collect::<Vec<_>>()

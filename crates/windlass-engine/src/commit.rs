@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use windlass_kernel::{
-    Commit, CommitError, Committed, Delivery, Error, ErrorCode, ErrorKind, Op, Run, RunChange,
-    RunGuard, RunKey, RunStatus, Task, WorkerKey,
+    Commit, CommitError, Committed, Conflict, Delivery, Error, ErrorCode, ErrorKind, MessageKind,
+    NewMessage, Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Task, WorkerKey,
 };
 
 use crate::core::Core;
@@ -122,6 +122,22 @@ impl CommitClient {
                 Some(Err(error @ CommitError::Unavailable(_))) => {
                     return Err(lost.unwrap_or(error));
                 }
+                Some(Err(CommitError::Conflict(conflict)))
+                    if lost.is_some() && commit.is_outcome_open(&conflict) =>
+                {
+                    return Err(outcome_unknown(&conflict));
+                }
+                Some(Err(CommitError::Refused(refusal))) => {
+                    match self.redirect_results(&mut commit, &refusal).await {
+                        Ok(true) => {}
+                        Ok(false) => return Err(CommitError::Refused(refusal)),
+                        Err(error) => {
+                            tracing::warn!(%error, "failed to find the parent of a child; retrying");
+                            self.core.env.sleep(delay).await;
+                            delay = (delay * 2).min(RETRY_DELAY_MAX);
+                        }
+                    }
+                }
                 Some(Err(error)) => return Err(error),
                 None => {
                     let message = "the store returned no result for a commit";
@@ -130,6 +146,60 @@ impl CommitClient {
                 }
             }
         }
+    }
+}
+
+// The kind says that the caller reads and decides again; sending the commit again cannot help.
+fn outcome_unknown(conflict: &Conflict) -> CommitError {
+    let message =
+        format!("it is unknown whether the write was made: its answer was lost, and {conflict}");
+    CommitError::Unknown(Arc::new(Error::new(
+        ErrorKind::Conflict,
+        ErrorCode::OutcomeUnknown,
+        message,
+    )))
+}
+
+impl CommitClient {
+    // The parent of a child has ended. If it was retried since, its newest generation gets the result;
+    // otherwise nobody waits for the result, and the commit is sent without requiring it. `true` if the
+    // commit was changed and can be sent again.
+    async fn redirect_results(
+        &self,
+        commit: &mut Commit,
+        refusal: &Refusal,
+    ) -> Result<bool, Error> {
+        let (Refusal::RunEnded { run_key: ended, .. } | Refusal::RunMissing { run_key: ended }) =
+            *refusal
+        else {
+            return Ok(false);
+        };
+        let is_refused = |op: &Op| match op {
+            Op::PutMessage(message) => {
+                let NewMessage { run_key, kind, required, .. } = &**message;
+                *required && *kind == MessageKind::ChildResult && *run_key == ended
+            }
+            _ => false,
+        };
+        if !commit.ops.iter().any(is_refused) {
+            return Ok(false);
+        }
+        let newest = match self.core.current(ended).await {
+            Ok(parent) => self.core.newest(&parent).await.map(Some),
+            Err(error) => Err(error),
+        };
+        let newest = match newest {
+            Err(error) if error.is_retryable() => return Err(error),
+            newest => newest.ok().flatten().filter(|run| !run.status.is_ended()),
+        };
+        for op in commit.ops_mut().iter_mut().filter(|op| is_refused(op)) {
+            let Op::PutMessage(message) = op else { continue };
+            match &newest {
+                Some(newest) if newest.run_key != ended => message.run_key = newest.run_key,
+                _ => message.required = false,
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -11,7 +11,6 @@ use windlass_kernel::{
 use crate::cancel::Canceller;
 use crate::commit::CommitClient;
 use crate::core::Core;
-use crate::engine::Engine;
 use crate::env::new_uuid;
 use crate::generations::Generations;
 use crate::pause::Pauser;
@@ -61,108 +60,83 @@ impl Control {
     }
 }
 
-impl Engine {
+/// The components that control runs from outside.
+pub(crate) struct RunControl {
+    pub(crate) core: Arc<Core>,
+    pub(crate) commits: Arc<CommitClient>,
+    pub(crate) terminator: Arc<Terminator>,
+    pub(crate) generations: Arc<Generations>,
+    pub(crate) canceller: Arc<Canceller>,
+    pub(crate) pauser: Arc<Pauser>,
+}
+
+impl RunControl {
     /// Makes a blocked run try again now.
-    pub async fn wake_run(&self, run: &Run) -> Result<(), Error> {
+    pub(crate) async fn wake_run(&self, run: &Run) -> Result<(), Error> {
         refuse_ended(run, "woken")?;
-        let (core, commits) = (&self.parts.core, &self.parts.commits);
-        send_control(core, commits, run.run_key, Control::Wake, json!({})).await
+        send_control(&self.core, &self.commits, run.run_key, Control::Wake, json!({})).await
     }
 
     /// Terminates a run, in its newest generation. An ended run cannot be terminated.
-    pub async fn terminate(
+    pub(crate) async fn terminate(
         &self,
         run_key: RunKey,
         reason: Option<&str>,
         actor: Option<Actor>,
     ) -> Result<(), Error> {
-        self.check_actor(actor.as_ref())?;
-        let terminator = Arc::clone(&self.parts.control.terminator);
+        self.core.check_actor(actor.as_ref())?;
+        let terminator = Arc::clone(&self.terminator);
         let reason = reason.map(str::to_owned);
         let ending = async move { terminator.terminate(run_key, reason, actor).await };
-        self.parts.core.run_to_completion(ending).await?
+        self.core.run_to_completion(ending).await?
     }
 
     /// Restarts a run as its next generation, with the same input. A generation that has not ended is
     /// terminated; its unread messages are dropped.
-    pub async fn restart(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
-        self.check_actor(actor.as_ref())?;
-        let generations = Arc::clone(&self.parts.control.generations);
+    pub(crate) async fn restart(
+        &self,
+        run_key: RunKey,
+        actor: Option<Actor>,
+    ) -> Result<Run, Error> {
+        self.core.check_actor(actor.as_ref())?;
+        let generations = Arc::clone(&self.generations);
         let restarting = async move { generations.restart(run_key, actor).await };
-        self.parts.core.run_to_completion(restarting).await?
+        self.core.run_to_completion(restarting).await?
     }
 
     /// Retries an errored run as its next generation: completed steps are kept, and the failed step is
     /// tried again.
-    pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
-        self.check_actor(actor.as_ref())?;
-        self.parts.control.generations.retry(run_key, actor, None).await
-    }
-
-    /// The current row of a run.
-    pub async fn current(&self, run_key: RunKey) -> Result<Run, Error> {
-        self.parts.core.current(run_key).await
-    }
-
-    /// The generation that follows a run's.
-    pub async fn next_generation_of(&self, run_key: RunKey) -> Result<RunKey, Error> {
-        self.parts.core.next_generation_of(run_key).await
-    }
-
-    /// Whether a run has no later generation. Only an ended run can have one.
-    pub async fn is_newest(&self, run: &Run) -> Result<bool, Error> {
-        Ok(!run.status.is_ended() || self.newest(run).await?.run_key == run.run_key)
-    }
-
-    /// Whether a cancel request for a run is pending.
-    pub async fn is_cancelling(&self, run: &Run) -> Result<bool, Error> {
-        self.parts.control.canceller.is_pending(run).await
+    pub(crate) async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.core.check_actor(actor.as_ref())?;
+        self.generations.retry(run_key, actor, None).await
     }
 
     /// Cancels a run. If nobody holds its turn, this call ends it with its own commit. Otherwise the
     /// worker that holds the turn gets a request, finishes or abandons its current work, and ends the run.
     /// This returns when the run has ended: `true` if it was terminated, `false` if it is unknown or
     /// ended in another way.
-    pub async fn cancel(
+    pub(crate) async fn cancel(
         &self,
         run_key: RunKey,
         reason: Option<&str>,
         actor: Option<Actor>,
     ) -> Result<bool, Error> {
-        self.check_actor(actor.as_ref())?;
-        self.parts.control.canceller.cancel(run_key, reason, actor.as_ref()).await
+        self.core.check_actor(actor.as_ref())?;
+        self.canceller.cancel(run_key, reason, actor.as_ref()).await
     }
 
     /// Pauses a run before its next piece of user code. An ended run cannot be paused; a paused run
     /// stays paused.
-    pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
-        self.check_actor(actor.as_ref())?;
-        self.parts.control.pauser.pause(run, actor.as_ref()).await
+    pub(crate) async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.core.check_actor(actor.as_ref())?;
+        self.pauser.pause(run, actor.as_ref()).await
     }
 
     /// Resumes a paused run. Any other run stays as it is.
-    pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
-        self.check_actor(actor.as_ref())?;
-        self.parts.control.pauser.resume(run, actor.as_ref()).await
+    pub(crate) async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.core.check_actor(actor.as_ref())?;
+        self.pauser.resume(run, actor.as_ref()).await
     }
-
-    // The actor is in the events of a run, and an event that is too large would block the run.
-    pub(crate) fn check_actor(&self, actor: Option<&Actor>) -> Result<(), Error> {
-        actor.map_or(Ok(()), |actor| actor.validate(&self.options().limits))
-    }
-
-    /// The newest generation of a run.
-    pub async fn newest(&self, run: &Run) -> Result<Run, Error> {
-        self.parts.core.newest(run).await
-    }
-}
-
-/// The components that control runs from outside.
-pub(crate) struct RunControl {
-    pub(crate) terminator: Arc<Terminator>,
-    pub(crate) generations: Arc<Generations>,
-    pub(crate) canceller: Arc<Canceller>,
-    pub(crate) pauser: Arc<Pauser>,
 }
 
 /// A control message with a new id.

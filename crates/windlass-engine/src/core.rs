@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use tracing::Instrument as _;
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Query, Run, RunKey, Stamp, Store, Timestamp, WorkerKey,
+    Actor, Error, ErrorCode, ErrorKind, Query, Run, RunKey, Stamp, Store, Timestamp, WorkerKey,
 };
 
 use crate::clock::Clock;
@@ -63,6 +63,13 @@ impl Core {
         }
     }
 
+    /// A span that is up to a tenth shorter, so that processes that started together do not send their
+    /// periodic queries together.
+    pub(crate) fn jittered(&self, span: Duration) -> Duration {
+        let unit = (self.env.random() >> 32) as f64 / f64::from(u32::MAX);
+        span.mul_f64(1.0 - unit / 10.0)
+    }
+
     /// Starts a loop of the engine. After a panic it is started again: an engine without its claimer
     /// or its lease would look alive and do nothing.
     pub(crate) fn spawn_service<F>(
@@ -105,6 +112,12 @@ impl Core {
         let work = async move { drop(sender.send(work.await)) };
         self.env.spawn(Lane::User, Box::pin(work.in_current_span()));
         receiver.await.map_err(|_| interrupted())
+    }
+
+    /// Refuses an actor that is too large: the actor is in the events of a run, and an event that is
+    /// too large would block the run.
+    pub(crate) fn check_actor(&self, actor: Option<&Actor>) -> Result<(), Error> {
+        actor.map_or(Ok(()), |actor| actor.validate(&self.options.limits))
     }
 
     /// The current row of a run.

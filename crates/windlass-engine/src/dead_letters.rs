@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Body, Commit, CommitError, DeadLetter, Error, ErrorCode, ErrorKind, Op, Query,
-    QueueName, Route, Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
+    Actor, Body, Commit, CommitError, DeadLetter, Error, ErrorCode, ErrorKind, Namespace, Op,
+    Query, QueueName, Route, Run, RunKey, RunStatus, StepKey, Task, TaskId, Timestamp,
 };
 
+use crate::commit::CommitClient;
 use crate::core::{Core, after_write};
-use crate::engine::Engine;
+use crate::generations::Generations;
 use crate::model::TurnError;
 use crate::turn::{Turn, refusal};
 
@@ -22,25 +23,36 @@ pub enum Requeued {
     Run(RunKey),
 }
 
-impl Engine {
+/// Lists, requeues and deletes dead letters.
+pub(crate) struct DeadLetters {
+    pub(crate) core: Arc<Core>,
+    pub(crate) commits: Arc<CommitClient>,
+    pub(crate) generations: Arc<Generations>,
+}
+
+impl DeadLetters {
     /// One page of the namespace's dead letters, oldest first. Requeued letters stay until they are
     /// deleted.
-    pub async fn dead_letters(
+    pub(crate) async fn page(
         &self,
+        namespace: &Namespace,
         queue: Option<QueueName>,
         after: Option<TaskId>,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
-        let namespace = self.namespace.clone();
+        let namespace = namespace.clone();
         let query = Query::DeadLetters { namespace, queue, after, limit };
-        self.parts.core.store.list(query).await?.dead_letters()
+        self.core.store.list(query).await?.dead_letters()
     }
 
     /// One dead letter of the namespace.
-    pub async fn dead_letter(&self, task_id: TaskId) -> Result<DeadLetter, Error> {
-        let found =
-            self.parts.core.store.list(Query::DeadLetter { task_id }).await?.dead_letters()?;
-        let found = found.into_iter().find(|letter| letter.namespace == self.namespace);
+    pub(crate) async fn get(
+        &self,
+        namespace: &Namespace,
+        task_id: TaskId,
+    ) -> Result<DeadLetter, Error> {
+        let found = self.core.store.list(Query::DeadLetter { task_id }).await?.dead_letters()?;
+        let found = found.into_iter().find(|letter| letter.namespace == *namespace);
         found.ok_or_else(|| {
             let message = format!("there is no dead letter {task_id}");
             Error::new(ErrorKind::NotFound, ErrorCode::DeadLetterNotFound, message)
@@ -51,34 +63,38 @@ impl Engine {
     /// this retries the errored run: completed steps are kept; the letter's step and the step that ended
     /// the run are tried again. A letter can be requeued once, and again after it has failed again; the
     /// letter counts how often.
-    pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
-        self.check_actor(actor.as_ref())?;
-        let letter = self.dead_letter(task_id).await?;
+    pub(crate) async fn requeue(
+        &self,
+        namespace: &Namespace,
+        task_id: TaskId,
+        actor: Option<Actor>,
+    ) -> Result<Requeued, Error> {
+        self.core.check_actor(actor.as_ref())?;
+        let letter = self.get(namespace, task_id).await?;
         if letter.requeued_at.is_some() {
             let message = format!("dead letter {task_id} was requeued already");
             return Err(Error::new(ErrorKind::Conflict, ErrorCode::DeadLetterRequeued, message));
         }
-        let at = self.parts.core.clock.now();
+        let at = self.core.clock.now();
         match letter.run_key.filter(|_| &*letter.kind != windlass_kernel::EFFECT) {
             Some(run_key) => {
-                let run =
-                    self.parts.control.generations.retry(run_key, actor, Some(&letter)).await?;
-                self.parts.core.metrics.dead_requeued.add(1);
+                let run = self.generations.retry(run_key, actor, Some(&letter)).await?;
+                self.core.metrics.dead_requeued.add(1);
                 Ok(Requeued::Run(run.run_key))
             }
             None => {
                 let task = task_of(letter, at);
                 let ops = vec![Op::Requeue { task_id, at }, Op::Enqueue(Box::new(task))];
                 let commit = Commit::new(None, None, ops);
-                let answer = Arc::clone(&self.parts.commits).commit(commit).await;
+                let answer = Arc::clone(&self.commits).commit(commit).await;
                 match answer {
                     Ok(_) => {
-                        self.parts.core.metrics.dead_requeued.add(1);
+                        self.core.metrics.dead_requeued.add(1);
                         Ok(Requeued::Task(task_id))
                     }
                     // After a lost answer: the time in the letter shows that this request requeued it.
                     Err(CommitError::Refused(_))
-                        if self.dead_letter(task_id).await.map_err(after_write)?.requeued_at
+                        if self.get(namespace, task_id).await.map_err(after_write)?.requeued_at
                             == Some(at) =>
                     {
                         Ok(Requeued::Task(task_id))
@@ -90,23 +106,28 @@ impl Engine {
     }
 
     /// Deletes dead letters of the namespace. Returns how many existed.
-    pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
-        let store = &self.parts.core.store;
+    pub(crate) async fn delete(
+        &self,
+        namespace: &Namespace,
+        task_ids: Vec<TaskId>,
+    ) -> Result<u64, Error> {
+        let store = &self.core.store;
         // The store does not say whether a call that failed had its effect.
-        store.delete_dead_letters(self.namespace.clone(), task_ids).await.map_err(after_write)
+        store.delete_dead_letters(namespace.clone(), task_ids).await.map_err(after_write)
     }
 
     /// Deletes the dead letters of the namespace, or of one of its queues, that are older than a time.
     /// Returns how many.
-    pub async fn purge_dead_letters_before(
+    pub(crate) async fn purge_before(
         &self,
+        namespace: &Namespace,
         queue: Option<QueueName>,
         before: Timestamp,
     ) -> Result<u64, Error> {
-        let limit = self.parts.core.options.limits.page_rows_max;
+        let limit = self.core.options.limits.page_rows_max;
         let (mut deleted, mut after) = (0, None);
         loop {
-            let page = self.dead_letters(queue.clone(), after, limit).await;
+            let page = self.page(namespace, queue.clone(), after, limit).await;
             let page =
                 page.map_err(|error| if deleted > 0 { after_write(error) } else { error })?;
             after = page.last().map(|letter| letter.task_id);
@@ -114,7 +135,7 @@ impl Engine {
             let old = page.into_iter().filter(|letter| letter.dead_at < before);
             let ids: Vec<TaskId> = old.map(|letter| letter.task_id).collect();
             if !ids.is_empty() {
-                deleted += self.delete_dead_letters(ids).await?;
+                deleted += self.delete(namespace, ids).await?;
             }
             if last {
                 return Ok(deleted);
@@ -123,14 +144,18 @@ impl Engine {
     }
 
     /// Deletes all dead letters of the namespace, or of one of its queues. Returns how many.
-    pub async fn purge_dead_letters(&self, queue: Option<QueueName>) -> Result<u64, Error> {
-        let limit = self.parts.core.options.limits.page_rows_max;
+    pub(crate) async fn purge(
+        &self,
+        namespace: &Namespace,
+        queue: Option<QueueName>,
+    ) -> Result<u64, Error> {
+        let limit = self.core.options.limits.page_rows_max;
         let mut deleted = 0;
         loop {
-            let page = self.dead_letters(queue.clone(), None, limit).await?;
+            let page = self.page(namespace, queue.clone(), None, limit).await?;
             let last = page.len() < limit as usize;
             let ids = page.into_iter().map(|letter| letter.task_id).collect();
-            deleted += self.delete_dead_letters(ids).await?;
+            deleted += self.delete(namespace, ids).await?;
             if last {
                 return Ok(deleted);
             }

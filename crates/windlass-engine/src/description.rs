@@ -5,13 +5,13 @@
 
 use serde_json::{Value, json};
 use windlass_kernel::{
-    Body, Error, EventType, LoadSteps, MessageName, ModelName, RetryPolicy, Run, Step, StepKey,
-    StepKind, StepStatus, Timestamp,
+    Body, Error, EventType, LoadSteps, Message, MessageKind, MessageName, ModelName, RetryPolicy,
+    Run, Step, StepKey, StepKind, StepStatus, Timestamp,
 };
 
 use crate::events;
 use crate::explain::{
-    Explain, explain_activity, explain_child, explain_sleep, explain_wait, explain_work,
+    ChildRef, Explain, explain_activity, explain_child, explain_sleep, explain_wait, explain_work,
 };
 
 /// A step that waits for an activity; its task does the work.
@@ -50,8 +50,18 @@ pub struct ModelDescription {
     pub dead_letters: Option<DeadLetterRoute>,
     /// The step whose failure ended a run; a retry tries it again and carries the other settled steps over.
     pub failed_step: fn(&Run, &[Step]) -> Option<StepKey>,
+    /// Whether a retry carries a settled step over. The failed step is never carried. A model whose
+    /// next generation reads the rows of the one before carries none.
+    pub retry_carries: fn(&Run, &Step) -> bool,
+    /// Whether a retry carries an unread message over. By default it carries events and signals.
+    pub retry_forwards: fn(&Run, &Message) -> bool,
+    /// Whether a step of a run is the one that waits, or has waited, for this child. By default it is
+    /// the step whose input names the child, as [`crate::explain::ChildRef`] does.
+    pub waits_for_child: fn(&Step, &Run) -> bool,
     /// The snapshot with which a retry of a run begins.
     pub retry_state: fn(&Run) -> Result<Option<Body>, Error>,
+    /// The snapshot with which a restart of a run begins, with the same input or with another one.
+    pub restart_state: fn(&Run) -> Result<Option<Body>, Error>,
     /// The name that the model's own code has for a step, from the step's key.
     pub step_id: fn(&str) -> &str,
     /// The input and the options of a scheduled activity, from the JSON of its step's input.
@@ -306,6 +316,7 @@ pub static COMMON_EVENTS: &[EventDescription] = &[
     EventDescription::opening(events::ACTIVITY_SCHEDULED, EventMeaning::ActivityScheduled),
     EventDescription::new(events::ACTIVITY_STARTED, EventMeaning::ActivityStarted),
     EventDescription::new(events::ACTIVITY_COMPLETED, EventMeaning::ActivityCompleted),
+    EventDescription::opening(events::ACTIVITY_RETRIED, EventMeaning::ActivityRetried),
     EventDescription::new(events::ACTIVITY_FAILED, EventMeaning::ActivityFailed),
     EventDescription::new(events::ACTIVITY_TIMED_OUT, EventMeaning::ActivityTimedOut),
     EventDescription::new(events::ACTIVITY_CANCELLED, EventMeaning::ActivityCancelled),
@@ -337,7 +348,13 @@ impl ModelDescription {
             load: &LoadSteps::All,
             dead_letters: None,
             failed_step,
+            retry_carries: |_, _| true,
+            retry_forwards: |_, message| {
+                matches!(message.kind, MessageKind::Event | MessageKind::Signal)
+            },
+            waits_for_child,
             retry_state: |_| Ok(None),
+            restart_state: |_| Ok(None),
             step_id: same,
             activity_arguments: input_alone,
             routes: &[],
@@ -375,6 +392,15 @@ fn same(key: &str) -> &str {
 
 fn input_alone(input: Value) -> ActivityArguments {
     ActivityArguments { input, options: None }
+}
+
+// A child keeps its name over generations, and each generation has a key of its own.
+fn waits_for_child(step: &Step, child: &Run) -> bool {
+    match ChildRef::of(step) {
+        Some(named) => named.workflow == child.workflow && named.id == child.id.as_str(),
+        // A settled step may keep no input.
+        None => child.fork.as_deref() == Some(step.step_key.as_str()),
+    }
 }
 
 /// The step that the error of a run names, else the last one that failed.

@@ -1,5 +1,6 @@
 //! The engine: the handle that hosts and models use. Each method delegates to a component.
 
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -8,13 +9,16 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use windlass_kernel::{
-    Body, EFFECT, Error, ErrorCode, ErrorKind, LimitKey, ModelName, Namespace, Rate, RetryPolicy,
-    Route, RouteName, Run, RunKey, Store, Task, Worker, WorkerKey, WorkerStatus, WorkflowName,
+    Actor, Body, BreakerRow, DeadLetter, Delivery, EFFECT, Error, ErrorCode, ErrorKind, LimitKey,
+    MessageId, MessageKind, MessageName, ModelName, Namespace, QueueName, Rate, RetryPolicy, Route,
+    RouteName, Run, RunId, RunKey, Store, Task, TaskId, Timestamp, Worker, WorkerKey, WorkerStatus,
+    WorkflowName,
 };
 
 use crate::claim::{self, Claimed};
 use crate::clock::Clock;
 use crate::core::{Core, after_write};
+use crate::dead_letters::Requeued;
 use crate::description::ModelDescription;
 use crate::env::{Env, new_uuid};
 use crate::lifecycle::{Lifecycle, Phase};
@@ -24,13 +28,17 @@ use crate::options::Options;
 use crate::parts::Parts;
 use crate::pressure;
 use crate::rates;
+use crate::records::Records;
 use crate::registry::Serving;
-use crate::retention;
-use crate::schedules;
+use crate::results::Ended;
+use crate::retention::{self, Retention, Swept};
+use crate::schedules::{self, Schedule, ScheduleState, SchedulesPage};
 use crate::signals::{Signals, Work};
+use crate::start::{StartRun, Started};
 use crate::tasks::{TaskBody, TaskHandler, effects_queue};
 use crate::templates::Template;
 use crate::wakeups::WakeupHandler;
+use crate::why::{Blocked, Explanation};
 
 /// A running engine. Cheap to clone. Dropping the last clone stops the engine without waiting.
 #[derive(Clone)]
@@ -104,8 +112,9 @@ impl Engine {
             let claimer = Arc::clone(&parts.claimer);
             core.spawn_service("claimer", move || claim::serve(Arc::clone(&claimer)));
             // A store that fails here fails the claims too; the sweeper then looks for itself.
-            let has_policies = parts.sweeper.policies().await.map_or(true, |all| !all.is_empty());
-            let sweeper = Arc::clone(&parts.sweeper);
+            let has_policies =
+                parts.operations.sweeper.policies().await.map_or(true, |all| !all.is_empty());
+            let sweeper = Arc::clone(&parts.operations.sweeper);
             let sweep = move || retention::serve(Arc::clone(&sweeper), has_policies);
             core.spawn_service("sweeper", sweep);
         }
@@ -116,6 +125,10 @@ impl Engine {
         if core.options.shared {
             let lease = Arc::new(parts.lease(missed));
             core.spawn_service("lease", move || Arc::clone(&lease).serve());
+            if core.options.background {
+                let holdings = Arc::clone(&parts.claimer.holdings);
+                core.spawn_service("holdings", move || Arc::clone(&holdings).serve());
+            }
         }
         let signals = Arc::clone(&parts.claimer.signals);
         let namespace = core.options.namespace.clone();
@@ -234,6 +247,17 @@ impl Engine {
         &self.namespace
     }
 
+    /// The records of a collection, with documents of type `T`.
+    pub fn records<T>(&self, collection: impl Into<String>) -> Records<T> {
+        Records {
+            core: Arc::clone(&self.parts.core),
+            commits: Arc::clone(&self.parts.messages.commits),
+            namespace: self.namespace.clone(),
+            collection: collection.into(),
+            document: PhantomData,
+        }
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.parts.core.store
@@ -266,9 +290,7 @@ impl Engine {
 
     /// Updates this worker's row in a list of rows: the stored row is as old as the last renewal.
     pub fn refresh(&self, workers: &mut [Worker]) {
-        for worker in workers.iter_mut().filter(|row| row.info.worker == self.worker()) {
-            worker.info = self.parts.shutdown.row.info(worker.info.status);
-        }
+        self.parts.shutdown.row.refresh(workers);
     }
 
     /// Whether the engine takes no new work because it is stopping or has stopped.
@@ -401,5 +423,289 @@ impl Engine {
             self.env().sleep(Duration::from_millis(1)).await;
         }
         Ok(count)
+    }
+
+    /// Starts a run. If a run with this id exists, the same input returns it, and another input is an
+    /// error.
+    pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
+        self.parts.starter.start(&self.namespace, start).await
+    }
+
+    /// Starts many runs at once. The result leaves out runs whose id exists.
+    pub async fn start_runs(&self, starts: Vec<StartRun>) -> Result<Vec<Started>, Error> {
+        self.parts.starter.start_many(&self.namespace, starts).await
+    }
+
+    /// The newest generation of a run.
+    pub async fn find_run(
+        &self,
+        workflow: &WorkflowName,
+        id: &RunId,
+    ) -> Result<Option<Run>, Error> {
+        self.parts.starter.find(&self.namespace, workflow, id).await
+    }
+
+    /// Whether new runs are accepted: the ratio of ready turns or tasks to the free capacity of live
+    /// workers that take new work is below `Options::admission`, or below 10 if that is not set. The
+    /// ratio is cached for a second.
+    pub async fn should_accept_workflow(&self) -> Result<bool, Error> {
+        self.parts.starter.admission.should_accept().await
+    }
+
+    /// Sends an event to a run. The same message id, name and body again have no effect; the same id
+    /// with another name or body is an error.
+    pub async fn send_event(
+        &self,
+        run_key: RunKey,
+        name: MessageName,
+        body: Option<Body>,
+        message_id: Option<MessageId>,
+    ) -> Result<Delivery, Error> {
+        self.send_message(run_key, MessageKind::Event, name, body, message_id).await
+    }
+
+    /// Sends a message to a run; if the run was replaced, to its newest generation.
+    pub async fn send_message(
+        &self,
+        run_key: RunKey,
+        kind: MessageKind,
+        name: MessageName,
+        body: Option<Body>,
+        message_id: Option<MessageId>,
+    ) -> Result<Delivery, Error> {
+        self.parts.messages.send(run_key, kind, name, body, message_id).await
+    }
+
+    /// Waits until a run has ended.
+    pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
+        self.parts.waiter.wait(run_key).await
+    }
+
+    /// The current row of a run.
+    pub async fn current(&self, run_key: RunKey) -> Result<Run, Error> {
+        self.parts.core.current(run_key).await
+    }
+
+    /// The newest generation of a run.
+    pub async fn newest(&self, run: &Run) -> Result<Run, Error> {
+        self.parts.core.newest(run).await
+    }
+
+    /// The generation that follows a run's.
+    pub async fn next_generation_of(&self, run_key: RunKey) -> Result<RunKey, Error> {
+        self.parts.core.next_generation_of(run_key).await
+    }
+
+    /// Whether a run has no later generation. Only an ended run can have one.
+    pub async fn is_newest(&self, run: &Run) -> Result<bool, Error> {
+        Ok(!run.status.is_ended() || self.newest(run).await?.run_key == run.run_key)
+    }
+
+    /// Explains why a run does not progress.
+    pub async fn why(&self, run_key: RunKey) -> Result<Explanation, Error> {
+        self.parts.operations.explainer.why(run_key).await
+    }
+
+    /// Why a run is blocked, if its last event is `workflow.blocked`.
+    pub async fn blocked(&self, run: &Run) -> Result<Option<Blocked>, Error> {
+        self.parts.operations.explainer.blocked(run).await
+    }
+
+    /// Makes a blocked run try again now.
+    pub async fn wake_run(&self, run: &Run) -> Result<(), Error> {
+        self.parts.control.wake_run(run).await
+    }
+
+    /// Terminates a run, in its newest generation. An ended run cannot be terminated.
+    pub async fn terminate(
+        &self,
+        run_key: RunKey,
+        reason: Option<&str>,
+        actor: Option<Actor>,
+    ) -> Result<(), Error> {
+        self.parts.control.terminate(run_key, reason, actor).await
+    }
+
+    /// Restarts a run as its next generation, with the same input. A generation that has not ended is
+    /// terminated; its unread messages are dropped.
+    pub async fn restart(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.parts.control.restart(run_key, actor).await
+    }
+
+    /// Retries an errored run as its next generation: completed steps are kept, and the failed step is
+    /// tried again.
+    pub async fn retry(&self, run_key: RunKey, actor: Option<Actor>) -> Result<Run, Error> {
+        self.parts.control.retry(run_key, actor).await
+    }
+
+    /// Cancels a run. If nobody holds its turn, this call ends it with its own commit. Otherwise the
+    /// worker that holds the turn gets a request, finishes or abandons its current work, and ends the run.
+    /// This returns when the run has ended: `true` if it was terminated, `false` if it is unknown or
+    /// ended in another way.
+    pub async fn cancel(
+        &self,
+        run_key: RunKey,
+        reason: Option<&str>,
+        actor: Option<Actor>,
+    ) -> Result<bool, Error> {
+        self.parts.control.cancel(run_key, reason, actor).await
+    }
+
+    /// Whether a cancel request for a run is pending.
+    pub async fn is_cancelling(&self, run: &Run) -> Result<bool, Error> {
+        self.parts.control.canceller.is_pending(run).await
+    }
+
+    /// Pauses a run before its next piece of user code. An ended run cannot be paused; a paused run
+    /// stays paused.
+    pub async fn pause(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.parts.control.pause(run, actor).await
+    }
+
+    /// Resumes a paused run. Any other run stays as it is.
+    pub async fn resume(&self, run: &Run, actor: Option<Actor>) -> Result<(), Error> {
+        self.parts.control.resume(run, actor).await
+    }
+
+    /// Sets a schedule. The same schedule again changes nothing. Another schedule with the same name
+    /// replaces it, and its firings count from now. A paused schedule stays paused.
+    pub async fn put_schedule(&self, name: &str, schedule: &Schedule) -> Result<(), Error> {
+        self.put_schedule_as(name, schedule, None).await.map(|_| ())
+    }
+
+    /// As [`Engine::put_schedule`], on behalf of an actor. Returns the schedule.
+    pub async fn put_schedule_as(
+        &self,
+        name: &str,
+        schedule: &Schedule,
+        actor: Option<Actor>,
+    ) -> Result<ScheduleState, Error> {
+        self.parts.operations.schedules.put(&self.namespace, name, schedule, actor).await
+    }
+
+    /// A schedule by its name.
+    pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleState>, Error> {
+        self.parts.operations.schedules.get(&self.namespace, name).await
+    }
+
+    /// The schedules of the engine's namespace, oldest first.
+    pub async fn schedules(&self) -> Result<Vec<ScheduleState>, Error> {
+        self.parts.operations.schedules.all(&self.namespace).await
+    }
+
+    /// A page of the schedules whose runs come after `after`: at most `limit`, and maybe fewer.
+    pub async fn schedules_page(
+        &self,
+        after: Option<RunKey>,
+        limit: u32,
+    ) -> Result<SchedulesPage, Error> {
+        self.parts.operations.schedules.page(&self.namespace, after, limit).await
+    }
+
+    /// The run of a schedule, by its name.
+    pub async fn schedule_run(&self, name: &str) -> Result<Run, Error> {
+        self.parts.operations.schedules.run(&self.namespace, name).await
+    }
+
+    /// Stops a schedule from starting runs until it is resumed.
+    pub async fn pause_schedule(&self, name: &str) -> Result<(), Error> {
+        self.parts.operations.schedules.pause(&self.namespace, name).await
+    }
+
+    /// Resumes a paused schedule.
+    pub async fn resume_schedule(&self, name: &str) -> Result<(), Error> {
+        self.parts.operations.schedules.resume(&self.namespace, name).await
+    }
+
+    /// Deletes a schedule. Runs that it started continue.
+    pub async fn delete_schedule(&self, name: &str) -> Result<(), Error> {
+        self.parts.operations.schedules.delete(&self.namespace, name).await
+    }
+
+    /// One page of the namespace's dead letters, oldest first. Requeued letters stay until they are
+    /// deleted.
+    pub async fn dead_letters(
+        &self,
+        queue: Option<QueueName>,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        self.parts.operations.dead_letters.page(&self.namespace, queue, after, limit).await
+    }
+
+    /// One dead letter of the namespace.
+    pub async fn dead_letter(&self, task_id: TaskId) -> Result<DeadLetter, Error> {
+        self.parts.operations.dead_letters.get(&self.namespace, task_id).await
+    }
+
+    /// Requeues a dead letter. An effect goes back to its queue under its old id. For any other letter
+    /// this retries the errored run: completed steps are kept; the letter's step and the step that ended
+    /// the run are tried again. A letter can be requeued once, and again after it has failed again; the
+    /// letter counts how often.
+    pub async fn requeue(&self, task_id: TaskId, actor: Option<Actor>) -> Result<Requeued, Error> {
+        self.parts.operations.dead_letters.requeue(&self.namespace, task_id, actor).await
+    }
+
+    /// Deletes dead letters of the namespace. Returns how many existed.
+    pub async fn delete_dead_letters(&self, task_ids: Vec<TaskId>) -> Result<u64, Error> {
+        self.parts.operations.dead_letters.delete(&self.namespace, task_ids).await
+    }
+
+    /// Deletes the dead letters of the namespace, or of one of its queues, that are older than a time.
+    /// Returns how many.
+    pub async fn purge_dead_letters_before(
+        &self,
+        queue: Option<QueueName>,
+        before: Timestamp,
+    ) -> Result<u64, Error> {
+        self.parts.operations.dead_letters.purge_before(&self.namespace, queue, before).await
+    }
+
+    /// Deletes all dead letters of the namespace, or of one of its queues. Returns how many.
+    pub async fn purge_dead_letters(&self, queue: Option<QueueName>) -> Result<u64, Error> {
+        self.parts.operations.dead_letters.purge(&self.namespace, queue).await
+    }
+
+    /// The circuit breakers of this engine's namespace, by key.
+    pub async fn breakers(
+        &self,
+        after: Option<LimitKey>,
+        limit: u32,
+    ) -> Result<Vec<BreakerRow>, Error> {
+        self.parts.breakers().page(self.namespace.clone(), after, limit).await
+    }
+
+    /// Closes a circuit breaker. `false` if there is none with this key.
+    pub async fn reset_breaker(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        let key = LimitKey::with_limits(key, &self.options().limits)?;
+        let found = self.parts.breakers().reset(&self.namespace, &key).await?;
+        if found {
+            self.wake();
+        }
+        Ok(found)
+    }
+
+    /// Sets the retention of a workflow; `None` keeps its runs for ever.
+    pub async fn set_retention(
+        &self,
+        workflow: impl AsRef<str>,
+        retention: Option<&Retention>,
+    ) -> Result<(), Error> {
+        self.parts
+            .operations
+            .sweeper
+            .set_retention(&self.namespace, workflow.as_ref(), retention)
+            .await
+    }
+
+    /// The policies of the engine's namespace, by workflow.
+    pub async fn retentions(&self) -> Result<Vec<(WorkflowName, Retention)>, Error> {
+        self.parts.operations.sweeper.retentions(&self.namespace).await
+    }
+
+    /// Deletes all trees that the policies no longer keep. The engine does so every `sweep_every`; hosts
+    /// that drive it by ticks call this.
+    pub async fn sweep(&self) -> Result<Swept, Error> {
+        self.parts.operations.sweeper.sweep().await
     }
 }

@@ -7,6 +7,8 @@ pub use windlass_kernel::ledger::run_events::{
     WORKFLOW_RESUMED, WORKFLOW_TERMINATED,
 };
 
+/// Somebody started a further generation of an ended run.
+pub const WORKFLOW_RESTARTED: EventType = EventType::from_static("workflow.restarted");
 /// No build so far can carry the run on.
 pub const WORKFLOW_BLOCKED: EventType = EventType::from_static("workflow.blocked");
 /// A message was consumed that has no event of its own.
@@ -22,6 +24,8 @@ pub const ACTIVITY_SCHEDULED: EventType = EventType::from_static("activity.sched
 pub const ACTIVITY_STARTED: EventType = EventType::from_static("activity.started");
 /// An activity gave its result.
 pub const ACTIVITY_COMPLETED: EventType = EventType::from_static("activity.completed");
+/// An attempt at an activity failed, and another one followed. Written with the end of the activity.
+pub const ACTIVITY_RETRIED: EventType = EventType::from_static("activity.retried");
 /// An activity failed for good.
 pub const ACTIVITY_FAILED: EventType = EventType::from_static("activity.failed");
 /// An activity took too long.

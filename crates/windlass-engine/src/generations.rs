@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use windlass_kernel::{
     Actor, Body, CausalRef, Commit, CommitError, DeadLetter, Draft, Error, ErrorCode, ErrorKind,
     LoadSteps, Loaded, Message, MessageKind, NewMessage, NewRun, OnExisting, Op, Run, RunKey,
-    RunStatus, Step, StepKey, StepStatus, Turn as TurnRow,
+    RunStatus, Step, StepKey, Timestamp, Turn as TurnRow,
 };
 
 use crate::cancel::TerminateRequest;
+use crate::carried::{CarriedRows, Target, forwarded, is_incomplete, start_of_incomplete};
 use crate::control::{ATTEMPTS_MAX, Control, busy, control_message, with_actor};
 use crate::core::Core;
 use crate::dead_letters::requeue_ops;
 use crate::events;
 use crate::options::EnqueuedReason;
 use crate::registry::Registry;
+use crate::tasks::CARRY_STEPS;
 use crate::terminate::Terminator;
 use crate::turn::refusal;
 
@@ -46,8 +47,7 @@ impl Generations {
             let run = self.core.newest(&self.core.current(run_key).await?).await?;
             let commit = if run.status.is_ended() {
                 let new = self.next_generation(&run, CausalRef::event(run.cursor));
-                let stamp = core.clock.stamp(core.clock.now());
-                Draft::create(new, OnExisting::Refuse, stamp)?.finish()
+                self.restarted(&run, new, actor.as_ref())?.finish()
             } else {
                 let request = TerminateRequest::new("restart", Some("restarted"), actor.as_ref());
                 let terminating =
@@ -55,7 +55,7 @@ impl Generations {
                 let Some((mut draft, run)) = terminating else { continue };
                 let new = self.next_generation(&run, draft.cursor());
                 let stamp = core.clock.stamp(core.clock.now().max(run.updated_at));
-                draft.also_create(new, stamp)?;
+                draft.also_create_with_state(new, self.restart_state(&run)?, stamp)?;
                 draft.finish()
             };
             if let Some(created) = self.superseded(commit).await? {
@@ -86,7 +86,7 @@ impl Generations {
             let commit = if run.status.is_ended() {
                 let mut new = self.next_generation(&run, CausalRef::event(run.cursor));
                 new.input = input.clone();
-                Draft::create(new, OnExisting::Refuse, stamp)?.finish()
+                self.restarted(&run, new, actor.as_ref())?.finish()
             } else {
                 let request = TerminateRequest::new("replace", Some("replaced"), actor.as_ref());
                 let terminating =
@@ -95,7 +95,7 @@ impl Generations {
                 let mut new = self.next_generation(&run, draft.cursor());
                 new.input = input.clone();
                 let run_key = new.run_key;
-                draft.also_create(new, stamp)?;
+                draft.also_create_with_state(new, self.restart_state(&run)?, stamp)?;
                 paused = run.status == RunStatus::Paused;
                 if paused {
                     let body = with_actor(actor.as_ref());
@@ -129,10 +129,13 @@ impl Generations {
                 return Err(Error::new(ErrorKind::Conflict, ErrorCode::RunSuperseded, message));
             }
             if run.status != RunStatus::Errored {
-                let message = format!(
-                    "run {:?} is {}; only an errored run can be retried",
-                    run.id, run.status
-                );
+                let message = match letter {
+                    Some(_) => not_requeued(&run),
+                    None => format!(
+                        "run {:?} is {}; only an errored run can be retried",
+                        run.id, run.status
+                    ),
+                };
                 return Err(Error::new(ErrorKind::Refused, ErrorCode::RunNotErrored, message));
             }
             self.refuse_consumed(&run).await?;
@@ -157,10 +160,11 @@ impl Generations {
     // A parent that has consumed its child's failure does not wait for the child any more, so it would
     // never get the result of a retry.
     async fn refuse_consumed(&self, run: &Run) -> Result<(), Error> {
-        let (Some(parent), Some(fork)) = (run.parent, &run.fork) else { return Ok(()) };
+        let Some(parent) = run.parent else { return Ok(()) };
         let parent = self.core.store.load(vec![parent]).await?.into_iter().next();
         let Some(Loaded { run: parent, steps, .. }) = parent else { return Ok(()) };
-        let of_child = |step: &&Step| step.step_key.as_str() == &**fork;
+        let model = self.registry.description(&parent);
+        let of_child = |step: &&Step| (model.waits_for_child)(step, run);
         if !steps.iter().find(of_child).is_some_and(|step| step.status.is_settled()) {
             return Ok(());
         }
@@ -179,7 +183,7 @@ impl Generations {
         });
         match self.terminator.commit_revoked(commit).await {
             Ok(_) => {
-                if let Some(run) = &created {
+                if let Some(run) = created.as_ref().filter(|run| !is_incomplete(run)) {
                     self.core.run_enqueued(run, EnqueuedReason::Create);
                 }
                 Ok(created)
@@ -187,6 +191,33 @@ impl Generations {
             Err(CommitError::Conflict(_)) => Ok(None),
             Err(error) => Err(refusal(&error)),
         }
+    }
+
+    // A draft that creates the next generation of an ended run. If the author of the request is known,
+    // the ledger names them.
+    fn create(&self, new: NewRun, at: Timestamp, actor: Option<&Actor>) -> Result<Draft, Error> {
+        let core = &self.core;
+        let mut draft = Draft::create(new, OnExisting::Refuse, core.clock.stamp(at))?;
+        draft.set_limits(&core.options.limits);
+        if actor.is_some() {
+            let stamp = core.clock.stamp(at.plus(Duration::from_micros(1)));
+            draft.event(events::WORKFLOW_RESTARTED, &with_actor(actor), stamp)?;
+        }
+        Ok(draft)
+    }
+
+    // The draft of a generation that follows an ended one and begins from its start.
+    fn restarted(&self, run: &Run, new: NewRun, actor: Option<&Actor>) -> Result<Draft, Error> {
+        let at = self.core.clock.now().max(run.updated_at);
+        let mut draft = self.create(new, at, actor)?;
+        if let Some(state) = self.restart_state(run)? {
+            draft.state(state, self.core.clock.stamp(at));
+        }
+        Ok(draft)
+    }
+
+    fn restart_state(&self, run: &Run) -> Result<Option<Body>, Error> {
+        (self.registry.description(run).restart_state)(run)
     }
 
     fn next_generation(&self, run: &Run, caused_by: CausalRef) -> NewRun {
@@ -215,70 +246,39 @@ impl Generations {
     }
 
     // The next generation of an errored run: with its settled steps, except for the failed step and the
-    // requested one, and with its unread events.
+    // requested one, and with its unread events. If they do not fit into one commit, a task copies them.
     fn carried_on(
         &self,
         loaded: Loaded,
         actor: Option<&Actor>,
         asked_for: Option<&StepKey>,
     ) -> Result<Commit, Error> {
-        let Loaded { run, mut steps, messages } = loaded;
-        let new = self.next_generation(&run, CausalRef::event(run.cursor));
-        let run_key = new.run_key;
-        let mut at = self.core.clock.now().max(run.updated_at);
-        let mut draft = Draft::create(new, OnExisting::Refuse, self.core.clock.stamp(at))?;
+        let core = &self.core;
+        let run = loaded.run.clone();
         let model = self.registry.description(&run);
+        let mut rows = CarriedRows::of(loaded, model, asked_for);
+        let is_complete = rows.fit(&core.options.limits);
+        let at = core.clock.now().max(run.updated_at);
+        let mut new = self.next_generation(&run, CausalRef::event(run.cursor));
+        let run_key = new.run_key;
+        if !is_complete {
+            let start = start_of_incomplete(at);
+            new.turn = TurnRow { ready: false, due_at: Some(start), ..new.turn };
+        }
+        let mut draft = self.create(new, at, actor)?;
         if let Some(state) = (model.retry_state)(&run)? {
-            draft.state(state);
+            draft.state(state, self.core.clock.stamp(at));
         }
-        let failed = (model.failed_step)(&run, &steps);
-        let again = |step: &Step| {
-            [failed.as_ref(), asked_for].contains(&Some(&step.step_key))
-                && step.status != StepStatus::Completed
-        };
-        let mut first = true;
-        // The message that a step waited for is consumed, so the step is carried over with it.
-        let given = |step: &&Step| {
-            step.wait_for.is_some()
-                && !model.step(&step.kind).role.is_wait()
-                && (!step.status.is_settled() || again(step))
-        };
-        let given: Vec<Step> = steps.iter().filter(given).cloned().collect();
-        // In the order of recording: replay delivers them in this order.
-        steps.retain(|step| step.status.is_settled() && !again(step));
-        steps.sort_by_key(|step| step.updated_at);
-        for mut step in steps {
-            at = at.plus(Duration::from_micros(1));
-            let mut payload = if first { with_actor(actor) } else { json!({}) };
-            first = false;
-            payload["key"] = step.step_key.as_str().into();
-            payload["carried_from"] = run.run_key.to_string().into();
-            step.run_key = run_key;
-            step.position = draft.head().next_ordinal;
-            step.updated_at = at;
-            payload["status"] = step.status.as_str().into();
-            draft.step(events::STEP_CARRIED, &payload, step, self.core.clock.stamp(at))?;
+        let mut target = Target::new(run_key, at.plus(Duration::from_micros(1)));
+        if is_complete {
+            rows.add_all(core, &mut draft, &mut target)?;
+            return Ok(draft.finish());
         }
-        for step in given {
-            // A step that was never tried still waits, unless its message has come.
-            let waits = step.attempt == 0 && step.status != StepStatus::Pending;
-            draft.open_step(Step {
-                run_key,
-                status: if waits { StepStatus::Waiting } else { StepStatus::Pending },
-                position: draft.head().next_ordinal,
-                attempt: 0,
-                result: None,
-                error: None,
-                due_at: step.due_at.filter(|_| waits),
-                updated_at: at.plus(Duration::from_micros(1)),
-                ..step
-            });
-        }
-        for message in messages {
-            if matches!(message.kind, MessageKind::Event | MessageKind::Signal) {
-                draft.send(forwarded(message, run_key));
-            }
-        }
+        rows.add_messages(core, &mut draft, &mut target)?;
+        let mut task = self.terminator.internal_task(CARRY_STEPS, &run, at)?;
+        task.run_key = Some(run_key);
+        task.body = Some(Self::carry_task(run.run_key, asked_for)?);
+        draft.enqueue(task);
         Ok(draft.finish())
     }
 
@@ -292,7 +292,9 @@ impl Generations {
         let Some(newest) = newest.filter(|newest| !newest.status.is_ended()) else {
             return Ok(Vec::new());
         };
-        let late = |message: &Message| message.kind == MessageKind::Event && message.seq > after;
+        let late = |message: &Message| {
+            matches!(message.kind, MessageKind::Event | MessageKind::Signal) && message.seq > after
+        };
         let late = messages.into_iter().filter(late);
         let sent_on = late.map(|message| NewMessage {
             // A generation that has ended meanwhile refuses it; then the task finds the next one.
@@ -303,16 +305,18 @@ impl Generations {
     }
 }
 
-// A copy of a message for another generation of its run.
-fn forwarded(message: Message, run_key: RunKey) -> NewMessage {
-    NewMessage {
-        run_key,
-        message_id: message.message_id,
-        kind: message.kind,
-        name: message.name,
-        body: message.body,
-        caused_by: message.caused_by,
-        sent_at: message.sent_at,
-        required: false,
-    }
+// Why a letter of a run that has not failed cannot be requeued, and what to do instead.
+fn not_requeued(run: &Run) -> String {
+    let instead = match run.status.is_ended() {
+        true => "it ended without this work; restart the run to do all of it again",
+        false => {
+            "it has received the failure and continues; let the workflow schedule the work again, for \
+             example by a signal that it handles"
+        }
+    };
+    format!(
+        "run {:?} is {}, and only the letters of an errored run are requeued: {instead}; then delete \
+         the letter",
+        run.id, run.status
+    )
 }

@@ -15,6 +15,7 @@ mod admission;
 mod breakers;
 mod cancel;
 mod capacity;
+mod carried;
 mod claim;
 mod clock;
 mod commit;
@@ -34,6 +35,7 @@ mod letter;
 mod lifecycle;
 mod local_completion;
 mod local_runs;
+mod messages;
 mod metrics;
 mod model;
 mod options;
@@ -41,6 +43,7 @@ mod parts;
 mod pause;
 mod pressure;
 mod rates;
+mod records;
 mod registry;
 mod result_message;
 mod results;
@@ -77,18 +80,19 @@ pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
 pub use letter::DeadStep;
 pub use local_completion::LocalCompletion;
 pub use metrics::{Counter, Measure, Metrics, Recorder};
-pub use model::{GivenUp, Model, Opened, Program, TurnError};
+pub use model::{Creating, GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
+pub use records::{Document, Listing, PutRecord, Records};
 pub use registry::Serving;
-pub use result_message::{ActivityResult, ChildResult, ResultError};
+pub use result_message::{ActivityResult, AttemptError, ChildResult, ResultError, earlier_errors};
 pub use results::Ended;
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{
     Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, SchedulesPage, Timing,
 };
 pub use settle::Overdue;
-pub use start::{StartRun, Started};
+pub use start::{START_EVENTS_MAX, StartEvent, StartRun, Started};
 pub use tasks::{
     EFFECTS_QUEUE, FailureCause, TaskBody, TaskContext, TaskFailure, TaskHandler, TaskResult,
     TimeoutKind, panic_text,

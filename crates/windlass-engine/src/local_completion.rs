@@ -15,6 +15,7 @@ use windlass_kernel::{
 };
 
 use crate::held_run::HeldRun;
+use crate::result_message::{AttemptError, earlier_errors};
 use crate::run_cache::CachedRun;
 use crate::settle::Finished;
 use crate::tasks::TaskResult;
@@ -37,6 +38,8 @@ pub struct LocalCompletion {
     pub began_at: Timestamp,
     /// The result of the attempt.
     pub result: TaskResult,
+    /// The errors of the attempts before, the last ones of them.
+    pub earlier: Vec<AttemptError>,
     guard: TaskGuard,
     ops: Vec<Op>,
 }
@@ -70,7 +73,7 @@ enum Settled {
 
 impl PendingClaim {
     pub(crate) fn is_of(&self, op: &Op) -> bool {
-        matches!(op, Op::Settle { task_id } if *task_id == self.guard.task_id)
+        matches!(op, Op::Settle { task_id } if *task_id == self.guard.task_id())
     }
 
     /// Notes which task the commit that was just sent settles.
@@ -90,7 +93,7 @@ impl PendingClaim {
         if let CommitError::Conflict(
             Conflict::TaskMissing { task_id } | Conflict::TaskHold { task_id, .. },
         ) = error
-            && *task_id == self.guard.task_id
+            && *task_id == self.guard.task_id()
         {
             self.report(Settled::Obsolete);
         }
@@ -103,45 +106,47 @@ impl PendingClaim {
     }
 }
 
-/// Settles a task together with the turn of its run, if the run is cached. `false` if the result
-/// has to be sent as a message.
-pub(crate) async fn complete(runner: &Arc<TurnRunner>, task: &Task, finished: &Finished) -> bool {
-    let (Some(run_key), Some(step_key)) = (task.run_key, &task.step_key) else { return false };
+/// Settles a task together with the turn of its run, if the run is cached. Returns whether the
+/// turn settled it, or `None` if the result has to be sent as a message.
+pub(crate) async fn complete(
+    runner: &Arc<TurnRunner>,
+    task: &Task,
+    finished: &Finished,
+) -> Option<bool> {
+    let (Some(run_key), Some(step_key)) = (task.run_key, &task.step_key) else { return None };
     if &*task.kind == EFFECT || !fits(runner, finished) {
-        return false;
+        return None;
     }
     // A quick activity may end before the turn that scheduled it has cached its run.
     if let Some(held_run) = runner.runs.held(run_key) {
         held_run.until_cached().await;
     }
-    let Some((cached, held_run)) = hold_cached(runner, run_key, step_key) else { return false };
+    let (cached, held_run) = hold_cached(runner, run_key, step_key)?;
     let (sender, receiver) = oneshot::channel();
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: finished.hold };
     let result = LocalCompletion {
         step_key: step_key.clone(),
         attempt: finished.attempt,
-        worker: finished.guard.hold.worker,
+        worker: finished.hold.worker,
         began_at: finished.began_at,
         result: finished.result.clone(),
-        guard: finished.guard,
+        earlier: earlier_errors(task),
+        guard,
         ops: finished.ops.clone(),
     };
-    let pending_claim = PendingClaim {
-        result: Some(result),
-        guard: finished.guard,
-        settles: false,
-        sender: Some(sender),
-    };
+    let pending_claim =
+        PendingClaim { result: Some(result), guard, settles: false, sender: Some(sender) };
     // In a task of its own: the turn may go on after its first commit, and the activity must not use
     // capacity meanwhile.
     runner.spawn(Start::LocalCompletion(Box::new(cached), pending_claim), held_run, None);
     match receiver.await {
-        Ok(Settled::ByTurn) => true,
+        Ok(Settled::ByTurn) => Some(true),
         Ok(Settled::Obsolete) => {
             tracing::debug!(task_id = %task.task_id, "the result of a task is obsolete");
-            true
+            Some(false)
         }
         // The turn ended without a commit.
-        Err(_) => false,
+        Err(_) => None,
     }
 }
 

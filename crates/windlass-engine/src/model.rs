@@ -1,9 +1,13 @@
 //! How a model plugs in: given a turn, it advances a run.
 
+use std::time::Duration;
+
 use windlass_kernel::{
-    BoxFuture, Draft, Error, ErrorCode, ErrorKind, Loaded, ModelName, Run, Step, StepKey,
+    BoxFuture, Draft, Error, ErrorCode, ErrorKind, Loaded, ModelName, Run, Stamp, Step, StepKey,
+    Timestamp,
 };
 
+use crate::clock::Clock;
 use crate::description::ModelDescription;
 use crate::start::StartRun;
 use crate::templates::Template;
@@ -32,6 +36,14 @@ pub trait Model: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Adds to the commit that creates a run which this process holds from the start: events, steps, a
+    /// snapshot. A run that is queued instead begins with its first turn, so the model must be able to
+    /// write the same there. By default nothing is added.
+    fn begin(&self, creating: &mut Creating<'_>) -> Result<(), Error> {
+        let _ = creating;
+        Ok(())
+    }
+
     /// The settings of every run of the workflow, for processes that start runs and do not serve the workflow.
     /// The engine stores it when the workflow is registered.
     fn template(&self) -> Option<Template> {
@@ -43,6 +55,27 @@ pub trait Model: Send + Sync + 'static {
     fn give_up(&self, given_up: GivenUp<'_>) -> Result<bool, Error> {
         let _ = given_up;
         Ok(false)
+    }
+}
+
+/// A run that is being created, held by this process from the start.
+pub struct Creating<'a> {
+    /// The commit that creates it.
+    pub draft: &'a mut Draft,
+    pub(crate) clock: &'a Clock,
+    pub(crate) last_at: Timestamp,
+}
+
+impl Creating<'_> {
+    /// The run as it will be created.
+    pub fn run(&self) -> &Run {
+        self.draft.created().expect("the draft creates a run")
+    }
+
+    /// A new event's id and time, later than all before it.
+    pub fn stamp(&mut self) -> Stamp {
+        self.last_at = self.clock.now().max(self.last_at.plus(Duration::from_micros(1)));
+        self.clock.stamp(self.last_at)
     }
 }
 

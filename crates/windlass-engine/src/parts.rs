@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::admission::QueueRatio;
+use crate::admission::AdmissionControl;
 use crate::breakers::Breakers;
 use crate::cancel::Canceller;
 use crate::capacity::Capacity;
@@ -13,14 +13,17 @@ use crate::claim::{Claimer, Fairness};
 use crate::commit::{CommitClient, Dispatcher, Starter};
 use crate::control::RunControl;
 use crate::core::Core;
+use crate::dead_letters::DeadLetters;
 use crate::generations::Generations;
 use crate::heartbeats::Heartbeats;
 use crate::local_runs::LocalRuns;
+use crate::messages::MessageSender;
 use crate::pause::Pauser;
 use crate::rates::Rates;
 use crate::registry::Registry;
 use crate::results::{ResultWaiter, Results};
 use crate::retention::Sweeper;
+use crate::schedules::ScheduleControl;
 use crate::shutdown::Shutdown;
 use crate::signals::Signals;
 use crate::start::RunStarter;
@@ -31,6 +34,7 @@ use crate::terminate::Terminator;
 use crate::trials::Trials;
 use crate::turn_runner::TurnRunner;
 use crate::wakeups::WakeupHandler;
+use crate::why::Explainer;
 use crate::workers::{Holdings, Lease, WorkerRow};
 
 /// The components that a handle of the engine calls. A component holds the handles of the components
@@ -39,15 +43,22 @@ pub(crate) struct Parts {
     pub(crate) core: Arc<Core>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) templates: Arc<Templates>,
-    pub(crate) commits: Arc<CommitClient>,
     pub(crate) runs: Arc<LocalRuns>,
     pub(crate) waiter: Arc<ResultWaiter>,
-    pub(crate) run_starter: Arc<RunStarter>,
+    pub(crate) starter: Arc<RunStarter>,
+    pub(crate) messages: MessageSender,
     pub(crate) control: Arc<RunControl>,
     pub(crate) claimer: Arc<Claimer>,
     pub(crate) shutdown: Arc<Shutdown>,
+    pub(crate) operations: Operations,
+}
+
+/// The components behind the requests of operators.
+pub(crate) struct Operations {
+    pub(crate) explainer: Arc<Explainer>,
+    pub(crate) schedules: ScheduleControl,
+    pub(crate) dead_letters: DeadLetters,
     pub(crate) sweeper: Arc<Sweeper>,
-    pub(crate) queue_ratio: QueueRatio,
 }
 
 impl Parts {
@@ -104,19 +115,25 @@ impl Parts {
             claiming,
             fairness: Mutex::new(Fairness::default()),
         };
+        let admission = AdmissionControl::new(Arc::clone(&core), Arc::clone(&shutdown.row));
+        let starter = Arc::new(RunStarter::new(turn_runner, admission));
+        let messages = MessageSender {
+            core: Arc::clone(&core),
+            commits,
+            canceller: Arc::clone(&control.canceller),
+        };
         Self {
-            sweeper: Sweeper::new(Arc::clone(&core)),
+            operations: operations(&claimer, &starter, &control, &shutdown),
             core,
             registry,
             templates,
-            commits,
             runs,
             waiter,
-            run_starter: Arc::new(RunStarter::new(turn_runner)),
+            messages,
+            starter,
             control,
             claimer: Arc::new(claimer),
             shutdown,
-            queue_ratio: QueueRatio::default(),
         }
     }
 
@@ -180,6 +197,8 @@ fn task_runner(
 fn run_control(terminator: &Arc<Terminator>, waiter: &Arc<ResultWaiter>) -> RunControl {
     let Terminator { core, registry, commits, .. } = &**terminator;
     RunControl {
+        core: Arc::clone(core),
+        commits: Arc::clone(commits),
         terminator: Arc::clone(terminator),
         generations: Arc::new(Generations {
             core: Arc::clone(core),
@@ -195,6 +214,34 @@ fn run_control(terminator: &Arc<Terminator>, waiter: &Arc<ResultWaiter>) -> RunC
         }),
         pauser: Arc::new(Pauser { core: Arc::clone(core), commits: Arc::clone(commits) }),
     }
+}
+
+fn operations(
+    claimer: &Claimer,
+    starter: &Arc<RunStarter>,
+    control: &Arc<RunControl>,
+    shutdown: &Shutdown,
+) -> Operations {
+    let Claimer { core, registry, rates, .. } = claimer;
+    let explainer = Arc::new(Explainer {
+        core: Arc::clone(core),
+        registry: Arc::clone(registry),
+        terminator: Arc::clone(&control.terminator),
+        rates: Arc::clone(rates),
+        row: Arc::clone(&shutdown.row),
+    });
+    let schedules = ScheduleControl {
+        core: Arc::clone(core),
+        starter: Arc::clone(starter),
+        control: Arc::clone(control),
+        explainer: Arc::clone(&explainer),
+    };
+    let dead_letters = DeadLetters {
+        core: Arc::clone(core),
+        commits: Arc::clone(&control.commits),
+        generations: Arc::clone(&control.generations),
+    };
+    Operations { explainer, schedules, dead_letters, sweeper: Sweeper::new(Arc::clone(core)) }
 }
 
 fn shutdown(

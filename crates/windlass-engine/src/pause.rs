@@ -90,9 +90,11 @@ impl Pauser {
     async fn pause_free(&self, run: &Run, actor: Option<&Actor>) -> Result<bool, Error> {
         let stamp = self.core.stamp_after(run.updated_at);
         let mut draft = Draft::free(run, self.core.worker, stamp.at);
+        draft.keep_unstarted();
         draft.event(events::WORKFLOW_PAUSED, &with_actor(actor), stamp)?;
         draft.status(RunStatus::Paused);
-        draft.release(Wake::OnMessage, run.seen);
+        let start = run.delayed_until(stamp.at);
+        draft.release(start.map_or(Wake::OnMessage, Wake::At), run.seen);
         self.commit_unless_moved(draft).await
     }
 
@@ -100,9 +102,11 @@ impl Pauser {
     async fn unpause(&self, run: &Run, actor: Option<&Actor>) -> Result<bool, Error> {
         let stamp = self.core.stamp_after(run.updated_at);
         let mut draft = Draft::free(run, self.core.worker, stamp.at);
+        draft.keep_unstarted();
         draft.event(events::WORKFLOW_RESUMED, &with_actor(actor), stamp)?;
         draft.status(RunStatus::Active);
-        draft.release(Wake::Now, run.seen);
+        let start = run.delayed_until(stamp.at);
+        draft.release(start.map_or(Wake::Now, Wake::At), run.seen);
         let moved = self.commit_unless_moved(draft).await?;
         if moved {
             self.core.run_enqueued(run, EnqueuedReason::Resume);

@@ -30,6 +30,9 @@ pub struct ActivityResult {
     pub started_at: Option<String>,
     /// Why it failed; none if it gave a result.
     pub error: Option<ResultError>,
+    /// The errors of the attempts before, the last ones of them.
+    #[serde(default)]
+    pub earlier: Vec<AttemptError>,
     result: Option<Box<RawValue>>,
 }
 
@@ -43,6 +46,42 @@ pub struct ResultError {
     /// The time that ran out, if that is why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutKind>,
+}
+
+/// How many errors of earlier attempts the run of an activity gets, and how many characters of each.
+const EARLIER_MAX: usize = 10;
+const EARLIER_CHARS_MAX: usize = 200;
+/// Up to this size of a result, its message has the errors of earlier attempts too.
+const RESULT_WITH_ERRORS_BYTES_MAX: usize = 512 * 1024;
+
+/// The error of an attempt that was followed by another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptError {
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The error's name.
+    pub name: String,
+    /// The beginning of its message.
+    pub message: String,
+    /// When the attempt failed.
+    pub at: String,
+}
+
+/// The errors of the failed attempts that a task's row has: at most the last ten. Errors from before
+/// the task was requeued are left out, because the generation before has them.
+pub fn earlier_errors(task: &Task) -> Vec<AttemptError> {
+    if task.attempt == 0 {
+        return Vec::new();
+    }
+    let errors: Option<Vec<AttemptError>> = task.errors.as_ref().and_then(|body| body.read().ok());
+    let mut errors = errors.unwrap_or_default();
+    let count = EARLIER_MAX.min(task.attempt as usize);
+    errors.drain(..errors.len().saturating_sub(count));
+    for error in &mut errors {
+        error.name = error.name.chars().take(EARLIER_CHARS_MAX).collect();
+        error.message = error.message.chars().take(EARLIER_CHARS_MAX).collect();
+    }
+    errors
 }
 
 impl ActivityResult {
@@ -62,8 +101,12 @@ impl ActivityResult {
         attempt: &SettledAttempt<'_>,
     ) -> Result<Option<NewMessage>, Error> {
         let Some(run_key) = task.run_key else { return Ok(None) };
-        let head = ActivityHead::of(task, attempt);
+        let mut head = ActivityHead::of(task, attempt);
         let output = attempt.result.as_ref().ok();
+        // A large result needs all of the message.
+        if output.is_some_and(|output| output.len() > RESULT_WITH_ERRORS_BYTES_MAX) {
+            head.earlier.clear();
+        }
         let SettledAttempt { claim_no, .. } = attempt;
         Ok(Some(NewMessage {
             run_key,
@@ -92,6 +135,8 @@ pub(crate) struct SettledAttempt<'a> {
 #[derive(Serialize)]
 struct ActivityHead<'a> {
     attempt: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<AttemptError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ResultError>,
     started_at: String,
@@ -113,6 +158,7 @@ impl<'a> ActivityHead<'a> {
         });
         Self {
             attempt: attempt.number,
+            earlier: earlier_errors(task),
             status: if error.is_some() { "failed" } else { "completed" },
             error,
             started_at: attempt.began_at.to_string(),
@@ -164,7 +210,9 @@ impl ChildResult {
         self.result.as_deref().map(|raw| body(Some(raw)))
     }
 
-    /// Writes the message that tells the parent of a run how the run ended; none if it has no parent.
+    /// Writes the message that tells the parent of a run how the run ended; none if it has no parent. The
+    /// message is required: if the parent has ended, the commit client sends it to the parent's newest
+    /// generation, or drops it ([`crate::commit::CommitClient`]).
     pub(crate) fn to_message(
         run: &Run,
         end: &End,
@@ -195,7 +243,7 @@ impl ChildResult {
             body: Some(with_member(&head, member)?),
             caused_by: Some(CausalRef::event(stamp.event_id)),
             sent_at: stamp.at,
-            required: false,
+            required: true,
         }))
     }
 }

@@ -14,7 +14,6 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
-use crate::engine::Engine;
 
 /// The kind of the settings that store policies.
 const KIND: &str = "retention";
@@ -126,34 +125,6 @@ pub struct Swept {
     pub failed: u64,
 }
 
-impl Engine {
-    /// Sets the retention of a workflow; `None` keeps its runs for ever.
-    pub async fn set_retention(
-        &self,
-        workflow: impl AsRef<str>,
-        retention: Option<&Retention>,
-    ) -> Result<(), Error> {
-        let workflow = WorkflowName::with_limits(workflow.as_ref(), &self.options().limits)?;
-        let name = name_of(&self.namespace, &workflow);
-        let value = retention.map(Body::of).transpose()?;
-        self.parts.sweeper.set_policy(name, value).await
-    }
-
-    /// The policies of the engine's namespace, by workflow.
-    pub async fn retentions(&self) -> Result<Vec<(WorkflowName, Retention)>, Error> {
-        let own = &self.namespace;
-        let all = self.parts.sweeper.policies().await?.into_iter();
-        let own = all.filter(|policy| policy.namespace == *own);
-        Ok(own.map(|policy| (policy.workflow, policy.retention)).collect())
-    }
-
-    /// Deletes all trees that the policies no longer keep. The engine does so every `sweep_every`; hosts
-    /// that drive it by ticks call this.
-    pub async fn sweep(&self) -> Result<Swept, Error> {
-        self.parts.sweeper.sweep().await
-    }
-}
-
 /// A stored policy.
 pub(crate) struct Policy {
     namespace: Namespace,
@@ -186,10 +157,29 @@ impl Sweeper {
         Arc::new(Self { core, policy_set: Notify::new() })
     }
 
-    async fn set_policy(&self, name: SettingName, value: Option<Body>) -> Result<(), Error> {
+    /// Sets the retention of a workflow; `None` keeps its runs for ever.
+    pub(crate) async fn set_retention(
+        &self,
+        namespace: &Namespace,
+        workflow: &str,
+        retention: Option<&Retention>,
+    ) -> Result<(), Error> {
+        let workflow = WorkflowName::with_limits(workflow, &self.core.options.limits)?;
+        let name = name_of(namespace, &workflow);
+        let value = retention.map(Body::of).transpose()?;
         self.core.store.put_setting(name, value).await?;
         self.policy_set.notify_one();
         Ok(())
+    }
+
+    /// The policies of a namespace, by workflow.
+    pub(crate) async fn retentions(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Vec<(WorkflowName, Retention)>, Error> {
+        let all = self.policies().await?.into_iter();
+        let own = all.filter(|policy| policy.namespace == *namespace);
+        Ok(own.map(|policy| (policy.workflow, policy.retention)).collect())
     }
 
     pub(crate) async fn policies(&self) -> Result<Vec<Policy>, Error> {
@@ -218,7 +208,7 @@ impl Sweeper {
         }
     }
 
-    async fn sweep(&self) -> Result<Swept, Error> {
+    pub(crate) async fn sweep(&self) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         for policy in self.policies().await? {
             if let Err(error) = self.sweep_workflow(&policy, &mut swept).await {

@@ -11,16 +11,18 @@ mod timing;
 use std::sync::Arc;
 
 use windlass_kernel::{
-    Actor, Body, Error, ErrorCode, ErrorKind, ModelName, OnExisting, Order, Run, RunId, RunKey,
-    RunStatus, RunsQuery, Timestamp, WorkflowName,
+    Actor, Body, Error, ErrorCode, ErrorKind, ModelName, Namespace, OnExisting, Order, Run, RunId,
+    RunKey, RunStatus, RunsQuery, Timestamp, WorkflowName,
 };
 
-use crate::control::ATTEMPTS_MAX;
+use crate::control::{ATTEMPTS_MAX, RunControl};
+use crate::core::Core;
 use crate::description::ModelDescription;
 use crate::engine::Engine;
 use crate::generations::Superseded;
 use crate::registry::Serving;
-use crate::start::StartRun;
+use crate::start::{RunStarter, StartRun};
+use crate::why::Explainer;
 
 pub use timing::{Missed, Overlap, Schedule, Timing};
 
@@ -78,23 +80,26 @@ pub struct SchedulesPage {
     pub next: Option<RunKey>,
 }
 
-impl Engine {
-    /// Sets a schedule. The same schedule again changes nothing. Another schedule with the same name
-    /// replaces it, and its firings count from now. A paused schedule stays paused.
-    pub async fn put_schedule(&self, name: &str, schedule: &Schedule) -> Result<(), Error> {
-        self.put_schedule_as(name, schedule, None).await.map(|_| ())
-    }
+/// Sets, lists and deletes schedules.
+pub(crate) struct ScheduleControl {
+    pub(crate) core: Arc<Core>,
+    pub(crate) starter: Arc<RunStarter>,
+    pub(crate) control: Arc<RunControl>,
+    pub(crate) explainer: Arc<Explainer>,
+}
 
-    /// As [`Engine::put_schedule`], on behalf of an actor. Returns the schedule.
-    pub async fn put_schedule_as(
+impl ScheduleControl {
+    /// Sets a schedule, and returns it.
+    pub(crate) async fn put(
         &self,
+        namespace: &Namespace,
         name: &str,
         schedule: &Schedule,
         actor: Option<Actor>,
     ) -> Result<ScheduleState, Error> {
-        let limits = &self.parts.core.options.limits;
+        let limits = &self.core.options.limits;
         schedule.timing.validate(limits)?;
-        self.check_firing(schedule).await?;
+        self.check_firing(namespace, schedule).await?;
         let id = RunId::with_limits(name, limits).map_err(|error| {
             let message = error.message().replacen("run id", "schedule name", 1);
             Error::new(error.kind(), error.code(), message)
@@ -102,7 +107,7 @@ impl Engine {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
         let input = Body::of(schedule)?;
         for _ in 0..ATTEMPTS_MAX {
-            let run = match self.find_run(&workflow, &id).await? {
+            let run = match self.starter.find(namespace, &workflow, &id).await? {
                 Some(run) if run.status.is_ended() || run.input != input => {
                     let next = self.replace(&run, input.clone(), actor.clone()).await?;
                     return Ok(ScheduleState { paused: next.paused, ..state_of(&next.run)? });
@@ -113,9 +118,9 @@ impl Engine {
                     let mut start = StartRun::new(workflow.clone(), model, input.clone());
                     start.id = Some(id.clone());
                     start.on_existing = OnExisting::Refuse;
-                    match self.start_run(start).await {
+                    match self.starter.start(namespace, start).await {
                         // A failed read does not change that the schedule is set.
-                        Ok(started) => match self.current(started.run_key).await {
+                        Ok(started) => match self.core.current(started.run_key).await {
                             Ok(run) => run,
                             Err(_) => return Ok(ScheduleState::set(name, schedule)),
                         },
@@ -139,38 +144,40 @@ impl Engine {
         input: Body,
         actor: Option<Actor>,
     ) -> Result<Superseded, Error> {
-        self.check_actor(actor.as_ref())?;
-        let (generations, run) = (Arc::clone(&self.parts.control.generations), run.clone());
+        self.core.check_actor(actor.as_ref())?;
+        let (generations, run) = (Arc::clone(&self.control.generations), run.clone());
         let replacing = async move { generations.replace(&run, input, actor).await };
-        self.parts.core.run_to_completion(replacing).await?
+        self.core.run_to_completion(replacing).await?
     }
 
     // Refuses a schedule whose runs could never be started.
-    async fn check_firing(&self, schedule: &Schedule) -> Result<(), Error> {
+    async fn check_firing(&self, namespace: &Namespace, schedule: &Schedule) -> Result<(), Error> {
         let (workflow, model) = (schedule.workflow.clone(), schedule.model.clone());
         let input = Body::json(schedule.input.get().to_owned());
         let mut start = StartRun::new(workflow, model, input);
         start.labels = schedule.labels.clone();
-        self.parts.templates.complete_start(&mut start).await?;
-        self.parts.run_starter.new_run(self.namespace.clone(), start).map(|_| ())
+        self.starter.check(namespace.clone(), start).await
     }
 
     /// A schedule by its name.
-    pub async fn schedule(&self, name: &str) -> Result<Option<ScheduleState>, Error> {
+    pub(crate) async fn get(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+    ) -> Result<Option<ScheduleState>, Error> {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
-        let run = self.find_run(&workflow, &RunId::from_stored(name)).await?;
+        let run = self.starter.find(namespace, &workflow, &RunId::from_stored(name)).await?;
         match run.filter(|run| !run.status.is_ended()) {
             Some(run) => self.schedule_state(&run).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The schedules of the engine's namespace, oldest first.
-    pub async fn schedules(&self) -> Result<Vec<ScheduleState>, Error> {
+    /// The schedules of a namespace, oldest first.
+    pub(crate) async fn all(&self, namespace: &Namespace) -> Result<Vec<ScheduleState>, Error> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let page =
-                self.schedules_page(after, self.parts.core.options.limits.page_rows_max).await?;
+            let page = self.page(namespace, after, self.core.options.limits.page_rows_max).await?;
             found.extend(page.schedules);
             match page.next {
                 Some(next) => after = Some(next),
@@ -180,16 +187,17 @@ impl Engine {
     }
 
     /// A page of the schedules whose runs come after `after`: at most `limit`, and maybe fewer.
-    pub async fn schedules_page(
+    pub(crate) async fn page(
         &self,
+        namespace: &Namespace,
         after: Option<RunKey>,
         limit: u32,
     ) -> Result<SchedulesPage, Error> {
-        let mut query = RunsQuery::all(self.namespace.clone(), limit);
+        let mut query = RunsQuery::all(namespace.clone(), limit);
         query.workflow = Some(WorkflowName::from_stored(SCHEDULE_WORKFLOW));
         query.order = Order::Ascending;
         query.after = after;
-        let page = self.parts.core.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
+        let page = self.core.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
         let next = page.last().filter(|_| page.len() == limit as usize).map(|run| run.run_key);
         let mut schedules = Vec::new();
         for run in page.iter().filter(|run| !run.status.is_ended()) {
@@ -201,33 +209,33 @@ impl Engine {
     async fn schedule_state(&self, run: &Run) -> Result<ScheduleState, Error> {
         let mut state = state_of(run)?;
         // A schedule that works has its next firing in the future: read the ledger only of the others.
-        let late = state.next_at.is_none_or(|next| next <= self.parts.core.clock.now());
+        let late = state.next_at.is_none_or(|next| next <= self.core.clock.now());
         if late && run.status == RunStatus::Waiting {
-            state.blocked = self.blocked_text(run).await?;
+            state.blocked = self.explainer.blocked_text(run).await?;
         }
         Ok(state)
     }
 
     /// Stops a schedule from starting runs until it is resumed.
-    pub async fn pause_schedule(&self, name: &str) -> Result<(), Error> {
-        self.pause(&self.schedule_run(name).await?, None).await
+    pub(crate) async fn pause(&self, namespace: &Namespace, name: &str) -> Result<(), Error> {
+        self.control.pause(&self.run(namespace, name).await?, None).await
     }
 
     /// Resumes a paused schedule.
-    pub async fn resume_schedule(&self, name: &str) -> Result<(), Error> {
-        self.resume(&self.schedule_run(name).await?, None).await
+    pub(crate) async fn resume(&self, namespace: &Namespace, name: &str) -> Result<(), Error> {
+        self.control.resume(&self.run(namespace, name).await?, None).await
     }
 
     /// Deletes a schedule. Runs that it started continue.
-    pub async fn delete_schedule(&self, name: &str) -> Result<(), Error> {
-        let run = self.schedule_run(name).await?;
-        self.terminate(run.run_key, Some("the schedule was deleted"), None).await
+    pub(crate) async fn delete(&self, namespace: &Namespace, name: &str) -> Result<(), Error> {
+        let run = self.run(namespace, name).await?;
+        self.control.terminate(run.run_key, Some("the schedule was deleted"), None).await
     }
 
     /// The run of a schedule, by its name.
-    pub async fn schedule_run(&self, name: &str) -> Result<Run, Error> {
+    pub(crate) async fn run(&self, namespace: &Namespace, name: &str) -> Result<Run, Error> {
         let workflow = WorkflowName::from_stored(SCHEDULE_WORKFLOW);
-        let run = self.find_run(&workflow, &RunId::from_stored(name)).await?;
+        let run = self.starter.find(namespace, &workflow, &RunId::from_stored(name)).await?;
         run.filter(|run| !run.status.is_ended()).ok_or_else(|| {
             let message = format!("there is no schedule {name:?}");
             Error::new(ErrorKind::NotFound, ErrorCode::ScheduleNotFound, message)
@@ -237,11 +245,17 @@ impl Engine {
 
 fn state_of(run: &Run) -> Result<ScheduleState, Error> {
     let snapshot: Snapshot = run.state.as_ref().map(Body::read).transpose()?.unwrap_or_default();
+    let schedule: Schedule = run.input.read()?;
+    // A schedule that has not fired has no snapshot; its first firing follows its creation.
+    let next_at = match snapshot.next_us {
+        Some(next) => Some(Timestamp::from_micros(next)),
+        None => schedule.timing.next_after(run.created_at, run.created_at).ok(),
+    };
     Ok(ScheduleState {
         name: run.id.as_str().to_owned(),
-        schedule: run.input.read()?,
+        schedule,
         paused: run.status == RunStatus::Paused,
-        next_at: snapshot.next_us.map(Timestamp::from_micros),
+        next_at,
         last_at: snapshot.last_us.map(Timestamp::from_micros),
         last_run: snapshot.last_run,
         blocked: None,

@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde_json::json;
 use windlass_kernel::retry::{DELAY_MAX, Decision, GiveUpReason};
 use windlass_kernel::{
-    Body, Commit, EFFECT, Error, Limits, Op, Reschedule, RetryPolicy, Task, TaskGuard, Timestamp,
-    Wake,
+    Body, Commit, EFFECT, Error, Hold, Limits, Op, Reschedule, RetryPolicy, Task, TaskGuard,
+    Timestamp, Wake,
 };
 
 use crate::core::Core;
 use crate::letter::letter_of_task;
+use crate::metrics::Metrics;
 use crate::result_message::{ActivityResult, SettledAttempt};
 use crate::tasks::{TaskBody, TaskFailure, TaskResult, TimeoutKind, timed_out};
 use crate::turn::Turn;
@@ -25,7 +26,7 @@ const RATE_LIMITED_MIN: Duration = Duration::from_millis(100);
 /// An attempt that has ended.
 pub(crate) struct Attempt<'a> {
     pub(crate) task: &'a Task,
-    pub(crate) guard: TaskGuard,
+    pub(crate) hold: Hold,
     pub(crate) number: u32,
     pub(crate) began_at: Timestamp,
     pub(crate) close_by: Option<Timestamp>,
@@ -41,7 +42,7 @@ pub(crate) enum AttemptOutcome {
 
 /// A finished task, before the commit that settles it.
 pub(crate) struct Finished {
-    pub(crate) guard: TaskGuard,
+    pub(crate) hold: Hold,
     pub(crate) attempt: u32,
     pub(crate) began_at: Timestamp,
     pub(crate) result: TaskResult,
@@ -51,11 +52,20 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
+    /// Counts the task, after the commit that settled it.
+    pub(crate) fn count(&self, metrics: &Metrics) {
+        match &self.result {
+            Ok(_) => metrics.tasks_completed.add(1),
+            Err(_) => metrics.tasks_dead.add(1),
+        }
+    }
+
     /// The commit that sends the result to the run as a message.
     pub(crate) fn commit(&self, task: &Task) -> Result<Commit, Error> {
         let mut ops = self.ops.clone();
         ops.extend(self.message(task)?);
-        Ok(Commit::new(None, Some(self.guard), ops))
+        let guard = TaskGuard::Held { task_id: task.task_id, hold: self.hold };
+        Ok(Commit::new(None, Some(guard), ops))
     }
 
     fn message(&self, task: &Task) -> Result<Option<Op>, Error> {
@@ -65,8 +75,8 @@ impl Finished {
         }
         let attempt = SettledAttempt {
             number: self.attempt,
-            worker: self.guard.hold.worker,
-            claim_no: self.guard.hold.claim_no,
+            worker: self.hold.worker,
+            claim_no: self.hold.claim_no,
             began_at: self.began_at,
             ended_at: self.finished_at,
             result: &self.result,
@@ -111,7 +121,6 @@ impl Turn {
                 untried: false,
             })))),
             Decision::GiveUp(_) => {
-                self.metrics().tasks_dead.add(1);
                 let dead = letter_of_task(task, number, errors, &failure.message, now);
                 let settle = Op::Settle { task_id: task.task_id };
                 Ok(Overdue::GivenUp(vec![settle, Op::DeadLetter(Box::new(dead))], number))
@@ -127,14 +136,13 @@ pub(crate) fn decide(
     result: TaskResult,
     policy: &RetryPolicy,
 ) -> Result<AttemptOutcome, Error> {
-    let Attempt { task, guard, number, began_at, .. } = *attempt;
+    let Attempt { task, hold, number, began_at, .. } = *attempt;
     let now = core.clock.now();
     let settle = Op::Settle { task_id: task.task_id };
     let finished =
-        |result, ops| Finished { guard, attempt: number, began_at, result, ops, finished_at: now };
+        |result, ops| Finished { hold, attempt: number, began_at, result, ops, finished_at: now };
     let failure = match result {
         Ok(output) => {
-            core.metrics.tasks_completed.add(1);
             return Ok(AttemptOutcome::Finished(finished(Ok(output), vec![settle])));
         }
         Err(failure) => failure,
@@ -172,10 +180,10 @@ pub(crate) fn decide(
                 untried: false,
             };
             let ops = vec![Op::Reschedule(Box::new(again))];
+            let guard = TaskGuard::Held { task_id: task.task_id, hold };
             Ok(AttemptOutcome::Retry(Commit::new(None, Some(guard), ops)))
         }
         Decision::GiveUp(_) => {
-            core.metrics.tasks_dead.add(1);
             let dead = letter_of_task(task, number, errors, &failure.message, now);
             let message = cut(&failure.message, 16 * 1024);
             let failure = TaskFailure { message, ..failure };

@@ -1,31 +1,28 @@
-//! Starting runs, sending them messages, and waiting for their ends.
+//! Starting runs: the request, admission, and the commit that creates a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, CausalRef, Commit, CommitError, Conflict, Delivery, Draft, Error, ErrorCode, ErrorKind,
-    LimitKey, MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun,
-    OnExisting, Op, Query, Run, RunId, RunKey, Timestamp, Turn as TurnRow, WorkflowName,
+    Body, CausalRef, Commit, CommitError, Conflict, Draft, Error, ErrorCode, ErrorKind, Ledger,
+    LimitKey, Limits, ModelName, Namespace, NewEvent, NewRun, OnExisting, Op, Run, RunId, RunKey,
+    Stamp, Timestamp, Turn as TurnRow, WorkflowName,
 };
 
+use crate::admission::AdmissionControl;
 use crate::capacity::Capacity;
 use crate::commit::CommitClient;
 use crate::core::{Core, after_write, interrupted};
-use crate::engine::Engine;
-use crate::env::{Lane, new_uuid};
+use crate::env::Lane;
 use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
+use crate::model::Creating;
 use crate::options::EnqueuedReason;
-use crate::registry::Registry;
-use crate::results::Ended;
+use crate::registry::{Registered, Registry};
 use crate::telemetry;
 use crate::turn::refusal;
 use crate::turn_runner::TurnRunner;
-
-/// How often a message is sent again because its run was replaced meanwhile.
-const RESOLVE_MAX: u32 = 5;
 
 /// A request to start a run.
 #[derive(Clone, Debug)]
@@ -56,6 +53,57 @@ pub struct StartRun {
     pub caused_by: Option<CausalRef>,
     /// The answer if a run with this id exists.
     pub on_existing: OnExisting,
+    /// Events that follow `workflow.enqueued` in the commit that creates the run, at most
+    /// [`START_EVENTS_MAX`]. A run that exists gets none of them.
+    pub events: Vec<StartEvent>,
+}
+
+/// How many events a request to start a run can have.
+pub const START_EVENTS_MAX: usize = 100;
+
+/// An event that follows the first event of a new run.
+#[derive(Clone, Debug)]
+pub struct StartEvent {
+    event: NewEvent,
+    custom: Option<(u16, Option<CausalRef>)>,
+    payload: serde_json::Value,
+}
+
+impl StartEvent {
+    /// An event of a model.
+    pub fn new(event: impl Into<NewEvent>, payload: serde_json::Value) -> Self {
+        Self { event: event.into(), custom: None, payload }
+    }
+
+    /// An event of the user, with a name that is not reserved.
+    ///
+    /// # Errors
+    ///
+    /// The name, the version or the payload is invalid.
+    pub fn custom(
+        event_type: &str,
+        version: u16,
+        payload: serde_json::Value,
+        caused_by: Option<CausalRef>,
+        limits: &Limits,
+    ) -> Result<Self, Error> {
+        let (event_type, _) = Ledger::check_custom(event_type, version, &payload, limits)?;
+        Ok(Self { event: event_type.into(), custom: Some((version, caused_by)), payload })
+    }
+
+    fn append(self, draft: &mut Draft, stamp: Stamp, limits: &Limits) -> Result<(), Error> {
+        let Self { event, custom, payload } = self;
+        let name = event.event_type().clone();
+        let name = name.as_str();
+        match custom {
+            None => draft.event(event, &payload, stamp),
+            Some((version, None)) => draft.record_event(name, version, &payload, stamp, limits),
+            Some((version, Some(cause))) => {
+                draft.record_event_caused_by(name, version, &payload, cause, stamp, limits)
+            }
+        }
+        .map(|_| ())
+    }
 }
 
 impl StartRun {
@@ -75,6 +123,7 @@ impl StartRun {
             on_end: None,
             caused_by: None,
             on_existing: OnExisting::Return,
+            events: Vec::new(),
         }
     }
 }
@@ -88,184 +137,6 @@ pub struct Started {
     pub id: RunId,
     /// Whether the run existed before.
     pub existed: bool,
-}
-
-impl Engine {
-    /// Starts a run. If a run with this id exists, the same input returns it, and another input is an
-    /// error.
-    pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
-        let starter = &self.parts.run_starter;
-        self.admit_start(&start).await?;
-        let mut start = start;
-        self.parts.templates.complete_start(&mut start).await?;
-        let (commit, id, span) = starter.creating(self.namespace.clone(), start)?;
-        let run_key = commit.run_key().expect("a create names its run");
-        let workflow = workflow_of(&commit);
-        let answer = starter.create(commit).instrument(span).await;
-        let mut started = started(answer, run_key, id)?;
-        if started.existed
-            && let Some(workflow) = workflow
-            && let Some(newest) = self.find_run(&workflow, &started.id).await?
-        {
-            // The store found the first generation; the run may be in a later one.
-            started.run_key = newest.run_key;
-        }
-        Ok(started)
-    }
-
-    // Admission does not apply to a run that exists.
-    async fn admit_start(&self, start: &StartRun) -> Result<(), Error> {
-        let ours = start.workflow.as_str().starts_with("windlass.");
-        let refused = if ours { None } else { self.admit().await.err() };
-        let Some(refused) = refused else { return Ok(()) };
-        let found = match &start.id {
-            Some(id) => self.find_run(&start.workflow, id).await?,
-            None => None,
-        };
-        found.map_or(Err(refused), |_| Ok(()))
-    }
-
-    /// Starts many runs at once. The result leaves out runs whose id exists.
-    pub async fn start_runs(&self, starts: Vec<StartRun>) -> Result<Vec<Started>, Error> {
-        let starter = &self.parts.run_starter;
-        self.admit().await?;
-        let mut pending = Vec::new();
-        for mut start in starts {
-            start.on_existing = OnExisting::Refuse;
-            self.parts.templates.complete_start(&mut start).await?;
-            let (commit, id, span) = starter.creating(self.namespace.clone(), start)?;
-            let run_key = commit.run_key().expect("a create names its run");
-            let starter = Arc::clone(starter);
-            let creating =
-                async move { started(starter.create_and_begin(commit).await, run_key, id) };
-            pending.push(creating.instrument(span));
-        }
-        let (mut runs, mut failed) = (Vec::new(), None);
-        // In one task: the commits are sent in order, so of two starts with one id the first wins.
-        for answer in self.parts.core.run_to_completion(futures::future::join_all(pending)).await? {
-            match answer {
-                Ok(run) if !run.existed => runs.push(run),
-                Ok(_) => {}
-                Err(error) if error.code() == ErrorCode::RunExists => {}
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        match failed {
-            None => Ok(runs),
-            Some(error) if runs.is_empty() => Err(error),
-            Some(error) => Err(after_write(error)),
-        }
-    }
-
-    /// The newest generation of a run.
-    pub async fn find_run(
-        &self,
-        workflow: &WorkflowName,
-        id: &RunId,
-    ) -> Result<Option<Run>, Error> {
-        let (workflow, id) = (workflow.clone(), id.clone());
-        self.parts.core.store.find(self.namespace.clone(), workflow, id).await
-    }
-
-    /// Sends an event to a run. The same message id, name and body again have no effect; the same id
-    /// with another name or body is an error.
-    pub async fn send_event(
-        &self,
-        run_key: RunKey,
-        name: MessageName,
-        body: Option<Body>,
-        message_id: Option<MessageId>,
-    ) -> Result<Delivery, Error> {
-        self.send_message(run_key, MessageKind::Event, name, body, message_id).await
-    }
-
-    /// Sends a message to a run; if the run was replaced, to its newest generation.
-    pub async fn send_message(
-        &self,
-        run_key: RunKey,
-        kind: MessageKind,
-        name: MessageName,
-        body: Option<Body>,
-        message_id: Option<MessageId>,
-    ) -> Result<Delivery, Error> {
-        let core = &self.parts.core;
-        let now = core.clock.now();
-        let message_id = match message_id {
-            Some(id) => id,
-            None => MessageId::new(new_uuid(&*core.env, now).to_string())?,
-        };
-        let mut to = run_key;
-        let mut sent = 0;
-        loop {
-            let message = NewMessage {
-                run_key: to,
-                message_id: message_id.clone(),
-                kind,
-                name: name.clone(),
-                body: body.clone(),
-                caused_by: None,
-                sent_at: now,
-                required: true,
-            };
-            let beside = self.parts.control.canceller.beside_message(&message).await?;
-            let ops = std::iter::once(Op::PutMessage(Box::new(message))).chain(beside);
-            let commit = Commit::new(None, None, ops.collect());
-            match Arc::clone(&self.parts.commits).commit_for_caller(commit).await {
-                Ok(committed) => {
-                    if let Some(Delivery::Duplicate { seq }) = committed.messages.first() {
-                        let sent = (kind, &name, body.as_ref());
-                        self.refuse_another(to, *seq, sent).await.map_err(after_write)?;
-                    }
-                    if core.options.on_enqueued.is_some() {
-                        match self.current(to).await {
-                            Ok(run) => core.run_enqueued(&run, EnqueuedReason::Event),
-                            // The message is written, so the request has succeeded.
-                            Err(error) => {
-                                tracing::warn!(run_key = %to, %error, "failed to read a run for the hook on_enqueued");
-                            }
-                        }
-                    }
-                    return Ok(committed.messages.first().copied().unwrap_or(Delivery::Dropped));
-                }
-                Err(error) if error.code() == ErrorCode::RunTerminal && sent < RESOLVE_MAX => {
-                    // It may have been restarted since its key was read.
-                    let ended = self.current(to).await?;
-                    match self.newest(&ended).await? {
-                        newest if newest.run_key != to => to = newest.run_key,
-                        _ => return Err(refusal(&error)),
-                    }
-                    sent += 1;
-                }
-                Err(error) => return Err(refusal(&error)),
-            }
-        }
-    }
-
-    /// Waits until a run has ended.
-    pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
-        self.parts.waiter.wait(run_key).await
-    }
-
-    // The message exists already: it must be the same one.
-    async fn refuse_another(
-        &self,
-        run_key: RunKey,
-        seq: u64,
-        (kind, name, body): (MessageKind, &MessageName, Option<&Body>),
-    ) -> Result<(), Error> {
-        let query = Query::Messages { run_key, after: seq.saturating_sub(1), limit: 1 };
-        let found = self.parts.core.store.list(query).await?.messages()?.into_iter().next();
-        let Some(found) = found.filter(|found| found.seq == seq) else { return Ok(()) };
-        if found.kind == kind && found.name == *name && found.body.as_ref() == body {
-            return Ok(());
-        }
-        let differs = if found.name == *name { "another body" } else { "another name" };
-        let message = format!(
-            "the run has a message with id {:?} and {differs}; use another message id",
-            found.message_id
-        );
-        Err(Error::new(ErrorKind::Conflict, ErrorCode::MessageExists, message))
-    }
 }
 
 fn workflow_of(commit: &Commit) -> Option<WorkflowName> {
@@ -302,10 +173,11 @@ pub(crate) struct RunStarter {
     runs: Arc<LocalRuns>,
     commits: Arc<CommitClient>,
     turns: Arc<TurnRunner>,
+    pub(crate) admission: Arc<AdmissionControl>,
 }
 
 impl RunStarter {
-    pub(crate) fn new(turns: Arc<TurnRunner>) -> Self {
+    pub(crate) fn new(turns: Arc<TurnRunner>, admission: Arc<AdmissionControl>) -> Self {
         Self {
             core: Arc::clone(&turns.core),
             registry: Arc::clone(&turns.registry),
@@ -313,7 +185,101 @@ impl RunStarter {
             runs: Arc::clone(&turns.runs),
             commits: Arc::clone(&turns.commits),
             turns,
+            admission,
         }
+    }
+
+    /// Starts a run. If a run with this id exists, the same input returns it, and another input is an
+    /// error.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        start: StartRun,
+    ) -> Result<Started, Error> {
+        self.admit_start(namespace, &start).await?;
+        let mut start = start;
+        self.turns.templates.complete_start(&mut start).await?;
+        let (commit, id, span) = self.creating(namespace.clone(), start)?;
+        let run_key = commit.run_key().expect("a create names its run");
+        let workflow = workflow_of(&commit);
+        let answer = self.create(commit).instrument(span).await;
+        let mut started = started(answer, run_key, id)?;
+        if started.existed
+            && let Some(workflow) = workflow
+            && let Some(newest) = self.find(namespace, &workflow, &started.id).await?
+        {
+            // The store found the first generation; the run may be in a later one.
+            started.run_key = newest.run_key;
+        }
+        Ok(started)
+    }
+
+    // Admission does not apply to a run that exists.
+    async fn admit_start(&self, namespace: &Namespace, start: &StartRun) -> Result<(), Error> {
+        let ours = start.workflow.as_str().starts_with("windlass.");
+        let refused = if ours { None } else { self.admission.admit().await.err() };
+        let Some(refused) = refused else { return Ok(()) };
+        let found = match &start.id {
+            Some(id) => self.find(namespace, &start.workflow, id).await?,
+            None => None,
+        };
+        found.map_or(Err(refused), |_| Ok(()))
+    }
+
+    /// Starts many runs at once. The result leaves out runs whose id exists.
+    pub(crate) async fn start_many(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        starts: Vec<StartRun>,
+    ) -> Result<Vec<Started>, Error> {
+        self.admission.admit().await?;
+        let mut pending = Vec::new();
+        for mut start in starts {
+            start.on_existing = OnExisting::Refuse;
+            self.turns.templates.complete_start(&mut start).await?;
+            let (commit, id, span) = self.creating(namespace.clone(), start)?;
+            let run_key = commit.run_key().expect("a create names its run");
+            let starter = Arc::clone(self);
+            let creating =
+                async move { started(starter.create_and_begin(commit).await, run_key, id) };
+            pending.push(creating.instrument(span));
+        }
+        let (mut runs, mut failed) = (Vec::new(), None);
+        // In one task: the commits are sent in order, so of two starts with one id the first wins.
+        for answer in self.core.run_to_completion(futures::future::join_all(pending)).await? {
+            match answer {
+                Ok(run) if !run.existed => runs.push(run),
+                Ok(_) => {}
+                Err(error) if error.code() == ErrorCode::RunExists => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(runs),
+            Some(error) if runs.is_empty() => Err(error),
+            Some(error) => Err(after_write(error)),
+        }
+    }
+
+    /// The newest generation of a run.
+    pub(crate) async fn find(
+        &self,
+        namespace: &Namespace,
+        workflow: &WorkflowName,
+        id: &RunId,
+    ) -> Result<Option<Run>, Error> {
+        let (workflow, id) = (workflow.clone(), id.clone());
+        self.core.store.find(namespace.clone(), workflow, id).await
+    }
+
+    /// Refuses a request that could never start a run.
+    pub(crate) async fn check(
+        &self,
+        namespace: Namespace,
+        mut start: StartRun,
+    ) -> Result<(), Error> {
+        self.turns.templates.complete_start(&mut start).await?;
+        self.new_run(namespace, start).map(|_| ())
     }
 
     fn creating(
@@ -322,31 +288,71 @@ impl RunStarter {
         start: StartRun,
     ) -> Result<(Commit, RunId, Span), Error> {
         let on_existing = start.on_existing;
-        let mut new = self.new_run(namespace, start)?;
-        let id = new.id.clone();
-        let span = telemetry::start(&new.workflow, new.trace.as_deref(), new.run_key, &id);
-        new.trace = telemetry::traceparent(&span).or(new.trace);
-        let stamp = self.core.clock.stamp(self.core.clock.now());
-        let draft = Draft::create(new, on_existing, stamp)?;
-        Ok((draft.finish(), id, span))
-    }
-
-    /// The run that a request asks for. Every start, also that of a schedule, is validated here.
-    pub(crate) fn new_run(
-        &self,
-        namespace: Namespace,
-        mut start: StartRun,
-    ) -> Result<NewRun, Error> {
+        let mut start = start;
         let registered = self.registry.get(&start.workflow);
         if let Some(registered) = &registered {
             registered.model.prepare(&mut start)?;
         }
+        let events = std::mem::take(&mut start.events);
+        let mut new = self.prepared_run(namespace, start, registered.as_ref())?;
+        let id = new.id.clone();
+        let span = telemetry::start(&new.workflow, new.trace.as_deref(), new.run_key, &id);
+        new.trace = telemetry::traceparent(&span).or(new.trace);
+        let stamp = self.core.clock.stamp(self.core.clock.now());
+        let held = new.turn.worker.is_some();
+        let mut draft = Draft::create(new, on_existing, stamp)?;
+        let begins = registered.filter(|_| held);
+        self.follow_up(&mut draft, events, begins, stamp.at)?;
+        Ok((draft.finish(), id, span))
+    }
+
+    // Adds what follows the first event of a new run: the events of the request, then what the model
+    // adds to a run that this process begins at once.
+    fn follow_up(
+        &self,
+        draft: &mut Draft,
+        events: Vec<StartEvent>,
+        begins: Option<Registered>,
+        last_at: Timestamp,
+    ) -> Result<(), Error> {
+        let limits = &self.core.options.limits;
+        let count = events.len();
+        if count > START_EVENTS_MAX {
+            let message =
+                format!("a start has {count} events; at most {START_EVENTS_MAX} are allowed");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
+        }
+        draft.set_limits(limits);
+        let mut creating = Creating { draft, clock: &self.core.clock, last_at };
+        for event in events {
+            let stamp = creating.stamp();
+            event.append(creating.draft, stamp, limits)?;
+        }
+        begins.map_or(Ok(()), |registered| registered.model.begin(&mut creating))
+    }
+
+    /// The run that a request asks for. Every start, also that of a schedule, is validated here.
+    fn new_run(&self, namespace: Namespace, mut start: StartRun) -> Result<NewRun, Error> {
+        let registered = self.registry.get(&start.workflow);
+        if let Some(registered) = &registered {
+            registered.model.prepare(&mut start)?;
+        }
+        self.prepared_run(namespace, start, registered.as_ref())
+    }
+
+    fn prepared_run(
+        &self,
+        namespace: Namespace,
+        start: StartRun,
+        registered: Option<&Registered>,
+    ) -> Result<NewRun, Error> {
         let run_key = self.core.clock.run_key();
         let id = match start.id {
             Some(id) => id,
             None => RunId::new(run_key.to_string())?,
         };
-        let limit_key = start.limit_key.or_else(|| registered.and_then(|served| served.limit));
+        let limit_key =
+            start.limit_key.or_else(|| registered.and_then(|served| served.limit.clone()));
         let eager = start.due_at.is_none()
             && start.priority == 0
             && self.capacity.accepts_new_run(&start.workflow, limit_key.as_ref());

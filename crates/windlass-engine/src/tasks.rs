@@ -16,7 +16,7 @@ use crate::breakers::TaskBreaker;
 
 pub use self::context::TaskContext;
 pub(crate) use self::internal::{
-    CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, internal_queue, internal_routes,
+    CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, CARRY_STEPS, internal_queue, internal_routes,
 };
 pub(crate) use self::runner::TaskRunner;
 pub(crate) use self::table::{Claim, TaskReservation, Tasks};

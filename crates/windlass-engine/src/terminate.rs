@@ -126,6 +126,7 @@ impl Terminator {
         request: TerminateRequest<'_>,
     ) -> Result<(Draft, Run), Error> {
         let RunOverview { run, open_steps } = overview;
+        draft.keep_unstarted();
         let model = self.registry.description(&run);
         let has_reach = open_steps.iter().any(|step| model.reaches_outside(&step.kind));
         let mut last = open_steps.iter().map(|step| step.updated_at).fold(at, Timestamp::max);
@@ -147,7 +148,9 @@ impl Terminator {
             _ => ChildResult::to_message(&run, &end, stamp)?,
         };
         draft.end(events::WORKFLOW_TERMINATED, &payload, end, stamp)?;
-        if let Some(message) = message {
+        if let Some(mut message) = message {
+            // The end of the parent ends this child: no generation waits for it.
+            message.required = request.name != "parent";
             draft.send(message);
         }
         if has_reach {

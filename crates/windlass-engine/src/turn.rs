@@ -15,9 +15,10 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, BoxFuture, CommitError, Committed, Draft, Encoding, End, Error, ErrorCode, ErrorKind,
-    EventType, Hold, Limits, LogId, Message, MessageKind, ModelName, NewRun, Op, Query, Run,
-    RunKey, RunOverview, Stamp, Task, TaskId, Timestamp, WorkerKey, WorkflowName,
+    Body, BoxFuture, CauseCheck, Commit, CommitError, Committed, Conflict, Draft, Encoding, End,
+    Error, ErrorCode, ErrorKind, Hold, Limits, LogId, Message, MessageKind, ModelName, NewEvent,
+    NewRun, Op, Query, Run, RunKey, RunOverview, Stamp, Task, TaskId, Timestamp, WorkerKey,
+    WorkflowName,
 };
 
 use crate::control::Control;
@@ -223,8 +224,10 @@ impl Turn {
     /// answer to [`Turn::answered`].
     pub fn send(&mut self, draft: Draft) -> Sent {
         let commit = draft.finish();
-        // The user's SQL can fail; then the turn continues with the row before.
-        self.row.before = commit.user_sql().next().map(|_| self.run.clone());
+        // The user's SQL can fail, and a named cause can be missing; then the turn continues with the
+        // row before.
+        let can_fail = commit.user_sql().next().is_some() || names_causes(&commit);
+        self.row.before = can_fail.then(|| self.run.clone());
         if let Some(change) = commit.run_change() {
             change.apply_to(&mut self.run);
             // The row must not be older than the events.
@@ -269,7 +272,8 @@ impl Turn {
         })
     }
 
-    /// Processes the answer to a commit. A conflict means that the turn is lost.
+    /// Processes the answer to a commit. A conflict means that the turn is lost, unless it is about
+    /// a record: then the turn is still held, and the caller reads the record and decides again.
     pub fn answered(
         &mut self,
         answer: Result<Committed, CommitError>,
@@ -291,7 +295,10 @@ impl Turn {
                 }
                 Ok(Ok(committed))
             }
-            Err(CommitError::Conflict(conflict)) => {
+            // A record that is not as expected says nothing about the hold: it is handled as a refusal.
+            Err(CommitError::Conflict(conflict))
+                if !matches!(conflict, Conflict::Record { .. }) =>
+            {
                 tracing::debug!(run_key = %self.run.run_key, %conflict, "lost a turn to another worker");
                 Err(TurnError::Lost)
             }
@@ -335,6 +342,21 @@ impl Turn {
             Ok(committed) => Ok(committed),
             Err(refused) => Err(TurnError::Blocked(refusal(&refused))),
         }
+    }
+
+    /// Sends a commit and waits for its answer. A refusal is returned to the caller, which still holds the
+    /// turn if the commit had user SQL or named causes: `CAUSE_NOT_FOUND` is then a failed call of the code
+    /// that named the cause, and the caller records that failure in its next commit.
+    ///
+    /// # Errors
+    ///
+    /// [`TurnError::Lost`] if another worker has the turn, [`TurnError::Store`] if the store does not answer.
+    pub async fn try_commit(
+        &mut self,
+        draft: Draft,
+    ) -> Result<Result<Committed, CommitError>, TurnError> {
+        let sent = self.send(draft);
+        self.answered(sent.await)
     }
 
     /// Whether there may be unread messages.
@@ -407,6 +429,11 @@ impl Turn {
         control::apply(self).await
     }
 
+    /// Releases the turn of a run that must not start before this time.
+    pub(crate) async fn postpone(&mut self, start: Timestamp) -> Result<(), TurnError> {
+        control::postpone(self, start).await
+    }
+
     /// Drafts the end of the run for a cancel request. The caller consumes the request.
     pub async fn end_cancelled(
         &mut self,
@@ -430,13 +457,13 @@ impl Turn {
     pub fn end<T: Serialize>(
         &mut self,
         draft: &mut Draft,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         end: End,
     ) -> Result<(), Error> {
         let stamp = self.stamp();
         let message = ChildResult::to_message(&self.run, &end, stamp)?;
-        draft.end(event_type, payload, end, stamp)?;
+        draft.end(event, payload, end, stamp)?;
         if let Some(message) = message {
             draft.send(message);
         }
@@ -588,6 +615,12 @@ impl Turn {
         let found = self.runner.core.store.find(namespace, workflow.clone(), id.clone()).await;
         found.map_err(TurnError::Store)
     }
+}
+
+// Whether the store must look up a cause that neither the guard nor the commit itself proves.
+fn names_causes(commit: &Commit) -> bool {
+    let named = |op: &Op| matches!(op, Op::AppendEvent { cause: CauseCheck::LookUp, .. });
+    commit.ops.iter().any(named) && !commit.causes_to_look_up().is_empty()
 }
 
 /// The error of a refused commit.

@@ -192,6 +192,24 @@ pub(crate) async fn no_progress(
     }
 }
 
+// Ends a run whose code asked for something that no later attempt can do. A blocked run would do its
+// last step again and again.
+async fn fail_run(turn: &mut Turn, name: &str, message: &str) -> Result<(), TurnError> {
+    let mut draft = turn.draft();
+    for op in turn.cancel_descendants().await? {
+        draft.op(op);
+    }
+    turn.cancel_open_steps(&mut draft).await?;
+    let message = trimmed(message, REASON_CHARS_MAX);
+    let body = Body::of(&json!({ "name": name, "message": message }));
+    let payload = json!({ "error": { "name": name } });
+    body.and_then(|body| {
+        turn.end(&mut draft, events::WORKFLOW_FAILED, &payload, End::Errored(body))
+    })
+    .map_err(TurnError::Blocked)?;
+    turn.commit(draft).await.map(|_| ())
+}
+
 // Records the reason in the ledger and the log, once, and releases the turn until the next retry.
 async fn block(runner: &Arc<TurnRunner>, turn: &mut Turn, error: &Error) -> Result<(), TurnError> {
     turn.refresh().await?;
@@ -210,6 +228,9 @@ async fn block(runner: &Arc<TurnRunner>, turn: &mut Turn, error: &Error) -> Resu
             Err(TurnError::Blocked(_)) => turn.refresh().await?,
             applied => return applied.map(|_| ()),
         }
+    }
+    if error.code() == ErrorCode::CauseNotFound {
+        return fail_run(turn, "CauseNotFound", error.message()).await;
     }
     // Without the source: it can quote bodies, and the ledger keeps none. The log has all of it.
     let text = error.to_string();

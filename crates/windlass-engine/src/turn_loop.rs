@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use tracing::Instrument as _;
-use windlass_kernel::{ClaimedTurn, Error, ErrorCode, ErrorKind, Hold, Loaded, Run, RunStatus};
+use windlass_kernel::{
+    BoxFuture, ClaimedTurn, Error, ErrorCode, ErrorKind, Hold, Loaded, Run, RunStatus,
+};
 
 use crate::held_run::HeldRun;
 use crate::local_completion::PendingClaim;
@@ -69,6 +71,8 @@ pub(crate) async fn take_turns(
         }
         let claimed = match runner.runs.end_turn(turn.run.run_key, held_run) {
             Ok(claimed) => claimed,
+            // It has no program yet.
+            Err(_) if turn.run.started_at.is_none() => return,
             Err(ending) => {
                 let evicted = ending.cache(turn.into_cached(program));
                 runner.core.metrics.evictions.add(evicted.len() as u64);
@@ -96,6 +100,10 @@ async fn take_turn(program: &mut dyn Program, turn: &mut Turn) -> Result<(), Tur
     let paused = turn.run.status == RunStatus::Paused;
     if (paused || turn.control().is_some()) && Box::pin(turn.apply_control()).await? {
         return Ok(());
+    }
+    // A control request gives a run a turn before the time of its start.
+    if let Some(start) = turn.run.delayed_until(turn.now()) {
+        return Box::pin(turn.postpone(start)).await;
     }
     if turn.is_draining() {
         return Err(TurnError::Store(stopping()));
@@ -151,6 +159,10 @@ async fn open(
                     Box::pin(turn_failure::no_progress(runner, *loaded, claimed, model)).await;
                     return None;
                 }
+                // The model sees a run when it has all its steps.
+                Some(_) if loaded.run.delayed_until(runner.core.clock.now()).is_some() => {
+                    Ok(Box::new(Unstarted) as Box<dyn Program>)
+                }
                 Some(model) => model.open(Opened::Loaded(&loaded)),
                 None => Err(unknown_workflow(&loaded.run)),
             };
@@ -170,6 +182,23 @@ async fn open(
             Box::pin(turn_failure::fail(runner, turn, TurnError::Blocked(error))).await;
             None
         }
+    }
+}
+
+/// The program of a run that must not start yet: its turns only apply control requests.
+struct Unstarted;
+
+impl Program for Unstarted {
+    // The time of the start has come since the run was loaded. The error releases the turn, and the
+    // next turn loads the run again.
+    fn turn<'a>(&'a mut self, _: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
+        let message = "the run is due since it was loaded";
+        let error = Error::new(ErrorKind::Unavailable, ErrorCode::RunBusy, message);
+        Box::pin(std::future::ready(Err(TurnError::Store(error))))
+    }
+
+    fn bytes(&self) -> usize {
+        0
     }
 }
 

@@ -1,17 +1,25 @@
 //! Explains why a run does not progress: what it waits for, and what its children wait for.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use windlass_kernel::{
-    BoxFuture, Error, ErrorKind, LimitState, LoadSteps, Loaded, LogLevel, MessageKind, Order,
-    Query, Run, RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step, StepStatus, Timestamp,
-    Worker,
+    BoxFuture, BreakerStatus, Error, ErrorKind, LimitState, LoadSteps, Loaded, LogLevel,
+    MessageKind, Order, Query, Run, RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step,
+    StepStatus, Task, Timestamp, Worker,
 };
 
+use crate::breakers;
+use crate::carried;
+use crate::core::Core;
 use crate::description::{StepDescription, StepRole};
-use crate::engine::Engine;
 use crate::events;
 use crate::explain::{ChildRef, StepContext, worker_name};
+use crate::rates::Rates;
+use crate::registry::Registry;
+use crate::terminate::Terminator;
 use crate::turn_failure::BLOCKED_CATEGORY;
+use crate::workers::WorkerRow;
 
 /// How many levels of children are explained.
 const DEPTH_MAX: usize = 5;
@@ -76,6 +84,8 @@ pub enum Why {
     LimitReached,
     /// A rate delays it.
     RateReached,
+    /// A circuit breaker delays it.
+    BreakerOpen,
     /// A worker holds its turn or its step.
     Held,
     /// It is ready, and no worker has claimed it yet.
@@ -106,10 +116,19 @@ pub struct Explanation {
     pub reasons: Vec<Reason>,
 }
 
-impl Engine {
+/// Explains runs.
+pub(crate) struct Explainer {
+    pub(crate) core: Arc<Core>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) terminator: Arc<Terminator>,
+    pub(crate) rates: Arc<Rates>,
+    pub(crate) row: Arc<WorkerRow>,
+}
+
+impl Explainer {
     /// Explains why a run does not progress.
-    pub async fn why(&self, run_key: RunKey) -> Result<Explanation, Error> {
-        let workers = self.live_workers().await?;
+    pub(crate) async fn why(&self, run_key: RunKey) -> Result<Explanation, Error> {
+        let workers = self.row.live_workers().await?;
         let mut reasons = Vec::new();
         let run = self.explain(run_key, 0, &workers, &mut reasons).await?;
         let stuck = |reason: &Reason| {
@@ -121,24 +140,6 @@ impl Engine {
         Ok(Explanation { run, moving, reasons })
     }
 
-    pub(crate) async fn live_workers(&self) -> Result<Vec<Worker>, Error> {
-        let limit = self.parts.core.options.limits.page_rows_max;
-        let now = self.parts.core.clock.now();
-        let mut live = Vec::new();
-        let mut after = None;
-        loop {
-            let mut page =
-                self.parts.core.store.list(Query::Workers { after, limit }).await?.workers()?;
-            self.refresh(&mut page);
-            after = page.last().map(|worker| worker.info.worker);
-            let is_last = page.len() < limit as usize;
-            live.extend(page.into_iter().filter(|worker| worker.is_live(now)));
-            if is_last {
-                return Ok(live);
-            }
-        }
-    }
-
     fn explain<'a>(
         &'a self,
         run_key: RunKey,
@@ -147,7 +148,7 @@ impl Engine {
         reasons: &'a mut Vec<Reason>,
     ) -> BoxFuture<'a, Result<Run, Error>> {
         Box::pin(async move {
-            let store = &self.parts.core.store;
+            let store = &self.core.store;
             let loaded = match store.load_with(vec![run_key], LoadSteps::Open).await {
                 Ok(loaded) => loaded.into_iter().next(),
                 // A step or message that cannot be read must not hide why the run is blocked.
@@ -162,7 +163,7 @@ impl Engine {
                 Err(error) => return Err(error),
             };
             let Some(Loaded { run, steps, messages }) = loaded else {
-                return self.current(run_key).await;
+                return self.core.current(run_key).await;
             };
             let count = reasons.len();
             let mut list = ReasonList { depth, reasons };
@@ -178,10 +179,10 @@ impl Engine {
                 return Ok(run);
             }
             self.explain_turn(&run, &steps, unread, workers, &mut list).await?;
-            let model = self.description_of(&run);
+            let model = self.registry.description(&run);
             let has_task = |step: &Step| model.step(&step.kind).role == StepRole::Activity;
             let tasks = match steps.iter().any(has_task) {
-                true => self.parts.control.terminator.tasks_of(&run).await?,
+                true => self.terminator.tasks_of(&run).await?,
                 false => Vec::new(),
             };
             // A wait that lost a race has a row, and nobody waits for it.
@@ -194,18 +195,12 @@ impl Engine {
             let open = steps.iter().filter(|step| !is_lost(step));
             for step in open.take(STEPS_MAX) {
                 let kind = model.step(&step.kind);
-                let executing = kind.is_executing(&run, step, self.parts.core.clock.now());
+                let executing = kind.is_executing(&run, step, self.core.clock.now());
                 let context = StepContext { step, executing, tasks: &tasks, workers };
                 let child = list.explain(kind, &context);
                 let task = context.task();
-                if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none())
-                    && let Some(key) = self.parts.rates().limiting_key(task).await?
-                {
-                    let name = step.step_key.as_str();
-                    let text = format!("the rate of {:?} lets {name:?} begin later", key.as_str());
-                    let reason = list.reason(Why::RateReached, text);
-                    let step = Some(name.to_owned());
-                    list.reasons.push(Reason { step, until: task.due_at, ..reason });
+                if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none()) {
+                    self.explain_delay(task, step, &mut list).await?;
                 }
                 if let Some(child) = child
                     && depth < DEPTH_MAX
@@ -221,16 +216,47 @@ impl Engine {
         })
     }
 
+    // Explains what delays a task that is scheduled for later.
+    async fn explain_delay(
+        &self,
+        task: &Task,
+        step: &Step,
+        list: &mut ReasonList<'_>,
+    ) -> Result<(), Error> {
+        let name = step.step_key.as_str();
+        let (code, text) = if let Some(row) = breakers::refusing(&self.core, task).await? {
+            let key = row.key.as_str();
+            let state = match row.status {
+                BreakerStatus::Closed => "asked to wait",
+                BreakerStatus::Open => "is open",
+                BreakerStatus::HalfOpen => "is half open",
+            };
+            let text = format!(
+                "circuit breaker {key:?} {state} and lets {name:?} begin later; if the callee is \
+                 available again, reset the breaker"
+            );
+            (Why::BreakerOpen, text)
+        } else if let Some(key) = self.rates.limiting_key(task).await? {
+            let text = format!("the rate of {:?} lets {name:?} begin later", key.as_str());
+            (Why::RateReached, text)
+        } else {
+            return Ok(());
+        };
+        let reason = list.reason(code, text);
+        list.reasons.push(Reason { step: Some(name.to_owned()), until: task.due_at, ..reason });
+        Ok(())
+    }
+
     async fn newest_child(&self, parent: &Run, child: ChildRef) -> Result<RunKey, Error> {
         let (namespace, id) = (parent.namespace.clone(), RunId::from_stored(child.id));
-        let newest = self.parts.core.store.find(namespace, child.workflow, id).await?;
+        let newest = self.core.store.find(namespace, child.workflow, id).await?;
         Ok(newest.map_or(child.run_key, |run| run.run_key))
     }
 
     /// Why a run is blocked, if its last event is `workflow.blocked`.
-    pub async fn blocked(&self, run: &Run) -> Result<Option<Blocked>, Error> {
+    pub(crate) async fn blocked(&self, run: &Run) -> Result<Option<Blocked>, Error> {
         let query = Query::Event { event_id: run.cursor };
-        let last = self.parts.core.store.list(query).await?.events()?.into_iter().next();
+        let last = self.core.store.list(query).await?.events()?.into_iter().next();
         let Some(last) = last.filter(|event| event.event_type == events::WORKFLOW_BLOCKED) else {
             return Ok(None);
         };
@@ -249,7 +275,7 @@ impl Engine {
 
     // The whole text of the error is in the log, in the commit of the event.
     async fn blocked_log(&self, run: &Run, at: Timestamp) -> Result<Option<String>, Error> {
-        let limit = self.parts.core.options.limits.page_rows_max;
+        let limit = self.core.options.limits.page_rows_max;
         let mut after = None;
         loop {
             let query = Query::Logs {
@@ -259,7 +285,7 @@ impl Engine {
                 after,
                 limit,
             };
-            let page = self.parts.core.store.list(query).await?.logs()?;
+            let page = self.core.store.list(query).await?.logs()?;
             if let Some(line) = page.iter().find(|line| line.created_at == at) {
                 return Ok(Some(line.message.to_string()));
             }
@@ -309,9 +335,12 @@ impl Engine {
         if run.status == RunStatus::Paused {
             return Ok(());
         }
-        let now = self.parts.core.clock.now();
+        let now = self.core.clock.now();
         let later = |due: &Timestamp| !run.turn.ready && run.started_at.is_none() && *due > now;
-        if let Some(due) = run.turn.due_at.filter(later) {
+        if carried::is_incomplete(run) {
+            let text = "the steps of its previous generation are being copied";
+            list.push(Why::StartsLater, text.into());
+        } else if let Some(due) = run.turn.due_at.filter(later) {
             let reason = list.reason(Why::StartsLater, format!("it starts at {due}"));
             list.reasons.push(Reason { until: Some(due), ..reason });
         } else if run.turn.ready || unread {
@@ -327,12 +356,12 @@ impl Engine {
 
     async fn explain_limit(&self, run: &Run, list: &mut ReasonList<'_>) -> Result<bool, Error> {
         let Some(key) = &run.turn.limit_key else { return Ok(false) };
-        let limit = self.parts.core.options.limits.page_rows_max;
+        let limit = self.core.options.limits.page_rows_max;
         let namespace = run.namespace.clone();
         let mut after = None;
         let found: Option<LimitState> = loop {
             let query = Query::Limits { namespace: namespace.clone(), after, limit };
-            let page = self.parts.core.store.list(query).await?.limits()?;
+            let page = self.core.store.list(query).await?.limits()?;
             if let Some(state) = page.iter().find(|state| state.key == *key) {
                 break Some(state.clone());
             }
@@ -361,7 +390,7 @@ impl Engine {
         let mut query = RunsQuery::all(run.namespace.clone(), QUEUE_MAX);
         query.status = Some(RunStatus::Active);
         query.order = Order::Ascending;
-        let rows = self.parts.core.store.list(Query::Runs(query)).await?.runs()?;
+        let rows = self.core.store.list(Query::Runs(query)).await?.runs()?;
         let more = rows.len() == QUEUE_MAX as usize;
         let order = |run: &Run| (-i32::from(run.turn.priority), run.turn.due_at, run.run_key);
         let before = rows.iter().filter(|other| {

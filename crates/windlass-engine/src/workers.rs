@@ -1,11 +1,12 @@
 //! The row of this worker in the store and its lease; the holds of dead workers are freed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::select;
 use tokio::sync::Notify;
-use windlass_kernel::{Error, HeldItem, Renewed, WorkerInfo, WorkerStatus};
+use windlass_kernel::{Error, HeldItem, Query, Renewed, Worker, WorkerInfo, WorkerStatus};
 
 use crate::capacity::Capacity;
 use crate::core::Core;
@@ -14,7 +15,7 @@ use crate::registry::Registry;
 use crate::shutdown::Shutdown;
 use crate::signals::Signals;
 use crate::task_stats::TaskStats;
-use crate::tasks::Tasks;
+use crate::tasks::{Claim, Tasks};
 
 const REAP_MAX: u32 = 1_000;
 
@@ -23,6 +24,9 @@ const LAPSE_SLACK: Duration = Duration::from_millis(100);
 
 /// The least time between two renewals that follow missed wake-ups.
 const MISSED_DELAY: Duration = Duration::from_millis(200);
+
+/// How often a process looks whether its longer attempts still have their tasks.
+const LOST_EVERY: Duration = Duration::from_secs(1);
 
 /// The row of this worker in the store.
 pub(crate) struct WorkerRow {
@@ -55,6 +59,32 @@ impl WorkerRow {
     /// Writes the row and renews the lease.
     pub(crate) async fn renew(&self, status: WorkerStatus) -> Result<Renewed, Error> {
         self.core.store.renew(self.info(status)).await
+    }
+
+    /// Updates this worker's row in a list of rows: the stored row is as old as the last renewal.
+    pub(crate) fn refresh(&self, workers: &mut [Worker]) {
+        for worker in workers.iter_mut().filter(|row| row.info.worker == self.core.worker) {
+            worker.info = self.info(worker.info.status);
+        }
+    }
+
+    /// The rows of all live workers.
+    pub(crate) async fn live_workers(&self) -> Result<Vec<Worker>, Error> {
+        let limit = self.core.options.limits.page_rows_max;
+        let now = self.core.clock.now();
+        let mut live = Vec::new();
+        let mut after = None;
+        loop {
+            let mut page =
+                self.core.store.list(Query::Workers { after, limit }).await?.workers()?;
+            self.refresh(&mut page);
+            after = page.last().map(|worker| worker.info.worker);
+            let is_last = page.len() < limit as usize;
+            live.extend(page.into_iter().filter(|worker| worker.is_live(now)));
+            if is_last {
+                return Ok(live);
+            }
+        }
     }
 
     /// The row as it is now.
@@ -109,6 +139,35 @@ impl Holdings {
     ) -> Arc<Self> {
         let (core, runs, claiming) = (Arc::clone(core), Arc::clone(runs), Arc::clone(claiming));
         Arc::new(Self { core, runs, tasks, claiming })
+    }
+
+    /// Cancels the attempts that have lost their task, again and again, until the engine stops. The
+    /// commit that cancels an activity of a machine in another process removes the task's row, and an
+    /// attempt without heartbeats would not learn of it before the next scan.
+    pub(crate) async fn serve(self: Arc<Self>) {
+        let Core { env, lifecycle, .. } = &*self.core;
+        let mut seen = BTreeSet::new();
+        while lifecycle.until_stopped(env.sleep(LOST_EVERY)).await.is_some() {
+            // Only attempts that run for longer: an engine with quick activities, or none, sends no query.
+            let running = self.tasks.running();
+            let long: BTreeSet<Claim> = running.intersection(&seen).copied().collect();
+            seen = running;
+            if !long.is_empty()
+                && let Err(error) = self.cancel_lost(long).await
+            {
+                tracing::debug!(%error, "failed to look for cancelled activities; retrying");
+            }
+        }
+    }
+
+    async fn cancel_lost(&self, mut lost: BTreeSet<Claim>) -> Result<(), Error> {
+        for item in self.core.store.held(self.core.worker).await? {
+            if let HeldItem::Task { task_id, claim_no, .. } = item {
+                lost.remove(&(task_id, claim_no));
+            }
+        }
+        lost.iter().for_each(|claim| self.tasks.cancel_claim(claim));
+        Ok(())
     }
 
     /// Cancels the attempts that have lost their task, and releases the holds in the store that this
@@ -183,7 +242,7 @@ impl Lease {
                 tracing::warn!(%error, "failed to renew the lease; retrying");
                 env.sleep(MISSED_DELAY).await;
             } else if due {
-                renew_at = env.elapsed() + options.renew_every;
+                renew_at = env.elapsed() + self.core.jittered(options.renew_every);
             } else if !has_lapsed {
                 env.sleep(MISSED_DELAY).await;
             }

@@ -14,9 +14,6 @@ use crate::time::Timestamp;
 
 /// The most failures that a breaker remembers.
 const FAILURES_KEPT: usize = 1_000;
-/// Bounds of the wait before a caller asks again while another worker's probe is running.
-const PROBE_POLL_MIN: Duration = Duration::from_millis(50);
-const PROBE_POLL_MAX: Duration = Duration::from_secs(1);
 
 /// When a breaker opens and closes. As JSON, durations are whole milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,9 +216,10 @@ impl Breaker {
             }
             BreakerStatus::HalfOpen => {
                 let probe = self.probe.as_ref().map(|probe| Timestamp::from_micros(probe.until_us));
+                // The worker of the probe releases the waiting tasks when it has a result. This is the
+                // time of those that it misses.
                 if let Some(until) = probe.filter(|until| *until > now) {
-                    let poll = Duration::from_millis(policy.reset_ms / 10);
-                    let again = now.plus(poll.clamp(PROBE_POLL_MIN, PROBE_POLL_MAX));
+                    let again = now.plus(Duration::from_millis(policy.reset_ms));
                     return Permit::Wait(again.min(until));
                 }
             }
@@ -373,9 +371,9 @@ mod tests {
     fn successful_probes_one_at_a_time_close_the_breaker() {
         let mut breaker = open_breaker();
         let first = probe(&mut breaker, A, 5);
-        assert_eq!(permit_text(&mut breaker, B, 5), "wait 500 ms");
+        assert_eq!(permit_text(&mut breaker, B, 5), "wait 5000 ms");
         breaker.succeeded(&policy(), Permit::Call);
-        assert_eq!(permit_text(&mut breaker, B, 5), "wait 500 ms", "only the probe counts");
+        assert_eq!(permit_text(&mut breaker, B, 5), "wait 5000 ms", "only the probe counts");
         breaker.succeeded(&policy(), first);
         let second = probe(&mut breaker, B, 6);
         breaker.succeeded(&policy(), second);
@@ -397,7 +395,7 @@ mod tests {
     fn a_probe_without_a_result_expires() {
         let mut breaker = open_breaker();
         let first = probe(&mut breaker, A, 5);
-        assert_eq!(permit_text(&mut breaker, B, 9), "wait 500 ms");
+        assert_eq!(permit_text(&mut breaker, B, 9), "wait 1000 ms", "until it expires");
         let second = probe(&mut breaker, B, 10);
         let before = breaker.clone();
         breaker.succeeded(&policy(), first);

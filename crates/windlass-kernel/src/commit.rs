@@ -1,5 +1,9 @@
 //! The commit: the only way to write what happened to a run.
 
+mod display;
+mod guard;
+#[cfg(test)]
+mod tests;
 mod validate;
 
 use std::fmt;
@@ -9,11 +13,16 @@ use bytes::Bytes;
 
 use crate::body::Body;
 use crate::error::{Error, ErrorCode, ErrorKind};
-use crate::ids::{EventId, MessageId, MessageName, RunKey, StepKey, TaskId, WorkerKey};
+use crate::ids::{
+    Collection, EventId, MessageId, MessageName, RecordId, RunKey, StepKey, TaskId, WriteId,
+};
 use crate::ledger::{CausalRef, Event, Head};
 use crate::limits::Limits;
+use crate::record::{Expect, RecordFound, RecordKey, RecordOp};
 use crate::rows::{DeadLetter, Hold, LogLine, MessageKind, Run, RunStatus, Step, Task, Wake};
 use crate::time::Timestamp;
+
+pub use self::guard::{OnExisting, RunGuard, TaskGuard};
 
 /// A set of ops that a store writes atomically if the guards hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +97,34 @@ impl Commit {
         })
     }
 
+    /// The records in the order in which a store decides about them: first the writes, then the
+    /// checks, so that a commit that is sent again fails on the record that is its key.
+    pub fn records(&self) -> impl Iterator<Item = &RecordOp> {
+        let of = |write: bool| {
+            self.ops.iter().filter_map(move |op| match op {
+                Op::Record(record) if record.is_write() == write => Some(&**record),
+                _ => None,
+            })
+        };
+        of(true).chain(of(false))
+    }
+
+    /// Whether this commit may have been written before, although it conflicts now: its key was a
+    /// record that others have written since. Only a sender whose first answer was lost asks.
+    pub fn is_outcome_open(&self, conflict: &Conflict) -> bool {
+        let (CommitKey::Record { key, expect, .. }, Conflict::Record { collection, id, found, .. }) =
+            (&self.key, conflict)
+        else {
+            return false;
+        };
+        let beyond = match expect {
+            Expect::Absent => 1,
+            Expect::At(revision) => revision + 1,
+            Expect::Present => 0,
+        };
+        key.collection == *collection && key.id == *id && found.revision() > beyond
+    }
+
     /// The messages that the commit sends, in order.
     pub fn messages(&self) -> impl Iterator<Item = &NewMessage> {
         self.ops.iter().filter_map(|op| match op {
@@ -141,6 +178,15 @@ pub enum CommitKey {
         /// The message.
         message_id: MessageId,
     },
+    /// The first record that the commit writes. A later write replaces its write id.
+    Record {
+        /// The record.
+        key: RecordKey,
+        /// The state that the commit expects.
+        expect: Expect,
+        /// The write.
+        write_id: WriteId,
+    },
     /// A task that the commit enqueues. The row disappears when the task is settled.
     Task(TaskId),
     /// The commit leaves no row of its own: it only moves or removes a task that the sender holds,
@@ -157,79 +203,12 @@ impl CommitKey {
             CommitKey::Run(_) => 0,
             CommitKey::Event { .. } => 1,
             CommitKey::Message { .. } => 2,
-            CommitKey::Task(_) => 3,
-            CommitKey::Nothing => 4,
+            CommitKey::Record { .. } => 3,
+            CommitKey::Task(_) => 4,
+            CommitKey::Nothing => 5,
         };
         ops.iter().filter_map(Op::commit_key).min_by_key(rank).unwrap_or(CommitKey::Nothing)
     }
-}
-
-/// The condition on a run that must hold for a commit to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RunGuard {
-    /// No run has this key, nor the (namespace, workflow, id, generation) of the `CreateRun` op.
-    Absent {
-        /// The run to create.
-        run_key: RunKey,
-        /// The answer if the run exists.
-        on_existing: OnExisting,
-    },
-    /// The sender holds the turn and knows the end of the ledger.
-    Held {
-        /// The run.
-        run_key: RunKey,
-        /// The end of the ledger that the sender decided from.
-        head: Head,
-        /// The sender's hold.
-        hold: Hold,
-    },
-    /// Nobody holds the turn, and the sender knows the end of the ledger. The commit claims the
-    /// turn, and keeps it unless its `SetRun` releases it.
-    Free {
-        /// The run.
-        run_key: RunKey,
-        /// The end of the ledger that the sender decided from.
-        head: Head,
-        /// The worker that claims the turn.
-        worker: WorkerKey,
-    },
-}
-
-impl RunGuard {
-    /// The run.
-    pub fn run_key(&self) -> RunKey {
-        match self {
-            Self::Absent { run_key, .. }
-            | Self::Held { run_key, .. }
-            | Self::Free { run_key, .. } => *run_key,
-        }
-    }
-
-    /// The expected head; `None` if the run must not exist.
-    pub fn head(&self) -> Option<Head> {
-        match self {
-            Self::Absent { .. } => None,
-            Self::Held { head, .. } | Self::Free { head, .. } => Some(*head),
-        }
-    }
-}
-
-/// The answer when the run to create exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OnExisting {
-    /// `Committed` with the existing run if its input has the same hash, otherwise a conflict.
-    Return,
-    /// A conflict.
-    Refuse,
-}
-
-/// The condition that the sender holds a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TaskGuard {
-    /// The task.
-    pub task_id: TaskId,
-    /// The sender's hold.
-    pub hold: Hold,
 }
 
 /// One row-level write. A store applies it and never parses a payload.
@@ -284,6 +263,8 @@ pub enum Op {
     },
     /// Adds a log line.
     PutLog(Box<LogLine>),
+    /// Checks or writes a record. A commit names each record at most once.
+    Record(Box<RecordOp>),
     /// Runs the user's statements, after the guards and before everything else.
     UserSql(Vec<Statement>),
 }
@@ -302,6 +283,11 @@ impl Op {
                 message_id: message.message_id.clone(),
             }),
             Op::Enqueue(task) => Some(CommitKey::Task(task.task_id)),
+            Op::Record(record) => record.write_id().map(|write_id| CommitKey::Record {
+                key: record.key.clone(),
+                expect: record.expect,
+                write_id,
+            }),
             _ => None,
         }
     }
@@ -410,7 +396,8 @@ impl NewMessage {
     /// Whether the limits on the unread messages of a run apply. They do not apply to control
     /// messages and to results, because refusing these would stop a run instead of protecting it.
     pub fn is_limited(&self) -> bool {
-        self.required && self.kind != MessageKind::Control
+        use MessageKind::{ActivityResult, ChildResult, Control};
+        self.required && !matches!(self.kind, Control | ActivityResult | ChildResult)
     }
 }
 
@@ -549,7 +536,7 @@ pub enum CommitError {
 }
 
 /// The guard that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Conflict {
     /// The run does not exist.
     RunMissing {
@@ -582,12 +569,23 @@ pub enum Conflict {
         /// The task.
         task_id: TaskId,
     },
-    /// Another worker holds the task, or the hold has another claim number, or nobody holds it.
+    /// The task has another holder, or another claim number, than the guard says.
     TaskHold {
         /// The task.
         task_id: TaskId,
         /// The current hold.
         found: Option<Hold>,
+    },
+    /// A record is not as expected. The sender keeps its holds.
+    Record {
+        /// The collection.
+        collection: Collection,
+        /// The record.
+        id: RecordId,
+        /// The expectation.
+        expected: Expect,
+        /// The state of the record.
+        found: RecordFound,
     },
 }
 
@@ -644,6 +642,7 @@ impl CommitError {
                 Conflict::RunExists { .. } => ErrorCode::RunExists,
                 Conflict::TaskMissing { .. } => ErrorCode::TaskNotFound,
                 Conflict::TaskHold { .. } => ErrorCode::TaskHoldConflict,
+                Conflict::Record { .. } => ErrorCode::RecordConflict,
             },
             Self::Refused(refusal) => match refusal {
                 Refusal::RunMissing { .. } => ErrorCode::RunNotFound,
@@ -708,67 +707,3 @@ impl fmt::Display for CommitError {
 }
 
 impl std::error::Error for CommitError {}
-
-fn display_holder(hold: &Option<Hold>) -> String {
-    match hold {
-        Some(hold) => format!("worker {} under claim {}", hold.worker, hold.claim_no),
-        None => "nobody".to_owned(),
-    }
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RunMissing { run_key } => write!(f, "run {run_key} does not exist"),
-            Self::RunHead { run_key, found } => {
-                let next = found.next_ordinal;
-                write!(f, "the ledger of run {run_key} has changed: its next ordinal is {next}")
-            }
-            Self::RunHold { run_key, found } => {
-                write!(f, "the turn of run {run_key} is held by {}", display_holder(found))
-            }
-            Self::RunExists { run_key, same_input: true } => {
-                write!(f, "the run exists with the same input as {run_key}")
-            }
-            Self::RunExists { run_key, .. } => {
-                write!(f, "the run exists with another input as {run_key}")
-            }
-            Self::TaskMissing { task_id } => {
-                write!(f, "task {task_id} does not exist: it was settled or never enqueued")
-            }
-            Self::TaskHold { task_id, found } => {
-                write!(f, "task {task_id} is held by {}", display_holder(found))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RunMissing { run_key } => {
-                write!(f, "the receiver of the message, run {run_key}, does not exist")
-            }
-            Self::RunEnded { run_key, status } => {
-                write!(f, "run {run_key} is {status} and accepts no more changes")
-            }
-            Self::MessagesLimit { run_key } => write!(
-                f,
-                "run {run_key} has too many unread messages (limits unread_messages_max and \
-                 unread_bytes_max); retry after it has consumed some"
-            ),
-            Self::CauseMissing { cause } => {
-                write!(f, "the cause {} does not exist in the run's namespace", cause.canonical())
-            }
-            Self::StepSettled { step_key } => {
-                write!(f, "step {step_key:?} is settled already")
-            }
-            Self::MessageConsumed { seq } => {
-                write!(f, "message {seq} does not exist or was consumed already")
-            }
-            Self::DeadLetterMissing { task_id } => {
-                write!(f, "dead letter {task_id} does not exist or was requeued already")
-            }
-        }
-    }
-}

@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::ids::{
     EventId, ModelName, Namespace, RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
-use crate::ledger::run_events::{HOOK_ENQUEUED, WORKFLOW_ENQUEUED};
-use crate::ledger::{CausalRef, EventType, Head, Ledger, Seal, Stamp};
-use crate::limits::Limits;
+use crate::ledger::run_events::{HOOK_ENQUEUED, WORKFLOW_ENQUEUED, WORKFLOW_SAVED};
+use crate::ledger::{CONSUMED_MAX, CausalRef, Head, Ledger, NewEvent, Seal, Stamp};
+use crate::limits::{Limits, check_max};
 use crate::on_end::{EFFECT, EndTask};
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
 use crate::time::Timestamp;
@@ -113,6 +113,8 @@ pub struct Draft {
     ledger: Ledger,
     ops: Vec<Op>,
     on_end: Option<Box<EndTask>>,
+    // For the event that seals a changed state if the commit has no other.
+    state_stamp: Option<Stamp>,
 }
 
 #[derive(Debug)]
@@ -128,7 +130,8 @@ impl Draft {
         let (run, ledger, event) = enqueued(new, stamp)?;
         let on_end = EndTask::of(&run);
         let ops = new_ops(Some(event));
-        Ok(Self { guard, task: None, subject: Subject::New(run), ledger, ops, on_end })
+        let subject = Subject::New(run);
+        Ok(Self { guard, task: None, subject, ledger, ops, on_end, state_stamp: None })
     }
 
     /// A draft of a worker that holds the turn.
@@ -150,7 +153,16 @@ impl Draft {
         let subject = Subject::Existing(Box::new(change));
         let ledger = Ledger::of(run);
         let on_end = EndTask::of(run);
-        Self { guard, task: None, subject, ledger, ops: new_ops(None), on_end }
+        let ops = new_ops(None);
+        Self { guard, task: None, subject, ledger, ops, on_end, state_stamp: None }
+    }
+
+    /// Leaves the run unstarted if it has not started: this commit runs none of its code.
+    pub fn keep_unstarted(&mut self) -> &mut Self {
+        if let Subject::Existing(change) = &mut self.subject {
+            change.started_at = None;
+        }
+        self
     }
 
     /// Checks events against these limits instead of the defaults.
@@ -163,6 +175,14 @@ impl Draft {
     pub fn guard_task(&mut self, guard: TaskGuard) -> &mut Self {
         self.task = Some(guard);
         self
+    }
+
+    /// The run that this draft creates; none if it advances one that exists.
+    pub fn created(&self) -> Option<&Run> {
+        match &self.subject {
+            Subject::New(run) => Some(run),
+            Subject::Existing(_) => None,
+        }
     }
 
     /// The head after the events of this draft.
@@ -178,11 +198,11 @@ impl Draft {
     /// Appends a first-party event.
     pub fn event<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
-        self.sealed(event_type, payload, &[], stamp)
+        self.sealed(event, payload, &[], stamp)
     }
 
     /// Appends a user's event.
@@ -196,6 +216,7 @@ impl Draft {
     ) -> Result<EventId, Error> {
         let op = self.ledger.record_event(event_type, version, payload, stamp, limits)?;
         self.ops.push(op);
+        self.touch(stamp.at);
         Ok(stamp.event_id)
     }
 
@@ -213,19 +234,20 @@ impl Draft {
         let op = ledger
             .record_event_caused_by(event_type, version, payload, caused_by, stamp, limits)?;
         self.ops.push(op);
+        self.touch(stamp.at);
         Ok(stamp.event_id)
     }
 
     /// Writes a step and its event. The event seals the step.
     pub fn step<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         step: Step,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
         let seal = Seal::step(&step);
-        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        let id = self.sealed(event, payload, &[seal], stamp)?;
         self.ops.push(Op::PutStep(Box::new(step)));
         Ok(id)
     }
@@ -240,14 +262,14 @@ impl Draft {
     /// Consumes a message and appends the event for it. The event seals the message's body.
     pub fn consume<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         message: &Message,
         by: StepKey,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
         let seal = Seal::message(message.seq, message.body.as_ref());
-        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        let id = self.sealed(event, payload, &[seal], stamp)?;
         let (run_key, seq) = (message.run_key, message.seq);
         self.ops.push(Op::ConsumeMessage { run_key, seq, by, at: stamp.at });
         Ok(id)
@@ -256,17 +278,63 @@ impl Draft {
     /// Like [`Draft::consume`], for a message that settles a step. One event seals both.
     pub fn consume_into_step<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         message: &Message,
         step: Step,
         stamp: Stamp,
     ) -> Result<EventId, Error> {
         let seals = [Seal::message(message.seq, message.body.as_ref()), Seal::step(&step)];
-        let id = self.sealed(event_type, payload, &seals, stamp)?;
+        let id = self.sealed(event, payload, &seals, stamp)?;
         let (run_key, seq, by) = (message.run_key, message.seq, step.step_key.clone());
         self.ops.push(Op::ConsumeMessage { run_key, seq, by, at: stamp.at });
         self.ops.push(Op::PutStep(Box::new(step)));
+        Ok(id)
+    }
+
+    /// Consumes several messages, at most [`CONSUMED_MAX`], with one event that seals all of them.
+    pub fn consume_all<T: Serialize>(
+        &mut self,
+        event: impl Into<NewEvent>,
+        payload: &T,
+        messages: &[Message],
+        by: StepKey,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        self.consume_sealed(event, payload, messages, by, None, stamp)
+    }
+
+    /// Like [`Draft::consume_all`], for messages that settle a step. One event seals all of them.
+    pub fn consume_all_into_step<T: Serialize>(
+        &mut self,
+        event: impl Into<NewEvent>,
+        payload: &T,
+        messages: &[Message],
+        step: Step,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let by = step.step_key.clone();
+        self.consume_sealed(event, payload, messages, by, Some(step), stamp)
+    }
+
+    fn consume_sealed<T: Serialize>(
+        &mut self,
+        event: impl Into<NewEvent>,
+        payload: &T,
+        messages: &[Message],
+        by: StepKey,
+        step: Option<Step>,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        check_max("an event", "consumed messages", messages.len(), CONSUMED_MAX)?;
+        let mut seals = vec![Seal::messages(messages.iter())];
+        seals.extend(step.as_ref().map(Seal::step));
+        let id = self.sealed(event, payload, &seals, stamp)?;
+        for message in messages {
+            let (run_key, seq, by) = (message.run_key, message.seq, by.clone());
+            self.ops.push(Op::ConsumeMessage { run_key, seq, by, at: stamp.at });
+        }
+        self.ops.extend(step.map(|step| Op::PutStep(Box::new(step))));
         Ok(id)
     }
 
@@ -282,8 +350,13 @@ impl Draft {
         state: Option<Body>,
         stamp: Stamp,
     ) -> Result<RunKey, Error> {
-        let (mut run, ledger, event) = enqueued(new, stamp)?;
-        run.state = state;
+        let (mut run, mut ledger, event) = enqueued(new, stamp)?;
+        let mut event = [event];
+        if let Some(state) = state {
+            ledger.seal_last(&mut event, Seal::state(&state))?;
+            run.state = Some(state);
+        }
+        let [event] = event;
         let run_key = run.run_key;
         end_row(&mut run, &ledger);
         self.ops.push(Op::CreateRun(run));
@@ -349,8 +422,10 @@ impl Draft {
         self
     }
 
-    /// Sets the model's snapshot.
-    pub fn state(&mut self, state: Body) -> &mut Self {
+    /// Sets the model's snapshot. The last event of the engine in this commit seals it; if there is
+    /// none, [`Draft::finish`] appends `workflow.saved` with this stamp.
+    pub fn state(&mut self, state: Body, stamp: Stamp) -> &mut Self {
+        self.state_stamp = Some(stamp);
         match &mut self.subject {
             Subject::New(run) => run.state = Some(state),
             Subject::Existing(change) => change.state = Some(state),
@@ -384,7 +459,7 @@ impl Draft {
     /// nobody would read their results.
     pub fn end<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         end: End,
         stamp: Stamp,
@@ -403,7 +478,7 @@ impl Draft {
             self.ops.push(Op::Enqueue(Box::new(task)));
         }
         let seal = Seal::run_end(status, output.as_ref(), error.as_ref());
-        let id = self.sealed(event_type, payload, &[seal], stamp)?;
+        let id = self.sealed(event, payload, &[seal], stamp)?;
         self.set_status(status);
         match &mut self.subject {
             Subject::New(run) => {
@@ -419,6 +494,9 @@ impl Draft {
 
     /// Builds the commit.
     pub fn finish(mut self) -> Commit {
+        if let Some(stamp) = self.state_stamp.take() {
+            self.seal_state(stamp);
+        }
         let own = match self.subject {
             Subject::New(mut run) => {
                 end_row(&mut run, &self.ledger);
@@ -436,23 +514,41 @@ impl Draft {
         Commit::new(Some(self.guard), self.task, self.ops)
     }
 
+    // The state may change until the commit is built, so the seal is added last.
+    fn seal_state(&mut self, stamp: Stamp) {
+        let state = match &self.subject {
+            Subject::New(run) => run.state.as_ref(),
+            Subject::Existing(change) => change.state.as_ref(),
+        };
+        let Some(seal) = state.map(Seal::state) else { return };
+        // An event that the engine wrote is a canonical object, and parses.
+        if !self.ledger.seal_last(&mut self.ops, seal.clone()).unwrap_or(false) {
+            let saved = self.sealed(WORKFLOW_SAVED, &json!({}), &[seal], stamp);
+            debug_assert!(saved.is_ok(), "the payload has only a seal: {saved:?}");
+        }
+    }
+
     fn sealed<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
     ) -> Result<EventId, Error> {
-        let op = self.ledger.append(event_type, payload, seals, stamp)?;
+        let op = self.ledger.append(event, payload, seals, stamp)?;
         self.ops.push(op);
-        // A row is never older than its last event, so a reader that stamps after the row also
-        // stamps after the event.
+        self.touch(stamp.at);
+        Ok(stamp.event_id)
+    }
+
+    // A row is never older than its last event, so a reader that stamps after the row also stamps
+    // after the event.
+    fn touch(&mut self, at: Timestamp) {
         let updated_at = match &mut self.subject {
             Subject::New(run) => &mut run.updated_at,
             Subject::Existing(change) => &mut change.updated_at,
         };
-        *updated_at = (*updated_at).max(stamp.at);
-        Ok(stamp.event_id)
+        *updated_at = (*updated_at).max(at);
     }
 
     fn set_status(&mut self, status: RunStatus) {

@@ -19,6 +19,7 @@ use crate::commit::{
 };
 use crate::ids::{EventId, MessageId, Namespace, RunId, RunKey, TaskId, WorkflowName};
 use crate::ledger::{CausalRef, Head};
+use crate::record::RecordKey;
 use crate::rows::{Hold, RunStatus};
 
 /// One commit, or a chain of commits of one turn that are written as one.
@@ -106,6 +107,7 @@ enum Resource<'a> {
     Task(TaskId),
     Message(RunKey, &'a MessageId),
     Event(EventId),
+    Record(&'a RecordKey),
 }
 
 /// The last uses of a resource. Levels count from 1; 0 means never.
@@ -195,7 +197,7 @@ impl<'a> Scheduler<'a> {
             uses.push((Resource::Run(run_key), true));
         }
         if let Some(guard) = &commit.task {
-            uses.push((Resource::Task(guard.task_id), true));
+            uses.push((Resource::Task(guard.task_id()), true));
         }
         for op in commit.ops.iter() {
             match op {
@@ -218,6 +220,9 @@ impl<'a> Scheduler<'a> {
                     uses.push((Resource::Task(*task_id), true));
                 }
                 Op::DeadLetter(letter) => uses.push((Resource::Task(letter.task_id), true)),
+                Op::Record(record) => {
+                    uses.push((Resource::Record(&record.key), record.is_write()));
+                }
                 _ => {}
             }
         }

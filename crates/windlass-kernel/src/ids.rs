@@ -21,6 +21,9 @@ enum Charset {
     Composed,
     /// Any text without control characters (so no NUL, which PostgreSQL cannot store).
     Printable,
+    /// As `Printable`, but its length counts bytes, and `.` and `..` are refused because URL parsers
+    /// remove them from paths.
+    PathSegment,
 }
 
 impl Charset {
@@ -29,6 +32,7 @@ impl Charset {
             Charset::Word => "letters, digits, '_' and (not first) '-'",
             Charset::Composed => "letters, digits, '_' and (not first) '-', '.' and ':'",
             Charset::Printable => "text without control characters",
+            Charset::PathSegment => "text without control characters, and not \".\" or \"..\"",
         }
     }
 
@@ -36,6 +40,9 @@ impl Charset {
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         match self {
             Charset::Printable => !text.chars().any(char::is_control),
+            Charset::PathSegment => {
+                !text.chars().any(char::is_control) && !matches!(text, "." | "..")
+            }
             Charset::Word => text.starts_with(word) && text.chars().all(|c| word(c) || c == '-'),
             Charset::Composed => {
                 text.starts_with(word)
@@ -57,6 +64,11 @@ fn validate(
     }
     // The byte length is at least the character count, so short names skip the count.
     if text.len() > chars_max {
+        if charset == Charset::PathSegment {
+            let message =
+                format!("{what} has {} bytes; at most {chars_max} are allowed", text.len());
+            return Err(Error::new(ErrorKind::Invalid, code, message));
+        }
         let chars = text.chars().count();
         if chars > chars_max {
             let message = format!("{what} has {chars} characters; at most {chars_max} are allowed");
@@ -201,6 +213,21 @@ name!(
     /// A key that a concurrency limit counts claims by.
     LimitKey, "limit key", limit_key_chars_max, Printable
 );
+name!(
+    /// A collection of records. Collections that begin with `windlass.` belong to the engine.
+    Collection, "collection", collection_chars_max, Composed
+);
+name!(
+    /// The id of a record in its collection.
+    RecordId, "record id", record_id_bytes_max, PathSegment
+);
+
+impl Collection {
+    /// Whether only the engine and its models may write the collection.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with("windlass.")
+    }
+}
 
 /// The kind of a step, such as `sleep`. The model that writes the step defines it.
 ///
@@ -352,6 +379,10 @@ key!(
     /// Identifies a log line (UUIDv7).
     LogId
 );
+key!(
+    /// Identifies a write of a record (UUIDv7).
+    WriteId
+);
 
 #[cfg(test)]
 mod tests {
@@ -380,6 +411,12 @@ mod tests {
         check(WorkflowName::new("漢".repeat(65)), "has 65 characters; at most 64");
         check(WorkflowName::new("a\0b"), "has a character that is not allowed");
         check(StepKey::new("charge card #1"), "ok");
+        check(Collection::new("windlass.requests"), "ok");
+        check(Collection::new("a/b"), "has a character that is not allowed");
+        check(Collection::new("x".repeat(65)), "has 65 characters; at most 64");
+        check(RecordId::new("Größe 漢字/7"), "ok");
+        check(RecordId::new("漢".repeat(86)), "has 258 bytes; at most 256");
+        check(RecordId::new(".."), "not \".\"");
         check("no-uuid".parse::<RunKey>(), "is not a UUID");
     }
 }

@@ -22,10 +22,13 @@ pub mod namespace_stats;
 pub mod on_end;
 pub mod query;
 mod rate;
+mod record;
 pub mod retry;
+pub mod rotation;
 pub mod rows;
 pub mod store;
 pub mod stores;
+pub mod subject;
 pub mod summary;
 mod text;
 pub mod time;
@@ -44,17 +47,23 @@ pub use draft::{Draft, End, NewRun};
 pub use duration::{IntoDuration, format_duration, parse_duration};
 pub use error::{Error, ErrorCode, ErrorKind};
 pub use ids::{
-    EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName, RouteName,
-    RunId, RunKey, StepKey, StepKind, TaskId, WorkerKey, WorkflowName,
+    Collection, EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName,
+    RecordId, RouteName, RunId, RunKey, StepKey, StepKind, TaskId, WorkerKey, WorkflowName,
+    WriteId,
 };
 pub use ledger::{
-    Actor, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, Seal, Stamp, StorageRef,
+    Actor, CONSUMED_MAX, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, NewEvent, Seal,
+    Stamp, StorageRef,
 };
 pub use limits::Limits;
 pub use namespace_stats::{DeadLetterCount, Figures, NamespaceStats, TaskCount, TaskStat};
 pub use on_end::{EFFECT, OnEnd, derive_key, end_task_id};
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use rate::{Rate, RateDecision, RateRow};
+pub use record::{
+    Expect, Keep, Record, RecordFound, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
+    Terms,
+};
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{
     BreakerStatus, Consumed, DeadLetter, Hold, LogLevel, LogLine, Message, MessageKind, Route, Run,
@@ -67,6 +76,7 @@ pub use store::{
     QueueHealth, Reaped, Renewed, RunCount, RunOverview, Store, WakeSink, Wakeup,
 };
 pub use stores::memory::{Clock, MemoryStore};
+pub use subject::Subject;
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};
 pub use time::Timestamp;
 pub use uuid::Uuid;

@@ -82,6 +82,18 @@ pub struct Limits {
     pub sleep_days_max: u32,
     /// Depth of a JSON body. Default 64.
     pub json_depth_max: usize,
+    /// Characters of a collection's name. Default 64.
+    pub collection_chars_max: usize,
+    /// Bytes of a record's id. Default 256.
+    pub record_id_bytes_max: usize,
+    /// Bytes of a record's body. Default 1 MiB; a setting can raise it to 16 MiB.
+    pub record_bytes_max: usize,
+    /// Terms of a record. Default 32.
+    pub record_terms_max: usize,
+    /// Bytes of a term's value. Default 256.
+    pub record_term_bytes_max: usize,
+    /// Records that one commit checks or writes, and that one read returns. Default 64.
+    pub records_per_commit_max: usize,
     /// Ops of one commit. Default 10,000.
     pub commit_ops_max: usize,
     /// Statements of user SQL in one commit. Default 1,000.
@@ -139,6 +151,12 @@ impl Limits {
         steps_per_run_max: 1_024,
         sleep_days_max: 365,
         json_depth_max: 64,
+        collection_chars_max: 64,
+        record_id_bytes_max: 256,
+        record_bytes_max: MIB,
+        record_terms_max: 32,
+        record_term_bytes_max: 256,
+        records_per_commit_max: 64,
         commit_ops_max: 10_000,
         user_sql_statements_max: 1_000,
         user_sql_bytes_max: 8 * MIB,

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::breaker::BreakerRow;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
-    EventId, LimitKey, LogId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey, TaskId,
-    WorkerKey, WorkflowName,
+    Collection, EventId, LimitKey, LogId, Namespace, QueueName, RecordId, RouteName, RunId, RunKey,
+    StepKey, TaskId, WorkerKey, WorkflowName,
 };
 use crate::ledger::Event;
 use crate::limits::Limits;
+use crate::record::{Record, RecordKey, RecordVersion};
 use crate::rows::{
     DeadLetter, LogLevel, LogLine, Message, Run, RunStatus, Setting, Step, Task, Worker,
 };
@@ -180,6 +181,35 @@ pub enum Query {
         /// The most rows.
         limit: u32,
     },
+    /// Records of a collection by id, without removed ones.
+    Records {
+        /// The namespace.
+        namespace: Namespace,
+        /// The collection.
+        collection: Collection,
+        /// Only records with this term.
+        term: Option<(Arc<str>, Arc<str>)>,
+        /// List rows after this one.
+        after: Option<RecordId>,
+        /// The most rows.
+        limit: u32,
+    },
+    /// All records of all namespaces by key, with removed ones, for export and verification.
+    AllRecords {
+        /// List rows after this one.
+        after: Option<RecordKey>,
+        /// The most rows.
+        limit: u32,
+    },
+    /// Kept versions of a record, newest first.
+    RecordVersions {
+        /// The record.
+        key: RecordKey,
+        /// List versions before this revision.
+        before: Option<u64>,
+        /// The most rows.
+        limit: u32,
+    },
     /// Limits of a namespace by key, with their usage.
     Limits {
         /// The namespace.
@@ -324,6 +354,9 @@ impl Query {
             | Query::Expired { limit, .. }
             | Query::Settings { limit, .. }
             | Query::Breakers { limit, .. }
+            | Query::Records { limit, .. }
+            | Query::AllRecords { limit, .. }
+            | Query::RecordVersions { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -368,6 +401,10 @@ pub enum Rows {
     Limits(Vec<LimitState>),
     /// The result of `Settings`.
     Settings(Vec<Setting>),
+    /// The result of `Records` and `AllRecords`.
+    Records(Vec<Record>),
+    /// The result of `RecordVersions`.
+    RecordVersions(Vec<RecordVersion>),
 }
 
 /// A concurrency limit and its usage.
@@ -416,4 +453,6 @@ unwrap_rows!(
     breakers -> Breakers(BreakerRow),
     limits -> Limits(LimitState),
     settings -> Settings(Setting),
+    records -> Records(Record),
+    record_versions -> RecordVersions(RecordVersion),
 );

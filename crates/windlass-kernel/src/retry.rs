@@ -344,8 +344,9 @@ impl RetryPolicy {
     /// The delay after attempt number `attempt` (from 1) has failed, or `None` if it was the last.
     ///
     /// The same seed and attempt give the same delay, so use a different seed for each run or task.
-    /// Jitter only lengthens a delay, and the cap includes jitter: a delay that has reached the cap
-    /// is exactly the cap. An invalid policy gives a useless delay but does not panic.
+    /// Jitter only lengthens a delay, and the cap includes jitter: delays that have grown to the cap
+    /// are spread below it, so that tasks that failed together do not come back together. No delay
+    /// is below the first one. An invalid policy gives a useless delay but does not panic.
     ///
     /// ```
     /// # use windlass_kernel::{RetryLimit, RetryPolicy};
@@ -372,7 +373,8 @@ impl RetryPolicy {
             }
         };
         let ceiling = whole_micros(self.max_delay.unwrap_or(DELAY_MAX).min(DELAY_MAX));
-        let base = grown.max(delay);
+        let below_ceiling = (ceiling as f64 / (1.0 + self.jitter)) as u64;
+        let base = grown.min(below_ceiling).max(delay);
         let extra = (base as f64 * self.jitter * unit(seed, attempt)) as u64;
         let micros = base.saturating_add(extra).min(ceiling);
         Some(Duration::from_micros(micros))

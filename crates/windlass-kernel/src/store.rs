@@ -15,6 +15,7 @@ use crate::limits::{Limits, check_max};
 use crate::namespace_stats::{NamespaceStats, TaskStat};
 use crate::query::{Query, Rows};
 use crate::rate::RateRow;
+use crate::record::{Record, RecordKey};
 use crate::rows::{Hold, Message, Route, Run, RunStatus, SettingName, Step, Task, WorkerInfo};
 use crate::time::Timestamp;
 
@@ -136,6 +137,10 @@ pub trait Store: Send + Sync + 'static {
             }))
         })
     }
+
+    /// Reads records in one snapshot, one result for each key in order: the row, also of a removed
+    /// record, or `None` if it never existed. At most `records_per_commit_max` keys.
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>>;
 
     /// Reads one page of a listing.
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
@@ -271,9 +276,12 @@ pub struct ClaimFilter {
     pub routes: Vec<Route>,
     /// The most rows.
     pub max: u32,
+    /// The namespace that was served last: the claim begins with the next one. Without it, it begins
+    /// with the first.
+    pub after: Option<Namespace>,
 }
 
-/// The order of a claim.
+/// The order in which a claim takes the rows of one namespace. Namespaces take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimOrder {
     /// Higher priority, then resumed turns, then the oldest.

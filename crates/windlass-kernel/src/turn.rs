@@ -2,7 +2,7 @@
 
 use crate::commit::{Reschedule, TurnChange};
 use crate::ids::WorkerKey;
-use crate::rows::{Hold, MessageKind, RunStatus, Task, Turn, Wake};
+use crate::rows::{Hold, MessageKind, Run, RunStatus, Task, Turn, Wake};
 use crate::time::Timestamp;
 
 impl Turn {
@@ -14,12 +14,13 @@ impl Turn {
         self
     }
 
-    /// The turn after a commit of its holder. `status` and `accepted` are the values after the
-    /// commit.
+    /// The turn after a commit of its holder. `status`, `started` and `accepted` are the values
+    /// after the commit.
     pub fn after_commit(
         mut self,
         change: TurnChange,
         status: RunStatus,
+        started: bool,
         accepted: u64,
         now: Timestamp,
     ) -> Self {
@@ -34,6 +35,12 @@ impl Turn {
         self.claim_no += 1;
         (self.ready, self.due_at) = match wake {
             _ if status.is_ended() => (false, None),
+            // An unread message gives the run a turn, because it may be a control request. The time
+            // of the start stays.
+            Wake::At(at) if !started && at > now => {
+                self.last_worker = None;
+                (accepted > seen, Some(at))
+            }
             // This holds for a paused run too: the unread message may be the request to resume.
             _ if accepted > seen => (true, Some(now)),
             Wake::Now if status == RunStatus::Paused => (false, Some(now)),
@@ -56,13 +63,20 @@ impl Turn {
 
     /// The turn after its hold was released or revoked without a commit. `unread`: the run has
     /// accepted messages that no release has seen.
-    pub fn released(mut self, status: RunStatus, unread: bool, now: Timestamp) -> Self {
+    pub fn released(
+        mut self,
+        status: RunStatus,
+        started: bool,
+        unread: bool,
+        now: Timestamp,
+    ) -> Self {
         self.worker = None;
         self.claimed_at = None;
         self.claim_no += 1;
         self.last_worker = None;
         self.ready = !status.is_ended() && (status != RunStatus::Paused || unread);
-        if self.ready {
+        // A run whose start is delayed gets a turn that only reads its messages.
+        if self.ready && !self.is_delayed(started, now) {
             self.due_at = Some(self.due_at.map_or(now, |due_at| due_at.min(now)));
         }
         self
@@ -75,14 +89,38 @@ impl Turn {
         other && self.due_at.is_some_and(|due_at| due_at > since)
     }
 
-    /// The turn after its run accepted a message. Only a control message wakes a paused run.
-    pub fn after_message(mut self, status: RunStatus, kind: MessageKind, now: Timestamp) -> Self {
-        let wakes = status != RunStatus::Paused || kind == MessageKind::Control;
+    /// The turn after its run accepted a message. Only a control message wakes a paused run, or one
+    /// whose start is delayed; it does not change the time of the start.
+    pub fn after_message(
+        mut self,
+        status: RunStatus,
+        started: bool,
+        kind: MessageKind,
+        now: Timestamp,
+    ) -> Self {
+        let delayed = self.is_delayed(started, now);
+        let waits = delayed || status == RunStatus::Paused;
+        let wakes = !waits || kind == MessageKind::Control;
         if !status.is_ended() && wakes && self.worker.is_none() && !self.ready {
             self.ready = true;
-            self.due_at = Some(now);
+            if !delayed {
+                self.due_at = Some(now);
+            }
         }
         self
+    }
+
+    /// Whether a run with this turn must not start yet. Before a run has started, `due_at` is the
+    /// time of its start.
+    pub fn is_delayed(&self, started: bool, now: Timestamp) -> bool {
+        !started && self.due_at.is_some_and(|at| at > now)
+    }
+}
+
+impl Run {
+    /// The time of the start, if the run has not started and must not start yet.
+    pub fn delayed_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.turn.due_at.filter(|_| self.turn.is_delayed(self.started_at.is_some(), now))
     }
 }
 
@@ -152,8 +190,19 @@ mod tests {
 
     #[track_caller]
     fn check(change: TurnChange, status: RunStatus, accepted: u64, expect: &str) {
+        check_start(change, status, true, accepted, expect);
+    }
+
+    #[track_caller]
+    fn check_start(
+        change: TurnChange,
+        status: RunStatus,
+        started: bool,
+        accepted: u64,
+        expect: &str,
+    ) {
         let held = Turn::held_by(WorkerKey(uuid::Uuid::from_u128(1)));
-        let turn = held.after_commit(change, status, accepted, NOW);
+        let turn = held.after_commit(change, status, started, accepted, NOW);
         let due = turn.due_at.map_or("none".to_owned(), |at| at.as_micros().to_string());
         let found = match (turn.worker, turn.ready) {
             (Some(_), _) => "held".to_owned(),
@@ -184,6 +233,23 @@ mod tests {
         check(release(Wake::OnMessage, 5), Paused, 5, "idle none");
         check(release(at(50), 4), Paused, 5, "ready 100");
         check(release(Wake::OnMessage, 4), Paused, 5, "ready 100");
+        // Before the first turn.
+        let unstarted =
+            |change, status, expect: &str| check_start(change, status, false, 5, expect);
+        unstarted(release(at(150), 5), Active, "idle 150");
+        unstarted(release(at(150), 4), Active, "ready 150");
+        unstarted(release(at(150), 5), Paused, "idle 150");
+        unstarted(release(at(150), 4), Paused, "ready 150");
+        unstarted(release(at(50), 4), Active, "ready 100");
+        unstarted(release(Wake::Now, 5), Active, "ready 100");
+    }
+
+    // The worker that released the turn may be gone until the run starts.
+    #[test]
+    fn a_delayed_turn_is_reserved_for_nobody() {
+        let change = TurnChange::Release { wake: Wake::At(micros(150)), seen: 4 };
+        let turn = Turn::held_by(A).after_commit(change, RunStatus::Active, false, 5, NOW);
+        assert!(!turn.is_reserved_for_another(B, micros(50)));
     }
 
     const A: WorkerKey = WorkerKey(uuid::Uuid::from_u128(1));
@@ -206,8 +272,18 @@ mod tests {
     fn a_turn_after_its_hold_is_gone_without_a_commit() {
         #[track_caller]
         fn check(status: RunStatus, unread: bool, due: Option<i64>, expect: &str) {
+            check_start(status, true, unread, due, expect);
+        }
+        #[track_caller]
+        fn check_start(
+            status: RunStatus,
+            started: bool,
+            unread: bool,
+            due: Option<i64>,
+            expect: &str,
+        ) {
             let held = Turn { due_at: due.map(micros), last_worker: Some(B), ..Turn::held_by(A) };
-            let turn = held.released(status, unread, NOW);
+            let turn = held.released(status, started, unread, NOW);
             assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
             assert_eq!((turn.claim_no, turn.claimed_at, turn.last_worker), (2, None, None));
         }
@@ -219,17 +295,33 @@ mod tests {
         check(Paused, false, Some(150), "idle 150");
         check(Paused, true, None, "ready 100");
         check(Complete, true, None, "idle none");
+        check_start(Active, false, false, Some(150), "ready 150");
+        check_start(Active, false, true, Some(150), "ready 150");
+        check_start(Paused, false, true, Some(150), "ready 150");
+        check_start(Paused, false, false, Some(150), "idle 150");
+        check_start(Active, false, false, Some(50), "ready 50");
+        check_start(Active, false, false, None, "ready 100");
     }
 
     #[test]
     fn a_turn_after_a_message() {
         #[track_caller]
         fn check(turn: Turn, status: RunStatus, kind: MessageKind, expect: &str) {
-            let turn = turn.after_message(status, kind, NOW);
+            check_start(turn, status, true, kind, expect);
+        }
+        #[track_caller]
+        fn check_start(
+            turn: Turn,
+            status: RunStatus,
+            started: bool,
+            kind: MessageKind,
+            expect: &str,
+        ) {
+            let turn = turn.after_message(status, started, kind, NOW);
             assert_eq!(shown(turn.worker.is_some(), turn.ready, turn.due_at), expect);
         }
         use MessageKind::{Control, Event};
-        use RunStatus::{Complete, Paused, Waiting};
+        use RunStatus::{Active, Complete, Paused, Waiting};
         let idle = || Turn::due_at(micros(150));
         check(idle(), Waiting, Event, "ready 100");
         check(idle(), Waiting, Control, "ready 100");
@@ -239,6 +331,10 @@ mod tests {
         check(Turn::held_by(A), Waiting, Event, "held");
         let ready = Turn { due_at: Some(micros(50)), ..Turn::ready() };
         check(ready, Waiting, Event, "ready 50");
+        check_start(idle(), Active, false, Event, "idle 150");
+        check_start(idle(), Active, false, Control, "ready 150");
+        check_start(idle(), Paused, false, Control, "ready 150");
+        check_start(Turn::due_at(micros(50)), Active, false, Event, "ready 100");
     }
 
     #[test]

@@ -17,7 +17,9 @@ use crate::ledger::run_events::{
     WORKFLOW_TERMINATED,
 };
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
-use crate::ledger::{hash_event, message_digest, run_end_digest, step_digest};
+use crate::ledger::{
+    hash_event, message_digest, messages_digest, run_end_digest, state_digest, step_digest,
+};
 use crate::query::Query;
 use crate::rows::{Message, Run, RunStatus, Step};
 use crate::store::Store;
@@ -326,7 +328,7 @@ impl WholeRun {
     fn verify_seals(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         let mut steps: BTreeMap<Arc<str>, LastSeal> = BTreeMap::new();
-        let mut end = None;
+        let (mut end, mut state) = (None, None);
         for event in &self.events {
             let seals = match seals_of(event) {
                 Ok(seals) => seals,
@@ -338,6 +340,7 @@ impl WholeRun {
             for seal in seals {
                 match &seal.of {
                     SealOf::RunEnd { .. } => end = Some((event.ordinal, seal)),
+                    SealOf::State => state = Some((event.ordinal, seal)),
                     SealOf::Step { key } => {
                         let key = key.clone();
                         let settles = !OPENING.contains(&event.event_type.as_str());
@@ -346,21 +349,41 @@ impl WholeRun {
                     SealOf::Message { seq } => {
                         flaws.extend(self.verify_message(event.ordinal, *seq, &seal).err());
                     }
+                    SealOf::Messages { seqs } => {
+                        flaws.extend(self.verify_messages(event.ordinal, seqs, &seal).err());
+                    }
                 }
             }
         }
         flaws.extend(self.verify_end(end).err());
+        flaws.extend(self.verify_state(state).err());
         self.verify_steps(steps, &mut flaws);
         flaws
     }
 
     fn verify_message(&self, ordinal: u64, seq: u64, seal: &Seal) -> Result<(), Flaw> {
-        let at = usize::try_from(seq).ok().and_then(|seq| seq.checked_sub(1));
-        let message = at.and_then(|at| self.messages.get(at));
+        let message = self.message(seq);
         if message.is_some_and(|message| message_digest(message.body.as_ref()) == seal.digest) {
             return Ok(());
         }
         Err(self.flaw(Some(ordinal), format!("message {seq} is not the one that was consumed")))
+    }
+
+    fn verify_messages(&self, ordinal: u64, seqs: &[u64], seal: &Seal) -> Result<(), Flaw> {
+        let messages: Option<Vec<&Message>> = seqs.iter().map(|seq| self.message(*seq)).collect();
+        let bodies = messages.iter().flatten().map(|message| message.body.as_ref());
+        if messages.is_some() && messages_digest(bodies) == seal.digest {
+            return Ok(());
+        }
+        let (first, last) = (seqs.first().unwrap_or(&0), seqs.last().unwrap_or(&0));
+        let what =
+            format!("the messages {first} to {last} are not the {} that were consumed", seqs.len());
+        Err(self.flaw(Some(ordinal), what))
+    }
+
+    fn message(&self, seq: u64) -> Option<&Message> {
+        let at = usize::try_from(seq).ok()?.checked_sub(1)?;
+        self.messages.get(at)
     }
 
     fn verify_end(&self, end: Option<(u64, Seal)>) -> Result<(), Flaw> {
@@ -377,6 +400,21 @@ impl WholeRun {
             }
             None if run.output.is_some() || run.error.is_some() => {
                 Err(self.flaw(None, "the run has an output or an error but has not ended"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn verify_state(&self, last: Option<(u64, Seal)>) -> Result<(), Flaw> {
+        let digest = self.run.state.as_ref().map(state_digest);
+        match last {
+            Some((_, seal)) if digest == Some(seal.digest) => Ok(()),
+            Some((ordinal, _)) => {
+                Err(self.flaw(Some(ordinal), "the state is not the recorded one"))
+            }
+            None if digest.is_some() => {
+                let what = "the run has a state that no event seals";
+                Err(self.flaw(self.run.head.next_ordinal.checked_sub(1), what))
             }
             None => Ok(()),
         }

@@ -13,7 +13,7 @@ mod rows;
 pub use activity::{NewActivity, schedule_activity};
 pub use child::{ChildRef, NewChild, begin_child, name_child, next_generation, start_child};
 pub use control::{apply_control, commit_turn, read_messages, release, take_message};
-pub use finish::{check_output, complete, fail, stop_descendants};
+pub use finish::{check_output, complete, continue_as_new, fail, stop_descendants};
 pub use results::{LargeResults, ResultIndex};
 pub use rows::{blank_step, new_step};
 pub use windlass_engine::description::{

@@ -26,5 +26,3 @@ pub use error::{NonRetryable, StepError};
 pub use step::{Attempt, StepCall, StepTx};
 pub use wait::{Child, EventWait, Sleep};
 pub use workflow::{register, serve_activity};
-
-pub(crate) use crate::run::CONTINUED;

@@ -68,15 +68,19 @@ CREATE TABLE @schema@.runs (
 CREATE INDEX runs_by_workflow ON @schema@.runs (namespace, workflow, status, run_key);
 CREATE INDEX runs_by_status ON @schema@.runs (namespace, status, run_key);
 CREATE INDEX runs_by_root ON @schema@.runs (root, run_key) WHERE root <> run_key;
-CREATE INDEX runs_ready ON @schema@.runs
-    (queue, workflow, priority DESC, turn_first, turn_due_at, run_key) WHERE turn_ready;
+-- A claim takes from one namespace after the other, and rows without a limit key never stand behind
+-- those that have one. A number, because the planner rewrites conditions on truth values.
+CREATE INDEX runs_ready ON @schema@.runs (queue, workflow, namespace,
+    ((limit_key IS NOT NULL)::int4), priority DESC, turn_first, turn_due_at, run_key)
+    WHERE turn_ready;
 CREATE INDEX runs_scheduled ON @schema@.runs (turn_due_at, run_key)
     WHERE NOT turn_ready AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused';
 CREATE INDEX runs_held ON @schema@.runs (turn_worker, turn_claimed_at, run_key)
     WHERE turn_worker IS NOT NULL;
 CREATE INDEX runs_limited ON @schema@.runs (namespace, limit_key)
     WHERE turn_worker IS NOT NULL AND limit_key IS NOT NULL;
-CREATE INDEX runs_limited_ready ON @schema@.runs (namespace, limit_key)
+CREATE INDEX runs_limited_ready ON @schema@.runs (namespace, limit_key, queue, workflow,
+    priority DESC, turn_first, turn_due_at, run_key)
     WHERE turn_ready AND limit_key IS NOT NULL;
 
 CREATE TABLE @schema@.steps (
@@ -115,8 +119,9 @@ CREATE TABLE @schema@.events (
     hash        bytea NOT NULL,
     PRIMARY KEY (run_key, ordinal)
 ) PARTITION BY RANGE (run_key);
-CREATE INDEX events_by_id ON @schema@.events (event_id);
 CREATE TABLE @schema@.events_default PARTITION OF @schema@.events DEFAULT;
+-- On each partition: a unique index on the whole table would have to include the run's key.
+CREATE UNIQUE INDEX events_default_by_id ON @schema@.events_default (event_id);
 
 CREATE TABLE @schema@.messages (
     run_key        uuid NOT NULL,
@@ -166,7 +171,8 @@ CREATE TABLE @schema@.tasks (
         autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 1,
         autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX tasks_by_run ON @schema@.tasks (run_key, task_id) WHERE run_key IS NOT NULL;
-CREATE INDEX tasks_ready ON @schema@.tasks (queue, name, priority DESC, due_at, task_id) WHERE ready;
+CREATE INDEX tasks_ready ON @schema@.tasks (queue, name, namespace,
+    ((limit_key IS NOT NULL)::int4), priority DESC, due_at, task_id) WHERE ready;
 CREATE INDEX tasks_scheduled ON @schema@.tasks (due_at, task_id)
     WHERE NOT ready AND worker IS NULL AND due_at IS NOT NULL;
 CREATE INDEX tasks_held ON @schema@.tasks (worker, claimed_at, task_id) WHERE worker IS NOT NULL;
@@ -178,7 +184,8 @@ CREATE INDEX tasks_scheduled_listed ON @schema@.tasks (namespace, task_id)
 CREATE INDEX tasks_held_listed ON @schema@.tasks (namespace, task_id) WHERE worker IS NOT NULL;
 CREATE INDEX tasks_limited ON @schema@.tasks (namespace, limit_key)
     WHERE worker IS NOT NULL AND limit_key IS NOT NULL;
-CREATE INDEX tasks_limited_ready ON @schema@.tasks (namespace, limit_key)
+CREATE INDEX tasks_limited_ready ON @schema@.tasks (namespace, limit_key, queue, name,
+    priority DESC, due_at, task_id)
     WHERE ready AND limit_key IS NOT NULL;
 
 CREATE TABLE @schema@.workers (
@@ -404,6 +411,10 @@ BEGIN
             BEGIN
                 EXECUTE format('CREATE TABLE @schema@.%I (LIKE @schema@.%I INCLUDING ALL)',
                     v_name, v_parent);
+                IF v_parent = 'events' THEN
+                    EXECUTE format('CREATE UNIQUE INDEX %I ON @schema@.%I (event_id)',
+                        v_name || '_by_id', v_name);
+                END IF;
                 EXECUTE format('ALTER TABLE @schema@.%I ATTACH PARTITION @schema@.%I '
                     'FOR VALUES FROM (%L) TO (%L)', v_parent, v_name, v_low, v_high);
             EXCEPTION WHEN check_violation OR lock_not_available THEN

@@ -68,6 +68,12 @@ CREATE TYPE @schema@.batch_cause AS (
     idx int4, op int4, run_key uuid, namespace text, is_run bool, cause uuid);
 -- A step or a consumption that the commit itself has made impossible: kind 1 or 2.
 CREATE TYPE @schema@.batch_doom AS (idx int4, kind int2, op int4);
+-- The records of a batch, in the order of their keys. `expect` 0: absent; -1: present; else the
+-- revision. kind 0: check; 1: put; 2: remove. `place` orders the decisions of one commit.
+CREATE TYPE @schema@.batch_record AS (
+    idx int4, op int4, place int4, kind int2, expect int8, namespace text, collection text, id text,
+    write_id uuid, at int8, terms text, body bytea, body_encoding text, keep bool, digest bytea,
+    actor text, caused_by bytea);
 CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text, delta int8);
 
 -- What became of it. `code`:
@@ -77,7 +83,7 @@ CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text,
 --   due);
 --   10 run missing; 11 run hold (worker, n claim_no); 12 run head (n next_ordinal, hash); 13 run
 --   exists (op, key, flag: same input; n accepted, worker, m claim_no); 14 task missing; 15 task
---   hold (worker, n claim_no);
+--   hold (worker, n claim_no); 16 record (op, n revision or NULL, flag: removed);
 --   20 a required message's run is missing (op); 21 it has ended (op, name status); 22 a cause is
 --   missing (op); 23 a step is settled (op); 24 a message is consumed (op); 25 the run whose free
 --   turn is to be taken has ended (key, name status); 26 a dead letter is missing or requeued (op).
@@ -158,7 +164,8 @@ CREATE FUNCTION @schema@.commit_batch(
     p_reschedules @schema@.batch_reschedule[], p_settles @schema@.batch_settle[],
     p_logs @schema@.batch_log[], p_dead_letters @schema@.batch_dead_letter[],
     p_causes @schema@.batch_cause[], p_dooms @schema@.batch_doom[],
-    p_puts @schema@.batch_step[], p_requeues @schema@.batch_requeue[]
+    p_puts @schema@.batch_step[], p_requeues @schema@.batch_requeue[],
+    p_records @schema@.batch_record[]
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -207,7 +214,7 @@ BEGIN
     RETURN NEXT ROW(0, NULL, NULL, NULL, NULL, v_now, NULL, NULL, NULL, NULL, NULL, NULL)
         ::@schema@.batch_result;
 
-    -- 2. Decide the guards: the run's, the creates', the task's.
+    -- 2. Decide the guards: the run's, the creates', the task's, the records'.
     IF p_runs IS NOT NULL AND (v_n <> cardinality(p_runs) OR NOT v_good) THEN
         v_failed := ARRAY(SELECT ROW(
                 CASE WHEN missing THEN 10 WHEN hold THEN 11 ELSE 12 END, idx, NULL, run_key,
@@ -230,7 +237,7 @@ BEGIN
     -- A create that fails must fail before anything less than a guard is looked at, or a commit
     -- that is sent again would be refused for what it did itself.
     IF p_creates IS NOT NULL AND (v_careful OR p_tasks IS NOT NULL OR p_messages IS NOT NULL
-            OR p_causes IS NOT NULL) THEN
+            OR p_causes IS NOT NULL OR p_records IS NOT NULL) THEN
         v_probed := true;
         v_failed := ARRAY(SELECT f FROM unnest(@schema@.batch_existing(p_creates)) f
             WHERE v_ok IS NULL OR v_ok[f.idx]);
@@ -246,6 +253,14 @@ BEGIN
             FROM unnest(p_tasks) g LEFT JOIN @schema@.tasks t ON t.task_id = g.task_id
             WHERE g.kind <> 0 AND (v_ok IS NULL OR v_ok[g.idx]) AND (t.task_id IS NULL
                 OR t.worker IS DISTINCT FROM g.worker OR t.claim_no <> g.claim_no));
+        IF cardinality(v_failed) > 0 THEN
+            v_ok := @schema@.batch_fail(v_ok, p_size, v_failed);
+            RETURN QUERY SELECT * FROM unnest(v_failed);
+        END IF;
+    END IF;
+
+    IF p_records IS NOT NULL THEN
+        v_failed := @schema@.batch_records_failed(p_records, v_ok);
         IF cardinality(v_failed) > 0 THEN
             v_ok := @schema@.batch_fail(v_ok, p_size, v_failed);
             RETURN QUERY SELECT * FROM unnest(v_failed);
@@ -409,6 +424,7 @@ BEGIN
         p_logs := ARRAY(SELECT x FROM unnest(p_logs) x WHERE v_ok[x.idx]);
         p_dead_letters := ARRAY(SELECT x FROM unnest(p_dead_letters) x WHERE v_ok[x.idx]);
         p_requeues := ARRAY(SELECT x FROM unnest(p_requeues) x WHERE v_ok[x.idx]);
+        p_records := ARRAY(SELECT x FROM unnest(p_records) x WHERE v_ok[x.idx]);
     END IF;
     IF p_labels IS NOT NULL THEN
         INSERT INTO @schema@.labels
@@ -436,12 +452,15 @@ BEGIN
             FROM taken
         ), counted AS (
             -- Whether it wakes the turn is decided from the row that is updated. A commit that
-            -- guards the run has its turn, and says itself when it is ready.
+            -- guards the run has its turn, and says itself when it is ready. The due time of a run
+            -- that has not started is the time of its start: it stays.
             UPDATE @schema@.runs r SET accepted = c.accepted,
                 turn_ready = r.turn_ready
-                    OR r.turn_worker IS NULL AND (c.orders OR c.calls AND r.status <> 'paused'),
+                    OR r.turn_worker IS NULL AND (c.orders OR c.calls AND r.status <> 'paused'
+                        AND NOT (r.turn_first AND coalesce(r.turn_due_at, v_now) > v_now)),
                 turn_due_at = CASE WHEN r.turn_worker IS NULL AND NOT r.turn_ready
                     AND (c.orders OR c.calls AND r.status <> 'paused')
+                    AND NOT (r.turn_first AND coalesce(r.turn_due_at, v_now) > v_now)
                     THEN v_now ELSE r.turn_due_at END
             FROM (SELECT run_key, max(seq) AS accepted, bool_or(NOT guarded) AS calls,
                     bool_or(NOT guarded AND kind = 'control') AS orders,
@@ -491,7 +510,10 @@ BEGIN
                 WHEN u.takes THEN v_now ELSE r.turn_claimed_at END,
             turn_claim_no = r.turn_claim_no + CASE WHEN u.takes THEN 1 ELSE 0 END
                 + CASE WHEN u.wake <> 0 THEN 1 ELSE 0 END,
-            turn_last = CASE u.wake WHEN 0 THEN r.turn_last WHEN 4 THEN NULL ELSE u.worker END,
+            turn_last = CASE WHEN u.wake = 0 THEN r.turn_last WHEN u.wake = 4 THEN NULL
+                WHEN u.wake = 2 AND u.wake_at > v_now
+                    AND coalesce(u.started_at, r.started_at) IS NULL THEN NULL
+                ELSE u.worker END,
             turn_first = CASE WHEN u.wake = 0 THEN r.turn_first
                 ELSE coalesce(u.started_at, r.started_at) IS NULL END,
             turn_ready = CASE
@@ -504,6 +526,8 @@ BEGIN
             turn_due_at = CASE
                 WHEN u.wake = 0 THEN r.turn_due_at
                 WHEN u.wake = 4 THEN NULL
+                WHEN u.wake = 2 AND u.wake_at > v_now
+                    AND coalesce(u.started_at, r.started_at) IS NULL THEN u.wake_at
                 WHEN r.accepted > u.seen OR u.wake = 1 THEN v_now
                 WHEN u.wake = 2 THEN u.wake_at END
         FROM unnest(p_sets) u
@@ -626,6 +650,10 @@ BEGIN
         UPDATE @schema@.dead_letters d
         SET requeues = d.requeues + 1, requeued_at = x.requeued_at
         FROM unnest(p_requeues) x WHERE d.task_id = x.task_id;
+    END IF;
+
+    IF p_records IS NOT NULL THEN
+        PERFORM @schema@.batch_records_write(p_records);
     END IF;
 
     -- The counters last and in order: nobody who holds one of them waits for anything else.

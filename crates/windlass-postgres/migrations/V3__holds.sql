@@ -67,103 +67,221 @@ BEGIN
         FROM unnest(p_known) k);
 END $$;
 
--- The distinct (route, priority, first turn) among ready turns, found by probing the index: what
--- `oldest` claims and health need is the head of each.
-CREATE FUNCTION @schema@.turn_segments(p_queues text[], p_names text[])
-    RETURNS TABLE (queue text, name text, priority int2, first_turn bool) LANGUAGE plpgsql AS $$
+-- The distinct (route, namespace, limited or not, priority, first turn) among ready turns, found by probing the
+-- index: `oldest` claims and health need the head of each.
+CREATE FUNCTION @schema@.turn_segments(p_queues text[], p_names text[], p_spaces text[])
+    RETURNS TABLE (queue text, name text, namespace text, limited int4, priority int2, first_turn bool)
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    v_limited  int4;
     v_priority int2;
     v_first    bool;
 BEGIN
     FOR i IN 1..coalesce(cardinality(p_queues), 0) LOOP
-        v_priority := NULL;
-        LOOP
-            IF v_priority IS NULL THEN
-                SELECT t.priority INTO v_priority FROM @schema@.runs t
-                WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
-                ORDER BY t.priority DESC LIMIT 1;
-            ELSE
-                SELECT t.priority INTO v_priority FROM @schema@.runs t
-                WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
-                    AND t.priority < v_priority
-                ORDER BY t.priority DESC LIMIT 1;
-            END IF;
-            EXIT WHEN v_priority IS NULL;
-            FOREACH v_first IN ARRAY ARRAY[false, true] LOOP
-                IF EXISTS (SELECT FROM @schema@.runs t WHERE t.turn_ready AND t.queue = p_queues[i]
-                        AND t.workflow = p_names[i] AND t.priority = v_priority
-                        AND t.turn_first = v_first) THEN
-                    queue := p_queues[i];
-                    name := p_names[i];
-                    priority := v_priority;
-                    first_turn := v_first;
-                    RETURN NEXT;
+        FOR v_limited IN 0..1 LOOP
+            v_priority := NULL;
+            LOOP
+                IF v_priority IS NULL THEN
+                    SELECT t.priority INTO v_priority FROM @schema@.runs t
+                    WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
+                        AND t.namespace = p_spaces[i] AND ((t.limit_key IS NOT NULL)::int4) = v_limited
+                    ORDER BY t.priority DESC LIMIT 1;
+                ELSE
+                    SELECT t.priority INTO v_priority FROM @schema@.runs t
+                    WHERE t.turn_ready AND t.queue = p_queues[i] AND t.workflow = p_names[i]
+                        AND t.namespace = p_spaces[i] AND ((t.limit_key IS NOT NULL)::int4) = v_limited
+                        AND t.priority < v_priority
+                    ORDER BY t.priority DESC LIMIT 1;
                 END IF;
+                EXIT WHEN v_priority IS NULL;
+                    FOREACH v_first IN ARRAY ARRAY[false, true] LOOP
+                        IF EXISTS (SELECT FROM @schema@.runs t WHERE t.turn_ready
+                                AND t.queue = p_queues[i] AND t.workflow = p_names[i]
+                                AND t.namespace = p_spaces[i] AND ((t.limit_key IS NOT NULL)::int4) = v_limited
+                                AND t.priority = v_priority AND t.turn_first = v_first) THEN
+                            queue := p_queues[i];
+                            name := p_names[i];
+                            namespace := p_spaces[i];
+                            limited := v_limited;
+                            priority := v_priority;
+                            first_turn := v_first;
+                            RETURN NEXT;
+                        END IF;
+                    END LOOP;
             END LOOP;
         END LOOP;
     END LOOP;
 END $$;
 
--- The routes that have ready turns.
-CREATE FUNCTION @schema@.turn_routes() RETURNS TABLE (queue text, name text)
-    LANGUAGE plpgsql AS $$
+-- The routes and namespaces that have ready turns.
+CREATE FUNCTION @schema@.turn_routes()
+    RETURNS TABLE (queue text, name text, namespace text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_queue text;
     v_name  text;
+    v_space text;
 BEGIN
-    SELECT t.queue, t.workflow INTO v_queue, v_name FROM @schema@.runs t WHERE t.turn_ready
-    ORDER BY t.queue, t.workflow LIMIT 1;
+    SELECT t.queue, t.workflow, t.namespace INTO v_queue, v_name, v_space
+    FROM @schema@.runs t WHERE t.turn_ready ORDER BY t.queue, t.workflow, t.namespace LIMIT 1;
     WHILE v_queue IS NOT NULL LOOP
         queue := v_queue;
         name := v_name;
+        namespace := v_space;
         RETURN NEXT;
-        SELECT t.queue, t.workflow INTO v_queue, v_name FROM @schema@.runs t
-        WHERE t.turn_ready AND (t.queue, t.workflow) > (v_queue, v_name)
-        ORDER BY t.queue, t.workflow LIMIT 1;
+        SELECT t.queue, t.workflow, t.namespace INTO v_queue, v_name, v_space
+        FROM @schema@.runs t
+        WHERE t.turn_ready AND (t.queue, t.workflow, t.namespace) > (v_queue, v_name, v_space)
+        ORDER BY t.queue, t.workflow, t.namespace LIMIT 1;
     END LOOP;
 END $$;
 
--- The first ready turns of several routes, without a lock. Holders of a full limit are passed
--- over, and so is what somebody else was seen to have locked, and what became ready after `p_since`
--- and was given back last by another worker.
+-- The namespaces with ready turns of some routes: at most `p_max`, those that come after `p_last`
+-- when namespaces take turns and the one after `p_after` is the first.
+CREATE FUNCTION @schema@.turn_spaces(
+    p_queues text[], p_names text[], p_after text, p_last text, p_max int4
+) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_wrapped bool := p_last COLLATE "C" <= p_after;
+    v_space   text := coalesce(p_last, p_after, '');
+    v_found   text[] := '{}';
+BEGIN
+    WHILE cardinality(v_found) < p_max LOOP
+        SELECT min(n.namespace) INTO v_space
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.namespace FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.namespace > v_space
+            ORDER BY t.namespace LIMIT 1) n;
+        IF v_space IS NOT NULL AND (v_wrapped IS NOT TRUE OR v_space COLLATE "C" <= p_after) THEN
+            v_found := v_found || v_space;
+        ELSE
+            EXIT WHEN v_wrapped OR p_after IS NULL;
+            v_wrapped := true;
+            v_space := '';
+        END IF;
+    END LOOP;
+    RETURN v_found;
+END $$;
+
+-- The limit keys of a namespace that have ready turns and a free slot, with the number of slots.
+-- It locks nothing: `lock_limits` decides.
+CREATE FUNCTION @schema@.turn_keys(p_space text)
+    RETURNS TABLE (limit_key text, slots int8) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_key   text := '';
+    v_slots int8;
+BEGIN
+    LOOP
+        SELECT t.limit_key INTO v_key FROM @schema@.runs t
+        WHERE t.turn_ready AND t.namespace = p_space AND t.limit_key IS NOT NULL
+            AND t.limit_key > v_key
+        ORDER BY t.limit_key LIMIT 1;
+        EXIT WHEN v_key IS NULL;
+        SELECT l.slots - (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL
+                AND r.namespace = p_space AND r.limit_key = v_key)
+            - (SELECT count(*) FROM @schema@.tasks t WHERE t.worker IS NOT NULL
+                AND t.namespace = p_space AND t.limit_key = v_key)
+        INTO v_slots FROM @schema@.limits l WHERE l.namespace = p_space AND l.limit_key = v_key;
+        IF v_slots IS NULL OR v_slots > 0 THEN
+            limit_key := v_key;
+            slots := v_slots;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- The first ready turns of a namespace, without a lock. Passed over are those whose limit is full,
+-- and what somebody else was seen to have locked, and what became
+-- ready after `p_since` and was given back last by another worker.
+-- Of turns with a limit key only the first ones are read; with `p_by_key` those of each key that has
+-- a free slot, so that nothing behind a full limit is read.
 CREATE FUNCTION @schema@.peek_turns(
-    p_queues text[], p_names text[], p_max int4, p_oldest bool,
-    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[], p_worker uuid, p_since int8
+    p_space text, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_by_key bool,
+    p_full text[], p_skipped uuid[], p_worker uuid, p_since int8
 ) RETURNS SETOF @schema@.candidate LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     IF p_oldest THEN
         RETURN QUERY
-        SELECT c.key, c.namespace, c.limit_key, row_number() OVER (ORDER BY c.due, c.key)
-        FROM @schema@.turn_segments(p_queues, p_names) s CROSS JOIN LATERAL (
-            SELECT t.run_key AS key, t.namespace, t.limit_key, t.turn_due_at AS due
-            FROM @schema@.runs t
-            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
-                AND t.priority = s.priority AND t.turn_first = s.first_turn
-                AND NOT t.run_key = ANY (p_skipped)
-                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
-                AND (t.limit_key IS NULL OR NOT EXISTS (
-                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
-                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
-            ORDER BY t.turn_due_at, t.run_key LIMIT p_max) c
-        ORDER BY c.due, c.key LIMIT p_max;
-    ELSE
-        RETURN QUERY
-        SELECT c.key, c.namespace, c.limit_key,
-            row_number() OVER (ORDER BY c.priority DESC, c.first_turn, c.due, c.key)
-        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
-            SELECT t.run_key AS key, t.namespace, t.limit_key, t.priority,
+        SELECT c.key, p_space, c.limit_key, row_number() OVER (ORDER BY c.due, c.key) FROM (
+        SELECT u.* FROM @schema@.turn_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
                 t.turn_first AS first_turn, t.turn_due_at AS due
             FROM @schema@.runs t
             WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
+                AND t.priority = s.priority AND t.turn_first = s.first_turn
+                AND s.limited = 0
                 AND NOT t.run_key = ANY (p_skipped)
                 AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
-                AND (t.limit_key IS NULL OR NOT EXISTS (
-                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
-                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
-            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT p_max) c
+            ORDER BY t.turn_due_at, t.run_key LIMIT p_max) u
+        UNION ALL
+        SELECT w.key, w.limit_key, w.priority, w.first_turn, w.due
+        FROM @schema@.turn_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
+                t.turn_first AS first_turn, t.turn_due_at AS due, t.turn_last
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1
+                AND t.priority = s.priority AND t.turn_first = s.first_turn
+                AND s.limited = 1 AND NOT p_by_key
+            ORDER BY t.turn_due_at, t.run_key LIMIT p_max + 100) w
+        WHERE NOT w.key = ANY (p_skipped) AND NOT w.limit_key = ANY (p_full)
+            AND (w.turn_last IS NULL OR w.turn_last = p_worker OR w.due <= p_since)
+        UNION ALL
+        SELECT k.* FROM @schema@.turn_keys(p_space) y
+        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
+                t.turn_first AS first_turn, t.turn_due_at AS due
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
+                AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.workflow = s.name
+                AND NOT t.run_key = ANY (p_skipped)
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT least(p_max, y.slots)) k
+        WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
+        ORDER BY c.due, c.key LIMIT p_max;
+    ELSE
+        RETURN QUERY
+        SELECT c.key, p_space, c.limit_key, row_number() OVER (ORDER BY c.priority DESC, c.first_turn, c.due, c.key) FROM (
+        SELECT u.* FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
+                t.turn_first AS first_turn, t.turn_due_at AS due
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
+                AND NOT t.run_key = ANY (p_skipped)
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT p_max) u
+        UNION ALL
+        SELECT w.key, w.limit_key, w.priority, w.first_turn, w.due
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
+                t.turn_first AS first_turn, t.turn_due_at AS due, t.turn_last
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1 AND NOT p_by_key
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT p_max + 100) w
+        WHERE NOT w.key = ANY (p_skipped) AND NOT w.limit_key = ANY (p_full)
+            AND (w.turn_last IS NULL OR w.turn_last = p_worker OR w.due <= p_since)
+        UNION ALL
+        SELECT k.* FROM @schema@.turn_keys(p_space) y
+        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.run_key AS key, t.limit_key, t.priority,
+                t.turn_first AS first_turn, t.turn_due_at AS due
+            FROM @schema@.runs t
+            WHERE t.turn_ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
+                AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.workflow = s.name
+                AND NOT t.run_key = ANY (p_skipped)
+                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
+            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT least(p_max, y.slots)) k
+        WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
         ORDER BY c.priority DESC, c.first_turn, c.due, c.key LIMIT p_max;
     END IF;
 END $$;
@@ -184,43 +302,78 @@ BEGIN
     FROM picked WHERE t.run_key = picked.key RETURNING t.*;
 END $$;
 
-CREATE FUNCTION @schema@.claim_turns(
-    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_offer_us int8
+-- The usual case, one route of one namespace without limits: one walk along the index that locks what
+-- it takes and steps over what others have locked. A locked row stays where it is, so the update finds
+-- it by its place; it is a statement of its own, whose snapshot is not older than the lock.
+CREATE FUNCTION @schema@.walk_turns(
+    p_worker uuid, p_space text, p_queue text, p_name text, p_max int4, p_since int8
 ) RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now      int8 := @schema@.clock_us();
-    v_since    int8 := v_now - p_offer_us;
-    v_places   tid[];
+    v_now    int8 := @schema@.clock_us();
+    v_places tid[];
+BEGIN
+    v_places := ARRAY(SELECT t.ctid FROM @schema@.runs t
+        WHERE t.turn_ready AND t.queue = p_queue AND t.workflow = p_name
+            AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
+            AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
+        ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key
+        LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
+    RETURN QUERY UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
+        turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
+    WHERE t.ctid = ANY (v_places) RETURNING t.*;
+END $$;
+
+-- Claims turns of one namespace.
+CREATE FUNCTION @schema@.claim_turns_in(
+    p_worker uuid, p_space text, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_since int8
+) RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_queues   text[];
+    v_names    text[];
+    v_limited  bool;
+    v_by_key   bool := false;
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
     v_known    @schema@.limit_slots[] := '{}';
-    v_spaces   text[] := '{}';
     v_full     text[] := '{}';
     v_skipped  uuid[] := '{}';
     v_keys     uuid[];
     v_taken    @schema@.runs[];
 BEGIN
-    IF cardinality(p_queues) = 1 AND NOT p_oldest
-            AND NOT EXISTS (SELECT FROM @schema@.limits) THEN
-        -- The usual case: one walk along the index that locks what it takes and steps over what
-        -- others have locked. A locked row stays where it is, so the update finds it by its place;
-        -- it is a statement of its own, whose snapshot is not older than the lock.
-        v_places := ARRAY(SELECT t.ctid FROM @schema@.runs t
-            WHERE t.turn_ready AND t.queue = p_queues[1] AND t.workflow = p_names[1]
-                AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= v_since)
-            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key
-            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
-        RETURN QUERY UPDATE @schema@.runs t SET turn_ready = false, turn_worker = p_worker,
-            turn_claim_no = t.turn_claim_no + 1, turn_claimed_at = v_now
-        WHERE t.ctid = ANY (v_places) RETURNING t.*;
+    SELECT array_agg(s.queue), array_agg(s.name), bool_or(r.limited = 1)
+    INTO v_queues, v_names, v_limited
+    FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        SELECT ((t.limit_key IS NOT NULL)::int4) AS limited FROM @schema@.runs t
+        WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name AND t.namespace = p_space
+        ORDER BY ((t.limit_key IS NOT NULL)::int4) DESC LIMIT 1) r;
+    IF v_queues IS NULL THEN
+        RETURN;
+    END IF;
+    IF cardinality(v_queues) = 1 AND NOT v_limited AND NOT p_oldest THEN
+        RETURN QUERY SELECT * FROM @schema@.walk_turns(p_worker, p_space, v_queues[1], v_names[1],
+            p_max, p_since);
         RETURN;
     END IF;
     -- Several routes, or limits: look, decide, take; and again while something was in the way.
     FOR v_round IN 1..1000 LOOP
-        v_seen := ARRAY(SELECT c FROM @schema@.peek_turns(p_queues, p_names, v_left, p_oldest,
-            v_spaces, v_full, v_skipped, p_worker, v_since) c);
-        EXIT WHEN cardinality(v_seen) = 0;
+        -- The rows of full limits may hide others that come before those without a limit.
+        v_by_key := v_by_key OR cardinality(v_full) > 0 AND EXISTS (
+            SELECT FROM unnest(v_queues, v_names) s (queue, name) CROSS JOIN LATERAL (
+                SELECT count(*) AS seen, count(*) FILTER (WHERE NOT t.limit_key = ANY (v_full)) AS open
+                FROM (SELECT t.limit_key FROM @schema@.runs t
+                    WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+                        AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1
+                    ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT v_left + 100) t) w
+            WHERE w.seen = v_left + 100 AND w.open < v_left);
+        v_seen := ARRAY(SELECT c FROM @schema@.peek_turns(p_space, v_queues, v_names, v_left,
+            p_oldest, v_by_key, v_full, v_skipped, p_worker, p_since) c);
+        IF cardinality(v_seen) = 0 THEN
+            EXIT WHEN v_by_key OR NOT v_limited;
+            v_by_key := true;
+            CONTINUE;
+        END IF;
         v_known := v_known || @schema@.lock_limits(v_seen, v_known, v_round = 1);
         v_keys := ARRAY(SELECT c.key FROM (
                 SELECT c.key, c.ord, l.slots, l.limit_key,
@@ -237,101 +390,297 @@ BEGIN
         v_known := @schema@.use_slots(v_known, ARRAY(SELECT
             ROW(t.run_key, t.namespace, t.limit_key, 0)::@schema@.candidate
             FROM unnest(v_taken) t WHERE t.limit_key IS NOT NULL));
-        SELECT coalesce(array_agg(l.namespace), '{}'), coalesce(array_agg(l.limit_key), '{}')
-        INTO v_spaces, v_full FROM unnest(v_known) l WHERE l.slots <= 0;
+        v_full := ARRAY(SELECT l.limit_key FROM unnest(v_known) l WHERE l.slots <= 0);
         -- A row that was seen and neither taken nor passed over for a reason would come back.
-        EXIT WHEN cardinality(v_keys) = cardinality(v_seen)
-            AND cardinality(v_taken) = cardinality(v_keys);
+        IF cardinality(v_keys) = cardinality(v_seen) AND cardinality(v_taken) = cardinality(v_keys) THEN
+            EXIT WHEN v_by_key OR NOT v_limited;
+            v_by_key := true;
+        END IF;
     END LOOP;
 END $$;
 
--- The distinct (route, priority) among ready tasks, found by probing the index: what
--- `oldest` claims and health need is the head of each.
-CREATE FUNCTION @schema@.task_segments(p_queues text[], p_names text[])
-    RETURNS TABLE (queue text, name text, priority int2) LANGUAGE plpgsql AS $$
+-- Claims turns: namespaces take turns, beginning with the one after `p_after`.
+CREATE FUNCTION @schema@.claim_turns(
+    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_offer_us int8, p_after text
+) RETURNS SETOF @schema@.runs LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    v_since  int8 := @schema@.clock_us() - p_offer_us;
+    v_busy   int8;
+    v_queue  text;
+    v_name   text;
+    v_first  text;
+    v_last   text;
+    v_left   int4 := p_max;
+    v_lanes  text[] := '{}';
+    v_new    text[];
+    v_kept   text[];
+    v_space  text;
+    v_share  int4;
+    v_count  int4;
+BEGIN
+    -- A worker asks for all routes that it serves, the engine's own among them, and mostly one of
+    -- them has something, of one namespace. The oldest of it are its first if all have the same
+    -- priority.
+    SELECT count(*) + coalesce(sum(l.limited), 0), min(s.queue), min(s.name), min(f.namespace),
+        max(l.namespace)
+    INTO v_busy, v_queue, v_name, v_first, v_last
+    FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        SELECT t.namespace FROM @schema@.runs t
+        WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+        ORDER BY t.namespace LIMIT 1) f
+    CROSS JOIN LATERAL (
+        SELECT t.namespace, ((t.limit_key IS NOT NULL)::int4) AS limited FROM @schema@.runs t
+        WHERE t.turn_ready AND t.queue = s.queue AND t.workflow = s.name
+        ORDER BY t.namespace DESC, ((t.limit_key IS NOT NULL)::int4) DESC LIMIT 1) l;
+    IF v_busy = 0 THEN
+        RETURN;
+    END IF;
+    IF v_busy = 1 AND v_first = v_last AND (NOT p_oldest OR 1 = (SELECT count(*)
+            FROM @schema@.turn_segments(ARRAY[v_queue], ARRAY[v_name], ARRAY[v_first]))) THEN
+        RETURN QUERY SELECT * FROM @schema@.walk_turns(p_worker, v_first, v_queue, v_name,
+            p_max, v_since);
+        RETURN;
+    END IF;
+    -- While there are more namespaces than rows to claim, one row of each.
+    v_last := NULL;
+    LOOP
+        v_new := @schema@.turn_spaces(p_queues, p_names, p_after, v_last, v_left);
+        EXIT WHEN v_last IS NULL AND cardinality(v_new) < v_left;
+        EXIT WHEN cardinality(v_new) = 0;
+        v_last := v_new[cardinality(v_new)];
+        FOREACH v_space IN ARRAY v_new LOOP
+            RETURN QUERY SELECT * FROM @schema@.claim_turns_in(p_worker, v_space, p_queues,
+                p_names, 1, p_oldest, v_since);
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            v_left := v_left - v_count;
+            IF v_count > 0 THEN
+                v_lanes := v_lanes || v_space;
+            END IF;
+        END LOOP;
+        IF v_left = 0 THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    v_lanes := v_lanes || v_new;
+    -- Then equal shares, until nothing is left to claim or to share.
+    WHILE v_left > 0 AND cardinality(v_lanes) > 0 LOOP
+        v_share := greatest(1, v_left / cardinality(v_lanes));
+        v_kept := '{}';
+        FOREACH v_space IN ARRAY v_lanes LOOP
+            EXIT WHEN v_left = 0;
+            RETURN QUERY SELECT * FROM @schema@.claim_turns_in(p_worker, v_space, p_queues,
+                p_names, v_share, p_oldest, v_since);
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            v_left := v_left - v_count;
+            IF v_count = v_share THEN
+                v_kept := v_kept || v_space;
+            END IF;
+        END LOOP;
+        v_lanes := v_kept;
+    END LOOP;
+END $$;
+
+-- The distinct (route, namespace, limited or not, priority) among ready tasks, found by probing the
+-- index: `oldest` claims and health need the head of each.
+CREATE FUNCTION @schema@.task_segments(p_queues text[], p_names text[], p_spaces text[])
+    RETURNS TABLE (queue text, name text, namespace text, limited int4, priority int2)
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_limited  int4;
     v_priority int2;
 BEGIN
     FOR i IN 1..coalesce(cardinality(p_queues), 0) LOOP
-        v_priority := NULL;
-        LOOP
-            IF v_priority IS NULL THEN
-                SELECT t.priority INTO v_priority FROM @schema@.tasks t
-                WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
-                ORDER BY t.priority DESC LIMIT 1;
-            ELSE
-                SELECT t.priority INTO v_priority FROM @schema@.tasks t
-                WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
-                    AND t.priority < v_priority
-                ORDER BY t.priority DESC LIMIT 1;
-            END IF;
-            EXIT WHEN v_priority IS NULL;
-            queue := p_queues[i];
-            name := p_names[i];
-            priority := v_priority;
-            RETURN NEXT;
+        FOR v_limited IN 0..1 LOOP
+            v_priority := NULL;
+            LOOP
+                IF v_priority IS NULL THEN
+                    SELECT t.priority INTO v_priority FROM @schema@.tasks t
+                    WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
+                        AND t.namespace = p_spaces[i] AND ((t.limit_key IS NOT NULL)::int4) = v_limited
+                    ORDER BY t.priority DESC LIMIT 1;
+                ELSE
+                    SELECT t.priority INTO v_priority FROM @schema@.tasks t
+                    WHERE t.ready AND t.queue = p_queues[i] AND t.name = p_names[i]
+                        AND t.namespace = p_spaces[i] AND ((t.limit_key IS NOT NULL)::int4) = v_limited
+                        AND t.priority < v_priority
+                    ORDER BY t.priority DESC LIMIT 1;
+                END IF;
+                EXIT WHEN v_priority IS NULL;
+                    queue := p_queues[i];
+                    name := p_names[i];
+                    namespace := p_spaces[i];
+                    limited := v_limited;
+                    priority := v_priority;
+                    RETURN NEXT;
+            END LOOP;
         END LOOP;
     END LOOP;
 END $$;
 
--- The routes that have ready tasks.
-CREATE FUNCTION @schema@.task_routes() RETURNS TABLE (queue text, name text)
-    LANGUAGE plpgsql AS $$
+-- The routes and namespaces that have ready tasks.
+CREATE FUNCTION @schema@.task_routes()
+    RETURNS TABLE (queue text, name text, namespace text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_queue text;
     v_name  text;
+    v_space text;
 BEGIN
-    SELECT t.queue, t.name INTO v_queue, v_name FROM @schema@.tasks t WHERE t.ready
-    ORDER BY t.queue, t.name LIMIT 1;
+    SELECT t.queue, t.name, t.namespace INTO v_queue, v_name, v_space
+    FROM @schema@.tasks t WHERE t.ready ORDER BY t.queue, t.name, t.namespace LIMIT 1;
     WHILE v_queue IS NOT NULL LOOP
         queue := v_queue;
         name := v_name;
+        namespace := v_space;
         RETURN NEXT;
-        SELECT t.queue, t.name INTO v_queue, v_name FROM @schema@.tasks t
-        WHERE t.ready AND (t.queue, t.name) > (v_queue, v_name)
-        ORDER BY t.queue, t.name LIMIT 1;
+        SELECT t.queue, t.name, t.namespace INTO v_queue, v_name, v_space
+        FROM @schema@.tasks t
+        WHERE t.ready AND (t.queue, t.name, t.namespace) > (v_queue, v_name, v_space)
+        ORDER BY t.queue, t.name, t.namespace LIMIT 1;
     END LOOP;
 END $$;
 
--- The first ready tasks of several routes, without a lock. Holders of a full limit are passed
--- over, and so is what somebody else was seen to have locked.
+-- The namespaces with ready tasks of some routes: at most `p_max`, those that come after `p_last`
+-- when namespaces take turns and the one after `p_after` is the first.
+CREATE FUNCTION @schema@.task_spaces(
+    p_queues text[], p_names text[], p_after text, p_last text, p_max int4
+) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_wrapped bool := p_last COLLATE "C" <= p_after;
+    v_space   text := coalesce(p_last, p_after, '');
+    v_found   text[] := '{}';
+BEGIN
+    WHILE cardinality(v_found) < p_max LOOP
+        SELECT min(n.namespace) INTO v_space
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.namespace FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.namespace > v_space
+            ORDER BY t.namespace LIMIT 1) n;
+        IF v_space IS NOT NULL AND (v_wrapped IS NOT TRUE OR v_space COLLATE "C" <= p_after) THEN
+            v_found := v_found || v_space;
+        ELSE
+            EXIT WHEN v_wrapped OR p_after IS NULL;
+            v_wrapped := true;
+            v_space := '';
+        END IF;
+    END LOOP;
+    RETURN v_found;
+END $$;
+
+-- The limit keys of a namespace that have ready tasks and a free slot, with the number of slots.
+-- It locks nothing: `lock_limits` decides.
+CREATE FUNCTION @schema@.task_keys(p_space text)
+    RETURNS TABLE (limit_key text, slots int8) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_key   text := '';
+    v_slots int8;
+BEGIN
+    LOOP
+        SELECT t.limit_key INTO v_key FROM @schema@.tasks t
+        WHERE t.ready AND t.namespace = p_space AND t.limit_key IS NOT NULL
+            AND t.limit_key > v_key
+        ORDER BY t.limit_key LIMIT 1;
+        EXIT WHEN v_key IS NULL;
+        SELECT l.slots - (SELECT count(*) FROM @schema@.runs r WHERE r.turn_worker IS NOT NULL
+                AND r.namespace = p_space AND r.limit_key = v_key)
+            - (SELECT count(*) FROM @schema@.tasks t WHERE t.worker IS NOT NULL
+                AND t.namespace = p_space AND t.limit_key = v_key)
+        INTO v_slots FROM @schema@.limits l WHERE l.namespace = p_space AND l.limit_key = v_key;
+        IF v_slots IS NULL OR v_slots > 0 THEN
+            limit_key := v_key;
+            slots := v_slots;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- The first ready tasks of a namespace, without a lock. Passed over are those whose limit is full,
+-- and what somebody else was seen to have locked.
+-- Of tasks with a limit key only the first ones are read; with `p_by_key` those of each key that has
+-- a free slot, so that nothing behind a full limit is read.
 CREATE FUNCTION @schema@.peek_tasks(
-    p_queues text[], p_names text[], p_max int4, p_oldest bool,
-    p_full_namespaces text[], p_full_keys text[], p_skipped uuid[]
+    p_space text, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_by_key bool,
+    p_full text[], p_skipped uuid[]
 ) RETURNS SETOF @schema@.candidate LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     IF p_oldest THEN
         RETURN QUERY
-        SELECT c.key, c.namespace, c.limit_key, row_number() OVER (ORDER BY c.due, c.key)
-        FROM @schema@.task_segments(p_queues, p_names) s CROSS JOIN LATERAL (
-            SELECT t.task_id AS key, t.namespace, t.limit_key, t.due_at AS due
+        SELECT c.key, p_space, c.limit_key, row_number() OVER (ORDER BY c.due, c.key) FROM (
+        SELECT u.* FROM @schema@.task_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
             FROM @schema@.tasks t
             WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
                 AND t.priority = s.priority
+                AND s.limited = 0
                 AND NOT t.task_id = ANY (p_skipped)
-                AND (t.limit_key IS NULL OR NOT EXISTS (
-                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
-                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
-            ORDER BY t.due_at, t.task_id LIMIT p_max) c
+            ORDER BY t.due_at, t.task_id LIMIT p_max) u
+        UNION ALL
+        SELECT w.key, w.limit_key, w.priority, w.first_turn, w.due
+        FROM @schema@.task_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1
+                AND t.priority = s.priority
+                AND s.limited = 1 AND NOT p_by_key
+            ORDER BY t.due_at, t.task_id LIMIT p_max + 100) w
+        WHERE NOT w.key = ANY (p_skipped) AND NOT w.limit_key = ANY (p_full)
+        UNION ALL
+        SELECT k.* FROM @schema@.task_keys(p_space) y
+        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
+                AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.name = s.name
+                AND NOT t.task_id = ANY (p_skipped)
+            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT least(p_max, y.slots)) k
+        WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
         ORDER BY c.due, c.key LIMIT p_max;
     ELSE
         RETURN QUERY
-        SELECT c.key, c.namespace, c.limit_key,
-            row_number() OVER (ORDER BY c.priority DESC, c.due, c.key)
-        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
-            SELECT t.task_id AS key, t.namespace, t.limit_key, t.priority,
-                t.due_at AS due
+        SELECT c.key, p_space, c.limit_key, row_number() OVER (ORDER BY c.priority DESC, c.first_turn, c.due, c.key) FROM (
+        SELECT u.* FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
             FROM @schema@.tasks t
             WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
                 AND NOT t.task_id = ANY (p_skipped)
-                AND (t.limit_key IS NULL OR NOT EXISTS (
-                    SELECT FROM unnest(p_full_namespaces, p_full_keys) f (namespace, limit_key)
-                    WHERE f.namespace = t.namespace AND f.limit_key = t.limit_key))
-            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT p_max) c
-        ORDER BY c.priority DESC, c.due, c.key LIMIT p_max;
+            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT p_max) u
+        UNION ALL
+        SELECT w.key, w.limit_key, w.priority, w.first_turn, w.due
+        FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1 AND NOT p_by_key
+            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT p_max + 100) w
+        WHERE NOT w.key = ANY (p_skipped) AND NOT w.limit_key = ANY (p_full)
+        UNION ALL
+        SELECT k.* FROM @schema@.task_keys(p_space) y
+        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+            SELECT t.task_id AS key, t.limit_key, t.priority,
+                false AS first_turn, t.due_at AS due
+            FROM @schema@.tasks t
+            WHERE t.ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
+                AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.name = s.name
+                AND NOT t.task_id = ANY (p_skipped)
+            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT least(p_max, y.slots)) k
+        WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
+        ORDER BY c.priority DESC, c.first_turn, c.due, c.key LIMIT p_max;
     END IF;
 END $$;
 
@@ -351,60 +700,77 @@ BEGIN
     FROM picked WHERE t.task_id = picked.key RETURNING t.*;
 END $$;
 
-CREATE FUNCTION @schema@.claim_tasks(
-    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool
+-- The usual case, one route of one namespace without limits: one walk along the index that locks what
+-- it takes and steps over what others have locked. A locked row stays where it is, so the update finds
+-- it by its place; it is a statement of its own, whose snapshot is not older than the lock.
+CREATE FUNCTION @schema@.walk_tasks(
+    p_worker uuid, p_space text, p_queue text, p_name text, p_max int4
 ) RETURNS SETOF @schema@.tasks LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now      int8 := @schema@.clock_us();
-    v_busy     int8;
-    v_queue    text;
-    v_name     text;
-    v_places   tid[];
+    v_now    int8 := @schema@.clock_us();
+    v_places tid[];
+BEGIN
+    v_places := ARRAY(SELECT t.ctid FROM @schema@.tasks t
+        WHERE t.ready AND t.queue = p_queue AND t.name = p_name
+            AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 0
+        ORDER BY t.priority DESC, t.due_at, t.task_id
+        LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
+    RETURN QUERY UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
+        claim_no = t.claim_no + 1, claimed_at = v_now
+    WHERE t.ctid = ANY (v_places) RETURNING t.*;
+END $$;
+
+-- Claims tasks of one namespace.
+CREATE FUNCTION @schema@.claim_tasks_in(
+    p_worker uuid, p_space text, p_queues text[], p_names text[], p_max int4, p_oldest bool
+) RETURNS SETOF @schema@.tasks LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_queues   text[];
+    v_names    text[];
+    v_limited  bool;
+    v_by_key   bool := false;
     v_left     int4 := p_max;
     v_seen     @schema@.candidate[];
     v_known    @schema@.limit_slots[] := '{}';
-    v_spaces   text[] := '{}';
     v_full     text[] := '{}';
     v_skipped  uuid[] := '{}';
     v_keys     uuid[];
     v_taken    @schema@.tasks[];
 BEGIN
-    -- A worker asks for all routes that it serves, the engine's own among them, and mostly one of
-    -- them has something. The oldest of one route are its first if all have the same priority.
-    IF NOT EXISTS (SELECT FROM @schema@.limits) THEN
-        IF p_oldest THEN
-            SELECT count(*), min(s.queue), min(s.name) INTO v_busy, v_queue, v_name
-            FROM @schema@.task_segments(p_queues, p_names) s;
-        ELSE
-            SELECT count(*), min(s.queue), min(s.name) INTO v_busy, v_queue, v_name
-            FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
-                SELECT FROM @schema@.tasks t
-                WHERE t.ready AND t.queue = s.queue AND t.name = s.name
-                ORDER BY t.priority DESC LIMIT 1) ready;
-        END IF;
-        IF v_busy = 0 THEN
-            RETURN;
-        END IF;
+    SELECT array_agg(s.queue), array_agg(s.name), bool_or(r.limited = 1)
+    INTO v_queues, v_names, v_limited
+    FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        SELECT ((t.limit_key IS NOT NULL)::int4) AS limited FROM @schema@.tasks t
+        WHERE t.ready AND t.queue = s.queue AND t.name = s.name AND t.namespace = p_space
+        ORDER BY ((t.limit_key IS NOT NULL)::int4) DESC LIMIT 1) r;
+    IF v_queues IS NULL THEN
+        RETURN;
     END IF;
-    IF v_busy = 1 THEN
-        -- The usual case: one walk along the index that locks what it takes and steps over what
-        -- others have locked. A locked row stays where it is, so the update finds it by its place;
-        -- it is a statement of its own, whose snapshot is not older than the lock.
-        v_places := ARRAY(SELECT t.ctid FROM @schema@.tasks t
-            WHERE t.ready AND t.queue = v_queue AND t.name = v_name
-            ORDER BY t.priority DESC, t.due_at, t.task_id
-            LIMIT p_max FOR NO KEY UPDATE OF t SKIP LOCKED);
-        RETURN QUERY UPDATE @schema@.tasks t SET ready = false, worker = p_worker,
-            claim_no = t.claim_no + 1, claimed_at = v_now
-        WHERE t.ctid = ANY (v_places) RETURNING t.*;
+    IF cardinality(v_queues) = 1 AND NOT v_limited AND NOT p_oldest THEN
+        RETURN QUERY SELECT * FROM @schema@.walk_tasks(p_worker, p_space, v_queues[1], v_names[1],
+            p_max);
         RETURN;
     END IF;
     -- Several routes, or limits: look, decide, take; and again while something was in the way.
     FOR v_round IN 1..1000 LOOP
-        v_seen := ARRAY(SELECT c FROM @schema@.peek_tasks(p_queues, p_names, v_left, p_oldest,
-            v_spaces, v_full, v_skipped) c);
-        EXIT WHEN cardinality(v_seen) = 0;
+        -- The rows of full limits may hide others that come before those without a limit.
+        v_by_key := v_by_key OR cardinality(v_full) > 0 AND EXISTS (
+            SELECT FROM unnest(v_queues, v_names) s (queue, name) CROSS JOIN LATERAL (
+                SELECT count(*) AS seen, count(*) FILTER (WHERE NOT t.limit_key = ANY (v_full)) AS open
+                FROM (SELECT t.limit_key FROM @schema@.tasks t
+                    WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+                        AND t.namespace = p_space AND ((t.limit_key IS NOT NULL)::int4) = 1
+                    ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT v_left + 100) t) w
+            WHERE w.seen = v_left + 100 AND w.open < v_left);
+        v_seen := ARRAY(SELECT c FROM @schema@.peek_tasks(p_space, v_queues, v_names, v_left,
+            p_oldest, v_by_key, v_full, v_skipped) c);
+        IF cardinality(v_seen) = 0 THEN
+            EXIT WHEN v_by_key OR NOT v_limited;
+            v_by_key := true;
+            CONTINUE;
+        END IF;
         v_known := v_known || @schema@.lock_limits(v_seen, v_known, v_round = 1);
         v_keys := ARRAY(SELECT c.key FROM (
                 SELECT c.key, c.ord, l.slots, l.limit_key,
@@ -421,11 +787,93 @@ BEGIN
         v_known := @schema@.use_slots(v_known, ARRAY(SELECT
             ROW(t.task_id, t.namespace, t.limit_key, 0)::@schema@.candidate
             FROM unnest(v_taken) t WHERE t.limit_key IS NOT NULL));
-        SELECT coalesce(array_agg(l.namespace), '{}'), coalesce(array_agg(l.limit_key), '{}')
-        INTO v_spaces, v_full FROM unnest(v_known) l WHERE l.slots <= 0;
+        v_full := ARRAY(SELECT l.limit_key FROM unnest(v_known) l WHERE l.slots <= 0);
         -- A row that was seen and neither taken nor passed over for a reason would come back.
-        EXIT WHEN cardinality(v_keys) = cardinality(v_seen)
-            AND cardinality(v_taken) = cardinality(v_keys);
+        IF cardinality(v_keys) = cardinality(v_seen) AND cardinality(v_taken) = cardinality(v_keys) THEN
+            EXIT WHEN v_by_key OR NOT v_limited;
+            v_by_key := true;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Claims tasks: namespaces take turns, beginning with the one after `p_after`.
+CREATE FUNCTION @schema@.claim_tasks(
+    p_worker uuid, p_queues text[], p_names text[], p_max int4, p_oldest bool, p_after text
+) RETURNS SETOF @schema@.tasks LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_busy   int8;
+    v_queue  text;
+    v_name   text;
+    v_first  text;
+    v_last   text;
+    v_left   int4 := p_max;
+    v_lanes  text[] := '{}';
+    v_new    text[];
+    v_kept   text[];
+    v_space  text;
+    v_share  int4;
+    v_count  int4;
+BEGIN
+    -- A worker asks for all routes that it serves, the engine's own among them, and mostly one of
+    -- them has something, of one namespace. The oldest of it are its first if all have the same
+    -- priority.
+    SELECT count(*) + coalesce(sum(l.limited), 0), min(s.queue), min(s.name), min(f.namespace),
+        max(l.namespace)
+    INTO v_busy, v_queue, v_name, v_first, v_last
+    FROM unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        SELECT t.namespace FROM @schema@.tasks t
+        WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+        ORDER BY t.namespace LIMIT 1) f
+    CROSS JOIN LATERAL (
+        SELECT t.namespace, ((t.limit_key IS NOT NULL)::int4) AS limited FROM @schema@.tasks t
+        WHERE t.ready AND t.queue = s.queue AND t.name = s.name
+        ORDER BY t.namespace DESC, ((t.limit_key IS NOT NULL)::int4) DESC LIMIT 1) l;
+    IF v_busy = 0 THEN
+        RETURN;
+    END IF;
+    IF v_busy = 1 AND v_first = v_last AND (NOT p_oldest OR 1 = (SELECT count(*)
+            FROM @schema@.task_segments(ARRAY[v_queue], ARRAY[v_name], ARRAY[v_first]))) THEN
+        RETURN QUERY SELECT * FROM @schema@.walk_tasks(p_worker, v_first, v_queue, v_name,
+            p_max);
+        RETURN;
+    END IF;
+    -- While there are more namespaces than rows to claim, one row of each.
+    v_last := NULL;
+    LOOP
+        v_new := @schema@.task_spaces(p_queues, p_names, p_after, v_last, v_left);
+        EXIT WHEN v_last IS NULL AND cardinality(v_new) < v_left;
+        EXIT WHEN cardinality(v_new) = 0;
+        v_last := v_new[cardinality(v_new)];
+        FOREACH v_space IN ARRAY v_new LOOP
+            RETURN QUERY SELECT * FROM @schema@.claim_tasks_in(p_worker, v_space, p_queues,
+                p_names, 1, p_oldest);
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            v_left := v_left - v_count;
+            IF v_count > 0 THEN
+                v_lanes := v_lanes || v_space;
+            END IF;
+        END LOOP;
+        IF v_left = 0 THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    v_lanes := v_lanes || v_new;
+    -- Then equal shares, until nothing is left to claim or to share.
+    WHILE v_left > 0 AND cardinality(v_lanes) > 0 LOOP
+        v_share := greatest(1, v_left / cardinality(v_lanes));
+        v_kept := '{}';
+        FOREACH v_space IN ARRAY v_lanes LOOP
+            EXIT WHEN v_left = 0;
+            RETURN QUERY SELECT * FROM @schema@.claim_tasks_in(p_worker, v_space, p_queues,
+                p_names, v_share, p_oldest);
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            v_left := v_left - v_count;
+            IF v_count = v_share THEN
+                v_kept := v_kept || v_space;
+            END IF;
+        END LOOP;
+        v_lanes := v_kept;
     END LOOP;
 END $$;
 
@@ -570,7 +1018,8 @@ BEGIN
             turn_claim_no = r.turn_claim_no + 1, turn_reclaims = r.turn_reclaims + 1,
             turn_first = r.started_at IS NULL, turn_last = NULL,
             turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
-            turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
+            turn_due_at = CASE WHEN r.started_at IS NULL AND r.turn_due_at > v_now THEN r.turn_due_at
+                WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
                 ELSE least(r.turn_due_at, v_now) END
         FROM picked WHERE r.run_key = picked.run_key
         RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, picked.at, NULL::int8,
@@ -612,7 +1061,8 @@ BEGIN
     UPDATE @schema@.runs r SET turn_worker = NULL, turn_claimed_at = NULL,
         turn_claim_no = r.turn_claim_no + 1, turn_first = r.started_at IS NULL, turn_last = NULL,
         turn_ready = r.status <> 'paused' OR r.accepted > r.seen,
-        turn_due_at = CASE WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
+        turn_due_at = CASE WHEN r.started_at IS NULL AND r.turn_due_at > v_now THEN r.turn_due_at
+            WHEN r.status = 'paused' AND r.accepted <= r.seen THEN r.turn_due_at
             ELSE least(r.turn_due_at, v_now) END
     FROM held WHERE r.run_key = held.run_key
     RETURNING 4::int2, NULL::int4, NULL::int4, r.run_key, NULL::uuid, NULL::int8, NULL::int8,

@@ -2,24 +2,28 @@
 
 mod answer;
 mod encode;
+mod record;
 
 use std::collections::HashMap;
 
 use tokio_postgres::types::ToSql;
 use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::{
-    CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, Reschedule, Run,
-    RunChange, RunGuard, RunKey, RunStatus, Step, StepKey, Task, TaskId, Timestamp, TurnChange,
-    Wake,
+    CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, RecordKey, RecordOp,
+    Reschedule, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepKey, Task, TaskGuard,
+    TaskId, Timestamp, TurnChange, Wake,
 };
 
 pub(crate) use answer::{Answers, read_answers, unavailable};
 use encode::Records;
 
+/// A record of a batch: its key, the number of its commit, of its op, and the op.
+type RecordRow<'c> = (&'c RecordKey, usize, usize, &'c RecordOp);
+
 /// The call of `commit_batch`. Its parameters are those of [`Batch::params`].
 pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    $15, $16, $17, $18, $19, $20, $21)";
+    $15, $16, $17, $18, $19, $20, $21, $22)";
 
 /// The call of `settle_batch` for [`Settles`].
 pub(crate) const SETTLE: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
@@ -39,9 +43,13 @@ impl Settles {
         let mut rows = Vec::with_capacity(commits.len());
         for commit in commits {
             match (&commit.run, &commit.task, commit.ops.as_slice()) {
-                (None, Some(guard), [Op::Settle { task_id }]) if *task_id == guard.task_id => {
-                    let claim_no = i64::try_from(guard.hold.claim_no).ok()?;
-                    rows.push((guard.task_id.0, guard.hold.worker.0, claim_no));
+                (
+                    None,
+                    Some(TaskGuard::Held { task_id: guarded, hold }),
+                    [Op::Settle { task_id }],
+                ) if task_id == guarded => {
+                    let claim_no = i64::try_from(hold.claim_no).ok()?;
+                    rows.push((task_id.0, hold.worker.0, claim_no));
                 }
                 _ => return None,
             }
@@ -103,9 +111,10 @@ pub(crate) struct Batch {
     self_conflicts: Records,
     step_updates: Records,
     requeues: Records,
+    record_ops: Records,
     empty: Records,
-    /// The batch sends no message, names no task and looks up no cause, so the fast modes need no
-    /// locks on runs; see `commit_batch`.
+    /// The batch sends no message, names no task or record and looks up no cause, so the fast modes
+    /// need no locks on runs; see `commit_batch`.
     is_simple: bool,
 }
 
@@ -129,13 +138,15 @@ impl Batch {
         order.sort_unstable();
         let mut runs = Locks::default();
         let mut tasks = Locks::default();
+        let mut records = Vec::new();
         for (_, at) in order {
             let commit = commits[at];
             self.guard(at + 1, commit, &mut runs, &mut tasks);
-            self.ops(at + 1, commit, &mut runs, &mut tasks);
+            self.ops(at + 1, commit, &mut runs, &mut tasks, &mut records);
         }
         self.lock_runs(runs);
         self.lock_tasks(tasks);
+        self.records(records);
     }
 
     fn clear(&mut self) {
@@ -159,13 +170,14 @@ impl Batch {
             &mut self.self_conflicts,
             &mut self.step_updates,
             &mut self.requeues,
+            &mut self.record_ops,
         ] {
             rows.clear();
         }
     }
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
-    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 21] {
+    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 22] {
         let is_fast = *mode == Mode::Fast as i16 || *mode == Mode::FastExisting as i16;
         [
             mode,
@@ -189,6 +201,7 @@ impl Batch {
             &self.self_conflicts,
             &self.step_updates,
             &self.requeues,
+            &self.record_ops,
         ]
     }
 
@@ -197,7 +210,7 @@ impl Batch {
         idx: usize,
         commit: &'c Commit,
         runs: &mut Locks<RunKey, &'c RunGuard>,
-        tasks: &mut Locks<TaskId, (i16, uuid::Uuid, u64)>,
+        tasks: &mut Locks<TaskId, (i16, Option<uuid::Uuid>, u64)>,
     ) {
         match &commit.run {
             Some(guard @ (RunGuard::Held { run_key, .. } | RunGuard::Free { run_key, .. })) => {
@@ -207,13 +220,13 @@ impl Batch {
         }
         if let Some(guard) = &commit.task {
             let leaves = |op: &Op| match op {
-                Op::Settle { task_id } => *task_id == guard.task_id,
-                Op::Reschedule(change) => change.task_id == guard.task_id,
+                Op::Settle { task_id } => *task_id == guard.task_id(),
+                Op::Reschedule(change) => change.task_id == guard.task_id(),
                 _ => false,
             };
             let kind = if commit.ops.iter().any(leaves) { 1 } else { 2 };
-            let hold = (kind, guard.hold.worker.0, guard.hold.claim_no);
-            tasks.add_guarded(guard.task_id, idx, hold);
+            let hold = (kind, guard.worker().map(|worker| worker.0), guard.claim_no());
+            tasks.add_guarded(guard.task_id(), idx, hold);
             self.is_simple = false;
         }
     }
@@ -223,7 +236,8 @@ impl Batch {
         idx: usize,
         commit: &'c Commit,
         runs: &mut Locks<RunKey, &'c RunGuard>,
-        tasks: &mut Locks<TaskId, (i16, uuid::Uuid, u64)>,
+        tasks: &mut Locks<TaskId, (i16, Option<uuid::Uuid>, u64)>,
+        records: &mut Vec<RecordRow<'c>>,
     ) {
         let mut seen = Seen::default();
         let mut checks_causes = false;
@@ -237,7 +251,8 @@ impl Batch {
                 }
                 Op::PutStep(step) => {
                     if seen.step(commit, op, step) {
-                        self.step(idx, op, commit, step, seen.first_step(commit, step));
+                        let (first_op, first) = seen.first_step(commit, op, step);
+                        self.step(idx, first_op, commit, step, first);
                     }
                 }
                 Op::PutMessage(message) => self.message(idx, op, commit, message, runs, &mut seen),
@@ -249,7 +264,7 @@ impl Batch {
                 Op::Settle { task_id } => {
                     tasks.add(*task_id);
                     self.is_simple = false;
-                    let guarded = commit.task.is_some_and(|guard| guard.task_id == *task_id);
+                    let guarded = commit.task.is_some_and(|guard| guard.task_id() == *task_id);
                     let owner = if guarded { None } else { commit.run_key().map(|key| key.0) };
                     self.settles.row(3, |row| {
                         row.int4(idx).uuid(task_id.0).uuid(owner);
@@ -264,6 +279,7 @@ impl Batch {
                     });
                 }
                 Op::PutLog(line) => self.log(idx, line),
+                Op::Record(record) => records.push((&record.key, idx, op, &**record)),
                 Op::UserSql(_) => {}
             }
         }
@@ -296,7 +312,7 @@ impl Batch {
         }
     }
 
-    fn lock_tasks(&mut self, tasks: Locks<TaskId, (i16, uuid::Uuid, u64)>) {
+    fn lock_tasks(&mut self, tasks: Locks<TaskId, (i16, Option<uuid::Uuid>, u64)>) {
         for (task_id, guard) in tasks.sorted() {
             self.tasks.row(5, |row| match guard {
                 None => {
@@ -306,6 +322,18 @@ impl Batch {
                     row.int4(idx).int2(kind).uuid(task_id.0).uuid(worker).count(claim_no);
                 }
             });
+        }
+    }
+
+    fn records(&mut self, mut rows: Vec<RecordRow<'_>>) {
+        if rows.is_empty() {
+            return;
+        }
+        // The function must decide the guards of runs before those of records.
+        self.is_simple = false;
+        rows.sort_unstable_by_key(|(key, idx, op, _)| (*key, *idx, *op));
+        for (_, idx, op, record) in rows {
+            record::encode(&mut self.record_ops, idx, op, record);
         }
     }
 
@@ -677,19 +705,20 @@ impl<'c> Seen<'c> {
         true
     }
 
-    fn first_step<'s>(&self, commit: &'s Commit, step: &'s Step) -> &'s Step {
+    // The first op of a step: a refusal names the step whose first op comes first.
+    fn first_step<'s>(&self, commit: &'s Commit, op: usize, step: &'s Step) -> (usize, &'s Step) {
         if self.several_steps != Some(true) {
-            return step;
+            return (op, step);
         }
-        let first = commit.ops.iter().find_map(|op| match op {
+        let first = commit.ops.iter().enumerate().find_map(|(op, what)| match what {
             Op::PutStep(other)
                 if other.step_key == step.step_key && other.run_key == step.run_key =>
             {
-                Some(&**other)
+                Some((op, &**other))
             }
             _ => None,
         });
-        first.unwrap_or(step)
+        first.unwrap_or((op, step))
     }
 }
 

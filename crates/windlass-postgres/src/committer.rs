@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 use windlass_kernel::fold::{Group, fold};
-use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RunKey};
+use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RecordWrite, RunKey};
 
 use crate::apply::unavailable;
 use crate::error::{Failure, classify, error_text, unknown};
@@ -94,9 +94,13 @@ impl Committer {
                 }
                 count = self.jobs.recv_many(&mut jobs, max), if open => open = count > 0,
             }
-            let admitted = self.mailboxes.admit(&self.shared, std::mem::take(&mut jobs)).await;
+            let (admitted, undecided) =
+                self.mailboxes.admit(&self.shared, std::mem::take(&mut jobs)).await;
             let batch = self.take_startable(admitted);
             self.process(batch).await;
+            if !undecided.is_empty() {
+                self.handle_after_batch(undecided);
+            }
         }
     }
 
@@ -131,11 +135,16 @@ impl Committer {
             }
         }
         if after_batch {
-            // These jobs wait only for this batch: handle them right after it.
-            self.in_flight += 1;
-            let _ = self.finished.0.send(Vec::new());
+            self.handle_after_batch(Vec::new());
         }
         batch
+    }
+
+    // Handles jobs, and those that wait only for the current batch, right after it.
+    fn handle_after_batch(&mut self, jobs: Vec<Job>) {
+        self.waiting.extend(jobs);
+        self.in_flight += 1;
+        let _ = self.finished.0.send(Vec::new());
     }
 
     fn begin_user_sql(&mut self, job: Job, runs: Vec<RunKey>) {
@@ -259,6 +268,12 @@ impl Committer {
                 Err(error) if group.is_merged() && !is_store_error(&error) => {
                     outcomes.extend(self.write_separately(vec![group], commits, sent_before).await);
                 }
+                Err(CommitError::Conflict(conflict))
+                    if sent_before && group.commit(commits).is_outcome_open(&conflict) =>
+                {
+                    let error = unknown(&format!("an earlier answer was lost, and {conflict}"));
+                    outcomes.extend(group.members().iter().map(|at| (*at, Err(error.clone()))));
+                }
                 result => {
                     let members = group.members().iter();
                     outcomes.extend(members.map(|index| (*index, result.clone())));
@@ -351,6 +366,10 @@ fn size_of(commit: &Commit) -> usize {
         Op::Reschedule(change) => body(&change.errors),
         Op::DeadLetter(letter) => body(&letter.body) + body(&letter.errors),
         Op::PutLog(line) => body(&line.data) + line.message.len(),
+        Op::Record(record) => match &record.write {
+            RecordWrite::Put(put) => put.body.len() * if put.keep.is_some() { 2 } else { 1 },
+            RecordWrite::Check | RecordWrite::Remove { .. } => 0,
+        },
         Op::ConsumeMessage { .. } | Op::Settle { .. } | Op::Requeue { .. } | Op::UserSql(_) => 0,
     };
     commit.ops.iter().map(|what| op(what) + 256).sum()

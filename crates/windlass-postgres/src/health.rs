@@ -15,11 +15,12 @@ const COUNTS: &str = "SELECT namespace, workflow, status, sum(value)::int8 FROM 
 // Every count stops at its bound. The oldest ready turn is the first row of one of the segments.
 const QUEUES: &str = "SELECT \
     (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_ready LIMIT 10001) x), \
-    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names \
-            FROM @schema@.turn_routes()) a, \
-        LATERAL @schema@.turn_segments(a.queues, a.names) s, \
+    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names, \
+            array_agg(namespace) AS spaces FROM @schema@.turn_routes()) a, \
+        LATERAL @schema@.turn_segments(a.queues, a.names, a.spaces) s, \
         LATERAL (SELECT r.turn_due_at AS due FROM @schema@.runs r WHERE r.turn_ready \
-            AND r.queue = s.queue AND r.workflow = s.name AND r.priority = s.priority \
+            AND r.queue = s.queue AND r.workflow = s.name AND r.namespace = s.namespace \
+            AND ((r.limit_key IS NOT NULL)::int4) = s.limited AND r.priority = s.priority \
             AND r.turn_first = s.first_turn ORDER BY r.turn_due_at LIMIT 1) f), \
     (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE NOT turn_ready \
         AND turn_worker IS NULL AND turn_due_at IS NOT NULL AND status <> 'paused' \
@@ -29,11 +30,12 @@ const QUEUES: &str = "SELECT \
     (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_worker IS NOT NULL \
         LIMIT 10001) x), \
     (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE ready LIMIT 10001) x), \
-    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names \
-            FROM @schema@.task_routes()) a, \
-        LATERAL @schema@.task_segments(a.queues, a.names) s, \
+    (SELECT min(f.due) FROM (SELECT array_agg(queue) AS queues, array_agg(name) AS names, \
+            array_agg(namespace) AS spaces FROM @schema@.task_routes()) a, \
+        LATERAL @schema@.task_segments(a.queues, a.names, a.spaces) s, \
         LATERAL (SELECT t.due_at AS due FROM @schema@.tasks t WHERE t.ready \
-            AND t.queue = s.queue AND t.name = s.name AND t.priority = s.priority \
+            AND t.queue = s.queue AND t.name = s.name AND t.namespace = s.namespace \
+            AND ((t.limit_key IS NOT NULL)::int4) = s.limited AND t.priority = s.priority \
             ORDER BY t.due_at LIMIT 1) f), \
     (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE NOT ready AND worker IS NULL \
         AND due_at IS NOT NULL LIMIT 10001) x), \

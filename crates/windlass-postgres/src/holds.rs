@@ -10,7 +10,7 @@ use uuid::Uuid;
 use windlass_kernel::{
     BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorCode,
     ErrorKind, Head, Heartbeat, HeldItem, Hold, LimitKey, Namespace, Promoted, QueueName, Route,
-    RouteName, RunKey, RunStatus, Task, Timestamp, Wakeup, WorkerKey, WorkflowName,
+    RouteName, RunKey, RunStatus, Task, Timestamp, Wakeup, WorkerKey, WorkflowName, rotation,
 };
 
 use crate::error::{Failure, call_error, classify};
@@ -26,11 +26,11 @@ const TURN: &str = "r.run_key, r.namespace, r.workflow, r.status, r.turn_worker,
     r.head, r.next_ordinal, r.accepted, r.turn_reclaims, r.priority, r.started_at, r.turn_due_at";
 
 fn claim_turns() -> String {
-    format!("SELECT {TURN} FROM @schema@.claim_turns($1, $2, $3, $4, $5, $6) r")
+    format!("SELECT {TURN} FROM @schema@.claim_turns($1, $2, $3, $4, $5, $6, $7) r")
 }
 
 fn claim_tasks() -> String {
-    format!("SELECT {TASK} FROM @schema@.claim_tasks($1, $2, $3, $4, $5) t")
+    format!("SELECT {TASK} FROM @schema@.claim_tasks($1, $2, $3, $4, $5, $6) t")
 }
 
 // Whether a route has a ready turn that no limit holds back, also if it is locked.
@@ -128,8 +128,8 @@ pub(crate) async fn claim(shared: &Arc<Shared>, request: ClaimRequest) -> Result
     vacuum::count_claimed(shared, tasks.len());
     let oldest = request.order == ClaimOrder::Oldest;
     Ok(Claims {
-        turns: in_order_turns(&turns, oldest),
-        tasks: in_order_tasks(&tasks, oldest),
+        turns: in_order_turns(&turns, oldest, request.turns.after.as_ref()),
+        tasks: in_order_tasks(&tasks, oldest, request.tasks.after.as_ref()),
         passed_over,
         now: Cells::of(&now).time()?,
     })
@@ -166,14 +166,21 @@ async fn claim_once(
     let routes = turns.as_ref();
     let turns = async {
         let Some(routes) = routes else { return Ok(Vec::new()) };
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-            [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest, &offer];
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+            &request.worker.0,
+            &routes.queues,
+            &routes.names,
+            &routes.max,
+            &oldest,
+            &offer,
+            &routes.after,
+        ];
         client.query(&turns_sql, &params).await
     };
     let tasks = async {
         let Some(routes) = &tasks else { return Ok(Vec::new()) };
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest];
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&request.worker.0, &routes.queues, &routes.names, &routes.max, &oldest, &routes.after];
         client.query(&tasks_sql, &params).await
     };
     let any_ready = async {
@@ -196,6 +203,7 @@ struct RouteArrays {
     queues: Vec<String>,
     names: Vec<String>,
     max: i32,
+    after: Option<String>,
 }
 
 impl RouteArrays {
@@ -206,12 +214,13 @@ impl RouteArrays {
         let routes: std::collections::BTreeSet<&Route> = filter.routes.iter().collect();
         let queues = routes.iter().map(|route| route.queue.as_str().to_owned()).collect();
         let names = routes.iter().map(|route| route.name.as_str().to_owned()).collect();
-        Some(Self { queues, names, max: filter.max as i32 })
+        let after = filter.after.as_ref().map(|after| after.as_str().to_owned());
+        Some(Self { queues, names, max: filter.max as i32, after })
     }
 }
 
 // An UPDATE returns its rows in any order; sort them in the order of the claim.
-fn in_order_turns(rows: &[Row], oldest: bool) -> Vec<ClaimedTurn> {
+fn in_order_turns(rows: &[Row], oldest: bool, after: Option<&Namespace>) -> Vec<ClaimedTurn> {
     let mut turns = Vec::with_capacity(rows.len());
     for row in rows {
         let Some(turn) = readable(row, claimed_turn) else { continue };
@@ -222,7 +231,16 @@ fn in_order_turns(rows: &[Row], oldest: bool) -> Vec<ClaimedTurn> {
         turns.push(((rank, due, turn.run_key), turn));
     }
     turns.sort_unstable_by_key(|(rank, _)| *rank);
-    turns.into_iter().map(|(_, turn)| turn).collect()
+    in_turns(turns.into_iter().map(|(_, turn)| (turn.namespace.clone(), turn)), after)
+}
+
+fn in_turns<T>(rows: impl Iterator<Item = (Namespace, T)>, after: Option<&Namespace>) -> Vec<T> {
+    let mut all = Vec::new();
+    rotation::in_turns(rotation::lanes(rows, after), usize::MAX, |row| {
+        all.push(row);
+        true
+    });
+    all
 }
 
 // The claim is durable, so one damaged row must not hide the others from their holder. The damaged
@@ -236,13 +254,13 @@ fn readable<T>(row: &Row, read: impl Fn(&Row) -> Result<T, Error>) -> Option<T> 
     read(row).inspect_err(unreadable).ok()
 }
 
-fn in_order_tasks(rows: &[Row], oldest: bool) -> Vec<Task> {
+fn in_order_tasks(rows: &[Row], oldest: bool, after: Option<&Namespace>) -> Vec<Task> {
     let mut tasks: Vec<Task> = rows.iter().filter_map(|row| readable(row, task)).collect();
     tasks.sort_unstable_by_key(|task| {
         let priority = if oldest { 0 } else { -i32::from(task.priority) };
         (priority, task.due_at, task.task_id)
     });
-    tasks
+    in_turns(tasks.into_iter().map(|task| (task.namespace.clone(), task)), after)
 }
 
 fn claimed_turn(row: &Row) -> Result<ClaimedTurn, Error> {

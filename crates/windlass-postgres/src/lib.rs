@@ -20,6 +20,7 @@ mod list;
 mod load;
 mod namespace_stats;
 mod options;
+mod records;
 mod retention;
 mod rows;
 mod schema;

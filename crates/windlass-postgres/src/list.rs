@@ -108,6 +108,9 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found = page.query(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
             rows::all(&found, rows::breaker).map(Rows::Breakers)
         }
+        query @ (Query::Records { .. }
+        | Query::AllRecords { .. }
+        | Query::RecordVersions { .. }) => crate::records::list(page.shared, &query).await,
         Query::Limits { namespace, after, .. } => {
             let after = after.as_ref().map_or("", |after| after.as_str());
             let found = page.query(LIMITS, &[&namespace.as_str(), &after, &limit]).await?;

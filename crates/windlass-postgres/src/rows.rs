@@ -100,7 +100,7 @@ impl<'a> Cells<'a> {
         self.take()
     }
 
-    fn shared(&mut self) -> Result<Option<Arc<str>>, Error> {
+    pub(crate) fn shared(&mut self) -> Result<Option<Arc<str>>, Error> {
         Ok(self.take::<Option<&str>>()?.map(Arc::from))
     }
 
@@ -110,7 +110,7 @@ impl<'a> Cells<'a> {
         Ok(Sha256Digest::from_bytes(bytes))
     }
 
-    fn body(&mut self) -> Result<Option<Body>, Error> {
+    pub(crate) fn body(&mut self) -> Result<Option<Body>, Error> {
         let bytes: Option<&[u8]> = self.take()?;
         let encoding: Option<&str> = self.take()?;
         match (bytes, encoding) {
@@ -123,7 +123,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    fn cause(&mut self) -> Result<Option<CausalRef>, Error> {
+    pub(crate) fn cause(&mut self) -> Result<Option<CausalRef>, Error> {
         self.take::<Option<&[u8]>>()?.map(CausalRef::parse).transpose()
     }
 

@@ -12,11 +12,12 @@ use crate::store::Shared;
 
 /// The migrations, oldest first. A released migration never changes, because its checksum is
 /// stored.
-const MIGRATIONS: [(&str, &str); 4] = [
+const MIGRATIONS: [(&str, &str); 5] = [
     ("V1__kernel", include_str!("../migrations/V1__kernel.sql")),
     ("V2__commit", include_str!("../migrations/V2__commit.sql")),
     ("V3__holds", include_str!("../migrations/V3__holds.sql")),
     ("V4__retention", include_str!("../migrations/V4__retention.sql")),
+    ("V5__records", include_str!("../migrations/V5__records.sql")),
 ];
 
 /// The schema version of this build.

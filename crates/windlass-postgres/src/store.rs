@@ -17,8 +17,8 @@ use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Fact, Health, Heartbeat,
     HeldItem, LimitKey, LoadSteps, Loaded, Namespace, NamespaceStats, Op, Promoted, Query, RateRow,
-    Reaped, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
-    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store,
+    TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -27,7 +27,7 @@ use crate::error::{Failure, call_error, classify, closed, pool_error};
 use crate::options::{Connector, Options};
 use crate::supervise::Panics;
 use crate::wake::{Waker, listen_loop, notify_loop};
-use crate::{health, holds, list, load, namespace_stats, retention, schema, workers};
+use crate::{health, holds, list, load, namespace_stats, records, retention, schema, workers};
 
 /// The state that all parts of an open store share.
 pub(crate) struct Shared {
@@ -280,13 +280,14 @@ impl PostgresStore {
     }
 }
 
-// The hash that selects the committer: of the commit's run, or else of its first message or task.
+// The hash that selects the committer: of the commit's run, or else of its first message, task or
+// record.
 fn committer_key(commit: &Commit) -> u64 {
     let key = commit
         .run_key()
         .or_else(|| commit.messages().next().map(|message| message.run_key))
         .map(|run_key| run_key.0)
-        .or(commit.task.map(|guard| guard.task_id.0))
+        .or(commit.task.map(|guard| guard.task_id().0))
         .or_else(|| {
             commit.ops.iter().find_map(|op| match op {
                 Op::Enqueue(task) => Some(task.task_id.0),
@@ -295,6 +296,10 @@ fn committer_key(commit: &Commit) -> u64 {
         });
     let mut hasher = std::hash::DefaultHasher::new();
     key.hash(&mut hasher);
+    if key.is_none() {
+        // Writers of one record then wait in a queue of this process and not for each other's locks.
+        commit.records().next().map(|record| &record.key).hash(&mut hasher);
+    }
     hasher.finish()
 }
 
@@ -338,6 +343,7 @@ fn statements() -> Vec<(String, String)> {
     all.extend(workers::statements());
     all.extend(load::statements());
     all.extend(list::statements());
+    all.extend(records::statements());
     all.extend(health::statements());
     all.extend(namespace_stats::statements());
     all
@@ -463,6 +469,14 @@ impl Store for PostgresStore {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
         self.call(|shared| async move { load::find(&shared, namespace, workflow, id).await })
+    }
+
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        let valid = RecordKey::validate(&keys, &self.shared.options.limits);
+        self.call(|shared| async move {
+            valid?;
+            records::get(&shared, keys).await
+        })
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
 use windlass::Timestamp;
-use windlass::kernel::Namespace;
+use windlass::kernel::{Namespace, Subject};
 
 pub use caller::{Caller, Scope, Scopes};
 pub use hooks::{Authorize, Denied, Target};
@@ -45,6 +45,8 @@ pub enum Auth {
     /// that a web page cannot reach the server through a DNS name of its own. Requests from a proxy
     /// are rejected, because they may come from another machine.
     Loopback,
+    /// As [`Auth::Loopback`], with every request on behalf of this person.
+    LoopbackAs(Subject),
 }
 
 /// Authenticates requests and checks their permissions.
@@ -64,15 +66,18 @@ impl Guard {
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
         default_keys: impl FnOnce() -> Arc<dyn KeyStore>,
     ) -> Self {
+        let everything = || Caller::everything(namespace);
         let (open, keys, jwt) = match auth {
-            Auth::Keys => (false, Some(default_keys()), None),
-            Auth::Credentials { keys, jwt } => (false, keys, jwt),
-            Auth::Hooks => (false, None, None),
-            Auth::Loopback => (true, Some(default_keys()), None),
+            Auth::Keys => (None, Some(default_keys()), None),
+            Auth::Credentials { keys, jwt } => (None, keys, jwt),
+            Auth::Hooks => (None, None, None),
+            Auth::Loopback => (Some(everything()), Some(default_keys()), None),
+            Auth::LoopbackAs(subject) => {
+                (Some(everything().on_behalf_of(subject)), Some(default_keys()), None)
+            }
         };
         let keys = keys.map(|store| Arc::new(Keys::new(store, Arc::new(now))));
-        let open = open.then(|| Arc::new(Caller::everything(namespace)));
-        Self { open, keys, jwt, hooks }
+        Self { open: open.map(Arc::new), keys, jwt, hooks }
     }
 
     /// Authenticates a request.

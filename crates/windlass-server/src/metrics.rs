@@ -76,13 +76,21 @@ impl StoreMetrics {
         let store = engine.store();
         let health = store.health().await?;
         let limit = ROWS_MAX.min(engine.options().limits.page_rows_max);
-        let workers = store.list(Query::Workers { after: None, limit }).await?.workers()?;
         // A draining worker accepts no work either, but not because of backpressure.
-        let under_backpressure = |worker: &&Worker| {
+        let is_under_backpressure = |worker: &&Worker| {
             let drains = worker.drain || worker.info.status != WorkerStatus::Active;
             worker.is_live(health.now) && !drains && worker.info.note.is_some()
         };
-        let under_backpressure = workers.iter().filter(under_backpressure).count() as u64;
+        let (mut under_backpressure, mut after) = (0, None);
+        loop {
+            let workers = store.list(Query::Workers { after, limit }).await?.workers()?;
+            under_backpressure += workers.iter().filter(is_under_backpressure).count() as u64;
+            after = workers.last().map(|worker| worker.info.worker);
+            // Rows of workers that are gone are deleted after a day, so the pages end.
+            if workers.len() < limit as usize {
+                break;
+            }
+        }
         let namespaces: BTreeSet<_> = health.runs.iter().map(|row| row.namespace.clone()).collect();
         let mut breakers = Vec::new();
         for namespace in namespaces {

@@ -59,8 +59,11 @@ CREATE UNIQUE INDEX runs_name ON runs (namespace, workflow, id, generation);
 CREATE INDEX runs_workflow ON runs (namespace, workflow, status, run_key);
 CREATE INDEX runs_status ON runs (namespace, status, run_key);
 CREATE INDEX runs_root ON runs (root, run_key) WHERE root <> run_key;
+-- A claim takes from one namespace after the other, and rows without a limit key never stand behind
+-- those that have one.
 CREATE INDEX runs_ready
-    ON runs (queue, workflow, priority DESC, (started_at IS NULL), turn_due_at, run_key)
+    ON runs (queue, workflow, namespace, (limit_key IS NOT NULL), priority DESC,
+             (started_at IS NULL), turn_due_at, run_key)
     WHERE turn_ready = 1;
 CREATE INDEX runs_scheduled ON runs (turn_due_at, run_key)
     WHERE turn_ready = 0 AND turn_worker IS NULL AND turn_due_at IS NOT NULL
@@ -68,7 +71,9 @@ CREATE INDEX runs_scheduled ON runs (turn_due_at, run_key)
 CREATE INDEX runs_held ON runs (turn_worker) WHERE turn_worker IS NOT NULL;
 CREATE INDEX runs_limit ON runs (namespace, limit_key)
     WHERE turn_worker IS NOT NULL AND limit_key IS NOT NULL;
-CREATE INDEX runs_limit_ready ON runs (namespace, limit_key)
+CREATE INDEX runs_limit_ready
+    ON runs (namespace, limit_key, queue, workflow, priority DESC, (started_at IS NULL),
+             turn_due_at, run_key)
     WHERE turn_ready = 1 AND limit_key IS NOT NULL;
 
 CREATE TABLE steps (
@@ -107,7 +112,7 @@ CREATE TABLE events (
     PRIMARY KEY (run_key, ordinal)
 ) STRICT;
 
-CREATE INDEX events_id ON events (event_id);
+CREATE UNIQUE INDEX events_id ON events (event_id);
 
 CREATE TABLE messages (
     run_key        BLOB    NOT NULL,
@@ -159,13 +164,16 @@ CREATE TABLE tasks (
 
 CREATE INDEX tasks_namespace ON tasks (namespace, task_id);
 CREATE INDEX tasks_run ON tasks (run_key, task_id) WHERE run_key IS NOT NULL;
-CREATE INDEX tasks_ready ON tasks (queue, name, priority DESC, due_at, task_id) WHERE ready = 1;
+CREATE INDEX tasks_ready
+    ON tasks (queue, name, namespace, (limit_key IS NOT NULL), priority DESC, due_at, task_id)
+    WHERE ready = 1;
 CREATE INDEX tasks_scheduled ON tasks (due_at, task_id)
     WHERE ready = 0 AND worker IS NULL AND due_at IS NOT NULL;
 CREATE INDEX tasks_held ON tasks (worker) WHERE worker IS NOT NULL;
 CREATE INDEX tasks_limit ON tasks (namespace, limit_key)
     WHERE worker IS NOT NULL AND limit_key IS NOT NULL;
-CREATE INDEX tasks_limit_ready ON tasks (namespace, limit_key)
+CREATE INDEX tasks_limit_ready
+    ON tasks (namespace, limit_key, queue, name, priority DESC, due_at, task_id)
     WHERE ready = 1 AND limit_key IS NOT NULL;
 
 CREATE TABLE workers (

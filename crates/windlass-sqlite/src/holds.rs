@@ -1,62 +1,24 @@
 //! Holds: claim, release, revoke, promote, and concurrency limits.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+mod ready;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 use windlass_kernel::{
-    BreakerRow, ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Error, ErrorCode,
-    ErrorKind, Heartbeat, HeldItem, Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route,
-    RouteName, RunKey, RunStatus, Task, TaskId, Timestamp, Wakeup, WorkerKey, WorkflowName,
+    BreakerRow, ClaimRequest, ClaimedTurn, Claims, Error, ErrorCode, ErrorKind, Heartbeat,
+    HeldItem, Hold, LimitKey, Limits, Namespace, Promoted, QueueName, Route, RouteName, RunKey,
+    RunStatus, Task, TaskId, Timestamp, Wakeup, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
 use crate::error::UnitError;
 use crate::rows::{self, Blob, Cols, micros, number};
 
-/// The queries for ready rows of one kind.
-pub(crate) struct ReadyQueries {
-    /// Rows of a route in the order of a claim: rowid, priority, first turn, due, key.
-    best: &'static str,
-    /// The oldest rows of a route and a priority, either first turns or others.
-    oldest: &'static str,
-    /// The next lower priority of a route.
-    priority: &'static str,
-    /// The next route with ready rows.
-    route: &'static str,
-}
-
-pub(crate) const TURNS: ReadyQueries = ReadyQueries {
-    best: "SELECT rowid, priority, started_at IS NULL, turn_due_at, run_key \
-           FROM runs INDEXED BY runs_ready \
-           WHERE queue = ?1 AND workflow = ?2 AND turn_ready = 1 \
-           ORDER BY priority DESC, (started_at IS NULL), turn_due_at, run_key LIMIT ?3 OFFSET ?4",
-    oldest: "SELECT rowid, 0, 0, turn_due_at, run_key FROM runs INDEXED BY runs_ready \
-             WHERE queue = ?1 AND workflow = ?2 AND turn_ready = 1 \
-             AND priority = ?5 AND (started_at IS NULL) = ?6 \
-             ORDER BY turn_due_at, run_key LIMIT ?3 OFFSET ?4",
-    priority: "SELECT priority FROM runs INDEXED BY runs_ready \
-               WHERE queue = ?1 AND workflow = ?2 AND turn_ready = 1 AND priority < ?3 \
-               ORDER BY priority DESC LIMIT 1",
-    route: "SELECT queue, workflow FROM runs INDEXED BY runs_ready \
-            WHERE turn_ready = 1 AND (queue, workflow) > (?1, ?2) \
-            ORDER BY queue, workflow LIMIT 1",
-};
-
-pub(crate) const TASKS: ReadyQueries = ReadyQueries {
-    best: "SELECT rowid, priority, 0, due_at, task_id FROM tasks INDEXED BY tasks_ready \
-           WHERE queue = ?1 AND name = ?2 AND ready = 1 \
-           ORDER BY priority DESC, due_at, task_id LIMIT ?3 OFFSET ?4",
-    oldest: "SELECT rowid, 0, 0, due_at, task_id FROM tasks INDEXED BY tasks_ready \
-             WHERE queue = ?1 AND name = ?2 AND ready = 1 AND priority = ?5 AND ?6 = 0 \
-             ORDER BY due_at, task_id LIMIT ?3 OFFSET ?4",
-    priority: "SELECT priority FROM tasks INDEXED BY tasks_ready \
-               WHERE queue = ?1 AND name = ?2 AND ready = 1 AND priority < ?3 \
-               ORDER BY priority DESC LIMIT 1",
-    route: "SELECT queue, name FROM tasks INDEXED BY tasks_ready \
-            WHERE ready = 1 AND (queue, name) > (?1, ?2) ORDER BY queue, name LIMIT 1",
-};
+use ready::{Candidate, Taker, Verdict, pick};
+pub(crate) use ready::{ReadyQueries, TASKS, TURNS, ready_oldest};
 
 const LIMIT: &str = "SELECT slots FROM limits WHERE namespace = ?1 AND limit_key = ?2";
 pub(crate) const TURN_HOLDERS: &str = "SELECT count(*) FROM runs INDEXED BY runs_limit \
@@ -78,7 +40,8 @@ const RELEASE_TURN: &str = "UPDATE runs SET turn_worker = NULL, turn_claimed_at 
      turn_last = NULL, \
      turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + ?5, \
      turn_ready = (status IN ('active', 'waiting') OR status = 'paused' AND accepted > seen), \
-     turn_due_at = CASE WHEN status IN ('active', 'waiting') \
+     turn_due_at = CASE WHEN started_at IS NULL AND turn_due_at > ?4 THEN turn_due_at \
+                   WHEN status IN ('active', 'waiting') \
                           OR status = 'paused' AND accepted > seen \
                    THEN MIN(COALESCE(turn_due_at, ?4), ?4) ELSE turn_due_at END \
      WHERE run_key = ?1 AND turn_worker = ?2 AND turn_claim_no = ?3 \
@@ -141,27 +104,17 @@ fn claim_turns(
     slots: &mut Slots,
 ) -> Result<(Vec<ClaimedTurn>, bool), UnitError> {
     let conn = w.conn;
-    let mut passed_over = false;
-    let mut by_rowid = conn.prepare_cached(TURN_BY_ROWID)?;
-    let since = w.now.minus(request.offer).as_micros();
-    let mut claimed = Vec::new();
-    pick(conn, &TURNS, &request.turns, request.order, |candidate| {
-        let mut found = by_rowid.query(params![candidate.rowid])?;
-        let Some(row) = found.next()? else { return Ok(false) };
-        let turn = match read_turn(row, request.worker) {
-            Ok(turn) => turn,
-            Err(error) => return skip_damaged(&error, candidate),
-        };
-        let last: Option<Uuid> = row.get(11)?;
-        let is_reserved = last.is_some_and(|last| last != request.worker.0)
-            && candidate.due_at.is_some_and(|at| at > since);
-        passed_over |= is_reserved && turn.2.is_none();
-        if is_reserved || !slots.take(conn, &turn.1.namespace, turn.2.as_ref())? {
-            return Ok(false);
-        }
-        claimed.push((turn.0, turn.1));
-        Ok(true)
-    })?;
+    let mut taker = TurnTaker {
+        conn,
+        by_rowid: conn.prepare_cached(TURN_BY_ROWID)?,
+        worker: request.worker,
+        since: w.now.minus(request.offer).as_micros(),
+        slots,
+        claimed: Vec::new(),
+        passed_over: false,
+    };
+    pick(conn, &TURNS, &request.turns, request.order, &mut taker)?;
+    let TurnTaker { claimed, mut passed_over, .. } = taker;
     let mut claim = conn.prepare_cached(CLAIM_TURN)?;
     let mut turns = Vec::with_capacity(claimed.len());
     for (rowid, turn) in claimed {
@@ -173,10 +126,48 @@ fn claim_turns(
     Ok((turns, passed_over))
 }
 
+struct TurnTaker<'a> {
+    conn: &'a Connection,
+    by_rowid: CachedStatement<'a>,
+    worker: WorkerKey,
+    // A later due time reserves a turn for the worker that released it last.
+    since: i64,
+    slots: &'a mut Slots,
+    claimed: Vec<(i64, ClaimedTurn)>,
+    passed_over: bool,
+}
+
+impl Taker for TurnTaker<'_> {
+    fn take(&mut self, candidate: &Candidate) -> Result<Verdict, UnitError> {
+        let mut found = self.by_rowid.query(params![candidate.rowid])?;
+        let Some(row) = found.next()? else { return Ok(Verdict::PassedOver) };
+        let (rowid, turn, limit_key) = match read_turn(row, self.worker) {
+            Ok(turn) => turn,
+            Err(error) => return Ok(skip_damaged(&error, candidate)),
+        };
+        let last: Option<Uuid> = row.get(11)?;
+        let is_reserved = last.is_some_and(|last| last != self.worker.0)
+            && candidate.due_at.is_some_and(|at| at > self.since);
+        if is_reserved {
+            self.passed_over |= limit_key.is_none();
+            return Ok(Verdict::PassedOver);
+        }
+        if !self.slots.take(self.conn, &turn.namespace, limit_key.as_ref())? {
+            return Ok(Verdict::Full);
+        }
+        self.claimed.push((rowid, turn));
+        Ok(Verdict::Taken)
+    }
+
+    fn has_slot(&mut self, namespace: &str, limit_key: &str) -> Result<bool, UnitError> {
+        self.slots.has_slot(self.conn, namespace, limit_key)
+    }
+}
+
 // One damaged row must not block all claims. It stays in place, where `check` finds it.
-fn skip_damaged(error: &Error, candidate: &Candidate) -> Result<bool, UnitError> {
+fn skip_damaged(error: &Error, candidate: &Candidate) -> Verdict {
     tracing::error!(%error, key = %candidate.key, "cannot read a ready row; skipping it");
-    Ok(false)
+    Verdict::PassedOver
 }
 
 fn read_turn(
@@ -205,21 +196,10 @@ fn claim_tasks(
 ) -> Result<Vec<Task>, UnitError> {
     let conn = w.conn;
     let sql = format!("SELECT {} FROM tasks WHERE rowid = ?1", rows::TASK);
-    let mut by_rowid = conn.prepare_cached(&sql)?;
-    let mut claimed: Vec<Task> = Vec::new();
-    pick(conn, &TASKS, &request.tasks, request.order, |candidate| {
-        let mut found = by_rowid.query(params![candidate.rowid])?;
-        let Some(row) = found.next()? else { return Ok(false) };
-        let task = match rows::task(row) {
-            Ok(task) => task,
-            Err(error) => return skip_damaged(&error, candidate),
-        };
-        if !slots.take(conn, &task.namespace, task.limit_key.as_ref())? {
-            return Ok(false);
-        }
-        claimed.push(task);
-        Ok(true)
-    })?;
+    let by_rowid = conn.prepare_cached(&sql)?;
+    let mut taker = TaskTaker { conn, by_rowid, slots, claimed: Vec::new() };
+    pick(conn, &TASKS, &request.tasks, request.order, &mut taker)?;
+    let mut claimed = taker.claimed;
     let mut claim = conn.prepare_cached(CLAIM_TASK)?;
     for task in &mut claimed {
         let (worker, id) = (Blob(request.worker.as_bytes()), Blob(task.task_id.as_bytes()));
@@ -230,6 +210,33 @@ fn claim_tasks(
         task.ready = false;
     }
     Ok(claimed)
+}
+
+struct TaskTaker<'a> {
+    conn: &'a Connection,
+    by_rowid: CachedStatement<'a>,
+    slots: &'a mut Slots,
+    claimed: Vec<Task>,
+}
+
+impl Taker for TaskTaker<'_> {
+    fn take(&mut self, candidate: &Candidate) -> Result<Verdict, UnitError> {
+        let mut found = self.by_rowid.query(params![candidate.rowid])?;
+        let Some(row) = found.next()? else { return Ok(Verdict::PassedOver) };
+        let task = match rows::task(row) {
+            Ok(task) => task,
+            Err(error) => return Ok(skip_damaged(&error, candidate)),
+        };
+        if !self.slots.take(self.conn, &task.namespace, task.limit_key.as_ref())? {
+            return Ok(Verdict::Full);
+        }
+        self.claimed.push(task);
+        Ok(Verdict::Taken)
+    }
+
+    fn has_slot(&mut self, namespace: &str, limit_key: &str) -> Result<bool, UnitError> {
+        self.slots.has_slot(self.conn, namespace, limit_key)
+    }
 }
 
 /// The free slots of each limit that a claim has met; `None` if there is no limit.
@@ -245,19 +252,36 @@ impl Slots {
         key: Option<&LimitKey>,
     ) -> Result<bool, UnitError> {
         let Some(key) = key else { return Ok(true) };
-        let left = match self.0.entry((namespace.clone(), key.clone())) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(slots_left(conn, namespace, key)?)
-            }
-        };
-        Ok(match left {
+        Ok(match self.left(conn, namespace, key)? {
             None => true,
             Some(left) if *left > 0 => {
                 *left -= 1;
                 true
             }
             Some(_) => false,
+        })
+    }
+
+    // Whether a slot is left; takes none.
+    fn has_slot(
+        &mut self,
+        conn: &Connection,
+        namespace: &str,
+        key: &str,
+    ) -> Result<bool, UnitError> {
+        let (namespace, key) = (Namespace::from_stored(namespace), LimitKey::from_stored(key));
+        Ok(self.left(conn, &namespace, &key)?.is_none_or(|left| left > 0))
+    }
+
+    fn left(
+        &mut self,
+        conn: &Connection,
+        namespace: &Namespace,
+        key: &LimitKey,
+    ) -> Result<&mut Option<i64>, UnitError> {
+        Ok(match self.0.entry((namespace.clone(), key.clone())) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(slots_left(conn, namespace, key)?),
         })
     }
 }
@@ -274,163 +298,6 @@ fn slots_left(
     let Some(slots) = number(LIMIT)? else { return Ok(None) };
     let held = number(TURN_HOLDERS)?.unwrap_or(0) + number(TASK_HOLDERS)?.unwrap_or(0);
     Ok(Some(slots - held))
-}
-
-/// The sort key of a ready row.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Candidate {
-    priority: Reverse<i64>,
-    is_first: bool,
-    due_at: Option<i64>,
-    key: Uuid,
-    rowid: i64,
-}
-
-impl Candidate {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            rowid: row.get(0)?,
-            priority: Reverse(row.get(1)?),
-            is_first: row.get(2)?,
-            due_at: row.get(3)?,
-            key: row.get(4)?,
-        })
-    }
-}
-
-/// The ready rows of one route, read in pieces of growing size.
-struct Stream<'s> {
-    sql: &'static str,
-    route: &'s Route,
-    // For a stream by age: the priority, and whether the rows are first turns.
-    group: Option<(i64, bool)>,
-    ahead: VecDeque<Candidate>,
-    read: usize,
-    piece: usize,
-    is_over: bool,
-}
-
-impl Stream<'_> {
-    fn next(&mut self, conn: &Connection) -> Result<Option<Candidate>, UnitError> {
-        if self.ahead.is_empty() && !self.is_over {
-            let (queue, name) = (self.route.queue.as_str(), self.route.name.as_str());
-            let (limit, offset) = (number(self.piece as u64), number(self.read as u64));
-            let mut select = conn.prepare_cached(self.sql)?;
-            let mut found = match self.group {
-                None => select.query(params![queue, name, limit, offset])?,
-                Some((priority, is_first)) => {
-                    select.query(params![queue, name, limit, offset, priority, is_first])?
-                }
-            };
-            while let Some(row) = found.next()? {
-                self.ahead.push_back(Candidate::read(row)?);
-            }
-            self.is_over = self.ahead.len() < self.piece;
-            self.read += self.ahead.len();
-            self.piece *= 4;
-        }
-        Ok(self.ahead.pop_front())
-    }
-}
-
-// Passes ready rows to `take`, best first, until it has accepted `filter.max` rows.
-fn pick(
-    conn: &Connection,
-    ready: &ReadyQueries,
-    filter: &ClaimFilter,
-    order: ClaimOrder,
-    mut take: impl FnMut(&Candidate) -> Result<bool, UnitError>,
-) -> Result<(), UnitError> {
-    let max = filter.max as usize;
-    if max == 0 {
-        return Ok(());
-    }
-    let mut routes: Vec<&Route> = filter.routes.iter().collect();
-    routes.sort();
-    routes.dedup();
-    let mut streams = Vec::new();
-    for route in routes {
-        match order {
-            ClaimOrder::Priority => streams.push((ready.best, route, None)),
-            ClaimOrder::Oldest => {
-                for priority in priorities(conn, ready, route)? {
-                    streams.push((ready.oldest, route, Some((priority, false))));
-                    streams.push((ready.oldest, route, Some((priority, true))));
-                }
-            }
-        }
-    }
-    // If there are many streams, few rows of each are likely to be needed.
-    let piece = (2 * max / streams.len().max(1)).clamp(16, max.max(16));
-    let mut streams: Vec<Stream<'_>> = streams
-        .into_iter()
-        .map(|(sql, route, group)| {
-            let (ahead, read, is_over) = (VecDeque::new(), 0, false);
-            Stream { sql, route, group, ahead, read, piece, is_over }
-        })
-        .collect();
-    let mut heads = BinaryHeap::new();
-    for (index, stream) in streams.iter_mut().enumerate() {
-        heads.extend(stream.next(conn)?.map(|candidate| Reverse((candidate, index))));
-    }
-    let mut taken = 0;
-    while taken < max {
-        let Some(Reverse((candidate, index))) = heads.pop() else { break };
-        taken += usize::from(take(&candidate)?);
-        heads.extend(streams[index].next(conn)?.map(|candidate| Reverse((candidate, index))));
-    }
-    Ok(())
-}
-
-// The priorities of the ready rows of a route. Each takes one lookup in the index.
-fn priorities(
-    conn: &Connection,
-    ready: &ReadyQueries,
-    route: &Route,
-) -> Result<Vec<i64>, UnitError> {
-    let mut next = conn.prepare_cached(ready.priority)?;
-    let mut found = Vec::new();
-    let mut below = i64::from(i16::MAX) + 1;
-    let (queue, name) = (route.queue.as_str(), route.name.as_str());
-    while let Some(priority) =
-        next.query_row(params![queue, name, below], |row| row.get(0)).optional()?
-    {
-        found.push(priority);
-        below = priority;
-    }
-    Ok(found)
-}
-
-/// The due time of the oldest ready row. It takes one lookup in the index for each route, priority,
-/// and kind of turn.
-pub(crate) fn ready_oldest(
-    conn: &Connection,
-    ready: &ReadyQueries,
-) -> Result<Option<Timestamp>, UnitError> {
-    let mut next = conn.prepare_cached(ready.route)?;
-    let mut after = (String::new(), String::new());
-    let mut oldest: Option<i64> = None;
-    loop {
-        let found = next
-            .query_row(params![after.0, after.1], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        let Some((queue, name)) = found else { break };
-        let route: (String, String) = (queue, name);
-        after = route.clone();
-        let route =
-            Route { queue: QueueName::from_stored(route.0), name: RouteName::from_stored(route.1) };
-        for priority in priorities(conn, ready, &route)? {
-            for is_first in [false, true] {
-                let (queue, name) = (route.queue.as_str(), route.name.as_str());
-                let due: Option<Option<i64>> = conn
-                    .prepare_cached(ready.oldest)?
-                    .query_row(params![queue, name, 1, 0, priority, is_first], |row| row.get(3))
-                    .optional()?;
-                oldest = [oldest, due.flatten()].into_iter().flatten().min();
-            }
-        }
-    }
-    Ok(oldest.map(Timestamp::from_micros))
 }
 
 /// Releases those holds that are still valid.

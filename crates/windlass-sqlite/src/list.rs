@@ -101,6 +101,9 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::DeadLettersOfRun { .. }
         | Query::LabelCounts { .. }
         | Query::Limits { .. } => other_rows(conn, query)?,
+        Query::Records { .. } | Query::AllRecords { .. } | Query::RecordVersions { .. } => {
+            crate::records::list(conn, query)?
+        }
     })
 }
 
@@ -126,7 +129,8 @@ pub(crate) fn rate(
     Ok(found.into_iter().next())
 }
 
-fn page<T>(
+/// Runs a statement and reads its rows.
+pub(crate) fn page<T>(
     conn: &Connection,
     text: &str,
     params: impl Params,

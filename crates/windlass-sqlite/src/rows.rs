@@ -15,7 +15,7 @@ use windlass_kernel::{
     MessageId, MessageKind, MessageName, ModelName, Namespace, QueueName, RateRow, Route,
     RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey,
     StepKind, StepStatus, Task, TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey,
-    WorkerStatus, WorkflowName,
+    WorkerStatus, WorkflowName, WriteId,
 };
 
 use crate::error;
@@ -169,7 +169,7 @@ impl<'r> Cols<'r> {
     }
 
     /// Reads a body; null if its encoding is null.
-    fn body_opt(&mut self) -> Result<Option<Body>, Error> {
+    pub(crate) fn body_opt(&mut self) -> Result<Option<Body>, Error> {
         let encoding = self.word_opt(Encoding::parse)?;
         let bytes = self.get::<Option<Vec<u8>>>()?;
         match (encoding, bytes) {
@@ -179,7 +179,8 @@ impl<'r> Cols<'r> {
         }
     }
 
-    fn body(&mut self) -> Result<Body, Error> {
+    /// Reads a body that is never null.
+    pub(crate) fn body(&mut self) -> Result<Body, Error> {
         self.body_opt()?.ok_or_else(|| Error::corrupt("a required body is null"))
     }
 }
@@ -199,7 +200,7 @@ macro_rules! keys {
     };
 }
 
-keys!(RunKey, EventId, TaskId, WorkerKey, LogId);
+keys!(RunKey, EventId, TaskId, WorkerKey, LogId, WriteId);
 
 /// Converts a time to a parameter.
 pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {

@@ -374,7 +374,8 @@ fn recover(conn: &Connection, options: &Options) -> rusqlite::Result<Timestamp> 
         "UPDATE runs SET turn_worker = NULL, turn_claimed_at = NULL, turn_last = NULL, \
          turn_claim_no = turn_claim_no + 1, turn_reclaims = turn_reclaims + 1, \
          turn_ready = (status <> 'paused' OR accepted > seen), \
-         turn_due_at = CASE WHEN status = 'paused' AND accepted <= seen THEN turn_due_at \
+         turn_due_at = CASE WHEN started_at IS NULL AND turn_due_at > ?1 THEN turn_due_at \
+                       WHEN status = 'paused' AND accepted <= seen THEN turn_due_at \
                        ELSE MIN(COALESCE(turn_due_at, ?1), ?1) END \
          WHERE turn_worker IS NOT NULL",
         [now.as_micros()],

@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey,
-    Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped,
-    Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat,
-    Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record,
+    RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId,
+    TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::Writer;
@@ -21,7 +21,7 @@ use crate::error::{self, UnitError};
 use crate::load::{LocalReader, Readers, RunName};
 use crate::options::Options;
 use crate::wake::WakeNotifier;
-use crate::{health, holds, list, load, namespace_stats, retention, schema, workers};
+use crate::{health, holds, list, load, namespace_stats, records, retention, schema, workers};
 
 /// A store in one SQLite file, for one process.
 pub struct SqliteStore {
@@ -266,6 +266,19 @@ impl Store for SqliteStore {
                 .read(move |conn| load::run_overview_by_key(conn, run_key, false))
                 .await?
                 .flatten())
+        })
+    }
+
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        Box::pin(async move {
+            RecordKey::validate(&keys, &self.limits)?;
+            if let [_] = keys[..]
+                && let Some(local_reader) = self.local_reader()
+                && let Some(found) = local_reader.read(|conn| records::get_short(conn, &keys[0]))
+            {
+                return Ok(found);
+            }
+            self.read(move |conn| records::get(conn, &keys)).await
         })
     }
 

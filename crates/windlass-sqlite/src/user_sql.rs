@@ -19,16 +19,13 @@ use crate::error::{UnitError, is_environment, is_unique, sql};
 use crate::schema;
 
 /// Names that later versions of the store need, and a virtual table of SQLite that shows all pages.
-const RESERVED: [&str; 10] = [
+const RESERVED: [&str; 7] = [
     "schedules",
     "definitions",
     "documents",
     "document_versions",
     "approvals",
     "provider_batches",
-    "records",
-    "record_versions",
-    "record_terms",
     "dbstat",
 ];
 

@@ -17,8 +17,10 @@ pub mod listings;
 pub mod load;
 pub mod local_completion;
 pub mod messages;
+pub mod model_state;
 pub mod namespace_stats;
 pub mod namespaces;
+pub mod records;
 pub mod resend;
 pub mod retention;
 pub mod settings;
@@ -64,6 +66,8 @@ macro_rules! conformance {
                 text_limits_hold,
             ],
             claims: [
+                namespaces_take_turns,
+                turns_of_namespaces_take_turns,
                 by_priority_then_resumed_then_age,
                 resumed_however_the_turn_came_back,
                 oldest_whatever_its_priority,
@@ -87,6 +91,7 @@ macro_rules! conformance {
                 with_a_later_due_time,
             ],
             fences: [
+                of_unheld_tasks,
                 after_release,
                 after_reaping,
                 after_revocation,
@@ -127,6 +132,7 @@ macro_rules! conformance {
                 causes_that_are_there,
                 causes_that_are_not_there,
                 custom_events,
+                event_ids_are_unique,
                 the_chain_verifies,
             ],
             limits: [
@@ -135,6 +141,7 @@ macro_rules! conformance {
                 are_shared_by_turns_and_tasks,
                 are_listed_with_their_holders,
                 never_exceeded_by_concurrent_claims,
+                let_claims_see_past_a_long_queue,
             ],
             listings: [
                 counts_of_runs_with_a_label,
@@ -161,14 +168,34 @@ macro_rules! conformance {
                 are_not_lost_while_the_turn_is_held,
                 do_not_wake_a_paused_run,
                 of_control_wake_a_paused_run,
+                do_not_start_a_delayed_run,
                 unread_keep_a_paused_turn_ready,
                 are_consumed_once,
                 of_many_senders_at_once,
                 between_load_and_release_never_lost,
                 are_refused_above_the_limits,
             ],
+            model_state: [
+                is_sealed_by_an_event_that_is_written_anyway,
+                of_a_new_run_is_sealed,
+                many_messages_are_consumed_by_one_event,
+                events_of_models_have_a_version_and_a_cause,
+            ],
             namespaces: [
                 never_mix,
+            ],
+            records: [
+                revisions_rise_with_each_write,
+                expectations_are_guards,
+                a_removed_record_never_repeats_a_revision,
+                a_run_and_a_record_in_one_commit,
+                a_lost_answer_is_found,
+                one_writer_of_a_record_in_a_batch,
+                racing_writers_write_each_revision_once,
+                absence_is_checked_against_racing_writers,
+                pages_by_id_and_by_term,
+                versions_are_listed,
+                limits_are_checked,
             ],
             resend: [
                 of_a_create,
@@ -247,6 +274,7 @@ macro_rules! conformance_sql {
                 keep_ended_runs_final,
                 keep_settled_steps_final,
                 keep_identities,
+                keep_versions_of_records_immutable,
             ],
             user_sql: [
                 commits_with_the_step,

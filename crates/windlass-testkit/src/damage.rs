@@ -8,7 +8,8 @@
 mod journal;
 mod sample;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,7 +81,8 @@ pub enum Outcome {
     Read(String),
     /// No check, and every row is unchanged.
     Unchanged,
-    /// No check, but only a value without a guarantee has changed: a log line, a time, an unread message.
+    /// No check, but only values without a guarantee have changed, such as log lines, times and unread
+    /// messages: the names of their fields.
     Beside(String),
     /// No check, and a guaranteed value has changed.
     Missed(String),
@@ -210,9 +212,54 @@ impl Record {
                 return Outcome::Missed(format!("run {key}: {}", difference(was, is)));
             }
         }
-        let changed = |key: &&RunKey| self.beside.get(*key) != now.beside.get(*key);
-        let first = self.beside.keys().find(changed);
-        Outcome::Beside(first.map_or_else(String::new, |key| format!("run {key}")))
+        let mut fields = BTreeSet::new();
+        for (key, was) in &self.beside {
+            if let Some(is) = now.beside.get(key) {
+                was.add_changed(is, &mut fields);
+            }
+        }
+        Outcome::Beside(fields.into_iter().collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Beside {
+    /// Adds the names of the fields that differ, such as `run.queue`.
+    fn add_changed(&self, now: &Self, fields: &mut BTreeSet<String>) {
+        add_fields("run", &self.run, &now.run, fields);
+        add_rows("step", &self.steps, &now.steps, fields);
+        add_rows("message", &self.messages, &now.messages, fields);
+        add_rows("log", &self.logs, &now.logs, fields);
+    }
+}
+
+fn add_rows<T: Debug>(table: &str, was: &[T], is: &[T], fields: &mut BTreeSet<String>) {
+    if was.len() != is.len() {
+        fields.insert(format!("{table} rows"));
+    }
+    for (was, is) in was.iter().zip(is) {
+        add_fields(table, was, is, fields);
+    }
+}
+
+/// Compares the fields of two rows as `Debug` prints them: a row has no other list of its fields.
+fn add_fields(table: &str, was: &impl Debug, is: &impl Debug, fields: &mut BTreeSet<String>) {
+    let fields_of = |row: &dyn Debug| {
+        let mut fields: BTreeMap<String, String> = BTreeMap::new();
+        let mut last = String::new();
+        for line in format!("{row:#?}").lines() {
+            // A field of the row itself has one level of indentation; deeper lines belong to it.
+            let own =
+                line.strip_prefix("    ").filter(|rest| !rest.starts_with([' ', '}', ')', ']']));
+            if let Some((name, _)) = own.and_then(|rest| rest.split_once(": ")) {
+                last = name.to_owned();
+            }
+            fields.entry(last.clone()).or_default().push_str(line);
+        }
+        fields
+    };
+    let (was, is) = (fields_of(was), fields_of(is));
+    for name in was.keys().filter(|name| was.get(*name) != is.get(*name)) {
+        fields.insert(format!("{table}.{name}"));
     }
 }
 
@@ -324,8 +371,8 @@ mod tests {
         assert!(matches!(&cut, Outcome::Missed(what) if what.ends_with(": events")), "{cut:?}");
 
         let mut now = before.clone();
-        now.beside.values_mut().next().unwrap().logs.clear();
-        assert_eq!(before.compare(&now).word(), "beside");
+        now.beside.values_mut().next().unwrap().run.accepted += 1;
+        assert_eq!(before.compare(&now), Outcome::Beside("run.accepted".into()));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod calls;
 mod commits;
 mod dump;
+mod records;
 
 use windlass_kernel::{Commit, CommitError, Committed, Store};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
     DeleteTrees, Deleted, Error, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
-    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey,
-    WorkflowName,
+    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
+    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
+    WorkerInfo, WorkerKey, WorkflowName,
 };
 
 /// A gate's decision about a call.
@@ -158,6 +158,10 @@ impl<G: Gate> Store for GatedStore<G> {
         run_key: RunKey,
     ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         self.gated(|inner| inner.run_overview_by_key(run_key))
+    }
+
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        self.gated(|inner| inner.records(keys))
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

@@ -299,7 +299,7 @@ fn import(exported: &ExportedRun, store: &MemoryStore, engine: &Engine) -> Resul
     };
     let mut draft = Draft::create(new, OnExisting::Refuse, stamp(exported.created_at))?;
     if let Some(state) = &exported.state {
-        draft.state(back(state));
+        draft.state(back(state), stamp(exported.created_at));
     }
     let mut steps: Vec<&ExportedStep> = exported.steps.iter().collect();
     steps.sort_by_key(|step| step.updated_at);

@@ -9,9 +9,9 @@ use std::thread::Thread;
 use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
     DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
-    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey,
-    RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo,
-    WorkerKey, WorkflowName,
+    Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
+    Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
+    Wakeup, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 /// Waits for the threads of a store inside each call, so that the simulated executor never sees a pending call.
@@ -94,6 +94,7 @@ impl Store for SyncStore {
         load_with(run_keys: Vec<RunKey>, steps: LoadSteps) -> Result<Vec<Loaded>, Error>;
         find(namespace: Namespace, workflow: WorkflowName, id: RunId) -> Result<Option<Run>, Error>;
         run_overview_by_key(run_key: RunKey) -> Result<Option<RunOverview>, Error>;
+        records(keys: Vec<RecordKey>) -> Result<Vec<Option<Record>>, Error>;
         list(query: Query) -> Result<Rows, Error>;
         health() -> Result<Health, Error>;
         namespace_stats(namespace: Namespace) -> Result<NamespaceStats, Error>;

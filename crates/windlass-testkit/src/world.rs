@@ -292,7 +292,7 @@ impl World {
     pub async fn claim_turns(&self, worker: WorkerKey, max: u32) -> Vec<ClaimedTurn> {
         let request = ClaimRequest {
             worker,
-            turns: ClaimFilter { routes: vec![route("default", "w")], max },
+            turns: ClaimFilter { routes: vec![route("default", "w")], max, after: None },
             tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,
@@ -313,7 +313,7 @@ impl World {
         max: u32,
         order: ClaimOrder,
     ) -> Vec<Task> {
-        let tasks = ClaimFilter { routes: routes.to_vec(), max };
+        let tasks = ClaimFilter { routes: routes.to_vec(), max, after: None };
         let request = ClaimRequest {
             worker,
             turns: ClaimFilter::default(),

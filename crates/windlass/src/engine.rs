@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::Serialize;
 #[cfg(feature = "steps")]
 use serde::de::DeserializeOwned;
+use windlass_engine::Records;
 use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Namespace};
 #[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
 use windlass_models::WorkflowRef;
@@ -104,6 +105,27 @@ impl Engine {
     /// ```
     pub fn admin(&self) -> Admin<'_> {
         Admin::new(&self.core)
+    }
+
+    /// The records of a collection: documents outside any run, with a revision that each write increases.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # let engine = windlass::Engine::open("memory:").await?;
+    /// let carts = engine.records::<Vec<String>>("carts");
+    /// let revision = carts.put("c-7", &vec!["tea".to_owned()]).term("customer", "u-1").send().await?;
+    /// let cart = carts.get("c-7").await?.expect("it was just written");
+    /// assert_eq!((cart.revision, revision), (1, 1));
+    ///
+    /// // Another writer is first: the second write fails, and the error says which revision there is.
+    /// carts.put("c-7", &vec![]).expect_revision(1).send().await?;
+    /// let error = carts.put("c-7", &cart.value).expect_revision(1).send().await.unwrap_err();
+    /// assert_eq!(error.code(), windlass::ErrorCode::RecordConflict);
+    /// assert!(error.message().contains("it has revision 2"));
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn records<T>(&self, collection: impl Into<String>) -> Records<T> {
+        self.core.records(collection)
     }
 
     /// A listing of runs, with filters and pages. Await it.

@@ -71,6 +71,7 @@ pub use address::Address;
 pub use builder::Builder;
 pub use engine::Engine;
 pub use runs::{Runs, RunsPage};
+pub use windlass_engine::{Document, Listing, PutRecord, Records};
 pub use windlass_engine::{Explanation, Missed, Overlap, Reason, TaskContext, TaskFailure, Why};
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{

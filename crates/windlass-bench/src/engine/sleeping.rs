@@ -134,7 +134,7 @@ async fn claim_ms(opened: &OpenStore) -> anyhow::Result<f64> {
         workflow.start(n).id(format!("claimed-{n}")).await?;
         let request = ClaimRequest {
             worker: host.admin().worker(),
-            turns: ClaimFilter { routes: vec![route.clone()], max: 1 },
+            turns: ClaimFilter { routes: vec![route.clone()], max: 1, after: None },
             tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,

@@ -298,7 +298,7 @@ async fn bare_store_rate(args: &Args, place: &Databases, name: &str) -> anyhow::
         let request = ClaimRequest {
             worker: filler.worker(),
             turns: ClaimFilter::default(),
-            tasks: ClaimFilter { routes: vec![route.clone()], max: 500 },
+            tasks: ClaimFilter { routes: vec![route.clone()], max: 500, after: None },
             order: ClaimOrder::Priority,
             offer: Duration::ZERO,
         };
@@ -307,7 +307,7 @@ async fn bare_store_rate(args: &Args, place: &Databases, name: &str) -> anyhow::
             settled += count_results(answers).await?;
         }
         let commits = claims.tasks.iter().filter_map(|task| {
-            let guard = TaskGuard { task_id: task.task_id, hold: task.hold()? };
+            let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold()? };
             let settle = Op::Settle { task_id: task.task_id };
             Some(Commit::new(None, Some(guard), vec![settle]))
         });

@@ -287,7 +287,7 @@ fn print_simulations(args: &FilesArgs, explain: bool) -> Outcome {
         for one in &compiled {
             let result = simulate(&one.artefact, scenario)
                 .map_err(|problem| Failure::error(problem.to_string()))?;
-            if result.status == Status::Failed {
+            if result.status == Status::Failed || result.stuck.is_some() {
                 exit = Exit::Error;
             }
             if out.is_text() {
@@ -340,6 +340,9 @@ fn print_one(out: Out, name: &str, result: &Simulation, explain: bool) -> Result
         }
     } else {
         out.line(&sanitize(&format!("  path {}", result.path.join(" -> "))))?;
+    }
+    if let Some(reason) = &result.stuck {
+        out.line(&sanitize(&format!("  stuck: {reason}")))?;
     }
     if let Some(failure) = &result.failure {
         let text = |key: &str| failure.get(key).and_then(Value::as_str).unwrap_or_default();

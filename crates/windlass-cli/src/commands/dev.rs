@@ -10,7 +10,7 @@ use windlass_server::auth::Auth;
 use windlass_server::{Options, ServeOptions};
 
 use super::store::open_failure;
-use super::{relays, serve};
+use super::{parse_subject, relays, serve};
 use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Out, note};
@@ -26,6 +26,7 @@ const PORTS_MAX: u16 = 100;
 const DRAIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: DevArgs) -> Outcome {
+    let subject = args.subject.as_deref().map(|text| parse_subject("--as", text)).transpose()?;
     let tables = tables(&args)?;
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
@@ -43,7 +44,11 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .map_err(|error| open_failure(&store, error))?;
     samples::register(&engine)?;
     relays::register(&engine, &tables)?;
-    let options = Options { auth: Auth::Loopback, metrics_open: true, ..Options::default() };
+    let auth = match subject {
+        Some(subject) => Auth::LoopbackAs(subject),
+        None => Auth::Loopback,
+    };
+    let options = Options { auth, metrics_open: true, ..Options::default() };
     banner(address, &store, &unused_order_id(&engine).await?)?;
     let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Api;
+use super::{Api, parse_subject};
 use crate::args::KeysCommand;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Out, cell, cell_ago, note};
@@ -13,8 +13,11 @@ pub(super) async fn run(Api { client, out }: Api, command: KeysCommand) -> Outco
             let found = client.get_all(&["keys"], "keys").await?;
             list(out, &found)
         }
-        KeysCommand::Create { name, scopes, namespace, expires } => {
+        KeysCommand::Create { name, scopes, subject, namespace, expires } => {
             let mut body = json!({ "name": name, "scopes": scopes });
+            if let Some(text) = subject {
+                body["subject"] = json!(parse_subject("--subject", &text)?);
+            }
             if let Some(namespace) = namespace {
                 body["namespace"] = namespace.into();
             }
@@ -49,7 +52,7 @@ fn list(out: Out, found: &Value) -> Outcome {
         out.list(found, "keys")?;
         return Ok(Exit::Ok);
     }
-    let columns = ["ID", "NAME", "SCOPES", "NAMESPACE", "CREATED", "EXPIRES", "REVOKED"];
+    let columns = ["ID", "NAME", "SCOPES", "SUBJECT", "NAMESPACE", "CREATED", "EXPIRES", "REVOKED"];
     let mut table = out.table(&columns);
     for row in found["keys"].as_array().into_iter().flatten() {
         let scopes = row["scopes"].as_array().into_iter().flatten();
@@ -58,6 +61,7 @@ fn list(out: Out, found: &Value) -> Outcome {
             cell(row, "id"),
             out.bold(&cell(row, "name")),
             scopes.join(" "),
+            cell(&row["subject"], "id"),
             cell(row, "namespace"),
             cell_ago(row, "createdAt"),
             cell_ago(row, "expiresAt"),

@@ -78,10 +78,11 @@ fn jwt<'a>(get: &impl Fn(&str) -> &'a Setting) -> Result<Jwt, Failure> {
     };
     let (issuer, audience) = (needed("jwt_issuer")?, needed("jwt_audience")?);
     let (file, name) = (needed("jwt_key")?, get("jwt_algorithm"));
-    let claim = get("jwt_namespace_claim");
-    if claim.value.is_empty() {
+    let claims = ["jwt_namespace_claim", "jwt_subject_claim", "jwt_roles_claim"].map(get);
+    if let Some(claim) = claims.iter().find(|claim| claim.value.is_empty()) {
         return Err(invalid(claim, "the name of the claim is empty"));
     }
+    let [namespace, subject, roles] = claims.map(|claim| claim.value.as_str());
     let bytes = std::fs::read(Path::new(&file.value))
         .map_err(|error| invalid(file, &format!("failed to read the key: {error}")))?;
     let algorithm: Algorithm =
@@ -96,5 +97,5 @@ fn jwt<'a>(get: &impl Fn(&str) -> &'a Setting) -> Result<Jwt, Failure> {
         invalid(file, &format!("not a valid key for {}: {}", name.value, error.message()))
     })?;
     let jwt = Jwt::new(&issuer.value, &audience.value).key(None, key);
-    Ok(jwt.namespace_claim(&claim.value))
+    Ok(jwt.namespace_claim(namespace).subject_claim(subject).roles_claim(roles))
 }

@@ -117,3 +117,46 @@ fn a_diff_names_what_each_slot_adds() {
     let chart = files.run("diff", &["invoice.json", "acme.json"], &["--mermaid"]).expect(0).stdout;
     assert!(chart.starts_with("flowchart"), "{chart}");
 }
+
+/// The worked example of docs/contracts-language.md: its files are saved, its commands are run.
+#[test]
+fn the_commands_of_the_documentation_run() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/contracts-language.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let files = Files::new();
+    let names = ["defaults.json", "empty.json", "manager.json", "parallel.json", "large.json"];
+    let blocks: Vec<&str> =
+        text.split("```json\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
+    assert_eq!(blocks.len(), names.len());
+    for (name, block) in names.iter().zip(blocks) {
+        assert!(text.contains(&format!("`{name}`")), "{name} is not named");
+        std::fs::write(files.path(name), block).unwrap();
+    }
+    let commands = text.lines().filter_map(|line| line.strip_prefix("    windlass contracts "));
+    let outputs: Vec<(&str, String)> = commands
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (line, files.run(words[0], &words[1..], &[]).expect(0).stdout)
+        })
+        .collect();
+    assert_eq!(outputs.len(), 6);
+    let simulated = &outputs.iter().find(|(line, _)| line.starts_with("simulate")).unwrap().1;
+    for part in ["completed in state active", ": bob: approved", ": kim: approved", "2 approvals"] {
+        assert!(simulated.contains(part), "{part:?} is not in\n{simulated}");
+    }
+    let refused = files.run("check", &["invoice.json", "empty.json"], &[]).expect(1);
+    assert!(refused.stdout.contains("OBLIGATION_BROKEN"), "{}", refused.stdout);
+    assert!(refused.stdout.contains("= path: sys:state:submitted"), "{}", refused.stdout);
+}
+
+/// Without somebody who may decide, a simulation says so instead of going on.
+#[test]
+fn a_simulation_that_cannot_go_on_is_an_error() {
+    let files = Files::new();
+    let mut alone = scenario(90_000, "new");
+    alone["requester"] = "rita".into();
+    alone["directory"] = json!({"people": {"rita": {"manager": "kim"}, "kim": {"active": false}}});
+    files.write("alone.json", &alone);
+    let found = files.run("simulate", &["invoice.json", "acme.json", "alone.json"], &[]).expect(1);
+    assert!(found.stdout.contains("stuck: usr:submitted_to_approved:manager waits for ever"));
+}

@@ -66,8 +66,11 @@ impl Scheduled {
             Some(next) => Timestamp::from_micros(next),
             None => timing.next_after(anchor, anchor).map_err(blocked)?,
         };
+        let before = next;
         let due = self.schedule.due_firings(&mut next, anchor, now).map_err(blocked)?;
         let mut draft = turn.draft();
+        // A snapshot that says the same as the stored one, or as a new schedule, is not written.
+        let changed = next != before || !due.is_empty();
         for firing in due {
             self.fire(turn, &mut draft, firing).await?;
         }
@@ -75,7 +78,9 @@ impl Scheduled {
         if self.snapshot.firings >= FIRINGS_PER_GENERATION {
             return self.next_generation(turn, draft).await;
         }
-        draft.state(Body::of(&self.snapshot).map_err(blocked)?);
+        if changed {
+            draft.state(Body::of(&self.snapshot).map_err(blocked)?, turn.stamp());
+        }
         draft.status(RunStatus::Waiting);
         let read_to = turn.read_to();
         draft.release(Wake::At(next), read_to);

@@ -9,8 +9,8 @@ use tracing::Instrument as _;
 use uuid::Uuid;
 use windlass_kernel::retry::DELAY_MAX;
 use windlass_kernel::{
-    Body, Commit, Error, Op, Permit, Reschedule, RetryPolicy, Route, Sha256Digest, Task, TaskGuard,
-    Timestamp, Wake, format_duration,
+    Body, Commit, Error, Hold, Op, Permit, Reschedule, RetryPolicy, Route, Sha256Digest, Task,
+    TaskGuard, Timestamp, Wake, format_duration,
 };
 
 use super::context::{AttemptLink, RunningAttempt};
@@ -40,7 +40,7 @@ const NOT_HERE_DELAY: Duration = Duration::from_secs(5);
 pub(super) async fn run(
     runner: &Arc<TaskRunner>,
     task: &Task,
-    guard: TaskGuard,
+    hold: Hold,
     running: Arc<RunningAttempt>,
 ) -> Result<AttemptOutcome, Error> {
     let core = &runner.core;
@@ -56,9 +56,9 @@ pub(super) async fn run(
         }
         (Some(handler), Some(body)) => {
             let policy = body.retry.clone();
-            match call(runner, task, guard, running, handler, body).await {
+            match call(runner, task, hold, running, handler, body).await {
                 Called::Attempted(result) => (result, policy),
-                Called::Postponed(until) => return Ok(postpone(task, guard, until)),
+                Called::Postponed(until) => return Ok(postpone(task, hold, until)),
             }
         }
         (None, _) => {
@@ -71,7 +71,7 @@ pub(super) async fn run(
         }
     };
     runner.stats.count(task, began_at, &result);
-    let attempt = Attempt { task, guard, number: task.attempt + 1, began_at, close_by };
+    let attempt = Attempt { task, hold, number: task.attempt + 1, began_at, close_by };
     settle::decide(core, &attempt, result, &policy)
 }
 
@@ -84,14 +84,14 @@ enum Called {
 async fn call(
     runner: &Arc<TaskRunner>,
     task: &Task,
-    guard: TaskGuard,
+    hold: Hold,
     running: Arc<RunningAttempt>,
     handler: Arc<dyn TaskHandler>,
     body: TaskBody,
 ) -> Called {
     let core = &runner.core;
     let began_at = core.clock.now();
-    let context = context(runner, task, guard, &body, &running);
+    let context = context(runner, task, hold, &body, &running);
     let breaker = body.breaker.clone();
     let timeout = body.start_to_close_ms.map_or(PROBE_MAX, Duration::from_millis);
     let permit = match &breaker {
@@ -137,7 +137,7 @@ async fn call(
     }
     if result.is_err() {
         // A rate-limited attempt does not count, but its heartbeat shows that it began.
-        runner.heartbeats.send_now(task.task_id, guard.hold, backoff.is_some()).await;
+        runner.heartbeats.send_now(task.task_id, hold, backoff.is_some()).await;
     }
     Called::Attempted(result)
 }
@@ -145,7 +145,7 @@ async fn call(
 fn context(
     runner: &TaskRunner,
     task: &Task,
-    guard: TaskGuard,
+    hold: Hold,
     body: &TaskBody,
     running: &Arc<RunningAttempt>,
 ) -> TaskContext {
@@ -156,12 +156,12 @@ fn context(
         step_key: task.step_key.clone(),
         attempt: task.attempt + 1,
         attempts_max: body.retry.attempts_max(),
-        attempt_id: attempt_id(&guard),
+        attempt_id: attempt_id(task, hold),
         trace: telemetry::current().or_else(|| task.trace.clone()),
         link: AttemptLink {
             running: Arc::clone(running),
             heartbeats: Arc::downgrade(&runner.heartbeats),
-            hold: guard.hold,
+            hold,
             watched: body.heartbeat_ms.is_some(),
             last_details: task.heartbeat.clone(),
         },
@@ -252,7 +252,7 @@ fn rate_limit_backoff(result: &TaskResult) -> Option<Duration> {
 }
 
 // Reschedules a task without spending an attempt.
-fn postpone(task: &Task, guard: TaskGuard, until: Timestamp) -> AttemptOutcome {
+fn postpone(task: &Task, hold: Hold, until: Timestamp) -> AttemptOutcome {
     let reschedule = Op::Reschedule(Box::new(Reschedule {
         task_id: task.task_id,
         wake: Wake::At(until),
@@ -260,13 +260,14 @@ fn postpone(task: &Task, guard: TaskGuard, until: Timestamp) -> AttemptOutcome {
         errors: None,
         untried: true,
     }));
+    let guard = TaskGuard::Held { task_id: task.task_id, hold };
     AttemptOutcome::Retry(Commit::new(None, Some(guard), vec![reschedule]))
 }
 
 // Derived from the claim: another attempt has another claim.
-fn attempt_id(guard: &TaskGuard) -> Uuid {
-    let claim_no = guard.hold.claim_no.to_be_bytes();
-    let digest = Sha256Digest::of_parts(&[guard.task_id.as_bytes(), &claim_no]);
+fn attempt_id(task: &Task, hold: Hold) -> Uuid {
+    let claim_no = hold.claim_no.to_be_bytes();
+    let digest = Sha256Digest::of_parts(&[task.task_id.as_bytes(), &claim_no]);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_bytes()[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid()

@@ -14,7 +14,9 @@ pub(crate) const CANCEL_RUN: &str = "cancel-run";
 pub(crate) const CARRY_OVER: &str = "carry-over";
 /// Terminates a run that was asked to end and has not ended in time.
 pub(crate) const CANCEL_LATE: &str = "cancel-late";
-const NAMES: [&str; 4] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER, CANCEL_LATE];
+/// Copies the steps of an errored run to its next generation.
+pub(crate) const CARRY_STEPS: &str = "carry-steps";
+const NAMES: [&str; 5] = [CANCEL_TREE, CANCEL_RUN, CARRY_OVER, CANCEL_LATE, CARRY_STEPS];
 
 /// How many of its own tasks an engine holds, beside `tasks_max`.
 pub(super) const INTERNAL_MAX: usize = 16;
@@ -24,7 +26,7 @@ pub(crate) fn internal_queue() -> QueueName {
     QueueName::from_stored("windlass.internal")
 }
 
-pub(crate) fn internal_routes() -> [Route; 4] {
+pub(crate) fn internal_routes() -> [Route; 5] {
     NAMES.map(|name| Route { queue: internal_queue(), name: RouteName::from_stored(name) })
 }
 
@@ -37,6 +39,7 @@ pub(super) async fn run(control: &Arc<RunControl>, task: &Task) -> Result<Vec<Op
         (CANCEL_TREE, _) => control.terminator.terminate_children(run_key).await?,
         (CANCEL_RUN, Some(child)) => control.terminator.terminate_abandoned(child.read()?).await?,
         (CANCEL_LATE, Some(late)) => control.canceller.cancel_late(run_key, &late.read()?).await?,
+        (CARRY_STEPS, Some(rest)) => control.generations.carry_rest(run_key, &rest.read()?).await?,
         (CARRY_OVER, Some(after)) => {
             return control.generations.carry_over(run_key, after.read()?).await;
         }

@@ -98,25 +98,26 @@ impl TaskRunner {
 
     async fn run_attempt(self: &Arc<Self>, task: &Task, hold: Hold, running: Arc<RunningAttempt>) {
         let core = &self.core;
-        let guard = TaskGuard { task_id: task.task_id, hold };
         core.metrics.tasks_begun.add(1);
         let now = core.clock.now();
         let waited = now.since(telemetry::due(task));
         core.metrics.time(Measure::ScheduleToStart, task.name.as_str(), waited);
         let span = telemetry::attempt(task, hold.worker, now);
-        let outcome = attempt::run(self, task, guard, running).instrument(span.clone()).await;
+        let outcome = attempt::run(self, task, hold, running).instrument(span.clone()).await;
         let span = telemetry::complete(&span, task);
-        let commit = match outcome {
-            Ok(AttemptOutcome::Retry(commit)) => Ok(commit),
+        let (commit, finished) = match outcome {
+            Ok(AttemptOutcome::Retry(commit)) => (Ok(commit), None),
             Ok(AttemptOutcome::Finished(finished)) => {
                 let locally = local_completion::complete(&self.turns, task, &finished)
                     .instrument(span.clone());
-                if locally.await {
-                    return;
+                match locally.await {
+                    Some(true) => return finished.count(&core.metrics),
+                    // Nobody needs the result.
+                    Some(false) => return,
+                    None => (finished.commit(task), Some(finished)),
                 }
-                finished.commit(task)
             }
-            Err(error) => Err(error),
+            Err(error) => (Err(error), None),
         };
         let commit = match commit {
             Ok(commit) => commit,
@@ -126,16 +127,21 @@ impl TaskRunner {
             }
         };
         match Arc::clone(&self.commits).commit(commit).instrument(span).await {
-            Err(error @ CommitError::Invalid(_)) => self.settle_refused(task, guard, &error).await,
-            settled => log_refusal(task, settled.map(|_| ())),
+            Err(error @ CommitError::Invalid(_)) => self.settle_refused(task, hold, &error).await,
+            settled => {
+                if let (Ok(_), Some(finished)) = (&settled, finished) {
+                    finished.count(&core.metrics);
+                }
+                log_refusal(task, settled.map(|_| ()));
+            }
         }
     }
 
     // The store will never accept the result: without this the task would run again and again.
-    async fn settle_refused(&self, task: &Task, guard: TaskGuard, error: &CommitError) {
+    async fn settle_refused(&self, task: &Task, hold: Hold, error: &CommitError) {
         let refused = Err(failure("ResultRefused", refusal(error).to_string(), false));
         let (number, began_at) = (task.attempt + 1, self.core.clock.now());
-        let attempt = Attempt { task, guard, number, began_at, close_by: None };
+        let attempt = Attempt { task, hold, number, began_at, close_by: None };
         let outcome = settle::decide(&self.core, &attempt, refused, &RetryPolicy::none());
         let commit = outcome.and_then(|outcome| match outcome {
             AttemptOutcome::Retry(commit) => Ok(commit),
@@ -145,6 +151,9 @@ impl TaskRunner {
             Ok(commit) => Arc::clone(&self.commits).commit(commit).await.map(|_| ()),
             Err(error) => Err(CommitError::Invalid(Arc::new(error))),
         };
+        if settled.is_ok() {
+            self.core.metrics.tasks_dead.add(1);
+        }
         if let Err(error) = settled {
             tracing::error!(task_id = %task.task_id, %error, "failed to settle a task");
             self.turns.scan_later();
@@ -152,7 +161,7 @@ impl TaskRunner {
     }
 
     async fn run_internal(&self, task: &Task, hold: Hold) {
-        let guard = TaskGuard { task_id: task.task_id, hold };
+        let guard = TaskGuard::Held { task_id: task.task_id, hold };
         let ops = match internal::run(&self.control, task).await {
             Ok(mut ops) => {
                 ops.push(Op::Settle { task_id: task.task_id });

@@ -1,7 +1,7 @@
 //! Control requests in the mailbox of a run: consumed and applied before anything else.
 
 use serde_json::json;
-use windlass_kernel::{Draft, End, Message, MessageKind, RunStatus, StepKey, Wake};
+use windlass_kernel::{Draft, End, Message, MessageKind, RunStatus, StepKey, Timestamp, Wake};
 
 use super::Turn;
 use crate::cancel::terminated_with;
@@ -13,6 +13,7 @@ use crate::model::TurnError;
 pub(super) async fn apply(turn: &mut Turn) -> Result<bool, TurnError> {
     let mut paused = turn.run.status == RunStatus::Paused;
     let mut draft = turn.draft();
+    draft.keep_unstarted();
     let mut controls: Vec<Message> = Vec::new();
     turn.mailbox.retain(|_, message| {
         let control = message.kind == MessageKind::Control;
@@ -50,13 +51,23 @@ pub(super) async fn apply(turn: &mut Turn) -> Result<bool, TurnError> {
     }
     if paused {
         draft.status(RunStatus::Paused);
-        draft.release(Wake::OnMessage, turn.inbox.read_to);
+        let start = turn.run.delayed_until(turn.now());
+        draft.release(start.map_or(Wake::OnMessage, Wake::At), turn.inbox.read_to);
     } else if turn.run.status == RunStatus::Paused {
         // In the row too: the next turn finds no request any more.
         draft.status(RunStatus::Active);
     }
     turn.commit(draft).await?;
     Ok(paused)
+}
+
+/// Releases the turn of a run that must not start before this time.
+pub(super) async fn postpone(turn: &mut Turn, start: Timestamp) -> Result<(), TurnError> {
+    let mut draft = turn.draft();
+    draft.keep_unstarted();
+    draft.release(Wake::At(start), turn.inbox.read_to);
+    turn.commit(draft).await?;
+    Ok(())
 }
 
 /// Drafts the end of the run for a cancel request. The caller consumes the request.

@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::RunKey;
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max, check_text};
+use crate::record::{Expect, RecordOp};
 use crate::rows::{LogLine, Run, Step, Task};
 
 impl Commit {
@@ -26,7 +27,7 @@ impl Commit {
         let mut set = 0;
         let mut requeued = BTreeSet::new();
         let (mut enqueued, mut settled) = (BTreeSet::new(), BTreeSet::new());
-        let mut names = BTreeSet::new();
+        let (mut names, mut records) = (BTreeSet::new(), BTreeSet::new());
         for op in self.ops.iter() {
             match op {
                 Op::CreateRun(run) => {
@@ -46,7 +47,7 @@ impl Commit {
                     check_change(change, limits)?;
                 }
                 Op::AppendEvent { event, .. } => {
-                    let max = limits.event_payload_bytes_max;
+                    let max = limits.event_payload_bytes_max + STATE_SEAL_BYTES_MAX;
                     check_max("an event's payload", "bytes", event.payload.len(), max)?;
                     ledgers.append(event.run_key, event.ordinal, event.event_id, event.hash)?;
                 }
@@ -65,13 +66,13 @@ impl Commit {
                     check_task(task, limits)?;
                 }
                 Op::Reschedule(change) => {
-                    if self.task.map(|guard| guard.task_id) != Some(change.task_id) {
+                    if self.task.map(|guard| guard.task_id()) != Some(change.task_id) {
                         return Err(malformed("Reschedule names a task that is not guarded"));
                     }
                     check_body("a task's errors", &change.errors, limits.task_bytes_max)?;
                 }
                 Op::Settle { task_id } => {
-                    let guarded = self.task.map(|guard| guard.task_id) == Some(*task_id);
+                    let guarded = self.task.map(|guard| guard.task_id()) == Some(*task_id);
                     if !guarded && !self.advances_run() {
                         return Err(malformed("Settle names a task that is not guarded"));
                     }
@@ -94,9 +95,16 @@ impl Commit {
                     }
                     check_log(line, limits)?;
                 }
+                Op::Record(record) => {
+                    if !records.insert(&record.key) {
+                        return Err(malformed(&format!("it names record {} twice", record.key)));
+                    }
+                    self.check_record(record, limits)?;
+                }
                 Op::UserSql(_) => {}
             }
         }
+        check_max("a commit", "records", records.len(), limits.records_per_commit_max)?;
         // The order of the two would be undefined.
         if let Some(task_id) = enqueued.intersection(&settled).next() {
             return Err(malformed(&format!("it enqueues and settles task {task_id}")));
@@ -104,6 +112,19 @@ impl Commit {
         self.check_user_sql(limits)?;
         self.check_guard(created, set)?;
         ledgers.finish(self)
+    }
+
+    // A write at any revision would be written again when the commit is sent again, unless another
+    // guard refuses it then.
+    fn check_record(&self, record: &RecordOp, limits: &Limits) -> Result<(), Error> {
+        if record.expect == Expect::Present && record.is_write() && self.is_unguarded() {
+            let message = format!(
+                "the write of record {} expects no revision, and nothing else guards the commit",
+                record.key
+            );
+            return Err(malformed(&message));
+        }
+        record.validate(limits)
     }
 
     fn check_user_sql(&self, limits: &Limits) -> Result<(), Error> {
@@ -156,13 +177,19 @@ impl Commit {
         }
         if let Some(guard) = &self.task {
             let ends = |op: &Op| match op {
-                Op::Settle { task_id } => *task_id == guard.task_id,
-                Op::Reschedule(change) => change.task_id == guard.task_id,
+                Op::Settle { task_id } => *task_id == guard.task_id(),
+                Op::Reschedule(change) => change.task_id == guard.task_id(),
                 _ => false,
             };
-            // Zero is allowed: the sender then keeps its hold on the task.
-            if self.ops.iter().filter(|op| ends(op)).count() > 1 {
-                return Err(malformed("the guarded task is settled or rescheduled twice"));
+            match self.ops.iter().filter(|op| ends(op)).count() {
+                // The sender keeps its hold on the task.
+                0 if guard.worker().is_some() => {}
+                0 => {
+                    let message = "the guarded task is unheld, and neither settled nor rescheduled";
+                    return Err(malformed(message));
+                }
+                1 => {}
+                _ => return Err(malformed("the guarded task is settled or rescheduled twice")),
             }
         }
         Ok(())
@@ -235,6 +262,9 @@ impl Ledgers {
         Ok(())
     }
 }
+
+// A draft checks the payloads of its events before it adds the seal of the run's state to one.
+const STATE_SEAL_BYTES_MAX: usize = 192;
 
 fn malformed(message: &str) -> Error {
     Error::new(

@@ -161,7 +161,7 @@ impl CommitGenerator {
             7 => drop(draft.op(Op::Settle { task_id: TaskId(key(u64::from(x % 4))) })),
             8 => {
                 let task_id = TaskId(key(u64::from(x % 4)));
-                draft.guard_task(TaskGuard { task_id, hold });
+                draft.guard_task(TaskGuard::Held { task_id, hold });
             }
             9 if x % 3 == 0 => {
                 let end = End::Complete(Body::json("1"));

@@ -104,6 +104,16 @@ mod tests {
     }
 
     #[test]
+    fn an_actor_that_is_too_large_is_refused() {
+        let actor = Actor::new("user", "ann");
+        let bytes = serde_json::to_vec(&actor).unwrap().len();
+        for (actor_bytes_max, expect) in [(bytes, true), (bytes - 1, false)] {
+            let limits = Limits { actor_bytes_max, ..Limits::DEFAULT };
+            assert_eq!(actor.validate(&limits).is_ok(), expect, "{actor_bytes_max}");
+        }
+    }
+
+    #[test]
     fn an_error_summary_has_a_name_and_no_text() {
         let at = StorageRef::StepError { step_key: "charge".into() };
         let summary = ErrorSummary::new("Declined", false, &Body::json("\"card 4711\""), at);

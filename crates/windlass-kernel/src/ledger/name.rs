@@ -33,6 +33,8 @@ pub const RESERVED_PREFIXES: &[&str] = &[
     "anthropic.",
     "openai.",
     "local_call.",
+    "record.",
+    "request.",
 ];
 
 /// The type of an event, such as `step.completed`. The component that writes a first-party event

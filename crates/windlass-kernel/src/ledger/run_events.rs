@@ -16,5 +16,7 @@ pub const WORKFLOW_TERMINATED: EventType = EventType::from_static("workflow.term
 pub const WORKFLOW_PAUSED: EventType = EventType::from_static("workflow.paused");
 /// A paused run was resumed.
 pub const WORKFLOW_RESUMED: EventType = EventType::from_static("workflow.resumed");
+/// A commit with no other event of the engine changed the state of a run.
+pub const WORKFLOW_SAVED: EventType = EventType::from_static("workflow.saved");
 /// The commit that ended a run enqueued its end task.
 pub const HOOK_ENQUEUED: EventType = EventType::from_static("hook.enqueued");

@@ -10,7 +10,7 @@ use crate::body::Body;
 use crate::digest::Sha256Digest;
 use crate::error::Error;
 use crate::ledger::Event;
-use crate::rows::{RunStatus, Step};
+use crate::rows::{Message, RunStatus, Step};
 
 /// The data that a seal covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,13 +28,25 @@ pub enum SealOf {
         /// The step's key.
         key: Arc<str>,
     },
+    /// The run's state after this commit.
+    #[serde(rename = "run.state")]
+    State,
     /// The body of a message, when it is consumed.
     #[serde(rename = "message")]
     Message {
         /// The message's sequence number.
         seq: u64,
     },
+    /// The bodies of several messages that one event consumes.
+    #[serde(rename = "messages")]
+    Messages {
+        /// Their sequence numbers, in the order of the digest.
+        seqs: Vec<u64>,
+    },
 }
+
+/// How many messages one event consumes at most, so that its payload stays below the limit.
+pub const CONSUMED_MAX: usize = 1_024;
 
 /// A digest of data that is stored outside the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +80,11 @@ impl Seal {
         }
     }
 
+    /// Seals the state of a run.
+    pub fn state(state: &Body) -> Self {
+        Self { of: SealOf::State, digest: state_digest(state), bytes: state.len() as u64 }
+    }
+
     /// Appends seals as canonical JSON. This is written by hand because nearly every commit of a
     /// step has seals.
     pub(crate) fn write(seals: &[Self], to: &mut Vec<u8>) {
@@ -93,6 +110,7 @@ impl Seal {
                 to.extend_from_slice(b"\",\"of\":\"run.end\",\"status\":");
                 quoted(to, status);
             }
+            SealOf::State => to.extend_from_slice(b"\",\"of\":\"run.state\""),
             SealOf::Step { key } => {
                 to.extend_from_slice(b"\",\"key\":");
                 quoted(to, key);
@@ -102,8 +120,22 @@ impl Seal {
                 to.extend_from_slice(b"\",\"of\":\"message\",\"seq\":");
                 to.extend_from_slice(itoa::Buffer::new().format(*seq).as_bytes());
             }
+            SealOf::Messages { seqs } => {
+                to.extend_from_slice(b"\",\"of\":\"messages\",\"seqs\":");
+                let _ = serde_json::to_writer(&mut *to, seqs);
+            }
         }
         to.push(b'}');
+    }
+
+    /// Seals the bodies of several messages with one digest of their digests.
+    pub fn messages<'a>(messages: impl Iterator<Item = &'a Message> + Clone) -> Self {
+        let bytes = |message: &Message| message.body.as_ref().map_or(0, |body| body.len() as u64);
+        Self {
+            of: SealOf::Messages { seqs: messages.clone().map(|message| message.seq).collect() },
+            digest: messages_digest(messages.clone().map(|message| message.body.as_ref())),
+            bytes: messages.map(bytes).sum(),
+        }
     }
 
     /// Seals the body of a message.
@@ -154,10 +186,25 @@ pub fn run_end_digest(
     ])
 }
 
+/// The digest of a run's state.
+pub(crate) fn state_digest(state: &Body) -> Sha256Digest {
+    let [encoding, bytes] = parts(Some(state));
+    Sha256Digest::of_parts(&[b"windlass:state:v1", encoding, bytes])
+}
+
 /// The digest of the body of a message.
 pub(crate) fn message_digest(body: Option<&Body>) -> Sha256Digest {
     let [encoding, bytes] = parts(body);
     Sha256Digest::of_parts(&[b"windlass:message:v1", encoding, bytes])
+}
+
+/// The digest of the bodies of several messages.
+pub(crate) fn messages_digest<'a>(bodies: impl Iterator<Item = Option<&'a Body>>) -> Sha256Digest {
+    let digests: Vec<Sha256Digest> = bodies.map(message_digest).collect();
+    let parts: Vec<&[u8]> = std::iter::once(&b"windlass:messages:v1"[..])
+        .chain(digests.iter().map(|digest| &digest.as_bytes()[..]))
+        .collect();
+    Sha256Digest::of_parts(&parts)
 }
 
 /// The seals in an event. Custom events have none: their payload belongs to the user.
@@ -199,6 +246,23 @@ mod tests {
     use crate::canonical::to_canonical;
 
     #[test]
+    fn a_seal_tells_bodies_encodings_and_missing_bodies_apart() {
+        let bodies = [
+            None,
+            Some(Body::json("")),
+            Some(Body::json("1")),
+            Some(Body::json("2")),
+            Some(Body::bytes(bytes::Bytes::from_static(b"1"))),
+        ];
+        for (n, one) in bodies.iter().enumerate() {
+            for (m, other) in bodies.iter().enumerate() {
+                let digests = [one, other].map(|body| Seal::message(7, body.as_ref()).digest);
+                assert_eq!(digests[0] == digests[1], n == m, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
     fn seals_are_written_in_canonical_form() {
         let body = Body::json("[1]");
         let step = |key: &str| Seal {
@@ -211,6 +275,12 @@ mod tests {
             step("é \"\\\n\u{1}\u{7f}\u{2028}"),
             Seal::message(7, Some(&body)),
             Seal::message(8, None),
+            Seal::state(&body),
+            Seal {
+                of: SealOf::Messages { seqs: vec![1, 3, 200] },
+                digest: messages_digest([Some(&body), None].into_iter()),
+                bytes: 3,
+            },
             Seal::run_end(RunStatus::Complete, Some(&body), None),
         ];
         for n in 0..=seals.len() {

@@ -11,7 +11,7 @@ use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{EventId, RunKey};
 use crate::ledger::chain::{genesis, hash_event};
-use crate::ledger::{CausalRef, Event, EventType, Head, Seal};
+use crate::ledger::{CausalRef, Event, EventType, Head, Seal, seals_of};
 use crate::limits::{Limits, check_max};
 use crate::rows::Run;
 use crate::time::Timestamp;
@@ -25,6 +25,45 @@ pub struct Stamp {
     pub at: Timestamp,
 }
 
+/// The type, version and cause of a first-party event. An [`EventType`] alone is version 1, caused by the
+/// event before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewEvent {
+    event_type: EventType,
+    version: u16,
+    caused_by: Option<CausalRef>,
+}
+
+impl NewEvent {
+    /// An event of version 1 that the event before it caused.
+    pub fn new(event_type: EventType) -> Self {
+        Self { event_type, version: 1, caused_by: None }
+    }
+
+    /// Sets the version of the payload's shape.
+    pub fn version(mut self, version: u16) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// Names the cause. The store refuses the commit if the run's namespace has no such run or event.
+    pub fn caused_by(mut self, cause: CausalRef) -> Self {
+        self.caused_by = Some(cause);
+        self
+    }
+
+    /// The type.
+    pub fn event_type(&self) -> &EventType {
+        &self.event_type
+    }
+}
+
+impl From<EventType> for NewEvent {
+    fn from(event_type: EventType) -> Self {
+        Self::new(event_type)
+    }
+}
+
 /// The ledger of a run as its writer sees it: the committed events up to a head, and the events
 /// that were appended since.
 ///
@@ -33,6 +72,8 @@ pub struct Stamp {
 #[derive(Clone, Debug)]
 pub struct Ledger {
     run_key: RunKey,
+    // The hash of the last committed event.
+    start: Sha256Digest,
     head: Head,
     cursor: CausalRef,
     // Whether the store must check that the cursor's target exists.
@@ -57,7 +98,7 @@ impl Ledger {
 
     fn new(run_key: RunKey, head: Head, cursor: CausalRef, cause: CauseCheck) -> Self {
         let payload_bytes_max = Limits::DEFAULT.event_payload_bytes_max;
-        Self { run_key, head, cursor, cause, payload_bytes_max }
+        Self { run_key, start: head.hash, head, cursor, cause, payload_bytes_max }
     }
 
     /// Checks payloads of first-party events against these limits instead of the defaults.
@@ -75,17 +116,28 @@ impl Ledger {
         self.cursor
     }
 
-    /// Appends a first-party event, caused by the cursor.
+    /// Appends a first-party event, caused by the cursor unless it names another cause.
     pub fn append<T: Serialize>(
         &mut self,
-        event_type: EventType,
+        event: impl Into<NewEvent>,
         payload: &T,
         seals: &[Seal],
         stamp: Stamp,
     ) -> Result<Op, Error> {
+        let NewEvent { event_type, version, caused_by } = event.into();
+        check_version(version)?;
         let payload = sealed_payload(payload, seals)?;
         check_payload(&event_type, &payload, self.payload_bytes_max)?;
-        Ok(self.push(event_type, 1, payload, (self.cursor, self.cause), stamp))
+        let cause = match caused_by {
+            Some(cause) => (cause, self.check_of(cause)),
+            None => (self.cursor, self.cause),
+        };
+        Ok(self.push(event_type, version, payload, cause, stamp))
+    }
+
+    // The store also finds a cause that is an earlier event of the same commit.
+    fn check_of(&self, cause: CausalRef) -> CauseCheck {
+        if cause == self.cursor { self.cause } else { CauseCheck::LookUp }
     }
 
     /// Appends a user's event, caused by the cursor, and moves the cursor to it.
@@ -112,8 +164,7 @@ impl Ledger {
         stamp: Stamp,
         limits: &Limits,
     ) -> Result<Op, Error> {
-        // The store also finds a cause that is an earlier event of the same commit.
-        let check = if caused_by == self.cursor { self.cause } else { CauseCheck::LookUp };
+        let check = self.check_of(caused_by);
         self.record(event_type, version, payload, (caused_by, check), stamp, limits)
     }
 
@@ -139,13 +190,42 @@ impl Ledger {
         limits: &Limits,
     ) -> Result<(EventType, Vec<u8>), Error> {
         let event_type = EventType::custom(event_type, limits)?;
-        if version == 0 || version > i16::MAX as u16 {
-            let message = format!("event version {version} is not within 1 to {}", i16::MAX);
-            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventVersion, message));
-        }
+        check_version(version)?;
         let payload = canonical(payload)?;
         check_payload(&event_type, &payload, limits.event_payload_bytes_max)?;
         Ok((event_type, payload))
+    }
+
+    /// Adds a seal to the last first-party event among `ops`, and hashes it and its successors
+    /// again. Returns `false` if this ledger appended no such event.
+    pub(crate) fn seal_last(&mut self, ops: &mut [Op], seal: Seal) -> Result<bool, Error> {
+        let run_key = self.run_key;
+        let own = |op: &Op| matches!(op, Op::AppendEvent { event, .. } if event.run_key == run_key);
+        let mut events: Vec<&mut Event> = ops
+            .iter_mut()
+            .filter(|op| own(op))
+            .filter_map(|op| match op {
+                Op::AppendEvent { event, .. } => Some(event),
+                _ => None,
+            })
+            .collect();
+        let Some(at) = events.iter().rposition(|event| event.event_type.is_first_party()) else {
+            return Ok(false);
+        };
+        let mut seals = seals_of(events[at])?;
+        seals.push(seal);
+        let mut payload = events[at].payload_json()?;
+        if let Some(object) = payload.as_object_mut() {
+            object.remove("seals");
+        }
+        events[at].payload = sealed_payload(&payload, &seals)?;
+        let mut previous = at.checked_sub(1).map_or(self.start, |before| events[before].hash);
+        for event in &mut events[at..] {
+            event.hash = hash_event(&previous, event);
+            previous = event.hash;
+        }
+        self.head.hash = previous;
+        Ok(true)
     }
 
     fn push(
@@ -173,6 +253,14 @@ impl Ledger {
         self.cause = CauseCheck::Known;
         Op::AppendEvent { event, cause: check }
     }
+}
+
+fn check_version(version: u16) -> Result<(), Error> {
+    if (1..=i16::MAX as u16).contains(&version) {
+        return Ok(());
+    }
+    let message = format!("event version {version} is not within 1 to {}", i16::MAX);
+    Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidEventVersion, message))
 }
 
 fn check_payload(event_type: &EventType, payload: &[u8], max: usize) -> Result<(), Error> {

@@ -100,6 +100,18 @@ fn jitter_spreads_over_seeds() {
 }
 
 #[test]
+fn jitter_spreads_delays_at_the_cap() {
+    let policy = RetryPolicy::exponential(RetryLimit::Forever, SECOND)
+        .with_max_delay(SECOND * 60)
+        .with_jitter(0.5);
+    let delays: Vec<Duration> =
+        (0..1_000).map(|seed| policy.next_delay(20, seed).unwrap()).collect();
+    assert!(delays.iter().all(|delay| (SECOND * 40..=SECOND * 60).contains(delay)));
+    let below = delays.iter().filter(|delay| **delay < SECOND * 50).count();
+    assert!((400..600).contains(&below), "{below} of 1,000 are in the lower half");
+}
+
+#[test]
 fn decides() {
     let policy = RetryPolicy::constant(RetryLimit::Times(2), SECOND)
         .with_max_delay(SECOND * 2)
@@ -240,7 +252,10 @@ proptest! {
             prop_assert!(delay >= policy.delay);
             prop_assert!(delay <= policy.max_delay.unwrap_or(DELAY_MAX));
             let plain = policy.clone().with_jitter(0.0).next_delay(attempt, seed).unwrap();
-            prop_assert!(plain <= delay && delay <= plain.mul_f64(1.0 + policy.jitter) + Duration::from_micros(1));
+            // At the cap, delays are spread below it.
+            let (spread, micro) = (1.0 + policy.jitter, Duration::from_micros(1));
+            prop_assert!(delay <= plain.mul_f64(spread) + micro);
+            prop_assert!(plain.div_f64(spread) <= delay + micro);
             prop_assert_eq!(policy.next_delay(attempt, seed), Some(delay));
         }
     }

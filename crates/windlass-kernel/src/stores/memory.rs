@@ -7,6 +7,7 @@ mod apply;
 mod holds;
 mod list;
 mod namespace_stats;
+mod records;
 mod retention;
 mod state;
 
@@ -21,6 +22,7 @@ use crate::limits::Limits;
 use crate::namespace_stats::{NamespaceStats, TaskStat};
 use crate::query::{Query, Rows};
 use crate::rate::RateRow;
+use crate::record::{Record, RecordKey};
 use crate::rows::{Run, SettingName, WorkerInfo};
 use crate::store::{
     BoxFuture, ClaimRequest, ClaimedTurn, Claims, CommitResults, DeleteTrees, Deleted, Health,
@@ -165,6 +167,13 @@ impl Store for MemoryStore {
         id: RunId,
     ) -> BoxFuture<'_, Result<Option<Run>, Error>> {
         ready(self.call(|state| Ok(state.find(&namespace, &workflow, &id))))
+    }
+
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        ready(self.call(|state| {
+            RecordKey::validate(&keys, &self.limits)?;
+            Ok(keys.iter().map(|key| state.records.get(key).cloned()).collect())
+        }))
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

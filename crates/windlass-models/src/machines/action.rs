@@ -56,6 +56,13 @@ pub enum WorkflowAction {
         /// The error.
         error: WorkflowError,
     },
+    /// End this generation of the run and begin the next one with another input. Unread signals go along;
+    /// activities, timers and children that are not over are cancelled. A run that was asked to end
+    /// (`cancel`, `shutdown`) is terminated instead.
+    ContinueAsNew {
+        /// The input of the next generation.
+        input: Value,
+    },
     /// Start a child run, of any model. It ends with its parent.
     ScheduleChildWorkflow {
         /// The machine's name for it.
@@ -179,6 +186,19 @@ impl WorkflowAction {
     /// ```
     pub fn complete(result: Value) -> Self {
         Self::CompleteWorkflow { result }
+    }
+
+    /// The end of this generation; the next one begins with another input. A run has at most 1,024
+    /// activities, children and effects; a machine that needs more continues as new before that.
+    ///
+    /// ```
+    /// # use windlass::machines::WorkflowAction;
+    /// # use serde_json::json;
+    /// let next = WorkflowAction::continue_as_new(json!({ "round": 2 }));
+    /// # drop(next);
+    /// ```
+    pub fn continue_as_new(input: Value) -> Self {
+        Self::ContinueAsNew { input }
     }
 
     /// The end, with an error.
@@ -392,8 +412,25 @@ impl ActivityOptions {
     /// Refuses options that a builder method got an invalid value for.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let of_breaker = self.circuit_breaker.as_ref().and_then(|config| config.invalid.as_ref());
-        match self.invalid.as_ref().or(of_breaker) {
-            Some(message) => Err(invalid(ErrorCode::InvalidDuration, message.clone())),
+        if let Some(message) = self.invalid.as_ref().or(of_breaker) {
+            return Err(invalid(ErrorCode::InvalidDuration, message.clone()));
+        }
+        let timeouts = [
+            ("schedule_to_start_timeout", self.schedule_to_start_timeout),
+            ("start_to_close_timeout", self.start_to_close_timeout),
+            ("heartbeat_timeout", self.heartbeat_timeout),
+            ("schedule_to_close_timeout", self.schedule_to_close_timeout),
+        ];
+        // Timeouts are stored as whole milliseconds.
+        let too_short = |span: Duration| span < Duration::from_millis(1);
+        match timeouts
+            .iter()
+            .find_map(|(name, span)| Some((name, span.filter(|span| too_short(*span))?)))
+        {
+            Some((name, span)) => {
+                let message = format!("{name} is {span:?}; use at least 1 ms");
+                Err(invalid(ErrorCode::InvalidDuration, message))
+            }
             None => Ok(()),
         }
     }

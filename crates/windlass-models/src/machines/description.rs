@@ -6,6 +6,7 @@ use windlass_engine::description::{
 };
 use windlass_engine::explain::StepContext;
 use windlass_engine::{CancelPolicy, ModelDescription, Why};
+use windlass_kernel::retry::Backoff;
 use windlass_kernel::{EventType, MessageName, ModelName, RetryPolicy, StepKind};
 
 use super::action::signal_types;
@@ -79,12 +80,35 @@ fn explain_timer(context: &StepContext<'_>) -> (Why, String) {
     (Why::Sleeping, format!("{:?} runs until {}", context.key(), context.due()))
 }
 
+// The admin API names the fields of a retry policy as other workflow engines do.
+fn options_on_the_wire(mut options: Value) -> Value {
+    let policy = options.get("retry_policy").cloned();
+    let policy: Option<RetryPolicy> = policy.and_then(|policy| serde_json::from_value(policy).ok());
+    if let Some(policy) = policy {
+        let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).ok();
+        let coefficient = match policy.backoff {
+            Backoff::Exponential { factor } => Some(factor),
+            Backoff::Constant => Some(1.0),
+            Backoff::Linear | Backoff::Listed(_) => None,
+        };
+        options["retry_policy"] = json!({
+            "max_attempts": policy.attempts_max(),
+            "initial_interval_ms": millis(policy.delay),
+            "max_interval_ms": policy.max_delay.and_then(millis),
+            "backoff_coefficient": coefficient,
+            "jitter": policy.jitter,
+            "non_retryable_errors": policy.non_retryable,
+        });
+    }
+    options
+}
+
 // A machine stores the input and the options of an activity in one body.
 fn activity_arguments(mut spec: Value) -> ActivityArguments {
     match spec.get("type").is_some() && spec.get("input").is_some() {
         true => ActivityArguments {
             input: spec["input"].take(),
-            options: spec.get_mut("options").map(Value::take),
+            options: spec.get_mut("options").map(|options| options_on_the_wire(options.take())),
         },
         false => ActivityArguments { input: spec, options: None },
     }

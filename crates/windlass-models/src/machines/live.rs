@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use windlass_engine::{
-    ActivityResult, ChildResult, FailureCause, LocalCompletion, TaskBody, Turn, events,
+    ActivityResult, AttemptError, ChildResult, FailureCause, LocalCompletion, TaskBody, Turn,
+    events,
 };
 use windlass_kernel::{
     Actor, Body, Error, EventType, LimitKey, LogLevel, LogLine, Message, MessageKind, Op,
@@ -29,6 +30,7 @@ pub(crate) enum Fact {
         row: Step,
         event: EventType,
         payload: Value,
+        earlier: Vec<AttemptError>,
         started: Option<Value>,
     },
     /// A step is over because of a result that came without a message.
@@ -44,6 +46,7 @@ pub(crate) enum Fact {
         row: Step,
         event: EventType,
         payload: Value,
+        earlier: Vec<AttemptError>,
         ops: Vec<Op>,
     },
     Signal(Message),
@@ -114,8 +117,9 @@ impl MachineProgram {
         };
         let (event, payload) = settle(&mut row, done.attempt, result)?;
         let input = input_of(&entry, &row);
-        let started = Some(started);
-        self.tell(turn, work, Some(Fact::Message { message, row, event, payload, started }), input)
+        let (started, earlier) = (Some(started), done.earlier);
+        let fact = Fact::Message { message, row, event, payload, earlier, started };
+        self.tell(turn, work, Some(fact), input)
     }
 
     /// An activity is over, and the turn was taken with its result.
@@ -184,7 +188,8 @@ impl MachineProgram {
             events::CHILD_FAILED
         };
         let input = input_of(&entry, &row);
-        let fact = Fact::Message { message, row, event, payload, started: None };
+        let earlier = Vec::new();
+        let fact = Fact::Message { message, row, event, payload, earlier, started: None };
         self.tell(turn, work, Some(fact), input)
     }
 
@@ -211,6 +216,10 @@ impl MachineProgram {
             let by = sent_at.plus(turn.cancel_grace());
             (self.snapshot.cancel_by_us, self.snapshot.cancel_reason) =
                 (Some(by.as_micros()), reason);
+            // The callback of the request may have asked for a next generation.
+            if let Some(Ending::Continued(_)) = work.ending {
+                work.ending = Some(self.cancelled());
+            }
         }
         self.snapshot.shutdown |= shutdown;
         self.snapshot_changed |= cancel || shutdown;
@@ -227,7 +236,8 @@ impl MachineProgram {
         row.status = StepStatus::Completed;
         let input = input_of(&entry, &row);
         let payload = json!({ "key": key });
-        let fact = Fact::Time { row, event: TIMER_FIRED, payload, ops: Vec::new() };
+        let (earlier, ops) = Default::default();
+        let fact = Fact::Time { row, event: TIMER_FIRED, payload, earlier, ops };
         self.tell(turn, work, Some(fact), input)
     }
 
@@ -242,7 +252,7 @@ impl MachineProgram {
     fn carry_out(&mut self, turn: &mut Turn, work: &mut Work, one: Planned) -> Result<(), Error> {
         let stamp = turn.stamp();
         match one {
-            Planned::End(end) => work.ending = Some(Ending::Returned(end)),
+            Planned::End(end) => work.ending = Some(self.ending(end)),
             Planned::HeldBack { what } => {
                 let message = format!("{what} is not begun: the run is being shut down");
                 work.draft.log(system_line(turn, stamp, message));
@@ -336,7 +346,8 @@ impl MachineProgram {
 
 fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
     match fact {
-        Fact::Message { message, mut row, event, payload, started } => {
+        Fact::Message { message, mut row, event, payload, earlier, started } => {
+            retried(turn, work, &row, &earlier)?;
             if let Some(started) = started {
                 let stamp = turn.stamp();
                 work.draft.event(events::ACTIVITY_STARTED, &started, stamp)?;
@@ -346,6 +357,7 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
             work.draft.consume_into_step(event, &payload, &message, row, stamp)?;
         }
         Fact::LocalCompletion { completion, mut row, event, payload, started } => {
+            retried(turn, work, &row, &completion.earlier)?;
             let stamp = turn.stamp();
             work.draft.event(events::ACTIVITY_STARTED, &started, stamp)?;
             let stamp = turn.stamp();
@@ -353,7 +365,8 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
             work.draft.step(event, &payload, row, stamp)?;
             completion.settle(&mut work.draft);
         }
-        Fact::Time { mut row, event, payload, ops } => {
+        Fact::Time { mut row, event, payload, earlier, ops } => {
+            retried(turn, work, &row, &earlier)?;
             let stamp = turn.stamp();
             row.updated_at = stamp.at;
             work.draft.step(event, &payload, row, stamp)?;
@@ -369,6 +382,35 @@ fn record(turn: &mut Turn, work: &mut Work, fact: Fact) -> Result<(), Error> {
             }
             work.draft.consume(SIGNAL_RECEIVED, &payload, &message, by_machine(), stamp)?;
         }
+    }
+    Ok(())
+}
+
+// The attempts that failed before the one that settled the activity: an event for each, whose text is in
+// the log of the run.
+fn retried(
+    turn: &mut Turn,
+    work: &mut Work,
+    row: &Step,
+    earlier: &[AttemptError],
+) -> Result<(), Error> {
+    for error in earlier {
+        let stamp = turn.stamp();
+        let payload = json!({
+            "key": row.step_key, "attempt": error.attempt, "failed_at": error.at,
+            "error": { "name": error.name },
+        });
+        work.draft.event(events::ACTIVITY_RETRIED, &payload, stamp)?;
+        let message =
+            format!("attempt {} failed: {}: {}", error.attempt, error.name, error.message);
+        work.draft.log(LogLine {
+            step_key: Some(row.step_key.clone()),
+            attempt: Some(error.attempt),
+            category: "activity".into(),
+            ..system_line(turn, stamp, message)
+        });
+        // Each counts against the size of the commit.
+        work.callbacks += 1;
     }
     Ok(())
 }

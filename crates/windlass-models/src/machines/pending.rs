@@ -144,7 +144,15 @@ pub(crate) enum Planned {
     HeldBack {
         what: String,
     },
-    End(Result<Body, WorkflowError>),
+    End(Ended),
+}
+
+/// How a machine ends its run.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Returned(Result<Body, WorkflowError>),
+    /// The next generation begins with this input.
+    Continued(Body),
 }
 
 pub(crate) struct Pending {
@@ -272,7 +280,7 @@ impl Pending {
         if let Some(end) = answer.end
             && !matches!(planned.last(), Some(Planned::End(_)))
         {
-            planned.push(Planned::End(end));
+            planned.push(Planned::End(Ended::Returned(end)));
         }
         if let Some(Planned::End(end)) = planned.last() {
             if begun && !self.shutdown {
@@ -281,7 +289,11 @@ impl Pending {
                 ));
             }
             if self.record.is_some() {
-                let how = if end.is_ok() { "completes" } else { "fails" };
+                let how = match end {
+                    Ended::Returned(Ok(_)) => "completes",
+                    Ended::Returned(Err(_)) => "fails",
+                    Ended::Continued(_) => "continues as a new generation of",
+                };
                 return Err(nondeterminism(format!(
                     "the code {how} the run, where the record goes on"
                 )));
@@ -328,9 +340,17 @@ impl Pending {
                 self.effect(name, &input, retry_policy)
             }
             WorkflowAction::CompleteWorkflow { result } => {
-                Ok(Some(Planned::End(Ok(Body::of(&result)?))))
+                Ok(Some(Planned::End(Ended::Returned(Ok(Body::of(&result)?)))))
             }
-            WorkflowAction::FailWorkflow { error } => Ok(Some(Planned::End(Err(error)))),
+            WorkflowAction::FailWorkflow { error } => {
+                Ok(Some(Planned::End(Ended::Returned(Err(error)))))
+            }
+            WorkflowAction::ContinueAsNew { input } => {
+                let (bytes, depth) = (self.limits.input_bytes_max, self.limits.json_depth_max);
+                let input = Body::of(&input)?;
+                let input = check_body("the next generation's input", input, bytes, depth)?;
+                Ok(Some(Planned::End(Ended::Continued(input))))
+            }
         }
     }
 
@@ -402,7 +422,7 @@ impl Pending {
         match self.steps > max {
             true => Err(misuse(&format!(
                 "the {} {id:?} would be number {}; a run has at most {max} activities, children and \
-                 effects",
+                 effects; return WorkflowAction::continue_as_new before that",
                 kind.as_str(),
                 self.steps
             ))),
@@ -470,6 +490,8 @@ impl Pending {
                     )));
                 };
                 same(&key, kind, spec, step)?;
+                // The task has the timeouts that were recorded with it, whatever this build asks for.
+                entry.options = Spec::of(step).and_then(|spec| spec.options);
                 entry.row = Some(step.clone());
                 true
             }

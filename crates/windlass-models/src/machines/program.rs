@@ -10,7 +10,7 @@ use windlass_kernel::{
 };
 
 use super::machine::{Factory, Input, Machine};
-use super::pending::{Kind, Pending};
+use super::pending::{Ended, Kind, Pending};
 use super::workflow::WorkflowError;
 use crate::kit::{self, LargeResults};
 use crate::run::check_body;
@@ -50,6 +50,7 @@ impl Snapshot {
 /// How a run ends.
 pub(crate) enum Ending {
     Returned(Result<Body, WorkflowError>),
+    Continued(Body),
     Terminated { request: &'static str, reason: String },
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Work {
     pub(crate) ending: Option<Ending>,
     /// Only a part of a callback's actions is in the draft.
     pub(crate) torn: bool,
+    /// How many dead letters are in the draft.
+    pub(crate) dead: u64,
 }
 
 pub(crate) struct MachineProgram {
@@ -109,7 +112,8 @@ impl MachineProgram {
             }
             // Before the callbacks.
             self.large.fetch(turn).await?;
-            let mut work = Work { draft: turn.draft(), callbacks: 0, ending: None, torn: false };
+            let draft = turn.draft();
+            let mut work = Work { draft, callbacks: 0, ending: None, torn: false, dead: 0 };
             // Looking may take a commit of its own, and the first one is that of the result. What is
             // due stays so, and the turn comes back for it at once.
             if !turn.has_result() {
@@ -117,29 +121,34 @@ impl MachineProgram {
             }
             let advanced = self.advance(turn, &mut work);
             if !work.torn {
-                self.keep(&mut work).map_err(TurnError::Blocked)?;
+                self.keep(turn, &mut work).map_err(TurnError::Blocked)?;
             }
+            let (dead, is_full) = (work.dead, work.callbacks >= CALLBACKS_MAX);
             if let Err(error) = advanced {
                 // Callbacks before the failed one stay done.
                 if work.callbacks > 0 && !work.torn {
                     turn.commit(work.draft).await?;
+                    turn.metrics().tasks_dead.add(dead);
                 }
                 return Err(TurnError::Blocked(error));
             }
-            if let Some(ending) = work.ending.take() {
-                return self.finish(turn, work.draft, ending).await;
+            let continues = work.ending.is_none() && is_full;
+            match work.ending.take() {
+                Some(ending) => self.finish(turn, work.draft, ending).await?,
+                None if is_full => turn.commit(work.draft).await.map(|_| ())?,
+                None => self.park(turn, work.draft).await?,
             }
-            if work.callbacks < CALLBACKS_MAX {
-                return self.park(turn, work.draft).await;
+            turn.metrics().tasks_dead.add(dead);
+            if !continues {
+                return Ok(());
             }
-            turn.commit(work.draft).await?;
         }
     }
 
     // Puts what the run's row keeps into the commit.
-    fn keep(&mut self, work: &mut Work) -> Result<(), Error> {
+    fn keep(&mut self, turn: &mut Turn, work: &mut Work) -> Result<(), Error> {
         if self.snapshot_changed {
-            work.draft.state(Body::of(&self.snapshot)?);
+            work.draft.state(Body::of(&self.snapshot)?, turn.stamp());
             self.snapshot_changed = false;
         }
         Ok(())
@@ -154,9 +163,10 @@ impl MachineProgram {
         if work.callbacks == 0 || work.ending.is_some() {
             return Ok(());
         }
-        self.keep(work).map_err(TurnError::Blocked)?;
+        self.keep(turn, work).map_err(TurnError::Blocked)?;
         let told = std::mem::replace(&mut work.draft, turn.draft());
         turn.commit(told).await?;
+        turn.metrics().tasks_dead.add(std::mem::take(&mut work.dead));
         work.draft = turn.draft();
         Ok(())
     }
@@ -188,16 +198,30 @@ impl MachineProgram {
                 continue;
             }
             if self.snapshot.cancel_by().is_some_and(|by| by <= now) {
-                let reason = self.snapshot.cancel_reason.clone();
-                let reason = reason.unwrap_or_else(|| "it was cancelled".into());
-                work.ending = Some(Ending::Terminated { request: "cancel", reason });
+                work.ending = Some(self.cancelled());
             } else if self.pending.shutdown && !self.pending.is_working() {
-                let reason = "it was shut down".to_owned();
-                work.ending = Some(Ending::Terminated { request: "shutdown", reason });
+                work.ending = Some(shut_down());
             }
             return Ok(());
         }
         Ok(())
+    }
+
+    pub(crate) fn cancelled(&self) -> Ending {
+        let reason = self.snapshot.cancel_reason.clone();
+        let reason = reason.unwrap_or_else(|| "it was cancelled".into());
+        Ending::Terminated { request: "cancel", reason }
+    }
+
+    /// How the run ends if the machine ends it. A run that was asked to end does not continue as a new
+    /// generation, which would not know of the request.
+    pub(crate) fn ending(&self, end: Ended) -> Ending {
+        match end {
+            Ended::Returned(result) => Ending::Returned(result),
+            Ended::Continued(_) if self.snapshot.cancel_by_us.is_some() => self.cancelled(),
+            Ended::Continued(_) if self.pending.shutdown => shut_down(),
+            Ended::Continued(input) => Ending::Continued(input),
+        }
     }
 
     fn due_timer(&self, now: Timestamp) -> Option<Arc<str>> {
@@ -240,6 +264,10 @@ impl MachineProgram {
         mut draft: Draft,
         ending: Ending,
     ) -> Result<(), TurnError> {
+        // Unread messages go along.
+        if matches!(ending, Ending::Continued(_)) && turn.has_unread() {
+            turn.read_messages().await?;
+        }
         if self.pending.is_working() {
             kit::stop_descendants(turn, &mut draft).await?;
         }
@@ -262,6 +290,7 @@ impl MachineProgram {
             Ending::Returned(Err(error)) => Body::of(&error)
                 .and_then(|body| check_body("the error", body, bytes, depth))
                 .and_then(|body| kit::fail(turn, &mut draft, &error.name, body)),
+            Ending::Continued(input) => kit::continue_as_new(turn, &mut draft, input),
             Ending::Terminated { request, reason } => {
                 let payload = json!({ "request": request, "reason": reason });
                 let error = WorkflowError::new(reason).named("Cancelled");
@@ -274,6 +303,10 @@ impl MachineProgram {
         ended.map_err(TurnError::Blocked)?;
         turn.commit(draft).await.map(|_| ())
     }
+}
+
+fn shut_down() -> Ending {
+    Ending::Terminated { request: "shutdown", reason: "it was shut down".to_owned() }
 }
 
 fn next_message(turn: &mut Turn) -> Option<windlass_kernel::Message> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use windlass_engine::{Overdue, Turn, TurnError, events};
+use windlass_engine::{Overdue, Turn, TurnError, earlier_errors, events};
 use windlass_kernel::{Body, Op, StepStatus, Task, TaskGuard, Timestamp, format_duration};
 
 use super::action::ActivityOptions;
@@ -109,21 +109,21 @@ impl MachineProgram {
             (Overdue::Again(op), Some(hold)) => {
                 // It appends nothing, so the commit that is being made still fits behind it. If the
                 // worker has settled the task meanwhile, the turn is taken anew.
-                self.take_back(turn, TaskGuard { task_id: task.task_id, hold }, op).await?;
+                self.take_back(turn, TaskGuard::Held { task_id: task.task_id, hold }, op).await?;
                 self.schedule_check(key, turn.now());
                 Ok(())
             }
             (Overdue::Again(_), None) => Ok(()),
-            (Overdue::GivenUp(ops, attempt), hold) => {
-                if let Some(hold) = hold {
-                    // The worker may have settled it meanwhile, and a commit guards one task: commit the
-                    // earlier callbacks first.
-                    self.commit_callbacks(turn, work).await?;
-                    work.draft.guard_task(TaskGuard { task_id: task.task_id, hold });
-                }
+            (Overdue::GivenUp(ops, attempt), _) => {
+                // A worker may have claimed or settled the task since it was read. Then the commit is
+                // refused and the turn is taken anew. A commit guards one task, so the earlier
+                // callbacks are committed first.
+                self.commit_callbacks(turn, work).await?;
                 let Some((entry, mut row)) = self.take_open(key, Kind::Activity) else {
                     return Ok(());
                 };
+                work.draft.guard_task(TaskGuard::unchanged(task));
+                work.dead += 1;
                 let error = ActivityError {
                     timeout: Some(timeout),
                     ..ActivityError::non_retryable(message).named(timeout.error_name())
@@ -133,7 +133,8 @@ impl MachineProgram {
                 row.error = Some(Body::of(&error).map_err(TurnError::Blocked)?);
                 let payload = json!({ "key": &**key, "attempt": attempt, "timeout_type": timeout });
                 let input = input_of(&entry, &row);
-                let fact = Fact::Time { row, event: events::ACTIVITY_TIMED_OUT, payload, ops };
+                let (event, earlier) = (events::ACTIVITY_TIMED_OUT, earlier_errors(task));
+                let fact = Fact::Time { row, event, payload, earlier, ops };
                 self.tell(turn, work, Some(fact), input).map_err(TurnError::Blocked)
             }
         }

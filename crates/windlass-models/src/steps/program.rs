@@ -450,7 +450,8 @@ impl StepsProgram {
         let changed = self.core().outbox.take_changed_snapshot();
         if let Some(snapshot) = changed {
             let state = Body::of(&snapshot).map_err(TurnError::Blocked)?;
-            self.draft(turn).state(state);
+            let stamp = turn.stamp();
+            self.draft(turn).state(state, stamp);
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 use windlass_kernel::{
     Commit, CommitError, CommitKey, Committed, Conflict, Delivery, Error, Head, Hold, MessageKind,
-    OnExisting, Op, QueueName, Refusal, Route, RouteName, RunGuard, RunKey, RunStatus, Task,
-    Timestamp, Turn, Wakeup, WorkerKey,
+    OnExisting, Op, QueueName, RecordFound, RecordKey, Refusal, Route, RouteName, RunGuard, RunKey,
+    RunStatus, Task, Timestamp, Turn, Wakeup, WorkerKey,
 };
 
 use crate::rows::Cells;
@@ -230,7 +230,7 @@ fn failed(
     let unknown =
         || Error::corrupt(format!("commit_batch returned the unknown code {}", line.code));
     let run_key = || commit.run_key().ok_or_else(unknown);
-    let task_id = || commit.task.map(|guard| guard.task_id).ok_or_else(unknown);
+    let task_id = || commit.task.map(|guard| guard.task_id()).ok_or_else(unknown);
     let error = match line.code {
         10 => CommitError::Conflict(Conflict::RunMissing { run_key: run_key()? }),
         11 => CommitError::Conflict(Conflict::RunHold {
@@ -258,6 +258,17 @@ fn failed(
             task_id: task_id()?,
             found: line.hold(line.n),
         }),
+        16 => {
+            let Some(Op::Record(record)) = commit.ops.get(line.op) else { return Err(unknown()) };
+            let found = match (line.n, line.flag) {
+                (None, _) => RecordFound::Absent,
+                (Some(revision), Some(true)) => RecordFound::Removed(revision as u64),
+                (Some(revision), _) => RecordFound::At(revision as u64),
+            };
+            let RecordKey { collection, id, .. } = record.key.clone();
+            let expected = record.expect;
+            CommitError::Conflict(Conflict::Record { collection, id, expected, found })
+        }
         25 => {
             let status = RunStatus::parse(line.name.unwrap_or_default())?;
             CommitError::Refused(Refusal::RunEnded { run_key: run_key()?, status })

@@ -32,6 +32,8 @@ const SLACK: u64 = 16;
 /// The most runs whose messages are counted.
 const RUNS_MAX: usize = 10_000;
 
+type MessageKey = (RunKey, MessageId);
+
 /// The counts of one committer.
 #[derive(Default)]
 pub(super) struct Mailboxes {
@@ -46,8 +48,9 @@ struct Sent {
 }
 
 impl Mailboxes {
-    /// Answers the jobs that the limits refuse, and returns the others.
-    pub(super) async fn admit(&mut self, shared: &Shared, jobs: Vec<Job>) -> Vec<Job> {
+    /// Answers the jobs that the limits refuse. Returns the others: those of this batch, and those
+    /// whose answer depends on the outcome of this batch.
+    pub(super) async fn admit(&mut self, shared: &Shared, jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
         let limits = &shared.options.limits;
         let mut incoming: HashMap<RunKey, Unread> = HashMap::new();
         for job in &jobs {
@@ -56,7 +59,7 @@ impl Mailboxes {
             }
         }
         if incoming.is_empty() {
-            return jobs;
+            return (jobs, Vec::new());
         }
         if self.runs.len() > RUNS_MAX {
             self.runs.clear();
@@ -71,34 +74,43 @@ impl Mailboxes {
             }
         }
         if to_count.is_empty() {
-            return jobs;
+            return (jobs, Vec::new());
         }
         match self.admit_counted(shared, &to_count, &jobs).await {
-            Ok(refused) => answer(jobs, &refused),
+            Ok((refused, decided)) => {
+                let mut jobs = jobs;
+                let undecided = jobs.split_off(decided);
+                (answer(jobs, &refused), undecided)
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot count unread messages; accepting new ones");
-                jobs
+                (jobs, Vec::new())
             }
         }
     }
 
-    // Returns the jobs to refuse, by index.
+    // Returns the jobs to refuse, by index, and how many jobs are decided. A job that fits only if an
+    // earlier one of the batch is not written cannot be decided before the batch.
     async fn admit_counted(
         &mut self,
         shared: &Shared,
         to_count: &[RunKey],
         jobs: &[Job],
-    ) -> Result<HashMap<usize, RunKey>, Error> {
+    ) -> Result<(HashMap<usize, RunKey>, usize), Error> {
         let limits = &shared.options.limits;
         let is_counted = |message: &NewMessage| to_count.contains(&message.run_key);
         let checked = |job: &&Job| limited(&job.commit).any(is_counted);
         let messages: Vec<&NewMessage> =
             jobs.iter().filter(checked).flat_map(|job| to_others(&job.commit)).collect();
         let mut unread = count_unread(shared, &messages).await?;
+        let stored = unread.clone();
+        let mut decided = jobs.len();
         let mut known = find_known(shared, &messages).await?;
         let mut refused = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
             let mut before = Vec::new();
+            // The messages that are stored, and those of this commit.
+            let mut alone: HashMap<RunKey, Unread> = HashMap::new();
             for message in to_others(&job.commit) {
                 let id = (message.run_key, message.message_id.clone());
                 if known.contains(&id) {
@@ -113,18 +125,28 @@ impl Mailboxes {
                     continue;
                 };
                 if message.is_limited() && !unread.admits(message, limits) {
-                    refused.insert(index, message.run_key);
+                    let alone = alone.get(&message.run_key).unwrap_or(&stored[&message.run_key]);
+                    if !alone.admits(message, limits) {
+                        refused.insert(index, message.run_key);
+                    } else {
+                        decided = index;
+                    }
                     break;
                 }
                 before.push((id.clone(), *unread));
                 known.insert(id);
                 unread.add(message);
+                let own = alone.entry(message.run_key).or_insert(stored[&message.run_key]);
+                own.add(message);
             }
-            if refused.contains_key(&index) {
+            if refused.contains_key(&index) || decided == index {
                 for (id, old) in before.into_iter().rev() {
                     unread.insert(id.0, old);
                     known.remove(&id);
                 }
+            }
+            if decided == index {
+                break;
             }
         }
         for run_key in to_count {
@@ -132,7 +154,7 @@ impl Mailboxes {
             self.runs.insert(*run_key, Sent { counted, since: Unread::default() });
         }
         keep_failed_guards(shared, jobs, &mut refused).await?;
-        Ok(refused)
+        Ok((refused, decided))
     }
 }
 
@@ -156,7 +178,7 @@ async fn count_unread(
 async fn find_known(
     shared: &Shared,
     messages: &[&NewMessage],
-) -> Result<HashSet<(RunKey, MessageId)>, Error> {
+) -> Result<HashSet<MessageKey>, Error> {
     let keys: Vec<uuid::Uuid> = messages.iter().map(|message| message.run_key.0).collect();
     let ids: Vec<&str> = messages.iter().map(|message| message.message_id.as_str()).collect();
     let rows = shared.read(KNOWN, &[&keys, &ids]).await?;
@@ -173,7 +195,10 @@ async fn keep_failed_guards(
     jobs: &[Job],
     refused: &mut HashMap<usize, RunKey>,
 ) -> Result<(), Error> {
-    let is_guarded = |commit: &Commit| commit.run.is_some() || commit.task.is_some();
+    let is_guarded = |commit: &Commit| {
+        let is_record = |op: &Op| matches!(op, Op::Record(_));
+        !commit.is_unguarded() || commit.ops.iter().any(is_record)
+    };
     let guarded: Vec<usize> =
         refused.keys().copied().filter(|index| is_guarded(&jobs[*index].commit)).collect();
     for index in guarded {

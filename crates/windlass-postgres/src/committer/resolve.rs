@@ -21,6 +21,8 @@ pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
         WHERE run_key = $2 AND ordinal = $3 AND event_id = $4) \
     WHEN 3 THEN EXISTS (SELECT FROM @schema@.messages WHERE run_key = $2 AND message_id = $5) \
     WHEN 4 THEN EXISTS (SELECT FROM @schema@.tasks WHERE task_id = $2) \
+    WHEN 5 THEN EXISTS (SELECT FROM @schema@.records \
+        WHERE namespace = $9 AND collection = $10 AND id = $5 AND write_id = $2) \
     ELSE false END, \
     @schema@.clock_us(), r.accepted, r.turn_worker, r.turn_claim_no, r.head, r.next_ordinal, \
     ARRAY(SELECT m.seq FROM unnest($7::uuid[], $8::text[]) \
@@ -33,7 +35,7 @@ pub(crate) const RESOLVE: &str = "SELECT CASE $1::int2 \
 /// the violation of a unique key by a commit without guards.
 pub(crate) async fn resolve(shared: &Shared, commit: &Commit, error: CommitError) -> Outcome {
     let conflict = match &error {
-        CommitError::Conflict(conflict) => Some(*conflict),
+        CommitError::Conflict(conflict) => Some(conflict.clone()),
         _ => None,
     };
     match find_written(shared, commit, conflict).await {
@@ -109,7 +111,7 @@ async fn is_the_guarded(
 async fn query_key(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Result<Row, Error> {
     let mut kind = 0_i16;
     let (mut key, mut ordinal, mut event) = (None::<Uuid>, None::<i64>, None::<Uuid>);
-    let mut message = None::<&str>;
+    let (mut message, mut record) = (None::<&str>, (None::<&str>, None::<&str>));
     match &commit.key {
         CommitKey::Run(run_key) => (kind, key) = (1, Some(run_key.0)),
         CommitKey::Event { run_key, ordinal: number, event_id } => {
@@ -120,13 +122,20 @@ async fn query_key(shared: &Shared, commit: &Commit, run: Option<RunKey>) -> Res
             (kind, key, message) = (3, Some(run_key.0), Some(message_id.as_str()));
         }
         CommitKey::Task(task_id) => (kind, key) = (4, Some(task_id.0)),
+        CommitKey::Record { key: name, write_id, .. } => {
+            (kind, key, message) = (5, Some(write_id.0), Some(name.id.as_str()));
+            record = (Some(name.namespace.as_str()), Some(name.collection.as_str()));
+        }
         CommitKey::Nothing => {}
     }
     let run = run.map(|run| run.0);
     let runs: Vec<Uuid> = commit.messages().map(|message| message.run_key.0).collect();
     let ids: Vec<&str> = commit.messages().map(|message| message.message_id.as_str()).collect();
     let rows = shared
-        .query(RESOLVE, &[&kind, &key, &ordinal, &event, &message, &run, &runs, &ids])
+        .query(
+            RESOLVE,
+            &[&kind, &key, &ordinal, &event, &message, &run, &runs, &ids, &record.0, &record.1],
+        )
         .await?;
     rows.into_iter().next().ok_or_else(|| Error::corrupt("the look-up of a commit returned no row"))
 }

@@ -239,7 +239,7 @@ async fn claim_and_reap() {
     assert_eq!(reaped.turns, [run.run_key]);
     // The claim has not committed: a reaper finds nothing to release.
     let claim = format!(
-        "SELECT run_key FROM {}.claim_turns($1, '{{default}}', '{{w}}', 10, false, 0)",
+        "SELECT run_key FROM {}.claim_turns($1, '{{default}}', '{{w}}', 10, false, 0, NULL)",
         two.schema
     );
     two.gate.batch_execute("BEGIN").await.unwrap();
@@ -366,8 +366,8 @@ async fn a_claim_that_holds_a_limit_skips_locked_limits() {
     two.gate.query(&lock, &[]).await.unwrap();
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
-        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10, after: None },
+        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10, after: None },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };

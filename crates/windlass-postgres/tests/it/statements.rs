@@ -93,3 +93,37 @@ async fn fill(world: &World, schema: &str) {
     );
     connect().await.batch_execute(&copies).await.expect("cannot fill the tables");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_does_not_read_the_rows_behind_a_full_limit() {
+    let test = TestStore::open().await;
+    let schema = test.schema.name.clone();
+    let world = World::new(Box::new(test)).await;
+    world.enqueue(vec![world.task(None)]).await;
+    let client = connect().await;
+    client
+        .batch_execute(&format!(
+            "INSERT INTO {schema}.limits VALUES ('default', 'full', 0); \
+             INSERT INTO {schema}.tasks SELECT (jsonb_populate_record(t, jsonb_build_object( \
+                 'task_id', ('0190' || lpad(to_hex(i), 28, '0'))::uuid, 'limit_key', 'full', \
+                 'priority', 5))).* FROM {schema}.tasks t, generate_series(1, 20000) i; \
+             ANALYZE {schema}.tasks"
+        ))
+        .await
+        .unwrap();
+    for oldest in [false, true] {
+        client.batch_execute("BEGIN").await.unwrap();
+        let claim = format!(
+            "SELECT task_id FROM {schema}.claim_tasks('{}', '{{q}}', '{{t}}', 10, {oldest}, NULL)",
+            world.worker().0
+        );
+        assert_eq!(client.query(&claim, &[]).await.unwrap().len(), 1);
+        let read = format!(
+            "SELECT (coalesce(idx_tup_fetch, 0) + seq_tup_read)::int8 \
+             FROM pg_stat_xact_user_tables WHERE schemaname = '{schema}' AND relname = 'tasks'"
+        );
+        let rows: i64 = client.query_one(&read, &[]).await.unwrap().get(0);
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert!(rows < 1_000, "a claim read {rows} rows");
+    }
+}

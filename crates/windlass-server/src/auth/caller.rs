@@ -1,8 +1,8 @@
-//! The caller of a request: namespace, scopes, and the actor for the ledger.
+//! The caller of a request: namespace, scopes, the person behind it, and the actor for the ledger.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use windlass::kernel::{Actor, Namespace};
+use windlass::kernel::{Actor, Namespace, Subject};
 
 use crate::error::ApiError;
 
@@ -49,24 +49,24 @@ impl Scope {
 
 /// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scopes(u8);
+pub struct Scopes(u16);
 
 impl Scopes {
     /// Whether the set includes a scope. `admin` includes every scope.
     pub fn allow(self, scope: Scope) -> bool {
-        let bit = |scope: Scope| 1 << (scope as u8);
+        let bit = |scope: Scope| 1 << (scope as u16);
         self.0 & (bit(scope) | bit(Scope::Admin)) != 0
     }
 
     /// The scopes in the set.
     pub fn list(self) -> Vec<Scope> {
-        Scope::ALL.into_iter().filter(|scope| self.0 & (1 << (*scope as u8)) != 0).collect()
+        Scope::ALL.into_iter().filter(|scope| self.0 & (1 << (*scope as u16)) != 0).collect()
     }
 }
 
 impl FromIterator<Scope> for Scopes {
     fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
-        Self(scopes.into_iter().fold(0, |set, scope| set | 1 << (scope as u8)))
+        Self(scopes.into_iter().fold(0, |set, scope| set | 1 << (scope as u16)))
     }
 }
 
@@ -79,12 +79,21 @@ pub struct Caller {
     pub scopes: Scopes,
     /// The actor to record in the ledger.
     pub actor: Option<Actor>,
+    /// The person that the credential stands for.
+    pub subject: Option<Subject>,
 }
 
 impl Caller {
     /// An anonymous caller with full access to a namespace.
     pub fn everything(namespace: Namespace) -> Self {
-        Self { namespace, scopes: [Scope::Admin].into_iter().collect(), actor: None }
+        Self { namespace, scopes: [Scope::Admin].into_iter().collect(), actor: None, subject: None }
+    }
+
+    /// The same caller on behalf of a person.
+    pub fn on_behalf_of(mut self, subject: Subject) -> Self {
+        self.actor = Some(subject.actor());
+        self.subject = Some(subject);
+        self
     }
 
     /// Whether the caller may see and change all namespaces: an admin of the server's own

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
-use windlass::kernel::{Actor, Namespace};
+use windlass::kernel::{Actor, Namespace, Subject};
 use windlass::{Error, ErrorCode, ErrorKind};
 
 use super::{Caller, Scope, Scopes, signatures};
@@ -68,6 +68,8 @@ pub struct Jwt {
     issuer: String,
     audience: String,
     namespace_claim: String,
+    subject_claim: String,
+    roles_claim: String,
     leeway_s: u64,
 }
 
@@ -80,6 +82,8 @@ impl Jwt {
             issuer: issuer.into(),
             audience: audience.into(),
             namespace_claim: "namespace".into(),
+            subject_claim: "sub".into(),
+            roles_claim: "roles".into(),
             leeway_s: 30,
         }
     }
@@ -94,6 +98,19 @@ impl Jwt {
     /// Sets the claim with the namespace. Default `namespace`.
     pub fn namespace_claim(mut self, claim: impl Into<String>) -> Self {
         self.namespace_claim = claim.into();
+        self
+    }
+
+    /// Sets the claim with the id of the person. Default `sub`.
+    pub fn subject_claim(mut self, claim: impl Into<String>) -> Self {
+        self.subject_claim = claim.into();
+        self
+    }
+
+    /// Sets the claim with the roles of the person: a list of texts, or one text with spaces between
+    /// them. Default `roles`.
+    pub fn roles_claim(mut self, claim: impl Into<String>) -> Self {
+        self.roles_claim = claim.into();
         self
     }
 
@@ -136,22 +153,35 @@ impl Jwt {
         let namespace = namespace.ok_or_else(|| reject("no namespace".into()))?;
         let namespace =
             Namespace::new(namespace).map_err(|error| reject(error.message().to_owned()))?;
-        let subject = claims.get("sub").and_then(Value::as_str);
-        Ok(Caller {
-            namespace,
-            scopes: scopes(&claims),
-            actor: subject.map(|subject| Actor::new("user", subject)),
-        })
+        let subject = self.subject(&claims).map_err(|error| reject(error.message().to_owned()))?;
+        let sub = claims.get("sub").and_then(Value::as_str);
+        let actor = match &subject {
+            Some(subject) => Some(subject.actor()),
+            None => sub.map(|sub| Actor::new("user", sub)),
+        };
+        Ok(Caller { namespace, scopes: scopes(&claims), actor, subject })
+    }
+
+    // A token without the claim stands for no person.
+    fn subject(&self, claims: &Map<String, Value>) -> Result<Option<Subject>, Error> {
+        let Some(id) = claims.get(&self.subject_claim).and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        Subject::new(id, words(claims.get(&self.roles_claim))).map(Some)
     }
 }
 
 /// The scopes in `scope` (separated by spaces) or `scopes` (a list). Unknown scopes are ignored.
 fn scopes(claims: &Map<String, Value>) -> Scopes {
-    let words = claims.get("scope").and_then(Value::as_str).unwrap_or_default();
-    let words = words.split_ascii_whitespace();
-    let list = claims.get("scopes").and_then(Value::as_array);
-    let list = list.into_iter().flatten().filter_map(Value::as_str);
-    words.chain(list).filter_map(Scope::parse).collect()
+    let words = words(claims.get("scope")).chain(words(claims.get("scopes")));
+    words.filter_map(Scope::parse).collect()
+}
+
+/// The words of a claim: a text with spaces between them, or a list of texts.
+fn words(claim: Option<&Value>) -> impl Iterator<Item = &str> {
+    let text = claim.and_then(Value::as_str).unwrap_or_default().split_ascii_whitespace();
+    let list = claim.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    text.chain(list)
 }
 
 #[cfg(test)]
@@ -212,6 +242,27 @@ mod tests {
         });
         let caller = jwt().caller(&token(Algorithm::HS256, SECRET, &listed)).unwrap();
         assert_eq!(caller.scopes.list(), [Scope::Manage]);
+    }
+
+    #[test]
+    fn claims_name_the_person_and_the_roles() {
+        let caller = |jwt: Jwt, change: fn(&mut Value)| {
+            jwt.caller(&token(Algorithm::HS256, SECRET, &claims(change)))
+        };
+        let subject = |jwt, change| caller(jwt, change).unwrap().subject;
+        let ann = |roles: &[&str]| Some(Subject::new("ann", roles.iter().copied()).unwrap());
+        assert_eq!(subject(jwt(), |_| ()), ann(&[]));
+        assert_eq!(subject(jwt(), |claims| claims["roles"] = json!(["cfo"])), ann(&["cfo"]));
+        assert_eq!(subject(jwt(), |claims| claims["roles"] = json!("a b")), ann(&["a", "b"]));
+        let other = || jwt().subject_claim("email").roles_claim("groups");
+        assert_eq!(subject(other(), |_| ()), None, "a token of a program");
+        let mail = |claims: &mut Value| {
+            claims["email"] = json!("ann");
+            claims["groups"] = json!(["cfo"]);
+        };
+        assert_eq!(subject(other(), mail), ann(&["cfo"]));
+        let bad = caller(jwt(), |claims| claims["roles"] = json!(["a,b"]));
+        assert_eq!(bad.unwrap_err().code(), "UNAUTHENTICATED");
     }
 
     #[test]

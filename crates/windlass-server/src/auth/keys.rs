@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use windlass::kernel::{Actor, BoxFuture, Namespace};
+use windlass::kernel::{Actor, BoxFuture, Namespace, Subject};
 use windlass::{Error, ErrorCode, ErrorKind, Timestamp};
 use windlass_engine::after_write;
 
@@ -41,6 +41,9 @@ pub struct ApiKey {
     pub namespace: Namespace,
     /// The permissions of the key.
     pub scopes: Vec<Scope>,
+    /// The person that the key was created for. Keys of programs have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
     /// SHA-256 of the whole key, in hexadecimal.
     pub digest: String,
     /// When the key was created.
@@ -107,6 +110,8 @@ pub struct NewKey {
     pub namespace: Namespace,
     /// The permissions of the key.
     pub scopes: Vec<Scope>,
+    /// The person that the key is for; `None` for a program.
+    pub subject: Option<Subject>,
     /// The lifetime; unlimited if `None`.
     pub expires_in: Option<Duration>,
 }
@@ -163,6 +168,7 @@ impl Keys {
             name: new.name,
             namespace: new.namespace,
             scopes: new.scopes,
+            subject: new.subject,
             digest: hex::encode(Sha256::digest(key.as_bytes())),
             created_at: now,
             expires_at: new.expires_in.map(|span| now.plus(span)),
@@ -250,11 +256,15 @@ impl Keys {
 impl CachedKey {
     fn new(key: ApiKey) -> Option<Self> {
         let digest: [u8; 32] = hex::decode(&key.digest).ok()?.try_into().ok()?;
-        let caller = Caller {
+        let mut caller = Caller {
             namespace: key.namespace.clone(),
             scopes: key.scopes.iter().copied().collect(),
             actor: Some(Actor::new("api_key", &key.id)),
+            subject: None,
         };
+        if let Some(subject) = &key.subject {
+            caller = caller.on_behalf_of(subject.clone());
+        }
         Some(Self { key, digest, caller: Arc::new(caller) })
     }
 }
@@ -276,6 +286,7 @@ mod tests {
             name: "ci".into(),
             namespace: Namespace::new("tenant").unwrap(),
             scopes: vec![Scope::Read],
+            subject: None,
             expires_in: Some(Duration::from_secs(60)),
         };
         let issued = keys.create(new.clone()).await.unwrap();
@@ -314,6 +325,7 @@ mod tests {
             name: "many".into(),
             namespace: Namespace::new(namespace).unwrap(),
             scopes: vec![Scope::Read],
+            subject: None,
             expires_in: None,
         };
         let mut last = None;

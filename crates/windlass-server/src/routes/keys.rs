@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::ErrorCode;
-use windlass::kernel::Namespace;
+use windlass::kernel::{Namespace, Subject};
 
 use crate::auth::{ApiKey, Keys, NewKey, Scope};
 use crate::cursor::{self, decode_as};
@@ -28,6 +28,8 @@ pub(crate) struct CreateKey {
     name: String,
     /// The permissions.
     scopes: Vec<Scope>,
+    /// The person that the key is for. A key of a program has none.
+    subject: Option<SubjectBody>,
     /// The namespace. Default: the caller's namespace. Only admins of the server's own namespace
     /// can create keys for other namespaces.
     namespace: Option<String>,
@@ -36,6 +38,23 @@ pub(crate) struct CreateKey {
 }
 
 impl Incoming for CreateKey {}
+
+/// A person.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SubjectBody {
+    /// The id: 1 to 256 bytes without control characters.
+    pub id: String,
+    /// The roles: at most 64, each 1 to 128 bytes without spaces and commas.
+    #[serde(default)]
+    pub roles: Vec<String>,
+}
+
+impl From<&Subject> for SubjectBody {
+    fn from(subject: &Subject) -> Self {
+        Self { id: subject.id().to_owned(), roles: subject.roles().to_vec() }
+    }
+}
 
 /// An API key, without its secret.
 #[derive(Serialize, ToSchema)]
@@ -49,6 +68,9 @@ pub(crate) struct KeyView {
     pub namespace: String,
     /// The permissions.
     pub scopes: Vec<Scope>,
+    /// The person that the key is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<SubjectBody>,
     /// When the key was created.
     pub created_at: Time,
     /// When the key expires.
@@ -63,6 +85,7 @@ impl From<ApiKey> for KeyView {
             id: key.id,
             name: key.name,
             namespace: key.namespace.to_string(),
+            subject: key.subject.as_ref().map(SubjectBody::from),
             scopes: key.scopes,
             created_at: Time(key.created_at),
             expires_at: key.expires_at.map(Time),
@@ -174,9 +197,9 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
         let message = format!("the credential cannot create keys for namespace {namespace:?}");
         return Err(ApiError::forbidden(message));
     }
-    let issued =
-        keys(&call)?.create(NewKey { name: new.name, namespace, scopes: new.scopes, expires_in });
-    let issued = issued.await?;
+    let subject = new.subject.map(|subject| Subject::new(subject.id, subject.roles)).transpose()?;
+    let new = NewKey { name: new.name, namespace, scopes: new.scopes, subject, expires_in };
+    let issued = keys(&call)?.create(new).await?;
     Ok(Json(CreatedKey { key: issued.key, known: issued.stored.into() }))
 }
 

@@ -39,6 +39,7 @@ impl Authorize for ByHeader {
             namespace: Namespace::default_namespace(),
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: header(parts, "x-hidden").map(|id| Actor::new("hidden", id)),
+            subject: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }

@@ -26,6 +26,7 @@ on_both_stores!(
     messages_that_cancel_a_run_require_manage,
     queues_of_other_namespaces_require_an_operator,
     results_require_the_scope_read,
+    a_key_of_a_person_records_the_person,
     the_ledger_of_a_schedule_records_the_actor,
 );
 
@@ -50,6 +51,7 @@ impl KeyFactory {
             name: "test".into(),
             namespace: Namespace::new(namespace).unwrap(),
             scopes: scopes.to_vec(),
+            subject: None,
             expires_in: None,
         };
         self.0.create(new).await.unwrap().key
@@ -217,6 +219,35 @@ async fn no_namespace_sees_another(kind: Kind) {
     server.stop().await;
 }
 
+async fn a_key_of_a_person_records_the_person(kind: Kind) {
+    let server = Server::start_with(kind, Options::default()).await;
+    let store: Arc<dyn KeyStore> =
+        Arc::new(StoredKeys::new(Arc::clone(server.engine.admin().store())));
+    let operator = KeyFactory::new(&store, &server).key("default", &[Scope::Admin]).await;
+    let ann = json!({ "id": "ann@example.com", "roles": ["lead", "cfo", "lead"] });
+    let new = json!({ "name": "ann", "scopes": ["create", "manage", "read"], "subject": ann });
+    let request = server.request(Method::POST, "/keys").bearer_auth(&operator).json(&new);
+    let (status, made) = read(request).await;
+    assert_eq!(status, 200, "{made}");
+    assert_eq!(made["subject"], json!({ "id": "ann@example.com", "roles": ["cfo", "lead"] }));
+    let as_ann = |method, path: &str| {
+        server.request(method, path).bearer_auth(made["key"].as_str().unwrap())
+    };
+    for (path, body) in [
+        ("/workflows/nap/instances", json!({ "id": "a", "params": "1 hour" })),
+        ("/workflows/nap/instances/a/terminate", json!({})),
+    ] {
+        let (status, answer) = read(as_ann(Method::POST, path).json(&body)).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+    }
+    let (status, ledger) = read(as_ann(Method::GET, "/workflows/nap/instances/a/ledger")).await;
+    assert_eq!(status, 200, "{ledger}");
+    let actor = json!(Actor::new("user", "ann@example.com"));
+    assert!(ledger.to_string().contains(&actor.to_string()), "{ledger}");
+    assert!(!ledger.to_string().contains("ann@example.com"), "{ledger}");
+    server.stop().await;
+}
+
 async fn keys_over_http(kind: Kind) {
     // The default: keys in the engine's store.
     let server = Server::start_with(kind, Options::default()).await;
@@ -257,6 +288,12 @@ async fn keys_over_http(kind: Kind) {
         (json!({ "name": "x", "scopes": ["read"], "expiresInMs": i64::MAX }), "INVALID_DURATION"),
         (json!({ "name": "x", "scopes": ["root"] }), "INVALID_BODY"),
         (json!({ "name": "x", "scopes": ["read"], "namespace": "a b" }), "INVALID_NAME"),
+        (json!({ "name": "x", "scopes": ["read"], "subject": { "id": "" } }), "INVALID_SUBJECT"),
+        (
+            json!({ "name": "x", "scopes": ["read"], "subject": { "id": "a", "roles": ["b c"] } }),
+            "INVALID_SUBJECT",
+        ),
+        (json!({ "name": "x", "scopes": ["read"], "subject": "ann" }), "INVALID_BODY"),
     ] {
         assert_error(post(&operator, body).await, (400, code));
     }
@@ -274,6 +311,7 @@ impl Authorize for House {
                 namespace: Namespace::default_namespace(),
                 scopes: [Scope::Read, Scope::Create, Scope::Manage].into_iter().collect(),
                 actor: None,
+                subject: None,
             })),
             Some(_) => Err(Denied::unauthenticated("who are you?")),
             None => Ok(None),
@@ -445,6 +483,7 @@ impl Authorize for DenyListed {
             namespace: Namespace::default_namespace(),
             scopes: Scope::ALL.into_iter().collect(),
             actor: denied.map(|denied| Actor::new("test", denied)),
+            subject: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }

@@ -320,6 +320,10 @@ async fn events_include_their_bodies(kind: Kind) {
     );
     assert_eq!(data(1)["activity_type"], "weigh");
     assert!(data(1)["options"]["queue"].is_string(), "{}", data(1));
+    keys(
+        &data(1)["options"]["retry_policy"],
+        "max_attempts initial_interval_ms max_interval_ms backoff_coefficient jitter non_retryable_errors",
+    );
     keys(data(2), "activity_id attempt worker_id");
     assert_eq!(data(2)["worker_id"], server.engine.admin().worker().to_string());
     assert_eq!(data(3), &json!({ "activity_id": "scale", "result": { "kg": 2 } }));

@@ -291,6 +291,7 @@ async fn a_credential_has_its_own_limits() {
             name: name.into(),
             namespace: Namespace::default_namespace(),
             scopes: vec![Scope::Admin],
+            subject: None,
             expires_in: None,
         });
         issuing.await.unwrap().key

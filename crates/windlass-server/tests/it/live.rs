@@ -196,9 +196,15 @@ async fn a_stream_ends_when_its_credential_expires() {
     let keys = Keys::new(store, Arc::new(move || engine.core().clock().now()));
     let key = async |expires_in: Option<Duration>| {
         let (name, namespace) = ("test".into(), Namespace::default_namespace());
-        keys.create(NewKey { name, namespace, scopes: vec![Scope::Read], expires_in })
-            .await
-            .unwrap()
+        keys.create(NewKey {
+            name,
+            namespace,
+            scopes: vec![Scope::Read],
+            subject: None,
+            expires_in,
+        })
+        .await
+        .unwrap()
     };
     let follow = async |key: &str| {
         let path = "/workflows/nap/instances/n/live";

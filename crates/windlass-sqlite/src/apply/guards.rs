@@ -9,6 +9,7 @@ use windlass_kernel::{
 
 use super::{Buffers, Writer, created, message_seq};
 use crate::error::UnitError;
+use crate::records;
 use crate::rows::{Blob, count, number};
 
 /// Finds a run by its key.
@@ -30,9 +31,13 @@ pub(super) fn check(w: &mut Writer<'_>, commit: &Commit) -> Result<Option<Confli
             return Ok(Some(conflict));
         }
     }
-    match &commit.task {
-        Some(guard) => task_guard(w, guard),
-        None => Ok(None),
+    let task = match &commit.task {
+        Some(guard) => task_guard(w, guard)?,
+        None => None,
+    };
+    match task {
+        Some(conflict) => Ok(Some(conflict)),
+        None => records::check(w, commit),
     }
 }
 
@@ -90,19 +95,20 @@ fn existing(w: &mut Writer<'_>, run: &Run) -> Result<Option<Conflict>, UnitError
 }
 
 fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, UnitError> {
-    let task_id = guard.task_id;
+    let task_id = guard.task_id();
     let sql = "SELECT worker, claim_no FROM tasks WHERE task_id = ?1";
     let mut find = w.conn.prepare_cached(sql)?;
     let read = |row: &rusqlite::Row<'_>| {
-        let claim_no = count(row, 1)?;
-        let worker = row.get::<_, Option<Uuid>>(0)?;
-        Ok(worker.map(|worker| Hold { worker: WorkerKey(worker), claim_no }))
+        Ok((row.get::<_, Option<Uuid>>(0)?.map(WorkerKey), count(row, 1)?))
     };
     let found = find.query_row(params![Blob(task_id.as_bytes())], read).optional()?;
     Ok(match found {
         None => Some(Conflict::TaskMissing { task_id }),
-        Some(hold) if hold != Some(guard.hold) => Some(Conflict::TaskHold { task_id, found: hold }),
-        Some(_) => None,
+        Some(found) if found == (guard.worker(), guard.claim_no()) => None,
+        Some((worker, claim_no)) => {
+            let found = worker.map(|worker| Hold { worker, claim_no });
+            Some(Conflict::TaskHold { task_id, found })
+        }
     })
 }
 
@@ -118,11 +124,13 @@ pub(super) fn answer_conflict(
     let run_key = if exists(w, buffers, &commit.key)? {
         commit.run_key()
     } else {
-        match (&commit.run, conflict) {
+        match (&commit.run, &conflict) {
             (
                 Some(RunGuard::Absent { run_key: own, on_existing: OnExisting::Return }),
                 Conflict::RunExists { run_key: found, same_input: true },
-            ) if created(commit, *own).is_some_and(|run| existing_is(w, run, found)) => Some(found),
+            ) if created(commit, *own).is_some_and(|run| existing_is(w, run, *found)) => {
+                Some(*found)
+            }
             _ => return Err(UnitError::Commit(CommitError::Conflict(conflict))),
         }
     };
@@ -192,6 +200,7 @@ fn exists(
             let sql = "SELECT 1 FROM tasks WHERE task_id = ?1";
             w.conn.prepare_cached(sql)?.exists(params![Blob(task_id.as_bytes())])?
         }
+        CommitKey::Record { key, write_id, .. } => records::was_written(w, key, *write_id)?,
         CommitKey::Nothing => false,
     };
     Ok(found)

@@ -112,7 +112,7 @@ pub(super) fn write<'b>(
                 reschedule(w, change)?;
             }
             Op::Settle { task_id } => {
-                let guarded = commit.task.is_some_and(|guard| guard.task_id == *task_id);
+                let guarded = commit.task.is_some_and(|guard| guard.task_id() == *task_id);
                 task_moved |= guarded;
                 settle(w, *task_id, if guarded { None } else { advanced })?;
             }
@@ -124,6 +124,7 @@ pub(super) fn write<'b>(
                 mark.execute(params![Blob(task_id.as_bytes()), at.as_micros()])?;
             }
             Op::PutLog(line) => put_log(w, line)?,
+            Op::Record(record) => crate::records::write(w, record)?,
         }
     }
     // The change of the run comes last, because messages of the same commit affect the turn.
@@ -155,6 +156,7 @@ pub(super) fn create_run(w: &mut Writer<'_>, run: &Run, if_new: bool) -> Result<
         status: run.status,
         head: run.head,
         turn,
+        started: run.started_at.is_some(),
         accepted: run.accepted,
         unread: None,
     };
@@ -254,7 +256,8 @@ fn set_run(w: &mut Writer<'_>, guard: &RunGuard, change: &RunChange) -> Result<(
         let hold = Hold { worker: *worker, claim_no: turn.claim_no + 1 };
         turn = turn.claimed(hold, now);
     }
-    turn = turn.after_commit(change.turn, status, run.accepted, now);
+    run.started |= change.started_at.is_some();
+    turn = turn.after_commit(change.turn, status, run.started, run.accepted, now);
     // The claim number changes whenever the holder changes.
     set(TURN, turn.claim_no != run.turn.claim_no);
     set(READY, turn.ready != run.turn.ready);
@@ -377,14 +380,14 @@ fn put_message(
         return Ok(());
     }
     let was_ready = run.turn.ready;
-    run.turn = run.turn.clone().after_message(run.status, message.kind, now);
+    run.turn = run.turn.clone().after_message(run.status, run.started, message.kind, now);
     let became_ready = run.turn.ready && !was_ready;
     let run = run.clone();
     if became_ready {
         let sql =
             "UPDATE runs SET accepted = ?1, turn_ready = 1, turn_due_at = ?2 WHERE rowid = ?3";
         let mut update = w.conn.prepare_cached(sql)?;
-        update.execute(params![number(seq), now.as_micros(), run.rowid])?;
+        update.execute(params![number(seq), micros(run.turn.due_at), run.rowid])?;
         wake_turn(w, &run);
     } else {
         let sql = "UPDATE runs SET accepted = ?1 WHERE rowid = ?2";
@@ -496,7 +499,7 @@ fn settle(w: &mut Writer<'_>, task_id: TaskId, of: Option<RunKey>) -> Result<(),
 
 fn keep_task(w: &Writer<'_>, guard: &TaskGuard) -> Result<(), UnitError> {
     let sql = "UPDATE tasks SET reclaims = 0 WHERE task_id = ?1 AND reclaims <> 0";
-    w.conn.prepare_cached(sql)?.execute(params![Blob(guard.task_id.as_bytes())])?;
+    w.conn.prepare_cached(sql)?.execute(params![Blob(guard.task_id().as_bytes())])?;
     Ok(())
 }
 

@@ -20,7 +20,7 @@ const GENERATION_MAX: usize = 32_768;
 
 const SELECT: &str = "SELECT rowid, namespace, workflow, status, head, next_ordinal, queue, \
      priority, turn_ready, turn_due_at, turn_worker, turn_claim_no, turn_claimed_at, \
-     turn_reclaims, limit_key, turn_last, accepted FROM runs WHERE run_key = ?1";
+     turn_reclaims, limit_key, turn_last, started_at IS NOT NULL, accepted FROM runs WHERE run_key = ?1";
 
 /// The fields of a run's row that commits need.
 #[derive(Clone, Debug)]
@@ -31,6 +31,7 @@ pub(crate) struct CachedRun {
     pub(crate) status: RunStatus,
     pub(crate) head: Head,
     pub(crate) turn: Turn,
+    pub(crate) started: bool,
     pub(crate) accepted: u64,
     /// The unread messages, if they were counted since the last one was consumed.
     pub(crate) unread: Option<Unread>,
@@ -62,6 +63,7 @@ impl CachedRun {
                 limit_key: c.text_opt()?.map(LimitKey::from_stored),
                 last_worker: c.key_opt()?,
             },
+            started: c.flag()?,
             accepted: c.number()?,
             unread: None,
         })
@@ -185,6 +187,7 @@ mod tests {
             status: RunStatus::Active,
             head: Head { next_ordinal: 0, hash: Sha256Digest::from_bytes([0; 32]) },
             turn: Turn::ready(),
+            started: false,
             accepted: 0,
             unread: None,
         }

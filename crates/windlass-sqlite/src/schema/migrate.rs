@@ -17,11 +17,14 @@ pub(crate) const TABLE: &str = "windlass_migrations";
 pub(crate) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// The migrations, oldest first. A released migration never changes: its checksum is stored.
-const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "kernel",
-    sql: include_str!("../../migrations/V1__kernel.sql"),
-}];
+const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "kernel", sql: include_str!("../../migrations/V1__kernel.sql") },
+    Migration {
+        version: 2,
+        name: "records",
+        sql: include_str!("../../migrations/V2__records.sql"),
+    },
+];
 
 struct Migration {
     version: i32,
@@ -131,8 +134,8 @@ mod tests {
         let mut conn = Connection::open_in_memory().unwrap();
         run(&mut conn).unwrap();
         let expected =
-            Applied { version: 1, name: "kernel".into(), checksum: "8804621913929588371".into() };
-        assert_eq!(rows(&mut conn), [expected]);
+            Applied { version: 1, name: "kernel".into(), checksum: "17948001945730301093".into() };
+        assert_eq!(rows(&mut conn)[..1], [expected]);
         let on: String = conn
             .query_row("SELECT applied_on FROM windlass_migrations", [], |row| row.get(0))
             .unwrap();

@@ -277,7 +277,7 @@ pub async fn settled_tasks_with_planted_conflicts(world: World) {
                 5 if stale => Hold { worker: world.worker(), claim_no: 1 },
                 _ => task.hold().unwrap(),
             };
-            let guard = TaskGuard { task_id: task.task_id, hold };
+            let guard = TaskGuard::Held { task_id: task.task_id, hold };
             Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }])
         };
         tasks.iter().enumerate().map(commit).collect()

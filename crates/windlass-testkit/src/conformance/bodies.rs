@@ -46,7 +46,7 @@ pub async fn come_back_byte_for_byte(world: World) {
         draft.enqueue(task);
         let line = line(&world, &run, Some(body.clone()));
         draft.log(line.clone());
-        draft.state(body.clone());
+        draft.state(body.clone(), world.stamp());
         let end = End::Complete(body.clone());
         draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, world.stamp()).unwrap();
         world.ok(draft.finish()).await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use windlass_kernel::{
-    ClaimFilter, ClaimOrder, ClaimRequest, HeldItem, Hold, QueueName, RouteName, RunStatus, Task,
-    Turn, Wake, WorkflowName,
+    ClaimFilter, ClaimOrder, ClaimRequest, HeldItem, Hold, Namespace, QueueName, RouteName,
+    RunStatus, Task, Turn, Wake, WorkflowName,
 };
 
 use super::batches::idle_run;
@@ -140,7 +140,7 @@ pub async fn oldest_whatever_its_priority(world: World) {
     }
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1, after: None },
         tasks: ClaimFilter::default(),
         order: ClaimOrder::Oldest,
         offer: Duration::ZERO,
@@ -202,8 +202,8 @@ pub async fn never_one_task_twice(world: World) {
         while empty < 3 {
             let request = ClaimRequest {
                 worker,
-                turns: ClaimFilter { routes: vec![route("default", "w")], max: 5 },
-                tasks: ClaimFilter { routes: vec![route("q", "t")], max: 7 },
+                turns: ClaimFilter { routes: vec![route("default", "w")], max: 5, after: None },
+                tasks: ClaimFilter { routes: vec![route("q", "t")], max: 7, after: None },
                 order: ClaimOrder::Priority,
                 offer: Duration::ZERO,
             };
@@ -281,7 +281,7 @@ pub async fn several_routes_in_one_order(world: World) {
 pub async fn too_many_at_once_are_refused(world: World) {
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1_001 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 1_001, after: None },
         tasks: ClaimFilter::default(),
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
@@ -321,7 +321,7 @@ pub async fn a_turn_is_left_to_its_last_worker_for_a_while(world: World) {
     let claim = |worker, offer| {
         let request = ClaimRequest {
             worker,
-            turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
+            turns: ClaimFilter { routes: vec![route("default", "w")], max: 10, after: None },
             tasks: ClaimFilter::default(),
             order: ClaimOrder::Priority,
             offer,
@@ -354,4 +354,79 @@ pub async fn a_turn_is_left_to_its_last_worker_for_a_while(world: World) {
     assert_eq!(claim(third, offer).await, []);
     world.advance_ms(600_000).await;
     assert_eq!(claim(third, offer).await, [run.run_key]);
+}
+
+fn of(world: &World, namespace: &str, priority: i16) -> Task {
+    Task { namespace: Namespace::new(namespace).unwrap(), ..prioritised(world, priority) }
+}
+
+/// Namespaces take turns, also when one has an older, longer and more urgent queue, and a claim begins
+/// after the namespace that was served last.
+pub async fn namespaces_take_turns(world: World) {
+    world.enqueue((0..40).map(|_| of(&world, "big", i16::MAX)).collect()).await;
+    world.advance_ms(5).await;
+    let mut small: Vec<Task> = (0..3).map(|n| of(&world, "small", n)).collect();
+    small[2].name = RouteName::from_stored("u");
+    let other = of(&world, "a-third", 0);
+    world.enqueue([small.clone(), vec![other]].concat()).await;
+    let routes = [route("q", "t"), route("q", "u"), route("q", "nobody")];
+    let claim = |max, after: Option<&str>, order| {
+        let (routes, after) = (routes.to_vec(), after.map(|name| Namespace::new(name).unwrap()));
+        let request = ClaimRequest {
+            worker: world.worker(),
+            turns: ClaimFilter::default(),
+            tasks: ClaimFilter { routes, max, after },
+            order,
+            offer: Duration::ZERO,
+        };
+        let store = world.store.clone();
+        async move {
+            let tasks = store.claim(request).await.unwrap().tasks;
+            tasks.into_iter().map(|task| (task.namespace.to_string(), task.task_id)).collect()
+        }
+    };
+    let names = |tasks: &Vec<(String, _)>| {
+        tasks.iter().map(|(name, _)| name.clone()).collect::<Vec<String>>()
+    };
+    let first: Vec<_> = claim(2, Some("big"), ClaimOrder::Priority).await;
+    assert_eq!(names(&first), ["small", "a-third"]);
+    assert_eq!(first[0].1, small[2].task_id, "the most urgent of its namespace, of any route");
+    let second: Vec<_> = claim(3, Some("a-third"), ClaimOrder::Oldest).await;
+    assert_eq!(names(&second), ["big", "small", "big"]);
+    let third: Vec<_> = claim(1, Some("small"), ClaimOrder::Priority).await;
+    assert_eq!(names(&third), ["big"], "after the last one comes the first");
+    let fourth: Vec<_> = claim(5, None, ClaimOrder::Priority).await;
+    assert_eq!(names(&fourth), ["big", "small", "big", "big", "big"]);
+    let rest: Vec<_> = claim(100, Some("small"), ClaimOrder::Priority).await;
+    assert_eq!(rest.len(), 33);
+}
+
+/// Turns are taken in the same way as tasks, by every worker that claims one at a time.
+pub async fn turns_of_namespaces_take_turns(world: World) {
+    for (namespace, runs) in [("big", 20), ("small", 2), ("tiny", 1)] {
+        for n in 0..runs {
+            let mut run = world.new_run(&format!("{namespace}-{n}"), Turn::ready());
+            run.namespace = Namespace::new(namespace).unwrap();
+            if namespace == "big" {
+                run.turn.priority = 9;
+            }
+            world.create(run).await;
+        }
+    }
+    let mut after = None;
+    let mut found = Vec::new();
+    for _ in 0..8 {
+        let request = ClaimRequest {
+            worker: world.worker(),
+            turns: ClaimFilter { routes: vec![route("default", "w")], max: 1, after },
+            tasks: ClaimFilter::default(),
+            order: ClaimOrder::Priority,
+            offer: Duration::ZERO,
+        };
+        let turns = world.store.claim(request).await.unwrap().turns;
+        assert_eq!(turns.len(), 1);
+        after = Some(turns[0].namespace.clone());
+        found.push(turns[0].namespace.to_string());
+    }
+    assert_eq!(found, ["big", "small", "tiny", "big", "small", "big", "big", "big"]);
 }

@@ -1,13 +1,58 @@
 //! Fences: a worker that has lost a hold can never write under it again.
 
-use windlass_kernel::{Commit, HeldItem, Op, Reschedule, RunKey, Task, TaskGuard, Wake};
+use windlass_kernel::{
+    Commit, CommitError, Conflict, HeldItem, Op, Reschedule, RunKey, Task, TaskGuard, Wake,
+};
 
 use super::batches::idle_run;
 use crate::world::World;
 
 fn settle(task: &Task) -> Commit {
-    let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold().unwrap() };
     Commit::new(None, Some(guard), vec![Op::Settle { task_id: task.task_id }])
+}
+
+/// A commit about a task that nobody holds fails once somebody has claimed it, also after it was
+/// released again or settled.
+pub async fn of_unheld_tasks(world: World) {
+    let tasks: Vec<Task> = (0..4).map(|_| world.task(None)).collect();
+    world.enqueue(tasks.clone()).await;
+    let unheld =
+        |task: &Task, op: Op| Commit::new(None, Some(TaskGuard::unchanged(task)), vec![op]);
+    let settle_unheld = |task: &Task| unheld(task, Op::Settle { task_id: task.task_id });
+    assert_eq!(TaskGuard::unchanged(&tasks[0]).worker(), None);
+    world.ok(settle_unheld(&tasks[0])).await;
+    assert_eq!(world.code(settle_unheld(&tasks[0])).await, "TASK_NOT_FOUND");
+
+    let change = Reschedule {
+        task_id: tasks[1].task_id,
+        wake: Wake::At(world.now().await.plus(std::time::Duration::from_secs(60))),
+        attempt: 0,
+        errors: None,
+        untried: true,
+    };
+    world.ok(unheld(&tasks[1], Op::Reschedule(Box::new(change)))).await;
+    assert_eq!(world.code(settle_unheld(&tasks[1])).await, "TASK_HOLD_CONFLICT");
+
+    let claimed = world.claim_tasks(world.worker(), 10).await;
+    let ids: Vec<_> = claimed.iter().map(|task| task.task_id).collect();
+    assert_eq!(ids, [tasks[2].task_id, tasks[3].task_id], "the others are settled or scheduled");
+    assert_eq!(world.code(settle_unheld(&tasks[2])).await, "TASK_HOLD_CONFLICT");
+    let hold = claimed[0].hold().unwrap();
+    let answer = world.commit(settle_unheld(&Task { claim_no: hold.claim_no, ..tasks[2].clone() }));
+    let Err(CommitError::Conflict(conflict)) = answer.await else { panic!("it is held") };
+    assert_eq!(conflict, Conflict::TaskHold { task_id: tasks[2].task_id, found: Some(hold) });
+    let item = HeldItem::Task {
+        task_id: tasks[3].task_id,
+        worker: hold.worker,
+        claim_no: claimed[1].claim_no,
+    };
+    assert_eq!(world.store.release(vec![item]).await.unwrap(), 1);
+    assert_eq!(world.code(settle_unheld(&tasks[3])).await, "TASK_HOLD_CONFLICT");
+    world.ok(settle_unheld(&Task { claim_no: claimed[1].claim_no + 1, ..tasks[3].clone() })).await;
+    world.ok(settle(&claimed[0])).await;
+    let keeps = Commit::new(None, Some(TaskGuard::unchanged(&tasks[1])), Vec::new());
+    assert_eq!(world.code(keeps).await, "INVALID_COMMIT", "nobody would keep the task");
 }
 
 /// A released turn is nobody's, and its last holder's commits conflict.
@@ -97,7 +142,7 @@ pub async fn of_tasks_after_reschedule(world: World) {
         errors: None,
         untried: false,
     };
-    let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold().unwrap() };
     world.ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))])).await;
     assert_eq!(world.code(settle(&task)).await, "TASK_HOLD_CONFLICT");
     let again = world.claim_tasks(worker, 1).await.remove(0);

@@ -33,7 +33,7 @@ pub async fn a_run_from_start_to_end(world: World) {
         replay: false,
         created_at: run.created_at,
     });
-    draft.state(Body::bytes("snapshot"));
+    draft.state(Body::bytes("snapshot"), world.stamp());
     let end = End::Complete(Body::json("\"done\""));
     draft.end(events::WORKFLOW_COMPLETED, &json!({}), end, world.stamp()).unwrap();
     assert_eq!(world.ok(draft.finish()).await.hold, None, "an ended run is held by nobody");
@@ -99,7 +99,7 @@ pub async fn a_missing_run_and_task(world: World) {
     assert_eq!(conflict, Conflict::RunMissing { run_key: ghost.run_key });
 
     let task_id = world.task(None).task_id;
-    let guard = TaskGuard { task_id, hold };
+    let guard = TaskGuard::Held { task_id, hold };
     let answer = world.commit(Commit::new(None, Some(guard), vec![Op::Settle { task_id }])).await;
     let Err(CommitError::Conflict(conflict)) = answer else { panic!("{answer:?}") };
     assert_eq!(conflict, Conflict::TaskMissing { task_id });
@@ -156,7 +156,7 @@ pub async fn a_task_and_its_message_settle_together(world: World) {
     let claimed = &claimed[0];
     assert_eq!((claimed.task_id, &claimed.body), (task.task_id, &task.body));
     assert_eq!(claimed.hold(), Some(Hold { worker, claim_no: 1 }));
-    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let settle = |id: &str| {
         let mut message = world.message(run.run_key, id);
         message.kind = MessageKind::ActivityResult;
@@ -240,7 +240,7 @@ pub async fn a_run_settles_its_own_tasks(world: World) {
     }
     draft.op(Op::Settle { task_id: world.task(None).task_id });
     world.ok(draft.finish()).await;
-    let guard = TaskGuard { task_id: held.task_id, hold: held.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: held.task_id, hold: held.hold().unwrap() };
     let late = Commit::new(None, Some(guard), vec![Op::Settle { task_id: held.task_id }]);
     assert_eq!(world.code(late).await, "TASK_NOT_FOUND");
     let mut left: Vec<_> = world.claim_tasks(world.worker(), 10).await;
@@ -306,7 +306,7 @@ pub async fn untried_tasks_keep_their_reclaims(world: World) {
             errors: None,
             untried,
         };
-        let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+        let guard = TaskGuard::Held { task_id: task.task_id, hold: claimed.hold().unwrap() };
         world.ok(Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))])).await;
         let tasks = Query::Tasks(TasksQuery::all(task.namespace.clone(), 10));
         let tasks = world.store.list(tasks).await.unwrap().tasks().unwrap();
@@ -328,7 +328,7 @@ pub async fn retries_of_a_task(world: World) {
         errors: Some(Body::json("[\"boom\"]")),
         untried: false,
     };
-    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let commit = Commit::new(None, Some(guard), vec![Op::Reschedule(Box::new(change))]);
     world.ok(commit.clone()).await;
     assert!(world.claim_tasks(worker, 1).await.is_empty(), "it is not due yet");
@@ -362,7 +362,7 @@ pub async fn dead_letters(world: World) {
         requeues: 0,
         requeued_at: None,
     };
-    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let letter_op = Op::DeadLetter(Box::new(letter.clone()));
     let ops = vec![Op::Settle { task_id: task.task_id }, letter_op];
     let commit = Commit::new(None, Some(guard), ops);
@@ -404,7 +404,7 @@ pub async fn dead_letters(world: World) {
     let other = Commit::new(None, None, vec![once]);
     assert_eq!(world.code(other.clone()).await, "DEAD_LETTER_NOT_FOUND");
     let claimed = world.claim_tasks(world.worker(), 1).await.remove(0);
-    let guard = TaskGuard { task_id: task.task_id, hold: claimed.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: claimed.hold().unwrap() };
     let again = DeadLetter { attempt: 6, ..letter.clone() };
     let ops = vec![Op::Settle { task_id: task.task_id }, Op::DeadLetter(Box::new(again.clone()))];
     world.ok(Commit::new(None, Some(guard), ops)).await;

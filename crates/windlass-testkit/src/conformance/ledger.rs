@@ -201,3 +201,22 @@ pub async fn the_chain_verifies(world: World) {
     expect.sort_unstable();
     assert_eq!(named, expect, "{:?}", report.flaws);
 }
+
+/// No two events have one id, in one run or in two.
+pub async fn event_ids_are_unique(world: World) {
+    let (run, hold) = world.create_held("run").await;
+    let (other, _) = world.create_held("other").await;
+    for taken in [run.cursor, other.cursor] {
+        let mut draft = world.draft(&run, hold);
+        let stamp = windlass_kernel::Stamp { event_id: taken, ..world.stamp() };
+        draft.event(events::TIMER_STARTED, &json!({}), stamp).unwrap();
+        assert_eq!(world.code(draft.finish()).await, "STORE_CONSTRAINT");
+    }
+    let mut draft = world.draft(&run, hold);
+    let stamp = world.stamp();
+    for _ in 0..2 {
+        draft.event(events::TIMER_STARTED, &json!({}), stamp).unwrap();
+    }
+    assert_eq!(world.code(draft.finish()).await, "STORE_CONSTRAINT");
+    assert_eq!(world.events(run.run_key).await.len(), 1);
+}

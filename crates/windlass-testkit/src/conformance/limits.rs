@@ -46,7 +46,7 @@ pub async fn come_back_after_settling_and_reaping(world: World) {
     set(&world, "api", Some(1)).await;
     world.enqueue((0..3).map(|_| limited(&world, "api")).collect()).await;
     let first = world.claim_tasks(world.worker(), 10).await.remove(0);
-    let guard = TaskGuard { task_id: first.task_id, hold: first.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: first.task_id, hold: first.hold().unwrap() };
     world.ok(Commit::new(None, Some(guard), vec![Op::Settle { task_id: first.task_id }])).await;
 
     let second = world.claim_tasks(world.worker(), 10).await;
@@ -72,8 +72,8 @@ pub async fn are_shared_by_turns_and_tasks(world: World) {
     assert_eq!(world.claim_turns(world.worker(), 1).await.len(), 1);
     let request = ClaimRequest {
         worker: world.worker(),
-        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10 },
-        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10 },
+        turns: ClaimFilter { routes: vec![route("default", "w")], max: 10, after: None },
+        tasks: ClaimFilter { routes: vec![route("q", "t")], max: 10, after: None },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };
@@ -119,4 +119,30 @@ pub async fn never_exceeded_by_concurrent_claims(world: World) {
     let claims = (0..8).map(|_| world.claim_tasks(world.worker(), 5));
     let claims: Vec<Vec<Task>> = futures::future::join_all(claims).await;
     assert_eq!(claims.iter().map(Vec::len).sum::<usize>(), 7);
+}
+
+/// Rows that stand behind many rows of full limits are claimed, in their order.
+pub async fn let_claims_see_past_a_long_queue(world: World) {
+    for (text, slots) in [("full", Some(0)), ("one", Some(1)), ("open", None)] {
+        set(&world, text, slots).await;
+    }
+    world.enqueue((0..700).map(|_| limited(&world, "full")).collect()).await;
+    world.advance_ms(5).await;
+    let mut expect = Vec::new();
+    for text in ["one", "open", "one", "open", "full"] {
+        let task = limited(&world, text);
+        expect.push(task.task_id);
+        world.enqueue(vec![task]).await;
+        world.advance_ms(5).await;
+    }
+    let plain = world.task(None);
+    world.enqueue(vec![plain.clone()]).await;
+    let worker = world.worker();
+    let found: Vec<_> = world.claim_tasks(worker, 3).await.iter().map(|t| t.task_id).collect();
+    assert_eq!(found, [expect[0], expect[1], expect[3]]);
+    let oldest = world.claim_tasks_of(worker, &[route("q", "t")], 10, ClaimOrder::Oldest).await;
+    assert_eq!(oldest.iter().map(|task| task.task_id).collect::<Vec<_>>(), [plain.task_id]);
+    set(&world, "one", Some(2)).await;
+    let found = world.claim_tasks_of(worker, &[route("q", "t")], 10, ClaimOrder::Oldest).await;
+    assert_eq!(found.iter().map(|task| task.task_id).collect::<Vec<_>>(), [expect[2]]);
 }

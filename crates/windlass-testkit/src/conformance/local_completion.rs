@@ -26,7 +26,7 @@ async fn waiting(world: &World, id: &str, worker: WorkerKey) -> (Run, Task) {
 }
 
 fn guard(task: &Task) -> TaskGuard {
-    TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() }
+    TaskGuard::Held { task_id: task.task_id, hold: task.hold().unwrap() }
 }
 
 // The result of the task, and the next one, which the same worker holds.
@@ -35,7 +35,7 @@ fn settle(world: &World, run: &Run, worker: WorkerKey, guard: TaskGuard) -> Draf
     let step = world.step(run, "a", StepStatus::Completed, Some("1"));
     draft.event(events::ACTIVITY_STARTED, &json!({}), world.stamp()).unwrap();
     draft.step(events::ACTIVITY_COMPLETED, &json!({}), step, world.stamp()).unwrap();
-    draft.guard_task(guard).op(Op::Settle { task_id: guard.task_id });
+    draft.guard_task(guard).op(Op::Settle { task_id: guard.task_id() });
     let next = Task { worker: Some(worker), ready: false, claim_no: 1, ..world.task(Some(run)) };
     draft.enqueue(next);
     draft
@@ -66,7 +66,7 @@ pub async fn one_failed_guard_writes_nothing(world: World) {
     let before = (world.load(run_key).await, tasks(&world, &run).await);
     let same = async || assert_eq!((world.load(run_key).await, tasks(&world, &run).await), before);
 
-    let foreign = TaskGuard { task_id, hold: Hold { worker: other, ..task.hold().unwrap() } };
+    let foreign = TaskGuard::Held { task_id, hold: Hold { worker: other, ..task.hold().unwrap() } };
     let commit = released(settle(&world, &run, worker, foreign), 0);
     let found = conflict(&world, commit).await;
     assert_eq!(found, Conflict::TaskHold { task_id, found: task.hold() });

@@ -88,7 +88,7 @@ pub async fn wake_an_unheld_turn(world: World) {
         assert_eq!((claimed[0].run_key, claimed[0].accepted), (run.run_key, 1));
     }
     // A commit that creates a run can leave messages in its mailbox.
-    let new = world.new_run("born", Turn::due_at(far));
+    let new = world.new_run("born", Turn { ready: false, ..Turn::ready() });
     let run_key = new.run_key;
     let mut draft = Draft::create(new, OnExisting::Refuse, world.stamp()).unwrap();
     draft.send(world.message(run_key, "first"));
@@ -153,6 +153,39 @@ pub async fn of_control_wake_a_paused_run(world: World) {
     assert_eq!((claimed.status, claimed.accepted), (RunStatus::Paused, 1));
     world.ok(world.release_commit(&woken, claimed.hold, Wake::OnMessage, 1)).await;
     assert!(!world.run(run.run_key).await.turn.ready);
+}
+
+/// A run whose start is delayed keeps its start: messages do not wake it, except for control
+/// messages, and no release before the start changes the due time.
+pub async fn do_not_start_a_delayed_run(world: World) {
+    let start = world.now().await.plus(std::time::Duration::from_secs(3_600));
+    let run = world.create(world.new_run("later", Turn::due_at(start))).await;
+    let (key, worker) = (run.run_key, world.worker());
+    world.ok(world.send_commit(world.message(key, "m1"))).await;
+    let waits = world.run(key).await;
+    assert_eq!((waits.accepted, waits.turn.ready, waits.turn.due_at), (1, false, Some(start)));
+    assert!(world.claim_turns(worker, 1).await.is_empty());
+
+    let control = NewMessage { kind: MessageKind::Control, ..world.message(key, "m2") };
+    world.ok(world.send_commit(control)).await;
+    let woken = world.run(key).await;
+    assert_eq!((woken.turn.ready, woken.turn.due_at), (true, Some(start)));
+    assert_eq!(world.claim_turns(worker, 1).await.len(), 1);
+    assert_eq!(world.store.release(world.store.held(worker).await.unwrap()).await.unwrap(), 1);
+    assert_eq!(world.run(key).await.turn.due_at, Some(start));
+
+    // A release that has not seen all messages leaves the turn to any worker.
+    for (seen, ready) in [(1, true), (2, false)] {
+        let other = world.worker();
+        let claimed = world.claim_turns(other, 1).await.remove(0);
+        let mut draft = world.draft(&world.run(key).await, claimed.hold);
+        draft.keep_unstarted().release(Wake::At(start), seen);
+        world.ok(draft.finish()).await;
+        let turn = world.run(key).await.turn;
+        assert_eq!((turn.ready, turn.due_at, turn.last_worker), (ready, Some(start), None));
+    }
+    assert_eq!(world.run(key).await.started_at, None);
+    assert!(world.claim_turns(worker, 1).await.is_empty());
 }
 
 /// A turn that pauses its run with messages unread stays ready, and so does one that is taken from

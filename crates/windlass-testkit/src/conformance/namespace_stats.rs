@@ -40,7 +40,7 @@ async fn bury(world: &World, task: &Task) -> DeadLetter {
         requeues: 0,
         requeued_at: None,
     };
-    let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold().unwrap() };
     let ops = vec![Op::Settle { task_id: task.task_id }, Op::DeadLetter(Box::new(letter.clone()))];
     world.ok(Commit::new(None, Some(guard), ops)).await;
     letter

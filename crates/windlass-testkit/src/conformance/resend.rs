@@ -73,7 +73,7 @@ pub async fn of_a_settlement(world: World) {
     let tasks = world.claim_tasks(world.worker(), 2).await;
     let settle = |n: usize, message: Option<Op>| {
         let task = &tasks[n];
-        let guard = TaskGuard { task_id: task.task_id, hold: task.hold().unwrap() };
+        let guard = TaskGuard::Held { task_id: task.task_id, hold: task.hold().unwrap() };
         let settle = Op::Settle { task_id: task.task_id };
         Commit::new(None, Some(guard), std::iter::once(settle).chain(message).collect())
     };

@@ -140,7 +140,7 @@ pub async fn keeps_the_ledger_if_asked(world: World) {
     let task = world.task(None);
     world.enqueue(vec![task.clone()]).await;
     let claimed = world.claim_tasks(world.worker(), 1).await.remove(0);
-    let guard = TaskGuard { task_id: claimed.task_id, hold: claimed.hold().unwrap() };
+    let guard = TaskGuard::Held { task_id: claimed.task_id, hold: claimed.hold().unwrap() };
     let letter = DeadLetter { task_id: claimed.task_id, ..letter };
     let ops = vec![Op::DeadLetter(Box::new(letter)), Op::Settle { task_id: claimed.task_id }];
     world.ok(Commit::new(None, Some(guard), ops)).await;

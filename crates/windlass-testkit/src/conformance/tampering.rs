@@ -14,6 +14,11 @@ pub async fn is_named_by_verification(world: World) {
     let (reopened, hold) = world.create_held("reopened").await;
     world.ok(world.step_commit(&reopened, hold, "one", "1")).await;
     keys.push(reopened.run_key);
+    let (stateful, hold) = world.create_held("stateful").await;
+    let mut draft = world.draft(&stateful, hold);
+    draft.state(windlass_kernel::Body::json("1"), world.stamp());
+    world.ok(draft.finish()).await;
+    keys.push(stateful.run_key);
     let run = |n: usize| dialect.key(keys[n].0);
     let bytes = |text: &str| match dialect {
         Dialect::Sqlite => format!("CAST('{text}' AS BLOB)"),
@@ -33,6 +38,7 @@ pub async fn is_named_by_verification(world: World) {
         ("messages", "body", bytes("0"), ""),
         // A finished step that would be done again.
         ("steps", "status", "'pending'".to_owned(), "step_key = 'one' AND"),
+        ("runs", "state", bytes("2"), ""),
     ];
     for (n, (table, column, value, which)) in cases.into_iter().enumerate() {
         let sql =

@@ -1,5 +1,8 @@
 //! Triggers: the database itself refuses changes that are never allowed.
 
+use windlass_kernel::{Commit, Expect};
+
+use super::records::put_op;
 use crate::events;
 use crate::world::World;
 
@@ -72,4 +75,15 @@ pub async fn keep_identities(world: World) {
     for change in ["name = 'x'", "kind = 'x'", "position = 77", "step_key = 'x'"] {
         refused(&world, &format!("UPDATE steps SET {change} WHERE run_key = {key}")).await;
     }
+}
+
+/// A kept version never changes, and is deleted only after its record.
+pub async fn keep_versions_of_records_immutable(world: World) {
+    let put = put_op(&world, "c", Expect::Absent, "1", true);
+    world.ok(Commit::new(None, None, vec![put])).await;
+    refused(&world, "UPDATE record_versions SET created_at = 1").await;
+    refused(&world, "UPDATE record_versions SET digest = body").await;
+    refused(&world, "DELETE FROM record_versions").await;
+    taken(&world, "DELETE FROM records").await;
+    taken(&world, "DELETE FROM record_versions").await;
 }

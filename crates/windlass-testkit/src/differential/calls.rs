@@ -197,10 +197,20 @@ fn claim(author: &mut Author, worker: WorkerKey) -> ClaimRequest {
     let mut routes = vec![route("default", "w"), route("default", "v"), route("q", "t")];
     routes.retain(|_| author.rng.chance(800));
     let order = if author.rng.chance(250) { ClaimOrder::Oldest } else { ClaimOrder::Priority };
+    let mut after = || match author.beside.below(3) {
+        0 => None,
+        1 => Some(Namespace::default_namespace()),
+        _ => Some(Namespace::from_stored("other")),
+    };
+    let (turns_after, tasks_after) = (after(), after());
     ClaimRequest {
         worker,
-        turns: ClaimFilter { routes: routes.clone(), max: author.rng.below(4) as u32 },
-        tasks: ClaimFilter { routes, max: author.rng.below(4) as u32 },
+        turns: ClaimFilter {
+            routes: routes.clone(),
+            max: author.rng.below(4) as u32,
+            after: turns_after,
+        },
+        tasks: ClaimFilter { routes, max: author.rng.below(4) as u32, after: tasks_after },
         order,
         offer: Duration::from_millis(author.rng.below(2) * author.rng.below(3_000)),
     }

@@ -11,6 +11,7 @@ use windlass_kernel::{
 };
 
 use super::calls::Call;
+use super::records;
 use crate::events;
 use crate::sim::rng::Rng;
 use crate::world::World;
@@ -103,13 +104,25 @@ impl Author {
 
     /// One commit, or a chain of two.
     pub(super) async fn commits(&mut self, world: &World) -> Vec<Commit> {
-        match self.rng.below(100) {
+        let mut commits = match self.rng.below(100) {
             0..22 => vec![self.create(world)],
             22..66 => self.advance(world).await,
             66..82 => vec![self.send(world)],
             82..93 => self.task_work(world).await.into_iter().collect(),
-            _ => self.again().into_iter().collect(),
+            _ => return self.again().into_iter().collect(),
+        };
+        if self.beside.chance(300)
+            && let Some(last) = commits.last_mut()
+        {
+            let mut ops = last.ops.to_vec();
+            ops.extend(records::ops(&mut self.beside, world).await);
+            *last = Commit::new(last.run.clone(), last.task, ops);
         }
+        if self.beside.chance(200) {
+            let ops = records::ops(&mut self.beside, world).await;
+            commits.push(Commit::new(None, None, ops));
+        }
+        commits
     }
 
     fn again(&mut self) -> Option<Commit> {
@@ -367,7 +380,12 @@ impl Author {
         let hold = task.hold().unwrap_or(Hold { worker: self.worker(world), claim_no: 1 });
         let claim_no = hold.claim_no + u64::from(self.rng.chance(80));
         let task_id = task.task_id;
-        let guard = TaskGuard { task_id, hold: Hold { claim_no, ..hold } };
+        let guard = match task.worker {
+            // Another claim number than the row has must fail.
+            None if hold.claim_no == claim_no => TaskGuard::unchanged(&task),
+            None => TaskGuard::Unheld { task_id, claim_no: task.claim_no + 1 },
+            Some(_) => TaskGuard::Held { task_id, hold: Hold { claim_no, ..hold } },
+        };
         let mut ops = match self.rng.below(4) {
             0 => {
                 let later = world.now().await.plus(std::time::Duration::from_secs(5));

@@ -5,7 +5,8 @@ use std::fmt::Debug;
 
 use windlass_kernel::{
     BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
-    Namespace, NamespaceStats, Query, RunCount, RunKey, Store, Task, TaskStat, TasksQuery, Worker,
+    Namespace, NamespaceStats, Query, Record, RecordKey, RecordVersion, RunCount, RunKey, Store,
+    Task, TaskStat, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -23,6 +24,9 @@ pub(super) struct Dump {
     held: Vec<HeldItem>,
     namespace_stats: Vec<NamespaceStats>,
     stats: Vec<TaskStat>,
+    records: Vec<Record>,
+    versions: Vec<RecordVersion>,
+    by_term: Vec<Record>,
     health: Health,
 }
 
@@ -75,6 +79,18 @@ impl Dump {
             held.extend(store.held(worker).await.unwrap());
         }
         let health = store.health().await.unwrap();
+        let query = Query::AllRecords { after: None, limit: 1_000 };
+        let records = store.list(query).await.unwrap().records().unwrap();
+        let (mut versions, mut by_term) = (Vec::new(), Vec::new());
+        for record in &records {
+            let RecordKey { namespace, collection, .. } = record.key.clone();
+            let term = Some(("t".into(), record.key.id.as_str().into()));
+            let query = Query::Records { namespace, collection, term, after: None, limit: 1_000 };
+            by_term.extend(store.list(query).await.unwrap().records().unwrap());
+            let query =
+                Query::RecordVersions { key: record.key.clone(), before: None, limit: 1_000 };
+            versions.extend(store.list(query).await.unwrap().record_versions().unwrap());
+        }
         Self {
             loaded,
             events,
@@ -89,6 +105,9 @@ impl Dump {
             held,
             namespace_stats,
             stats,
+            records,
+            versions,
+            by_term,
             health,
         }
     }
@@ -107,6 +126,9 @@ impl Dump {
         same("holds", &self.held, &found.held, place);
         same("a namespace_stats", &self.namespace_stats, &found.namespace_stats, place);
         same("task stats", &self.stats, &found.stats, place);
+        same("records", &self.records, &found.records, place);
+        same("kept versions", &self.versions, &found.versions, place);
+        same("records by term", &self.by_term, &found.by_term, place);
         assert_eq!(self.health, found.health, "health differs: {place}");
     }
 }

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use windlass_kernel::{
     ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, Committed, Conflict, Delivery, Head,
     Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RunGuard, RunKey, Store,
-    TasksQuery, TurnChange, Wake, WorkerKey,
+    TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
 };
 
 use super::executor::locked;
@@ -72,6 +72,15 @@ impl Bugs {
                 skip_hold(inner, &mut again);
                 skip_head(inner, &mut again);
                 again.ops_mut().retain(|op| matches!(op, Op::SetRun(_) | Op::AppendEvent { .. }));
+                for op in again.ops_mut() {
+                    // The store refuses a second event with the same id.
+                    let id = match op {
+                        Op::AppendEvent { event, .. } => &mut event.event_id.0,
+                        Op::SetRun(change) => &mut change.cursor.0,
+                        _ => continue,
+                    };
+                    *id = uuid::Uuid::from_u128(!id.as_u128());
+                }
                 write(again)
             }
             (PlantedBug::ConflictLeaks, Err(CommitError::Conflict(_))) => {
@@ -292,14 +301,14 @@ fn forget_timer(commit: &mut Commit) {
 }
 
 fn borrow_task(inner: &MemoryStore, commit: &mut Commit) {
-    let Some(guard) = &mut commit.task else { return };
+    let Some(TaskGuard::Held { task_id, hold }) = &mut commit.task else { return };
     for namespace in fleet::namespaces() {
         let query = TasksQuery::all(namespace, 1_000);
         let rows = inner.list(Query::Tasks(query)).now_or_never();
         let tasks = rows.and_then(|rows| rows.ok()?.tasks().ok()).unwrap_or_default();
-        let found = tasks.iter().find(|task| task.task_id == guard.task_id);
-        if let Some(hold) = found.and_then(|task| task.hold()) {
-            guard.hold = hold;
+        let found = tasks.iter().find(|task| task.task_id == *task_id);
+        if let Some(found) = found.and_then(|task| task.hold()) {
+            *hold = found;
         }
     }
 }

@@ -52,6 +52,7 @@ fn trace_of(key: &CommitKey) -> Option<Trace> {
         CommitKey::Run(run_key) => (0, run_key.0, String::new()),
         CommitKey::Event { event_id, .. } => (1, event_id.0, String::new()),
         CommitKey::Message { run_key, message_id } => (2, run_key.0, message_id.to_string()),
+        CommitKey::Record { write_id, .. } => (4, write_id.0, String::new()),
         CommitKey::Task(task_id) => (3, task_id.0, String::new()),
         CommitKey::Nothing => return None,
     })

@@ -13,8 +13,9 @@ use windlass_kernel::{
     Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Health, Heartbeat,
     HeldItem, LimitKey, Limits, LoadSteps, Loaded, MemoryStore, Namespace, NamespaceStats,
-    Promoted, Query, RateRow, Reaped, Renewed, Rows, Run, RunId, RunKey, SettingName, Store,
-    TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey, WorkflowName,
+    Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey,
+    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, Wakeup, WorkerInfo, WorkerKey,
+    WorkflowName,
 };
 
 use super::bugs::Bugs;
@@ -420,7 +421,7 @@ fn show_commit(result: &Result<Committed, CommitError>) -> String {
 fn show_commits(commits: &[Commit]) -> String {
     let one = |commit: &Commit| {
         let run = commit.run_key().map_or(0, |key| short(key.0));
-        let task = commit.task.map_or(0, |guard| short(guard.task_id.0));
+        let task = commit.task.map_or(0, |guard| short(guard.task_id().0));
         format!("r{run:x} t{task:x} ops={}", commit.ops.len())
     };
     commits.iter().map(one).collect::<Vec<_>>().join(",")
@@ -584,6 +585,11 @@ impl Store for NodeStore {
         self.ask("find", apply, |run| {
             run.as_ref().map_or(String::new(), |run| format!("r{:x}", short(run.run_key.0)))
         })
+    }
+
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.records(keys));
+        self.ask("records", apply, |_| String::new())
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

@@ -25,6 +25,7 @@ const PAGE: u32 = 500;
 const READS_MAX: usize = 5;
 
 /// A run with everything that the store keeps of it.
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) whole: WholeRun,
     pub(crate) tasks: Vec<Task>,

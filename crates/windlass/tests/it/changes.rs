@@ -165,7 +165,8 @@ async fn a_timer_of_tokio_is_foreign(h: Arc<Harness>) {
                 futures::future::pending::<()>().await;
                 ok(())
             };
-            let timer = tokio::time::sleep(Duration::from_millis(20));
+            // Long enough for the step to begin: then only the timer wakes the code.
+            let timer = tokio::time::sleep(Duration::from_secs(2));
             tokio::select! { biased; () = timer => {}, done = ctx.step("slow", body) => done? }
             ok(())
         })

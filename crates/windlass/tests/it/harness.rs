@@ -132,6 +132,23 @@ impl Harness {
         (first, second)
     }
 
+    /// Two engines that share the store. The first sees it only through `wrap`.
+    pub(crate) async fn engine_behind(
+        &self,
+        wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    ) -> (Engine, Engine) {
+        let options = || Options { shared: true, ..Options::default() };
+        let beside = self.start(windlass::Builder::from(options())).await;
+        let store = match self.kind {
+            Kind::Postgres => self.open().await,
+            Kind::Memory | Kind::Sqlite => Arc::clone(beside.admin().store()),
+        };
+        let engine = windlass::Builder::from(options()).start(wrap(store)).await;
+        let engine = engine.expect("the engine starts");
+        self.engines.lock().push(engine.clone());
+        (engine, beside)
+    }
+
     /// As [`Harness::engine_with`], in an environment of the test's.
     pub(crate) async fn engine_in(
         &self,
@@ -329,8 +346,16 @@ pub(crate) async fn until_asked<O>(run: &RunHandle<O>, key: &str) {
 
 /// Waits until a run is blocked; answers the reason.
 pub(crate) async fn until_blocked<O>(run: &RunHandle<O>) -> String {
-    until("blocked", || async { run.status().await.unwrap().blocked.is_some() }).await;
-    run.status().await.unwrap().blocked.expect("it is blocked")
+    // It may be tried again right after it was asked.
+    let reason = Mutex::new(None);
+    until("blocked", || async {
+        let blocked = run.status().await.unwrap().blocked;
+        let is_blocked = blocked.is_some();
+        *reason.lock() = blocked;
+        is_blocked
+    })
+    .await;
+    reason.into_inner().expect("it is blocked")
 }
 
 /// The types of a run's events.

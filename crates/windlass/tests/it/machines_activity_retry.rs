@@ -25,7 +25,7 @@ on_every_store!(
     the_activity_of_the_letter_is_tried_again,
 );
 
-async fn dead(engine: &Engine) -> Vec<DeadLetter> {
+pub(crate) async fn dead(engine: &Engine) -> Vec<DeadLetter> {
     let (namespace, queue) = (Namespace::default_namespace(), None);
     let query = Query::DeadLetters { namespace, queue, after: None, limit: 100 };
     engine.admin().store().list(query).await.unwrap().dead_letters().unwrap()

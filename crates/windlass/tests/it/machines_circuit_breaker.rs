@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass::Engine;
-use windlass::kernel::BreakerStatus;
+use windlass::kernel::{BreakerStatus, Query, TasksQuery};
 use windlass::machines::{
     Activity, ActivityContext, ActivityError, ActivityOptions, CircuitBreakerConfig, WorkflowAction,
 };
+use windlass::{Engine, Reason, Why};
 
 use crate::harness::{Counts, Harness, event_types, on_every_store, until};
 use crate::machines_fixtures::{Puppet, quick, serve};
@@ -18,6 +18,7 @@ on_every_store!(
     it_opens_and_closes_for_all,
     calls_of_another_process_wait_as_well,
     an_operator_closes_it,
+    a_reset_frees_postponed_calls_of_all,
     a_callee_that_asks_to_wait_is_left_alone_by_all,
     errors_of_the_caller_do_not_count,
     calls_can_have_breakers_of_their_own,
@@ -165,6 +166,38 @@ async fn an_operator_closes_it(h: Arc<Harness>) {
     assert_eq!(status(&engine).await, Some(BreakerStatus::Closed));
     let works = calls(&engine, "works", &guarded(0, LONG)).await;
     assert_eq!(told(&works).await, "a=1");
+}
+
+/// How many tasks are scheduled for later than in 20 s.
+async fn postponed(engine: &Engine) -> usize {
+    let store = engine.admin().store();
+    let late = store.now().await.unwrap().plus(Duration::from_secs(20));
+    let query = TasksQuery::all(windlass::Namespace::default_namespace(), 100);
+    let tasks = store.list(Query::Tasks(query)).await.unwrap().tasks().unwrap();
+    tasks.iter().filter(|task| task.due_at.is_some_and(|at| at > late)).count()
+}
+
+async fn a_reset_frees_postponed_calls_of_all(h: Arc<Harness>) {
+    let (first, second) = h.two_engines(|options| options).await;
+    let counts = Counts::new();
+    serve(&first, &counts);
+    let callee = Callee::down(&counts);
+    first.machine_activity(callee.clone()).unwrap();
+    let fails = calls(&first, "fails", &guarded(2, LONG)).await;
+    assert_eq!(told(&fails).await, "a!ActivityError");
+    let options = guarded(0, LONG);
+    let waits = [calls(&first, "b", &options).await, calls(&first, "c", &options).await];
+    until("they are postponed", || async { postponed(&first).await == 2 }).await;
+    let why = waits[0].why().await.unwrap();
+    let text = "circuit breaker \"activity:call\" is open and lets \"a\" begin later";
+    let named = |reason: &Reason| reason.code == Why::BreakerOpen && reason.text.contains(text);
+    assert!(why.reasons.iter().any(named), "{:?}", why.reasons);
+    callee.up.store(true, Ordering::Relaxed);
+    assert!(second.admin().reset_breaker("activity:call").await.unwrap());
+    assert_eq!(postponed(&first).await, 0, "they are due when the reset is answered");
+    for run in &waits {
+        assert_eq!(told(run).await, "a=1");
+    }
 }
 
 async fn a_callee_that_asks_to_wait_is_left_alone_by_all(h: Arc<Harness>) {

@@ -53,7 +53,7 @@ async fn claimed(store: &dyn Store, worker: WorkerKey, max: u32) -> Vec<Task> {
     let request = ClaimRequest {
         worker,
         turns: ClaimFilter::default(),
-        tasks: ClaimFilter { routes: vec![route()], max },
+        tasks: ClaimFilter { routes: vec![route()], max, after: None },
         order: ClaimOrder::Priority,
         offer: Duration::ZERO,
     };
@@ -63,7 +63,7 @@ async fn claimed(store: &dyn Store, worker: WorkerKey, max: u32) -> Vec<Task> {
 /// Whether the settlement held.
 async fn settled(store: &dyn Store, task: &Task) -> bool {
     let (task_id, hold) = (task.task_id, task.hold().expect("it is held"));
-    let guard = TaskGuard { task_id, hold };
+    let guard = TaskGuard::Held { task_id, hold };
     let commit = Commit::new(None, Some(guard), vec![Op::Settle { task_id }]);
     store.commit(vec![commit]).await.remove(0).is_ok()
 }

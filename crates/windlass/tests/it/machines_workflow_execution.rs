@@ -62,6 +62,8 @@ async fn activities_one_after_the_other(h: Arc<Harness>) {
             "activity.started",
             "activity.completed",
             "activity.scheduled",
+            "activity.retried",
+            "activity.retried",
             "activity.started",
             "activity.completed",
             "activity.scheduled",

@@ -4,10 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
 mod api;
+mod carried;
 mod changes;
 mod children;
 mod control;
 mod crashes;
+mod delayed_start;
 mod effects;
 mod examples;
 mod harness;
@@ -18,20 +20,24 @@ mod machines_activity_retry;
 mod machines_backpressure;
 mod machines_circuit_breaker;
 mod machines_fixtures;
+mod machines_generations;
 mod machines_local_completion;
 mod machines_names;
 mod machines_rates;
 mod machines_recovery;
 mod machines_scale_1000_workers;
 mod machines_stops;
+mod machines_timeouts;
 mod machines_workflow_execution;
 mod metrics;
+mod model_state;
 #[cfg(feature = "webhooks")]
 mod outbound;
 mod pair;
 mod panics;
 #[cfg(feature = "webhooks")]
 mod receiver;
+mod records;
 mod relay_calls;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
 mod relay_http;
@@ -49,6 +55,7 @@ mod sql;
 mod step_errors;
 mod steps;
 mod transfer;
+mod transfer_damage;
 #[cfg(feature = "webhooks")]
 mod webhooks;
 

@@ -32,7 +32,10 @@ async fn activities_and_dead_letters_are_counted(h: Arc<Harness>) {
     let orders = engine.remote_machine::<Order>().unwrap();
     let run = orders.start("late-reserve no-charge".into()).id("o-1").await.unwrap();
     run.result().await.unwrap_err();
-    until("all is settled", || async { metrics.tasks_dead.get() == 1 }).await;
+    until("all is settled", || async {
+        metrics.tasks_dead.get() == 1 && metrics.tasks_completed.get() == 1
+    })
+    .await;
     let counted = [
         ("scheduled", metrics.tasks_scheduled.get(), 2),
         ("begun", metrics.tasks_begun.get(), 4),

@@ -52,7 +52,7 @@ async fn a_run_that_kills_its_workers_is_a_dead_letter(h: Arc<Harness>) {
     assert_eq!(letter.step_key.as_ref().unwrap().as_str(), "0");
     let errors = String::from_utf8_lossy(&letter.errors.as_ref().unwrap().bytes).into_owned();
     assert!(errors.contains("\"NoProgress\""), "{errors}");
-    assert_eq!(engine.admin().metrics().tasks_dead.get(), 1);
+    until("it is counted", || async { engine.admin().metrics().tasks_dead.get() == 1 }).await;
     let types = event_types(&engine, &relay, "deadly").await;
     let expect = ["workflow.enqueued", "relay.step_failed", "hook.enqueued", "workflow.failed"];
     assert_eq!(types, expect);

@@ -26,7 +26,7 @@ impl State {
         commit.validate(limits)?;
         if let Err(conflict) = self.check_guards(commit) {
             return self
-                .repeated_answer(commit, Some(conflict))
+                .repeated_answer(commit, Some(&conflict))
                 .ok_or(CommitError::Conflict(conflict));
         }
         self.check_refusals(commit, limits).map_err(CommitError::Refused)?;
@@ -76,14 +76,13 @@ impl State {
             }
         }
         if let Some(guard) = &commit.task {
-            let task_id = guard.task_id;
+            let task_id = guard.task_id();
             let task = self.tasks.get(&task_id).ok_or(Conflict::TaskMissing { task_id })?;
-            let found = task.hold();
-            if found != Some(guard.hold) {
-                return Err(Conflict::TaskHold { task_id, found });
+            if (task.worker, task.claim_no) != (guard.worker(), guard.claim_no()) {
+                return Err(Conflict::TaskHold { task_id, found: task.hold() });
             }
         }
-        Ok(())
+        self.check_records(commit)
     }
 
     fn existing(&self, run: &Run) -> Option<&Run> {
@@ -95,7 +94,7 @@ impl State {
 
     // A guard failed or a key exists already. Checks whether the reason is that this commit was
     // written before.
-    fn repeated_answer(&self, commit: &Commit, conflict: Option<Conflict>) -> Option<Committed> {
+    fn repeated_answer(&self, commit: &Commit, conflict: Option<&Conflict>) -> Option<Committed> {
         let mut run_key = commit.run_key();
         let found = match &commit.key {
             CommitKey::Run(run_key) => self.runs.contains_key(run_key),
@@ -105,6 +104,7 @@ impl State {
             CommitKey::Message { run_key, message_id } => {
                 self.message_ids.contains_key(&(*run_key, message_id.clone()))
             }
+            CommitKey::Record { key, write_id, .. } => self.was_written(key, *write_id),
             CommitKey::Task(task_id) => self.tasks.contains_key(task_id),
             CommitKey::Nothing => false,
         };
@@ -116,9 +116,9 @@ impl State {
             };
             match conflict {
                 Some(Conflict::RunExists { run_key: existing, same_input: true })
-                    if existing != own && self.is_guarded_run(commit, own, existing) =>
+                    if *existing != own && self.is_guarded_run(commit, own, *existing) =>
                 {
-                    run_key = Some(existing);
+                    run_key = Some(*existing);
                 }
                 _ => return None,
             }
@@ -261,6 +261,7 @@ impl State {
         let mut tasks = BTreeSet::new();
         let mut logs = BTreeSet::new();
         let mut letters = BTreeSet::new();
+        let mut events = BTreeSet::new();
         for op in commit.ops.iter() {
             let (what, free) = match op {
                 Op::Enqueue(task) => {
@@ -276,6 +277,10 @@ impl State {
                     let kept = self.dead_letters.get(&id);
                     let kept = kept.is_some_and(|letter| letter.requeued_at.is_none());
                     ("dead letter", !kept && letters.insert(id))
+                }
+                Op::AppendEvent { event, .. } => {
+                    let id = event.event_id;
+                    ("event", !self.event_ids.contains_key(&id) && events.insert(id))
                 }
                 Op::CreateRun(run) => {
                     // Retention may have kept the events of a deleted run.
@@ -305,7 +310,7 @@ impl State {
         let rescheduled = |op: &Op| matches!(op, Op::Reschedule(_));
         if let Some(guard) = &commit.task
             && !commit.ops.iter().any(rescheduled)
-            && let Some(mut task) = self.tasks.get(&guard.task_id).cloned()
+            && let Some(mut task) = self.tasks.get(&guard.task_id()).cloned()
         {
             task.reclaims = 0;
             self.put_task(task);
@@ -338,7 +343,7 @@ impl State {
 
     // Only the guarded task, or a task of the guarded run.
     fn may_settle(&self, commit: &Commit, task_id: TaskId) -> bool {
-        let guarded = commit.task.is_some_and(|guard| guard.task_id == task_id);
+        let guarded = commit.task.is_some_and(|guard| guard.task_id() == task_id);
         let run = self.tasks.get(&task_id).and_then(|task| task.run_key);
         guarded || run.is_some() && run == commit.run_key()
     }
@@ -381,6 +386,7 @@ impl State {
                     letter.requeued_at = Some(*at);
                 }
             }
+            Op::Record(record) => self.write_record(record),
             Op::PutLog(line) => {
                 self.logs.insert((line.run_key, line.log_id), line.as_ref().clone());
             }
@@ -390,7 +396,8 @@ impl State {
     fn set_run(&mut self, change: &RunChange) {
         let Some(mut run) = self.runs.get(&change.run_key).cloned() else { return };
         change.apply_to(&mut run);
-        run.turn = run.turn.after_commit(change.turn, run.status, run.accepted, self.now);
+        let started = run.started_at.is_some();
+        run.turn = run.turn.after_commit(change.turn, run.status, started, run.accepted, self.now);
         self.put_run(run);
     }
 
@@ -420,7 +427,8 @@ impl State {
         }
         run.accepted += 1;
         let seq = run.accepted;
-        run.turn = run.turn.after_message(run.status, message.kind, self.now);
+        let started = run.started_at.is_some();
+        run.turn = run.turn.after_message(run.status, started, message.kind, self.now);
         self.put_run(run);
         if message.kind == MessageKind::Control {
             self.note(Some(Wakeup::Control(message.run_key)), None);

@@ -1,6 +1,6 @@
 //! Holds: claims, releases, revocations, promotions, leases and reaping.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::breaker::BreakerRow;
@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{LimitKey, Namespace, RunKey, TaskId, WorkerKey};
 use crate::limits::Limits;
 use crate::rate::RateRow;
+use crate::rotation;
 use crate::rows::{Hold, MessageKind, Route, Run, Task, Worker, WorkerInfo, WorkerStatus};
 use crate::store::{
     ClaimFilter, ClaimOrder, ClaimRequest, ClaimedTurn, Claims, Heartbeat, HeldItem, Promoted,
@@ -35,19 +36,19 @@ impl State {
         }
         let since = self.now.minus(request.offer);
         let (mut turns, mut passed_over) = (Vec::new(), false);
-        for key in in_order(&self.turn_index, &request.turns.routes, request.order) {
-            if turns.len() >= request.turns.max as usize {
-                break;
-            }
-            let Some(run) = self.runs.get(&key).cloned() else { continue };
+        let ready = in_order(&self.turn_index, &request.turns, request.order);
+        rotation::in_turns(ready, request.turns.max as usize, |key| {
+            let Some(run) = self.runs.get(&key).cloned() else { return false };
             if run.turn.is_reserved_for_another(request.worker, since) {
                 passed_over |= run.turn.limit_key.is_none();
-                continue;
+                return false;
             }
-            if self.is_below_limit(&run.namespace, run.turn.limit_key.as_ref()) {
+            let takes = self.is_below_limit(&run.namespace, run.turn.limit_key.as_ref());
+            if takes {
                 turns.push(self.take_turn(run, request.worker));
             }
-        }
+            takes
+        });
         passed_over &= turns.len() < request.turns.max as usize;
         let tasks = self.claim_tasks(request.worker, &request.tasks, request.order);
         Ok(Claims { turns, tasks, passed_over, now: self.now })
@@ -60,18 +61,18 @@ impl State {
         order: ClaimOrder,
     ) -> Vec<Task> {
         let mut tasks = Vec::new();
-        for key in in_order(&self.task_index, &want.routes, order) {
-            if tasks.len() >= want.max as usize {
-                break;
-            }
-            let Some(task) = self.tasks.get(&key).cloned() else { continue };
-            if self.is_below_limit(&task.namespace, task.limit_key.as_ref()) {
+        let ready = in_order(&self.task_index, want, order);
+        rotation::in_turns(ready, want.max as usize, |key| {
+            let Some(task) = self.tasks.get(&key).cloned() else { return false };
+            let takes = self.is_below_limit(&task.namespace, task.limit_key.as_ref());
+            if takes {
                 let hold = Hold { worker, claim_no: task.claim_no + 1 };
                 let task = task.claimed(hold, self.now);
                 self.put_task(task.clone());
                 tasks.push(task);
             }
-        }
+            takes
+        });
         tasks
     }
 
@@ -131,7 +132,8 @@ impl State {
     fn release_turn(&mut self, run_key: RunKey, hold: Hold, reclaims: u32) -> bool {
         match self.runs.get(&run_key).cloned() {
             Some(mut run) if run.turn.hold() == Some(hold) => {
-                run.turn = run.turn.released(run.status, run.accepted > run.seen, self.now);
+                let (started, unread) = (run.started_at.is_some(), run.accepted > run.seen);
+                run.turn = run.turn.released(run.status, started, unread, self.now);
                 run.turn.reclaims += reclaims;
                 self.put_run(run);
                 true
@@ -317,16 +319,22 @@ impl State {
     }
 }
 
-// The ready keys of the requested routes, in the order of the claim.
-fn in_order<K: Copy + Ord>(index: &Index<K>, routes: &[Route], order: ClaimOrder) -> Vec<K> {
-    let routes: BTreeSet<&Route> = routes.iter().collect();
-    let ready = routes.into_iter().filter_map(|route| index.ready.get(route));
-    let mut ranks: Vec<Rank<K>> = ready.flatten().copied().collect();
+// The ready keys of the requested routes: those of each namespace, in the order of the claim.
+fn in_order<K: Copy + Ord>(
+    index: &Index<K>,
+    want: &ClaimFilter,
+    order: ClaimOrder,
+) -> Vec<VecDeque<K>> {
+    let routes: BTreeSet<&Route> = want.routes.iter().collect();
+    let ready = index.ready.iter().filter(|((_, route), _)| routes.contains(route));
+    let ranks = ready.flat_map(|((namespace, _), ranks)| ranks.iter().map(move |r| (namespace, r)));
+    let mut ranks: Vec<(&Namespace, &Rank<K>)> = ranks.collect();
     match order {
-        ClaimOrder::Priority => ranks.sort_unstable(),
-        ClaimOrder::Oldest => ranks.sort_unstable_by_key(|(_, _, due_at, key)| (*due_at, *key)),
+        ClaimOrder::Priority => ranks.sort_unstable_by_key(|(_, rank)| **rank),
+        ClaimOrder::Oldest => ranks.sort_unstable_by_key(|(_, (.., due_at, key))| (*due_at, *key)),
     }
-    ranks.into_iter().map(|(_, _, _, key)| key).collect()
+    let keys = ranks.into_iter().map(|(namespace, (.., key))| (namespace.clone(), *key));
+    rotation::lanes(keys, want.after.as_ref())
 }
 
 fn held_by<K: Copy + Ord>(index: &Index<K>, worker: WorkerKey) -> Vec<K> {

@@ -177,6 +177,17 @@ impl State {
                 });
                 Rows::Breakers(breakers.take(limit).cloned().collect())
             }
+            Query::Records { namespace, collection, term, after, .. } => {
+                let rows = self.list_records(namespace, collection, term.as_ref(), after.as_ref());
+                Rows::Records(rows.take(limit).cloned().collect())
+            }
+            Query::AllRecords { after, .. } => {
+                Rows::Records(self.all_records(after.as_ref()).take(limit).cloned().collect())
+            }
+            Query::RecordVersions { key, before, .. } => {
+                let versions = self.versions_of(key, *before);
+                Rows::RecordVersions(versions.take(limit).cloned().collect())
+            }
             Query::Limits { namespace, after, .. } => {
                 let limits = self.limits.iter().filter(|((space, key), _)| {
                     space == namespace && after.as_ref().is_none_or(|after| key > after)

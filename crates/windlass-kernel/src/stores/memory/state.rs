@@ -10,6 +10,7 @@ use crate::ids::{
 };
 use crate::ledger::Event;
 use crate::rate::RateRow;
+use crate::record::{Record, RecordKey, RecordVersion};
 use crate::rows::{
     DeadLetter, LogLine, Message, Route, Run, RunStatus, Setting, SettingName, Step, Task, Turn,
     Worker,
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) rates: BTreeMap<(Namespace, LimitKey), RateRow>,
     pub(super) dead_letters: BTreeMap<TaskId, DeadLetter>,
     pub(super) settings: BTreeMap<SettingName, Setting>,
+    pub(super) records: BTreeMap<RecordKey, Record>,
+    pub(super) record_versions: BTreeMap<(RecordKey, u64), RecordVersion>,
     pub(super) stats: BTreeMap<(i64, Namespace, RouteName, u16), u64>,
     pub(super) turn_index: Index<RunKey>,
     pub(super) task_index: Index<TaskId>,
@@ -45,7 +48,7 @@ pub(super) struct State {
 
 /// The index for claims, promotions and reaping. Only `put_*` and `remove_*` update it.
 pub(super) struct Index<K> {
-    pub(super) ready: BTreeMap<Route, BTreeSet<Rank<K>>>,
+    pub(super) ready: BTreeMap<(Namespace, Route), BTreeSet<Rank<K>>>,
     pub(super) scheduled: BTreeSet<(Timestamp, K)>,
     pub(super) held: BTreeMap<WorkerKey, BTreeSet<K>>,
     pub(super) held_under: BTreeMap<(Namespace, LimitKey), u32>,
@@ -100,7 +103,12 @@ impl<K: Copy + Ord> Index<K> {
         } else if entry.ready {
             let rank = (Reverse(entry.priority), entry.first, due_at, entry.key);
             let route = Route { queue: entry.queue.clone(), name: entry.name };
-            put(self.ready.entry(route).or_default(), rank, present);
+            let place = (entry.namespace.clone(), route);
+            let ranks = self.ready.entry(place.clone()).or_default();
+            put(ranks, rank, present);
+            if ranks.is_empty() {
+                self.ready.remove(&place);
+            }
         } else if entry.due_at.is_some() && entry.open {
             put(&mut self.scheduled, (due_at, entry.key), present);
         }

@@ -55,8 +55,9 @@ fn show(planned: &Planned) -> String {
         Planned::Effect { key, .. } => format!("effect {key}"),
         Planned::EffectCarried { key } => format!("carried {key}"),
         Planned::HeldBack { what } => format!("held back {what}"),
-        Planned::End(Ok(_)) => "completes".to_owned(),
-        Planned::End(Err(_)) => "fails".to_owned(),
+        Planned::End(Ended::Returned(Ok(_))) => "completes".to_owned(),
+        Planned::End(Ended::Returned(Err(_))) => "fails".to_owned(),
+        Planned::End(Ended::Continued(_)) => "continues".to_owned(),
     }
 }
 
@@ -94,6 +95,42 @@ fn an_id_names_one_thing_at_a_time_and_can_be_used_again() {
     check(&mut pending, vec![cancel("a"), cancel("unknown")], "");
     check(&mut pending, vec![cancel_timer("a"), timer("a")], "cancel timer/a, timer timer/a#2");
     check(&mut pending, vec![WorkflowAction::None], "");
+}
+
+#[test]
+fn a_timeout_below_a_millisecond_is_refused() {
+    let with = |set: fn(&mut ActivityOptions)| {
+        let mut options = ActivityOptions::default();
+        set(&mut options);
+        vec![WorkflowAction::activity_with("a", "t", Value::Null, options)]
+    };
+    for (set, name) in [
+        (
+            (|o| o.schedule_to_start_timeout = Some(Duration::from_micros(999)))
+                as fn(&mut ActivityOptions),
+            "schedule_to_start_timeout is 999µs",
+        ),
+        (|o| o.start_to_close_timeout = Some(Duration::ZERO), "start_to_close_timeout is 0ns"),
+        (|o| o.heartbeat_timeout = Some(Duration::from_nanos(1)), "heartbeat_timeout is 1ns"),
+        (
+            |o| o.schedule_to_close_timeout = Some(Duration::from_micros(1)),
+            "schedule_to_close_timeout is 1µs",
+        ),
+    ] {
+        check(&mut pending(), with(set), &format!("!{name}; use at least 1 ms"));
+    }
+    let least = with(|o| o.heartbeat_timeout = Some(Duration::from_millis(1)));
+    check(&mut pending(), least, "activity a");
+}
+
+#[test]
+fn a_next_generation_is_an_end() {
+    let next = || WorkflowAction::continue_as_new(Value::Null);
+    check(&mut pending(), vec![effect(1), next()], "effect effect/mail, continues");
+    check(&mut pending(), vec![next(), timer("t")], "!an action follows the one that ends");
+    check(&mut pending(), vec![activity("a"), next()], "!also begins something");
+    let large = WorkflowAction::continue_as_new(Value::String("x".repeat(2 << 20)));
+    check(&mut pending(), vec![large], "!the next generation's input");
 }
 
 #[test]
@@ -261,6 +298,16 @@ fn a_replay_must_ask_for_what_the_record_has() {
         "!or another input",
     );
     check(vec![], vec![effect(1)], "!which the record does not have");
+}
+
+#[test]
+fn a_replayed_activity_has_the_timeouts_of_its_record() {
+    let recorded = r#"{"type":"pay","input":{"n":1},"options":{"heartbeat_timeout_ms":7000}}"#;
+    let row = row("a", Kind::Activity, StepStatus::Pending, recorded);
+    let mut pending = replay(Vec::new(), vec![row]);
+    check(&mut pending, vec![activity("a")], "");
+    let options = pending.open["a"].options.clone().expect("an activity has options");
+    assert_eq!(options.heartbeat_timeout, Some(Duration::from_secs(7)));
 }
 
 #[test]

@@ -1,14 +1,9 @@
 //! How a run of `steps` ends: with a result, an error, or a next generation.
 
-use std::collections::BTreeMap;
-
-use serde_json::json;
-use windlass_engine::{Turn, TurnError, events};
-use windlass_kernel::{Body, Draft, End, Error, Message, NewMessage};
+use windlass_engine::{Turn, TurnError};
 
 use super::StepsProgram;
 use crate::kit;
-use crate::steps::CONTINUED;
 use crate::steps::error::Failure;
 
 impl StepsProgram {
@@ -36,16 +31,7 @@ impl StepsProgram {
             turn.cancel_open_steps(&mut draft).await?;
         }
         let ended = match (continue_with, outcome) {
-            (Some(input), _) => {
-                let output = Body::json(CONTINUED);
-                let payload = json!({ "continued": true });
-                let stamp = turn.stamp();
-                draft.skip_on_end();
-                // A parent waits for the name, so it hears of the last generation alone.
-                draft
-                    .end(events::WORKFLOW_COMPLETED, &payload, End::Complete(output), stamp)
-                    .and_then(|_| continue_as_new(turn, &mut draft, input))
-            }
+            (Some(input), _) => kit::continue_as_new(turn, &mut draft, input),
             (None, Ok(output)) => kit::complete(turn, &mut draft, output),
             (None, Err(failure)) => {
                 let error = failure.body().map_err(TurnError::Blocked)?;
@@ -55,28 +41,4 @@ impl StepsProgram {
         ended.map_err(TurnError::Blocked)?;
         turn.commit(draft).await.map(|_| ())
     }
-}
-
-// The next generation, with the messages that nobody has consumed.
-fn continue_as_new(turn: &mut Turn, draft: &mut Draft, input: Body) -> Result<(), Error> {
-    let new = kit::next_generation(turn, input, draft.cursor());
-    let stamp = turn.stamp();
-    let run_key = draft.also_create(new, stamp)?;
-    let unread: BTreeMap<u64, Message> = std::mem::take(&mut turn.mailbox);
-    for message in unread.into_values() {
-        draft.send(NewMessage {
-            run_key,
-            message_id: message.message_id,
-            kind: message.kind,
-            name: message.name,
-            body: message.body,
-            caused_by: message.caused_by,
-            sent_at: message.sent_at,
-            required: false,
-        });
-    }
-    // Messages that arrive between the last read of the mailbox and this commit follow them.
-    let late = turn.carry_over(stamp.at)?;
-    draft.enqueue(late);
-    Ok(())
 }

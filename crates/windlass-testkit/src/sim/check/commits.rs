@@ -4,7 +4,7 @@ use windlass_kernel::ledger::{run_end_digest, step_digest};
 use windlass_kernel::{
     Commit, CommitError, Committed, Conflict, Delivery, ErrorCode, Head, Hold, Loaded, MemoryStore,
     Message, MessageKind, Op, Refusal, Run, RunChange, RunGuard, RunKey, RunStatus, Step,
-    StepStatus, TurnChange, Wake,
+    StepStatus, TaskGuard, TurnChange, Wake,
 };
 
 use windlass_kernel::verify::Anchor;
@@ -15,7 +15,19 @@ use super::{Checker, Enqueued, Item, Settled, Snapshot, Trace, trace_of};
 /// Whether the same commit can succeed later. A `Free` guard fails while a worker holds the turn. If the
 /// answer is lost and the worker releases the turn without an event, the resent commit succeeds, and the
 /// sender learns exactly one outcome. If the head has moved on, it never succeeds.
+///
+/// The end of a child is refused if its parent has ended. The engine then sends it again with the result for
+/// the parent's newest generation, or without requiring the result.
 fn may_pass_later(sent: &Commit, error: &CommitError, before: &Snapshot) -> bool {
+    if let CommitError::Refused(
+        Refusal::RunEnded { run_key, .. } | Refusal::RunMissing { run_key },
+    ) = error
+    {
+        let refused = |m: &windlass_kernel::NewMessage| {
+            m.required && m.kind == MessageKind::ChildResult && m.run_key == *run_key
+        };
+        return sent.messages().any(refused);
+    }
     let Some(RunGuard::Free { run_key, head, .. }) = &sent.run else { return false };
     matches!(error, CommitError::Conflict(Conflict::RunHold { .. }))
         && before.runs.get(run_key).is_some_and(|row| row.run.head == *head)
@@ -118,9 +130,9 @@ impl Checker {
             self.fail("15 terminal is final", detail);
         }
         if let Some(guard) = &sent.task {
-            let found = before.tasks.get(&guard.task_id).and_then(|task| task.hold());
-            if found != Some(guard.hold) {
-                let detail = format!("{guard:?} was written while {found:?} held it");
+            let found = before.tasks.get(&guard.task_id()).map(|task| (task.worker, task.claim_no));
+            if found != Some((guard.worker(), guard.claim_no())) {
+                let detail = format!("{guard:?} was written over holder and claim {found:?}");
                 self.fail("3 only the current holder settles a task", detail);
             }
         }
@@ -416,9 +428,9 @@ impl Checker {
             }
             CommitError::Conflict(Conflict::TaskHold { task_id, .. })
             | CommitError::Conflict(Conflict::TaskMissing { task_id }) => {
-                if let Some(guard) = &sent.task {
+                if let Some(TaskGuard::Held { hold, .. }) = &sent.task {
                     self.sim.sometimes("zombie settle refused");
-                    self.note_reaped(Item::Task(*task_id), guard.hold);
+                    self.note_reaped(Item::Task(*task_id), *hold);
                 }
             }
             CommitError::Refused(Refusal::RunEnded { run_key, .. })

@@ -5,6 +5,9 @@
 //! last commit makes it what it was: its status, its result, and when its turn is next. Until then its
 //! `seen` is beyond anything that was accepted, which no other run's ever is. An import that was
 //! interrupted is known by that, and the next one carries it on.
+//!
+//! A run that the store would refuse in its middle is refused before its first commit: the importer
+//! writes it into an empty store in memory first.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,9 +16,9 @@ use std::time::Duration;
 use windlass_engine::{Env, new_uuid};
 use windlass_kernel::{
     CauseCheck, Commit, CommitError, Committed, Conflict, Error, ErrorCode, ErrorKind, Event, Head,
-    Hold, LogId, LogLine, Message, NewMessage, OnExisting, Op, Query, Run, RunChange, RunGuard,
-    RunKey, RunStatus, Step, Store, Task, TaskId, Turn, TurnChange, Wake, WorkerInfo, WorkerKey,
-    WorkerStatus,
+    Hold, Limits, LogId, LogLine, MemoryStore, Message, NewMessage, OnExisting, Op, Query, Run,
+    RunChange, RunGuard, RunKey, RunStatus, Step, Store, Task, TaskId, Turn, TurnChange, Wake,
+    WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::{PAGE, Parts, RunExport, read_logs, read_tasks};
@@ -46,6 +49,7 @@ pub enum Imported {
 pub struct Importer {
     store: Arc<dyn Store>,
     worker: WorkerKey,
+    limits: Limits,
 }
 
 impl Importer {
@@ -67,9 +71,29 @@ impl Importer {
     /// The store cannot be written.
     pub async fn begin(store: Arc<dyn Store>, env: &dyn Env) -> Result<Self, Error> {
         let worker = WorkerKey(new_uuid(env, store.now().await?));
-        let importer = Self { store, worker };
+        let importer = Self { store, worker, limits: Limits::DEFAULT };
         importer.renew(WorkerStatus::Active).await?;
         Ok(importer)
+    }
+
+    /// The limits of the store, if it was opened with others than the defaults. A run beyond them is
+    /// refused before anything is written.
+    ///
+    /// ```
+    /// # async fn example(store: std::sync::Arc<dyn windlass::Store>) -> windlass::Result<()> {
+    /// use windlass::admin::transfer::Importer;
+    /// use windlass::kernel::Limits;
+    /// use windlass::model::TokioEnv;
+    ///
+    /// let limits = Limits { step_bytes_max: 4 << 20, ..Limits::DEFAULT };
+    /// let importer = Importer::begin(store, &*TokioEnv::new()?).await?.limits(limits);
+    /// # drop(importer);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Ends the import: what it still holds is given back.
@@ -143,13 +167,18 @@ impl Importer {
     /// this name, or the store cannot be written.
     pub async fn import(&self, export: RunExport) -> Result<Imported, Error> {
         let name = export.name();
-        let parts = export.parts()?;
+        // A value that does not parse is a damage of the line, not of a store.
+        let parts = export.parts().map_err(|error| {
+            let message = format!("{name} is not what was exported: {}", error.message());
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidExport, message)
+        })?;
         parts.whole.verify(&[]).map_err(|flaw| {
             let message = format!("{name} is not what was exported: {flaw}");
             Error::new(ErrorKind::Invalid, ErrorCode::InvalidExport, message)
         })?;
         let run_key = parts.whole.run.run_key;
         let Some(found) = self.store.load(vec![run_key]).await?.pop() else {
+            self.rehearse(&name, parts.clone()).await?;
             return self.create(&name, parts).await;
         };
         if found.run.seen != UNFINISHED {
@@ -157,6 +186,13 @@ impl Importer {
         }
         let claimed = self.store.revoke(run_key, self.worker).await?;
         let Some(claimed) = claimed else { return Err(exists(&name, run_key)) };
+        // A commit of the interrupted import may have landed between the load above and the revoke.
+        // From here on none can, so what is there is read again.
+        let found = self.store.load(vec![run_key]).await?.pop();
+        let Some(found) = found else { return Err(exists(&name, run_key)) };
+        if found.run.seen != UNFINISHED {
+            return self.same(&name, &parts, &found.run);
+        }
         let growing =
             Growing { head: claimed.head, hold: claimed.hold, accepted: found.run.accepted };
         let have = self.have(&found.run, found.steps).await?;
@@ -172,6 +208,15 @@ impl Importer {
             return Ok(Imported::Skipped);
         }
         Err(exists(name, found.run_key))
+    }
+
+    // The commits of a run in a store that is thrown away. All stores refuse the same commits.
+    async fn rehearse(&self, name: &str, parts: Parts) -> Result<(), Error> {
+        let now = self.store.now().await?;
+        let store = MemoryStore::new(Arc::new(move || now), self.limits.clone());
+        let (store, limits) = (Arc::new(store), self.limits.clone());
+        let importer = Self { store, worker: self.worker, limits };
+        importer.create(name, parts).await.map(|_| ())
     }
 
     async fn create(&self, name: &str, parts: Parts) -> Result<Imported, Error> {

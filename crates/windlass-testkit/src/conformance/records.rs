@@ -1,0 +1,371 @@
+//! Records: expectations, revisions, kept versions, terms, and commits that are sent again.
+
+use windlass_kernel::{
+    Body, CausalRef, Collection, Commit, CommitError, Conflict, ErrorCode, Expect, Keep, Limits,
+    Namespace, OnExisting, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp,
+    RecordPut, RecordVersion, RecordWrite, Terms, Turn, WriteId,
+};
+
+use crate::world::World;
+
+/// The record `id` of the collection `carts`.
+pub fn record_key(id: &str) -> RecordKey {
+    RecordKey {
+        namespace: Namespace::default_namespace(),
+        collection: Collection::new("carts").unwrap(),
+        id: RecordId::new(id).unwrap(),
+    }
+}
+
+/// An op that puts a record with a term, and keeps the version if `keep` is set.
+pub fn put_op(world: &World, id: &str, expect: Expect, body: &str, keep: bool) -> Op {
+    let mut terms = Terms::default();
+    terms.add("customer", "u-1").unwrap();
+    let body = Body::json(body.to_owned());
+    let keep = keep.then(|| Keep {
+        digest: body.digest(),
+        actor: Some("{\"kind\":\"user\"}".into()),
+        caused_by: Some(CausalRef::run(windlass_kernel::RunKey(uuid::Uuid::from_u128(9)))),
+    });
+    let put = RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: at(5) };
+    let write = RecordWrite::Put(Box::new(put));
+    Op::Record(Box::new(RecordOp { key: record_key(id), expect, write }))
+}
+
+/// An op that only checks a record.
+pub fn check_op(id: &str, expect: Expect) -> Op {
+    Op::Record(Box::new(RecordOp { key: record_key(id), expect, write: RecordWrite::Check }))
+}
+
+fn remove_op(world: &World, id: &str, expect: Expect) -> Op {
+    let write = RecordWrite::Remove { write_id: WriteId(world.key()), at: at(7) };
+    Op::Record(Box::new(RecordOp { key: record_key(id), expect, write }))
+}
+
+fn at(seconds: i64) -> windlass_kernel::Timestamp {
+    windlass_kernel::Timestamp::from_micros(1_770_000_000_000_000 + seconds * 1_000_000)
+}
+
+fn bare(op: Op) -> Commit {
+    Commit::new(None, None, vec![op])
+}
+
+async fn get(world: &World, id: &str) -> Option<Record> {
+    world.store.records(vec![record_key(id)]).await.unwrap().remove(0)
+}
+
+async fn found(world: &World, id: &str) -> RecordFound {
+    get(world, id).await.map_or(RecordFound::Absent, |record| record.found())
+}
+
+async fn versions(world: &World, id: &str) -> Vec<RecordVersion> {
+    let query = Query::RecordVersions { key: record_key(id), before: None, limit: 100 };
+    world.store.list(query).await.unwrap().record_versions().unwrap()
+}
+
+async fn ids(world: &World, term: Option<(&str, &str)>, after: Option<&str>) -> Vec<String> {
+    let query = Query::Records {
+        namespace: Namespace::default_namespace(),
+        collection: Collection::new("carts").unwrap(),
+        term: term.map(|(name, value)| (name.into(), value.into())),
+        after: after.map(|id| RecordId::new(id).unwrap()),
+        limit: 2,
+    };
+    let rows = world.store.list(query).await.unwrap().records().unwrap();
+    rows.iter().map(|record| record.key.id.to_string()).collect()
+}
+
+#[track_caller]
+fn conflict(answer: Result<windlass_kernel::Committed, CommitError>) -> (Expect, RecordFound) {
+    match answer {
+        Err(CommitError::Conflict(Conflict::Record { collection, id, expected, found })) => {
+            assert_eq!((collection.as_str(), id.as_str()), ("carts", "c"));
+            (expected, found)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each put increases the revision, and keeps the time of the first one.
+pub async fn revisions_rise_with_each_write(world: World) {
+    assert_eq!(get(&world, "c").await, None);
+    world.ok(bare(put_op(&world, "c", Expect::Absent, "1", false))).await;
+    world.ok(bare(put_op(&world, "c", Expect::At(1), "2", false))).await;
+    let record = get(&world, "c").await.unwrap();
+    assert_eq!((record.revision, record.body), (2, Some(Body::json("2"))));
+    assert_eq!((record.created_at, record.updated_at), (at(5), at(5)));
+    assert!(record.terms.contains("customer", "u-1"));
+    assert!(versions(&world, "c").await.is_empty(), "only kept versions are stored");
+    world.ok(bare(remove_op(&world, "c", Expect::At(2)))).await;
+    let removed = get(&world, "c").await.unwrap();
+    assert_eq!((removed.found(), removed.updated_at), (RecordFound::Removed(3), at(7)));
+    assert!(ids(&world, None, None).await.is_empty());
+    assert!(ids(&world, Some(("customer", "u-1")), None).await.is_empty());
+}
+
+/// A failed expectation names what was found and writes nothing, for every kind of write.
+pub async fn expectations_are_guards(world: World) {
+    let check = |expect| bare(check_op("c", expect));
+    let put = |expect| bare(put_op(&world, "c", expect, "9", true));
+    let remove = |expect| bare(remove_op(&world, "c", expect));
+    for commit in [check(Expect::At(1)), put(Expect::At(1)), remove(Expect::At(1))] {
+        let answer = world.commit(commit).await;
+        assert_eq!(conflict(answer), (Expect::At(1), RecordFound::Absent));
+    }
+    let answer = world.commit(check(Expect::Present)).await;
+    assert_eq!(conflict(answer), (Expect::Present, RecordFound::Absent));
+    world.ok(check(Expect::Absent)).await;
+    world.ok(put(Expect::Absent)).await;
+    world.ok(check(Expect::Present)).await;
+    world.ok(check(Expect::At(1))).await;
+    for commit in [check(Expect::Absent), put(Expect::Absent), remove(Expect::Absent)] {
+        let answer = world.commit(commit).await;
+        assert_eq!(conflict(answer), (Expect::Absent, RecordFound::At(1)));
+    }
+    for commit in [check(Expect::At(2)), put(Expect::At(2)), remove(Expect::At(2))] {
+        let answer = world.commit(commit).await;
+        assert_eq!(conflict(answer), (Expect::At(2), RecordFound::At(1)));
+    }
+    assert_eq!(versions(&world, "c").await.len(), 1);
+    assert_eq!(found(&world, "c").await, RecordFound::At(1));
+}
+
+/// A removed record is absent for checks, and written again only at the revision of its removal.
+pub async fn a_removed_record_never_repeats_a_revision(world: World) {
+    world.ok(bare(put_op(&world, "c", Expect::Absent, "1", true))).await;
+    world.ok(bare(remove_op(&world, "c", Expect::At(1)))).await;
+    world.ok(bare(check_op("c", Expect::Absent))).await;
+    for op in [
+        check_op("c", Expect::At(2)),
+        check_op("c", Expect::Present),
+        put_op(&world, "c", Expect::Absent, "2", false),
+        put_op(&world, "c", Expect::At(1), "2", false),
+        remove_op(&world, "c", Expect::At(2)),
+    ] {
+        let (_, found) = conflict(world.commit(bare(op)).await);
+        assert_eq!(found, RecordFound::Removed(2));
+    }
+    world.ok(bare(put_op(&world, "c", Expect::At(2), "3", true))).await;
+    assert_eq!(found(&world, "c").await, RecordFound::At(3));
+    let kept: Vec<_> = versions(&world, "c").await.iter().map(|kept| kept.revision).collect();
+    assert_eq!(kept, [3, 1], "kept versions outlive a removal");
+}
+
+/// A record and a run are written together or not at all.
+pub async fn a_run_and_a_record_in_one_commit(world: World) {
+    world.ok(bare(put_op(&world, "c", Expect::Absent, "1", false))).await;
+    let create = |id: &str, expect| {
+        let new = world.new_run(id, Turn::held_by(world.worker()));
+        let mut commit = world.create_commit(new, OnExisting::Refuse);
+        commit.ops_mut().push(put_op(&world, "c", expect, "2", false));
+        commit
+    };
+    let lost = create("one", Expect::At(7));
+    let run_key = lost.run_key().unwrap();
+    assert_eq!(conflict(world.commit(lost).await), (Expect::At(7), RecordFound::At(1)));
+    assert!(world.store.load(vec![run_key]).await.unwrap().is_empty());
+    world.ok(create("one", Expect::At(1))).await;
+    assert_eq!(found(&world, "c").await, RecordFound::At(2));
+    // A run that exists is named before a record that is not as expected.
+    assert_eq!(world.code(create("one", Expect::At(1))).await, ErrorCode::RunExists);
+
+    let (run, hold) = world.create_held("two").await;
+    let step = |expect| {
+        let mut commit = world.step_commit(&run, hold, "s", "1");
+        commit.ops_mut().push(put_op(&world, "c", expect, "3", false));
+        commit
+    };
+    assert_eq!(conflict(world.commit(step(Expect::At(1))).await).1, RecordFound::At(2));
+    assert!(world.load(run.run_key).await.steps.is_empty());
+    let answer = world.ok(step(Expect::Present)).await;
+    assert_eq!(answer.hold, Some(hold), "a conflict about a record costs no hold");
+    assert_eq!(found(&world, "c").await, RecordFound::At(3));
+}
+
+/// A bare write that is sent again is found by its write id, until another write replaces it.
+pub async fn a_lost_answer_is_found(world: World) {
+    for commit in [
+        bare(put_op(&world, "c", Expect::Absent, "1", true)),
+        bare(put_op(&world, "c", Expect::At(1), "2", true)),
+        bare(remove_op(&world, "c", Expect::At(2))),
+        bare(put_op(&world, "c", Expect::At(3), "4", true)),
+    ] {
+        assert!(!world.ok(commit.clone()).await.repeated);
+        let before = get(&world, "c").await;
+        assert!(world.ok(commit.clone()).await.repeated);
+        assert_eq!(get(&world, "c").await, before);
+    }
+    let lost = bare(put_op(&world, "c", Expect::At(4), "5", false));
+    world.ok(lost.clone()).await;
+    // Its successor does not know that it was written, but nobody else can have written revision 5.
+    world.ok(bare(put_op(&world, "c", Expect::At(5), "6", false))).await;
+    let Err(CommitError::Conflict(conflict)) = world.commit(lost.clone()).await else {
+        panic!("the write id is gone")
+    };
+    assert!(lost.is_outcome_open(&conflict), "{conflict}");
+    let other = bare(put_op(&world, "c", Expect::At(5), "7", false));
+    let Err(CommitError::Conflict(conflict)) = world.commit(other.clone()).await else {
+        panic!("the revision is 6")
+    };
+    assert!(!other.is_outcome_open(&conflict), "revision 6 has another write id");
+}
+
+/// Of many writers in one call, one holds for each revision; checks do not exclude each other.
+pub async fn one_writer_of_a_record_in_a_batch(world: World) {
+    world.ok(bare(put_op(&world, "c", Expect::Absent, "1", false))).await;
+    let commits = vec![
+        bare(check_op("c", Expect::At(1))),
+        bare(put_op(&world, "c", Expect::At(1), "2", false)),
+        bare(put_op(&world, "c", Expect::At(1), "2", false)),
+        bare(check_op("c", Expect::At(2))),
+        bare(check_op("c", Expect::At(1))),
+        bare(put_op(&world, "c", Expect::At(2), "3", true)),
+        bare(put_op(&world, "d", Expect::Absent, "1", false)),
+        bare(put_op(&world, "d", Expect::Absent, "1", false)),
+    ];
+    let answers = world.store.commit(commits).await;
+    let held: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(held, [true, true, false, true, false, true, true, false]);
+    assert_eq!(found(&world, "c").await, RecordFound::At(3));
+    assert_eq!(found(&world, "d").await, RecordFound::At(1));
+}
+
+/// Writers of one record from many tasks: each revision is written exactly once.
+pub async fn racing_writers_write_each_revision_once(world: World) {
+    let writer = |_| async {
+        let mut written = 0;
+        while written < 5 {
+            let expect = match found(&world, "c").await {
+                RecordFound::Absent => Expect::Absent,
+                state => Expect::At(state.revision()),
+            };
+            let commit = bare(put_op(&world, "c", expect, "1", true));
+            match world.commit(commit).await {
+                Ok(_) => written += 1,
+                Err(error) => assert_eq!(error.code(), ErrorCode::RecordConflict),
+            }
+        }
+    };
+    futures::future::join_all((0..8).map(writer)).await;
+    assert_eq!(found(&world, "c").await, RecordFound::At(40));
+    assert_eq!(versions(&world, "c").await.len(), 40);
+}
+
+/// Two commits that each write what the other expects to be absent: only one of them holds.
+pub async fn absence_is_checked_against_racing_writers(world: World) {
+    for round in 0..20 {
+        let (a, b) = (format!("a{round}"), format!("b{round}"));
+        let commit = |put: &str, absent: &str| {
+            let ops = vec![
+                put_op(&world, put, Expect::Absent, "1", false),
+                check_op(absent, Expect::Absent),
+            ];
+            Commit::new(None, None, ops)
+        };
+        let (one, other) = (world.commit(commit(&a, &b)), world.commit(commit(&b, &a)));
+        let (one, other) = futures::future::join(one, other).await;
+        assert!(one.is_ok() != other.is_ok(), "round {round}: {one:?} {other:?}");
+    }
+}
+
+/// Pages by id, by term and over all namespaces; a put replaces the terms.
+pub async fn pages_by_id_and_by_term(world: World) {
+    for id in ["a", "b", "c", "ä", "漢"] {
+        world.ok(bare(put_op(&world, id, Expect::Absent, "1", false))).await;
+    }
+    assert_eq!(ids(&world, None, None).await, ["a", "b"]);
+    assert_eq!(ids(&world, None, Some("b")).await, ["c", "ä"]);
+    let term = Some(("customer", "u-1"));
+    assert_eq!(ids(&world, term, Some("c")).await, ["ä", "漢"], "ids are sorted by their bytes");
+    let mut other = put_op(&world, "b", Expect::At(1), "2", false);
+    if let Op::Record(record) = &mut other
+        && let RecordWrite::Put(put) = &mut record.write
+    {
+        let mut terms = Terms::default();
+        terms.add("customer", "u-2").unwrap();
+        terms.add("state", "\"quoted\\").unwrap();
+        put.terms = terms;
+    }
+    world.ok(bare(other)).await;
+    assert_eq!(ids(&world, term, None).await, ["a", "c"]);
+    assert_eq!(ids(&world, Some(("customer", "u-2")), None).await, ["b"]);
+    assert_eq!(ids(&world, Some(("state", "\"quoted\\")), None).await, ["b"]);
+    world.ok(bare(remove_op(&world, "b", Expect::At(2)))).await;
+    assert!(ids(&world, Some(("customer", "u-2")), None).await.is_empty());
+    assert_eq!(ids(&world, None, None).await, ["a", "c"]);
+
+    let all = |after| async {
+        let query = Query::AllRecords { after, limit: 3 };
+        let rows = world.store.list(query).await.unwrap().records().unwrap();
+        rows.into_iter().map(|record| record.key).collect::<Vec<_>>()
+    };
+    let first = all(None).await;
+    assert_eq!(first, ["a", "b", "c"].map(record_key), "removed records are listed for exports");
+    assert_eq!(all(first.last().cloned()).await, ["ä", "漢"].map(record_key));
+    let keys = ["x", "c", "a", "c"].map(record_key).to_vec();
+    let several = world.store.records(keys).await.unwrap();
+    let several: Vec<_> = several.iter().map(|one| one.as_ref().map(|one| &one.key)).collect();
+    let (a, c) = (record_key("a"), record_key("c"));
+    assert_eq!(several, [None, Some(&c), Some(&a), Some(&c)]);
+}
+
+/// Versions come back as they were kept, newest first, page by page.
+pub async fn versions_are_listed(world: World) {
+    for revision in 0..5_u64 {
+        let expect = if revision == 0 { Expect::Absent } else { Expect::At(revision) };
+        let body = format!("\"v{}\"", revision + 1);
+        world.ok(bare(put_op(&world, "c", expect, &body, revision != 2))).await;
+    }
+    let all = versions(&world, "c").await;
+    assert_eq!(all.iter().map(|kept| kept.revision).collect::<Vec<_>>(), [5, 4, 2, 1]);
+    let last = &all[3];
+    assert_eq!((&last.body, last.digest), (&Body::json("\"v1\""), last.body.digest()));
+    assert_eq!(last.actor.as_deref(), Some("{\"kind\":\"user\"}"));
+    assert!(last.caused_by.is_some());
+    assert_eq!(last.created_at, at(5));
+    let query = Query::RecordVersions { key: record_key("c"), before: Some(4), limit: 1 };
+    let page = world.store.list(query).await.unwrap().record_versions().unwrap();
+    assert_eq!(page[..], all[2..3]);
+}
+
+/// Malformed records are refused with a code, and nothing is written.
+pub async fn limits_are_checked(world: World) {
+    let body = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+    let max = Limits::DEFAULT.record_bytes_max;
+    let put = |text: &str| put_op(&world, "c", Expect::Absent, text, true);
+    let twice = vec![put("1"), check_op("c", Expect::Absent)];
+    let many = (0..65).map(|n| check_op(&format!("r{n}"), Expect::Absent)).collect();
+    let mut wrong_digest = put("1");
+    if let Op::Record(record) = &mut wrong_digest
+        && let RecordWrite::Put(put) = &mut record.write
+        && let Some(keep) = &mut put.keep
+    {
+        keep.digest = Body::json("2").digest();
+    }
+    let mut terms = put("1");
+    if let Op::Record(record) = &mut terms
+        && let RecordWrite::Put(put) = &mut record.write
+    {
+        (0..33).for_each(|n| put.terms.add("t", format!("{n}")).unwrap());
+    }
+    let table: Vec<(Vec<Op>, ErrorCode)> = vec![
+        (vec![put(&body(max + 1))], ErrorCode::InvalidSize),
+        (vec![terms], ErrorCode::InvalidSize),
+        (many, ErrorCode::InvalidSize),
+        (twice, ErrorCode::InvalidCommit),
+        (vec![wrong_digest], ErrorCode::InvalidCommit),
+        (vec![put_op(&world, "c", Expect::At(0), "1", false)], ErrorCode::InvalidRevision),
+        (vec![put_op(&world, "c", Expect::Present, "1", false)], ErrorCode::InvalidCommit),
+        (vec![remove_op(&world, "c", Expect::Present)], ErrorCode::InvalidCommit),
+    ];
+    for (ops, code) in table {
+        assert_eq!(world.code(Commit::new(None, None, ops)).await, code);
+    }
+    let keys = (0..65).map(|n| record_key(&format!("r{n}"))).collect();
+    let error = world.store.records(keys).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidSize);
+    assert_eq!(get(&world, "c").await, None);
+    world.ok(bare(put(&body(max)))).await;
+    let ops = (0..64).map(|n| put_op(&world, &format!("r{n}"), Expect::Absent, "1", false));
+    world.ok(Commit::new(None, None, ops.collect())).await;
+}

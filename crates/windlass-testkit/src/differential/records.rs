@@ -1,0 +1,57 @@
+//! Random ops on a few records: most expectations hold.
+
+use windlass_kernel::{
+    Body, Collection, Expect, Keep, Namespace, Op, RecordFound, RecordId, RecordKey, RecordOp,
+    RecordPut, RecordWrite, Terms, Timestamp, WriteId,
+};
+
+use crate::sim::rng::Rng;
+use crate::world::World;
+
+/// One or two ops on different records.
+pub(super) async fn ops(rng: &mut Rng, world: &World) -> Vec<Op> {
+    let first = rng.below(5);
+    let mut ids = vec![first];
+    if rng.chance(300) {
+        ids.push((first + 1) % 5);
+    }
+    let mut ops = Vec::with_capacity(ids.len());
+    for id in ids {
+        ops.push(op(rng, world, id).await);
+    }
+    ops
+}
+
+async fn op(rng: &mut Rng, world: &World, id: u64) -> Op {
+    let key = RecordKey {
+        namespace: Namespace::new(if rng.chance(300) { "other" } else { "default" }).unwrap(),
+        collection: Collection::new("carts").unwrap(),
+        id: RecordId::new(format!("r{id}")).unwrap(),
+    };
+    let found = world.store.records(vec![key.clone()]).await.unwrap().remove(0);
+    let found = found.map_or(RecordFound::Absent, |record| record.found());
+    let expect = match (rng.below(10), found) {
+        (0, _) => Expect::Present,
+        (1, _) => Expect::Absent,
+        (2, _) => Expect::At(1 + rng.below(4)),
+        (_, RecordFound::Absent) => Expect::Absent,
+        (_, state) => Expect::At(state.revision()),
+    };
+    let write = match rng.below(10) {
+        0..3 => RecordWrite::Check,
+        3..5 => RecordWrite::Remove { write_id: WriteId(world.key()), at: Timestamp::ZERO },
+        _ => RecordWrite::Put(Box::new(put(rng, world))),
+    };
+    Op::Record(Box::new(RecordOp { key, expect, write }))
+}
+
+fn put(rng: &mut Rng, world: &World) -> RecordPut {
+    let body = Body::json(format!("{}", rng.below(100)));
+    let mut terms = Terms::default();
+    for value in 0..rng.below(4) {
+        terms.add("t", format!("r{value}")).unwrap();
+    }
+    let keep =
+        rng.chance(400).then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
+    RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: Timestamp::ZERO }
+}
