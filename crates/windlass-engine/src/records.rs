@@ -2,24 +2,23 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::{
-    Body, Collection, Commit, CommitError, Conflict, Error, ErrorCode, ErrorKind, Expect, Keep,
-    Namespace, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut,
-    RecordVersion, RecordWrite, Terms, Timestamp, WriteId,
+    Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op, Query,
+    Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
+    Terms, Timestamp, WriteId,
 };
 
 use crate::commit::CommitClient;
 use crate::core::Core;
 use crate::env::new_uuid;
+use crate::record_change::{conflict_delay, refuse_reserved};
 use crate::turn::refusal;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;
-const ROUND_DELAY_MAX: Duration = Duration::from_millis(20);
 
 /// The records of one collection, with documents of type `T`.
 pub struct Records<T> {
@@ -53,7 +52,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::InvalidBody`] if the document is not of type `T`.
+    /// [`windlass_kernel::ErrorCode::InvalidBody`] if the document is not of type `T`.
     pub async fn get(&self, id: impl AsRef<str>) -> Result<Option<Document<T>>, Error> {
         let key = self.key(id.as_ref())?;
         self.row(key).await?.and_then(|record| document(record).transpose()).transpose()
@@ -77,7 +76,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::RecordConflict`] if the record has another revision or does not exist.
+    /// [`windlass_kernel::ErrorCode::RecordConflict`] if the record has another revision or does not exist.
     pub async fn remove(&self, id: impl AsRef<str>, revision: u64) -> Result<u64, Error> {
         let key = self.writable(id.as_ref())?;
         let at = self.core.clock.now();
@@ -121,14 +120,7 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
 
     fn writable(&self, id: &str) -> Result<RecordKey, Error> {
         let key = self.key(id)?;
-        if key.collection.is_reserved() {
-            let message = format!(
-                "the collection {:?} belongs to the engine; write to one that does not begin with \
-                 \"windlass.\"",
-                key.collection
-            );
-            return Err(Error::new(ErrorKind::Invalid, ErrorCode::CollectionReserved, message));
-        }
+        refuse_reserved(&key.collection)?;
         Ok(key)
     }
 
@@ -159,8 +151,8 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
                 {
                     found = other;
                     round += 1;
-                    let share = (self.core.env.random() >> 32) as f64 / f64::from(u32::MAX);
-                    self.core.env.sleep(ROUND_DELAY_MAX.mul_f64(share)).await;
+                    let env = &self.core.env;
+                    env.sleep(conflict_delay(env.random(), 1)).await;
                 }
                 result => return result.map_err(answer),
             }
@@ -223,9 +215,9 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorCode::RecordConflict`] if the record is not as expected;
-    /// [`ErrorCode::CollectionReserved`] if the collection belongs to the engine;
-    /// [`ErrorCode::OutcomeUnknown`] if the answer was lost and others have written since.
+    /// [`windlass_kernel::ErrorCode::RecordConflict`] if the record is not as expected;
+    /// [`windlass_kernel::ErrorCode::CollectionReserved`] if the collection belongs to the engine;
+    /// [`windlass_kernel::ErrorCode::OutcomeUnknown`] if the answer was lost and others have written since.
     pub async fn send(self) -> Result<u64, Error> {
         let (key, body) = self.prepared?;
         let records = self.records;

@@ -19,6 +19,7 @@ use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
 use crate::model::Creating;
 use crate::options::EnqueuedReason;
+use crate::record_change::RecordChange;
 use crate::registry::{Registered, Registry};
 use crate::telemetry;
 use crate::turn::refusal;
@@ -56,6 +57,9 @@ pub struct StartRun {
     /// Events that follow `workflow.enqueued` in the commit that creates the run, at most
     /// [`START_EVENTS_MAX`]. A run that exists gets none of them.
     pub events: Vec<StartEvent>,
+    /// Records that the commit which creates the run checks or writes. If one is not as expected, no run is
+    /// created. A start that finds its run does not look at them.
+    pub records: Vec<RecordChange>,
 }
 
 /// How many events a request to start a run can have.
@@ -124,6 +128,7 @@ impl StartRun {
             caused_by: None,
             on_existing: OnExisting::Return,
             events: Vec::new(),
+            records: Vec::new(),
         }
     }
 }
@@ -163,6 +168,12 @@ fn started(
         }
         Err(error) => Err(refusal(&error)),
     }
+}
+
+/// Additions of a request to the commit that creates its run.
+struct Follows {
+    events: Vec<StartEvent>,
+    records: Vec<RecordChange>,
 }
 
 /// Creates runs, and starts those that this worker holds from the start.
@@ -293,7 +304,10 @@ impl RunStarter {
         if let Some(registered) = &registered {
             registered.model.prepare(&mut start)?;
         }
-        let events = std::mem::take(&mut start.events);
+        let follows = Follows {
+            events: std::mem::take(&mut start.events),
+            records: std::mem::take(&mut start.records),
+        };
         let mut new = self.prepared_run(namespace, start, registered.as_ref())?;
         let id = new.id.clone();
         let span = telemetry::start(&new.workflow, new.trace.as_deref(), new.run_key, &id);
@@ -302,21 +316,21 @@ impl RunStarter {
         let held = new.turn.worker.is_some();
         let mut draft = Draft::create(new, on_existing, stamp)?;
         let begins = registered.filter(|_| held);
-        self.follow_up(&mut draft, events, begins, stamp.at)?;
+        self.follow_up(&mut draft, follows, begins, stamp.at)?;
         Ok((draft.finish(), id, span))
     }
 
-    // Adds what follows the first event of a new run: the events of the request, then what the model
-    // adds to a run that this process begins at once.
+    // Adds what follows the first event of a new run: the events and records of the request, then what
+    // the model adds to a run that this process begins at once.
     fn follow_up(
         &self,
         draft: &mut Draft,
-        events: Vec<StartEvent>,
+        follows: Follows,
         begins: Option<Registered>,
         last_at: Timestamp,
     ) -> Result<(), Error> {
         let limits = &self.core.options.limits;
-        let count = events.len();
+        let count = follows.events.len();
         if count > START_EVENTS_MAX {
             let message =
                 format!("a start has {count} events; at most {START_EVENTS_MAX} are allowed");
@@ -324,9 +338,16 @@ impl RunStarter {
         }
         draft.set_limits(limits);
         let mut creating = Creating { draft, clock: &self.core.clock, last_at };
-        for event in events {
+        for event in follows.events {
             let stamp = creating.stamp();
             event.append(creating.draft, stamp, limits)?;
+        }
+        for record in follows.records {
+            record.check_limits(limits)?;
+            let stamp = creating.stamp();
+            let namespace =
+                creating.draft.created().expect("a start creates a run").namespace.clone();
+            creating.draft.record(record.op(&namespace, stamp), stamp)?;
         }
         begins.map_or(Ok(()), |registered| registered.model.begin(&mut creating))
     }

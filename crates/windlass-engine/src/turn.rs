@@ -224,9 +224,11 @@ impl Turn {
     /// answer to [`Turn::answered`].
     pub fn send(&mut self, draft: Draft) -> Sent {
         let commit = draft.finish();
-        // The user's SQL can fail, and a named cause can be missing; then the turn continues with the
-        // row before.
-        let can_fail = commit.user_sql().next().is_some() || names_causes(&commit);
+        // The user's SQL can fail, a named cause can be missing, and a record can be another than
+        // expected; then the turn continues with the row before.
+        let can_fail = commit.user_sql().next().is_some()
+            || names_causes(&commit)
+            || commit.records().next().is_some();
         self.row.before = can_fail.then(|| self.run.clone());
         if let Some(change) = commit.run_change() {
             change.apply_to(&mut self.run);
@@ -345,7 +347,7 @@ impl Turn {
     }
 
     /// Sends a commit and waits for its answer. A refusal is returned to the caller, which still holds the
-    /// turn if the commit had user SQL or named causes: `CAUSE_NOT_FOUND` is then a failed call of the code
+    /// turn if the commit had user SQL, records or named causes: `CAUSE_NOT_FOUND` is then a failed call of the code
     /// that named the cause, and the caller records that failure in its next commit.
     ///
     /// # Errors

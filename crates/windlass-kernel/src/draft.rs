@@ -14,14 +14,17 @@ use crate::commit::{
     Commit, NewMessage, OnExisting, Op, RunChange, RunGuard, Statement, TaskGuard, TurnChange,
 };
 use crate::digest::Sha256Digest;
-use crate::error::Error;
+use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
     EventId, ModelName, Namespace, RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
 };
-use crate::ledger::run_events::{HOOK_ENQUEUED, WORKFLOW_ENQUEUED, WORKFLOW_SAVED};
+use crate::ledger::run_events::{
+    HOOK_ENQUEUED, RECORD_REMOVED, RECORD_WRITTEN, WORKFLOW_ENQUEUED, WORKFLOW_SAVED,
+};
 use crate::ledger::{CONSUMED_MAX, CausalRef, Head, Ledger, NewEvent, Seal, Stamp};
 use crate::limits::{Limits, check_max};
 use crate::on_end::{EFFECT, EndTask};
+use crate::record::{RecordOp, RecordWrite};
 use crate::rows::{Hold, LogLine, Message, Run, RunStatus, Step, Task, Turn, Wake};
 use crate::time::Timestamp;
 
@@ -411,6 +414,38 @@ impl Draft {
     pub fn user_sql(&mut self, statements: Vec<Statement>) -> &mut Self {
         self.ops.push(Op::UserSql(statements));
         self
+    }
+
+    /// Checks or writes a record in this commit. A write has an event, which seals the record and
+    /// is the cause of a kept version.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidRevision`] if the op writes a record at any revision: its event could not
+    /// say which revision it makes.
+    pub fn record(&mut self, mut op: RecordOp, stamp: Stamp) -> Result<&mut Self, Error> {
+        let event = match &mut op.write {
+            RecordWrite::Check => {
+                self.ops.push(Op::Record(Box::new(op)));
+                return Ok(self);
+            }
+            RecordWrite::Put(put) => {
+                let cause = CausalRef::EventId { event_id: stamp.event_id };
+                if let Some(keep) = &mut put.keep {
+                    keep.caused_by = Some(cause);
+                }
+                RECORD_WRITTEN
+            }
+            RecordWrite::Remove { .. } => RECORD_REMOVED,
+        };
+        let revision = op.next_revision().ok_or_else(|| {
+            let message =
+                format!("a run writes record {} only at a revision that it names", op.key);
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message)
+        })?;
+        self.sealed(event, &json!({}), &[Seal::record(&op, revision)], stamp)?;
+        self.ops.push(Op::Record(Box::new(op)));
+        Ok(self)
     }
 
     /// Adds any other op.

@@ -199,6 +199,14 @@ impl RecordOp {
         }
     }
 
+    /// The new document; `None` if the op writes none.
+    pub fn body(&self) -> Option<&Body> {
+        match &self.write {
+            RecordWrite::Put(put) => Some(&put.body),
+            RecordWrite::Check | RecordWrite::Remove { .. } => None,
+        }
+    }
+
     /// The revision that the write makes, if the sender can know it.
     pub fn next_revision(&self) -> Option<u64> {
         match self.expect {
@@ -222,6 +230,11 @@ impl RecordOp {
         };
         let (key, created_at) = (self.key.clone(), created(at));
         Some(Record { key, revision, write_id, body, terms, created_at, updated_at: at })
+    }
+
+    /// Whether the op keeps a version.
+    pub fn keeps(&self) -> bool {
+        matches!(&self.write, RecordWrite::Put(put) if put.keep.is_some())
     }
 
     /// The version to keep, if the op keeps one at this revision.
@@ -332,6 +345,12 @@ impl Terms {
             Error::corrupt("cannot parse the terms of a record").with_source(source)
         })?;
         Ok(Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect()))
+    }
+}
+
+impl From<u64> for Expect {
+    fn from(revision: u64) -> Self {
+        Self::At(revision)
     }
 }
 

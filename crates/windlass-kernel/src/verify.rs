@@ -11,16 +11,18 @@ use std::sync::Arc;
 use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
-use crate::ids::RunKey;
+use crate::ids::{Collection, RecordId, RunKey};
 use crate::ledger::run_events::{
     WORKFLOW_COMPLETED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED, WORKFLOW_RESUMED,
     WORKFLOW_TERMINATED,
 };
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
 use crate::ledger::{
-    hash_event, message_digest, messages_digest, run_end_digest, state_digest, step_digest,
+    hash_event, message_digest, messages_digest, record_digest, run_end_digest, state_digest,
+    step_digest,
 };
 use crate::query::Query;
+use crate::record::RecordKey;
 use crate::rows::{Message, Run, RunStatus, Step};
 use crate::store::Store;
 
@@ -138,12 +140,16 @@ async fn verify_into(
         return Ok(());
     };
     report.events += whole.events.len() as u64;
-    match whole.verify(anchors) {
-        Ok(()) => {
+    let flaw = match whole.verify(anchors) {
+        Ok(()) => whole.verify_versions(store).await?,
+        Err(flaw) => Some(flaw),
+    };
+    match flaw {
+        None => {
             let Head { next_ordinal, hash } = whole.run.head;
             report.anchors.push(Anchor { run_key, next_ordinal, hash });
         }
-        Err(flaw) => report.flaws.push(flaw),
+        Some(flaw) => report.flaws.push(flaw),
     }
     Ok(())
 }
@@ -346,6 +352,9 @@ impl WholeRun {
                         let settles = !OPENING.contains(&event.event_type.as_str());
                         steps.insert(key, LastSeal { ordinal: event.ordinal, settles, seal });
                     }
+                    // A record changes after the run has written it; only kept versions are compared,
+                    // which needs the store.
+                    SealOf::Record { .. } => {}
                     SealOf::Message { seq } => {
                         flaws.extend(self.verify_message(event.ordinal, *seq, &seal).err());
                     }
@@ -359,6 +368,44 @@ impl WholeRun {
         flaws.extend(self.verify_state(state).err());
         self.verify_steps(steps, &mut flaws);
         flaws
+    }
+
+    // The versions of records that the run's commits kept are in the store as they were sealed.
+    async fn verify_versions(&self, store: &dyn Store) -> Result<Option<Flaw>, Error> {
+        for event in &self.events {
+            // Seals that do not parse were reported before.
+            for seal in seals_of(event).unwrap_or_default() {
+                let SealOf::Record { collection, id, revision, kept: true } = &seal.of else {
+                    continue;
+                };
+                let key = RecordKey {
+                    namespace: self.run.namespace.clone(),
+                    collection: Collection::from_stored(Arc::clone(collection)),
+                    id: RecordId::from_stored(Arc::clone(id)),
+                };
+                let before = Some(revision.saturating_add(1));
+                let what = format!("version {revision} of record {key}");
+                let query = Query::RecordVersions { key, before, limit: 1 };
+                let found = match store.list(query).await {
+                    Ok(rows) => rows.record_versions()?.pop(),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        let what = format!("{what} cannot be read: {error}");
+                        return Ok(Some(self.flaw(Some(event.ordinal), what)));
+                    }
+                    Err(error) => return Err(error),
+                };
+                let found = found.filter(|version| version.revision == *revision);
+                let what = match found {
+                    None => format!("{what} is missing"),
+                    Some(version) if record_digest(Some(&version.body)) != seal.digest => {
+                        format!("{what} is not the one that was written")
+                    }
+                    Some(_) => continue,
+                };
+                return Ok(Some(self.flaw(Some(event.ordinal), what)));
+            }
+        }
+        Ok(None)
     }
 
     fn verify_message(&self, ordinal: u64, seq: u64, seal: &Seal) -> Result<(), Flaw> {

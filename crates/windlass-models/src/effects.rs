@@ -1,17 +1,84 @@
-//! Effects that the models enqueue: checked where they are asked for, written with the commit that they
-//! tell of.
+//! Writes that a step adds to the commit of its outcome: effects, records and the user's SQL. Each is
+//! checked where it is added.
 
 use serde::Serialize;
 use serde_json::json;
 use windlass_engine::events::EFFECT_ENQUEUED;
-use windlass_engine::{EFFECTS_QUEUE, TaskBody, Turn};
+use windlass_engine::{EFFECTS_QUEUE, RecordChange, TaskBody, Turn};
 use windlass_kernel::{
-    Body, Draft, EFFECT, Error, ErrorCode, ErrorKind, QueueName, RetryPolicy, Route, RouteName,
-    Task, TaskId,
+    Body, Draft, EFFECT, Error, ErrorCode, ErrorKind, Limits, QueueName, RetryPolicy, Route,
+    RouteName, Statement, Task, TaskId,
 };
 
 /// How many effects one step may enqueue.
 pub(crate) const EFFECTS_MAX: usize = 256;
+
+/// The writes that one attempt of a step has added.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) records: Vec<RecordChange>,
+    pub(crate) sql: Vec<Statement>,
+}
+
+impl Writes {
+    pub(crate) fn add_effect<T: Serialize + ?Sized>(
+        &mut self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+        limits: &Limits,
+    ) -> Result<(), Error> {
+        let effect = Effect::new(name, input, retry, limits.task_bytes_max)?;
+        if self.effects.len() >= EFFECTS_MAX {
+            return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
+        }
+        self.effects.push(effect);
+        Ok(())
+    }
+
+    pub(crate) fn add_record(
+        &mut self,
+        record: RecordChange,
+        limits: &Limits,
+    ) -> Result<(), Error> {
+        record.check_limits(limits)?;
+        if self.records.iter().any(|other| other.is_of_same_record(&record)) {
+            return Err(too_much(format!("the step changes record {record} twice")));
+        }
+        let max = limits.records_per_commit_max;
+        if self.records.len() >= max {
+            return Err(too_much(format!("a step may change at most {max} records")));
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Whether the store can refuse the commit because of one of them.
+    pub(crate) fn can_fail(&self) -> bool {
+        !self.sql.is_empty() || !self.records.is_empty()
+    }
+
+    /// Puts all of them into a commit, with their events. `of` names the part of the run that adds them.
+    pub(crate) fn write(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        of: (&str, serde_json::Value),
+    ) -> Result<(), Error> {
+        for effect in &self.effects {
+            effect.enqueue(turn, draft, of.clone())?;
+        }
+        for record in &self.records {
+            let stamp = turn.stamp();
+            draft.record(record.op(&turn.run.namespace, stamp), stamp)?;
+        }
+        if !self.sql.is_empty() {
+            draft.user_sql(self.sql.clone());
+        }
+        Ok(())
+    }
+}
 
 /// An effect that is wanted. What could refuse it has been asked.
 #[derive(Clone, Debug)]

@@ -7,10 +7,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use serde::Serialize;
-use windlass_engine::{Engine, StartRun, Started};
+use windlass_engine::{Engine, RecordChange, StartRun, Started};
 use windlass_kernel::{
-    Body, Error, ErrorCode, ErrorKind, IntoDuration, LimitKey, Limits, ModelName, OnExisting,
-    Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
+    Body, Error, ErrorCode, ErrorKind, Expect, IntoDuration, LimitKey, Limits, ModelName,
+    OnExisting, Query, RunId, RunStatus, RunsQuery, Timestamp, WorkflowName,
 };
 
 use crate::run::{RunHandle, check_body, invalid};
@@ -150,6 +150,7 @@ impl<I, O> WorkflowRef<I, O> {
             due: None,
             limit_key: None,
             on_existing: OnExisting::Return,
+            records: Ok(Vec::new()),
         }
     }
 
@@ -258,6 +259,7 @@ pub struct Start<I, O> {
     pub(crate) due: Option<Result<Due, Error>>,
     pub(crate) limit_key: Option<String>,
     pub(crate) on_existing: OnExisting,
+    pub(crate) records: Result<Vec<RecordChange>, Error>,
 }
 
 pub(crate) enum Due {
@@ -368,6 +370,47 @@ impl<I, O> Start<I, O> {
         self
     }
 
+    /// Writes a record in the commit that creates the run: both exist, or neither does. The record must have
+    /// the revision that is given, or not exist (`Expect::Absent`); otherwise the start fails with
+    /// [`ErrorCode::RecordConflict`]. A start that finds its run does not write the record again.
+    ///
+    /// ```
+    /// # async fn example(orders: windlass::WorkflowRef<String, String>) -> windlass::Result<()> {
+    /// let cart = ["tea"];
+    /// orders.start("A-42".into()).id("order-A-42").put_record("carts", "c-7", &cart, 3).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn put_record<T: Serialize + ?Sized>(
+        self,
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        document: &T,
+        expect: impl Into<Expect>,
+    ) -> Self {
+        self.change(RecordChange::put(collection, id, document, expect))
+    }
+
+    /// Checks, writes or removes a record in the commit that creates the run; see [`Start::put_record`].
+    ///
+    /// ```
+    /// # async fn example(orders: windlass::WorkflowRef<String, String>) -> windlass::Result<()> {
+    /// let cart = windlass::RecordChange::remove("carts", "c-7", 3)?;
+    /// orders.start("A-42".into()).id("order-A-42").record(cart).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn record(self, change: RecordChange) -> Self {
+        self.change(Ok(change))
+    }
+
+    // The first error is the one that the start returns.
+    fn change(mut self, change: Result<RecordChange, Error>) -> Self {
+        self.records = self.records.and_then(|mut records| {
+            records.push(change?);
+            Ok(records)
+        });
+        self
+    }
+
     async fn run(self) -> Result<RunHandle<O>, Error> {
         #[cfg(feature = "relays")]
         crate::relays::check_start(&self).await?;
@@ -380,6 +423,7 @@ impl<I, O> Start<I, O> {
         request.labels.extend(own_labels);
         request.priority = priority;
         request.on_existing = self.on_existing;
+        request.records = self.records?;
         request.due_at = match due.transpose()? {
             Some(Due::After(delay)) => Some(workflow.engine.clock().now().plus(delay)),
             Some(Due::At(at)) => Some(at),

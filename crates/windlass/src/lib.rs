@@ -71,11 +71,11 @@ pub use address::Address;
 pub use builder::Builder;
 pub use engine::Engine;
 pub use runs::{Runs, RunsPage};
-pub use windlass_engine::{Document, Listing, PutRecord, Records};
+pub use windlass_engine::{Document, Listing, PutRecord, RecordChange, Records};
 pub use windlass_engine::{Explanation, Missed, Overlap, Reason, TaskContext, TaskFailure, Why};
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{
-    Backoff, Error, ErrorCode, ErrorKind, IntoDuration, Limits, LogLevel, Namespace, Rate,
+    Backoff, Error, ErrorCode, ErrorKind, Expect, IntoDuration, Limits, LogLevel, Namespace, Rate,
     RetryLimit, RetryPolicy, Run, RunKey, RunStatus, SqlValue, Store, Timestamp, Uuid,
 };
 #[cfg(feature = "machines")]

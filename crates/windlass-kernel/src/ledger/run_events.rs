@@ -20,3 +20,7 @@ pub const WORKFLOW_RESUMED: EventType = EventType::from_static("workflow.resumed
 pub const WORKFLOW_SAVED: EventType = EventType::from_static("workflow.saved");
 /// The commit that ended a run enqueued its end task.
 pub const HOOK_ENQUEUED: EventType = EventType::from_static("hook.enqueued");
+/// The commit wrote a record.
+pub const RECORD_WRITTEN: EventType = EventType::from_static("record.written");
+/// The commit removed a record.
+pub const RECORD_REMOVED: EventType = EventType::from_static("record.removed");

@@ -10,6 +10,7 @@ use crate::body::Body;
 use crate::digest::Sha256Digest;
 use crate::error::Error;
 use crate::ledger::Event;
+use crate::record::RecordOp;
 use crate::rows::{Message, RunStatus, Step};
 
 /// The data that a seal covers.
@@ -42,6 +43,18 @@ pub enum SealOf {
     Messages {
         /// Their sequence numbers, in the order of the digest.
         seqs: Vec<u64>,
+    },
+    /// A record that the commit writes.
+    #[serde(rename = "record")]
+    Record {
+        /// The collection.
+        collection: Arc<str>,
+        /// The id.
+        id: Arc<str>,
+        /// The revision that the commit makes.
+        revision: u64,
+        /// Whether the revision is kept as a version.
+        kept: bool,
     },
 }
 
@@ -103,6 +116,10 @@ impl Seal {
         let quoted = |to: &mut Vec<u8>, text: &str| drop(serde_json::to_writer(to, text));
         to.extend_from_slice(b"{\"bytes\":");
         to.extend_from_slice(itoa::Buffer::new().format(self.bytes).as_bytes());
+        if let SealOf::Record { collection, .. } = &self.of {
+            to.extend_from_slice(b",\"collection\":");
+            quoted(to, collection);
+        }
         to.extend_from_slice(b",\"digest\":\"");
         self.digest.write(to);
         match &self.of {
@@ -124,6 +141,14 @@ impl Seal {
                 to.extend_from_slice(b"\",\"of\":\"messages\",\"seqs\":");
                 let _ = serde_json::to_writer(&mut *to, seqs);
             }
+            SealOf::Record { id, revision, kept, .. } => {
+                to.extend_from_slice(b"\",\"id\":");
+                quoted(to, id);
+                to.extend_from_slice(b",\"kept\":");
+                to.extend_from_slice(if *kept { b"true" } else { b"false" });
+                to.extend_from_slice(b",\"of\":\"record\",\"revision\":");
+                to.extend_from_slice(itoa::Buffer::new().format(*revision).as_bytes());
+            }
         }
         to.push(b'}');
     }
@@ -135,6 +160,21 @@ impl Seal {
             of: SealOf::Messages { seqs: messages.clone().map(|message| message.seq).collect() },
             digest: messages_digest(messages.clone().map(|message| message.body.as_ref())),
             bytes: messages.map(bytes).sum(),
+        }
+    }
+
+    /// Seals a record that a commit writes at a revision.
+    pub fn record(op: &RecordOp, revision: u64) -> Self {
+        let body = op.body();
+        Self {
+            of: SealOf::Record {
+                collection: op.key.collection.as_str().into(),
+                id: op.key.id.as_str().into(),
+                revision,
+                kept: op.keeps(),
+            },
+            digest: record_digest(body),
+            bytes: body.map_or(0, |body| body.len() as u64),
         }
     }
 
@@ -190,6 +230,12 @@ pub fn run_end_digest(
 pub(crate) fn state_digest(state: &Body) -> Sha256Digest {
     let [encoding, bytes] = parts(Some(state));
     Sha256Digest::of_parts(&[b"windlass:state:v1", encoding, bytes])
+}
+
+/// The digest of the body of a record; of nothing if the record is removed.
+pub(crate) fn record_digest(body: Option<&Body>) -> Sha256Digest {
+    let [encoding, bytes] = parts(body);
+    Sha256Digest::of_parts(&[b"windlass:record:v1", encoding, bytes])
 }
 
 /// The digest of the body of a message.
@@ -279,6 +325,16 @@ mod tests {
             Seal {
                 of: SealOf::Messages { seqs: vec![1, 3, 200] },
                 digest: messages_digest([Some(&body), None].into_iter()),
+                bytes: 3,
+            },
+            Seal {
+                of: SealOf::Record {
+                    collection: "carts".into(),
+                    id: "é \"\\".into(),
+                    revision: 12,
+                    kept: true,
+                },
+                digest: record_digest(Some(&body)),
                 bytes: 3,
             },
             Seal::run_end(RunStatus::Complete, Some(&body), None),

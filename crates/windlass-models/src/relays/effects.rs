@@ -2,48 +2,29 @@
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use windlass_kernel::{Error, Limits, RetryPolicy, SqlValue, Statement};
+use windlass_engine::RecordChange;
+use windlass_kernel::{Error, Expect, Limits, RetryPolicy, SqlValue, Statement};
 
-use crate::effects::{EFFECTS_MAX, Effect, too_much};
+use crate::effects::{Writes, too_much};
 
 /// Data that a step stores beside its outcome. It is in the commit of the outcome, whether the run goes
 /// on, succeeds, fails or is cancelled by it. What an attempt stored that is tried again is dropped.
 #[derive(Debug)]
 pub struct Effects {
     stored: Mutex<Stored>,
-    limits: EffectLimits,
+    limits: Limits,
 }
 
-/// The limits of a store for effects.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EffectLimits {
-    task_bytes: usize,
-    statements: usize,
-    sql_bytes: usize,
-}
-
-impl From<&Limits> for EffectLimits {
-    fn from(limits: &Limits) -> Self {
-        Self {
-            task_bytes: limits.task_bytes_max,
-            statements: limits.user_sql_statements_max,
-            sql_bytes: limits.user_sql_bytes_max,
-        }
-    }
-}
-
-/// The stored data.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
-    pub(crate) enqueued: Vec<Effect>,
-    pub(crate) sql: Vec<Statement>,
+struct Stored {
+    writes: Writes,
     sql_bytes: usize,
 }
 
 impl Effects {
     /// For a store with these limits.
-    pub(crate) fn new(limits: EffectLimits) -> Self {
-        Self { stored: Mutex::default(), limits }
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { stored: Mutex::default(), limits: limits.clone() }
     }
 
     /// Enqueues an effect: an outside side effect that a handler, registered with
@@ -66,13 +47,49 @@ impl Effects {
         input: &T,
         retry: RetryPolicy,
     ) -> Result<(), Error> {
-        let effect = Effect::new(name, input, retry, self.limits.task_bytes)?;
-        let mut stored = self.stored.lock();
-        if stored.enqueued.len() >= EFFECTS_MAX {
-            return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
-        }
-        stored.enqueued.push(effect);
-        Ok(())
+        self.stored.lock().writes.add_effect(name, input, retry, &self.limits)
+    }
+
+    /// Writes a record in the commit of the outcome. It must have the revision that is given, or not exist
+    /// (`Expect::Absent`). If it does not, the attempt fails as `RecordConflict` and nothing of it is
+    /// written; the next attempt follows after some milliseconds and can read the record again.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// step.effects.put_record("reports", "r-1", "written", windlass::Expect::Absent)?;
+    /// Ok(StepOutcome::done("written"))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`] and [`Effects::record`].
+    pub fn put_record<T: Serialize + ?Sized>(
+        &self,
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        document: &T,
+        expect: impl Into<Expect>,
+    ) -> Result<(), Error> {
+        self.record(RecordChange::put(collection, id, document, expect)?)
+    }
+
+    /// Checks, writes or removes a record in the commit of the outcome; see [`Effects::put_record`].
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, RelayStep, StepOutcome};
+    /// # async fn example(step: &RelayStep) -> Result<StepOutcome, RelayError> {
+    /// step.effects.record(windlass::RecordChange::remove("drafts", "r-1", 3)?)?;
+    /// Ok(StepOutcome::done("written"))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The step changes too many records, one record twice, or a record that is too large.
+    pub fn record(&self, change: RecordChange) -> Result<(), Error> {
+        self.stored.lock().writes.add_record(change, &self.limits)
     }
 
     /// Runs a statement of the application's own in the commit of the outcome, on the application's
@@ -100,9 +117,10 @@ impl Effects {
             _ => 8,
         };
         let bytes = sql.len() + params.iter().map(value).sum::<usize>();
-        let EffectLimits { statements, sql_bytes, .. } = self.limits;
+        let (statements, sql_bytes) =
+            (self.limits.user_sql_statements_max, self.limits.user_sql_bytes_max);
         let mut stored = self.stored.lock();
-        if stored.sql.len() >= statements {
+        if stored.writes.sql.len() >= statements {
             return Err(too_much(format!("a step may run at most {statements} statements")));
         }
         if stored.sql_bytes + bytes > sql_bytes {
@@ -112,11 +130,11 @@ impl Effects {
             )));
         }
         stored.sql_bytes += bytes;
-        stored.sql.push(Statement { sql: sql.into(), params });
+        stored.writes.sql.push(Statement { sql: sql.into(), params });
         Ok(())
     }
 
-    pub(crate) fn take(&self) -> Stored {
-        std::mem::take(&mut *self.stored.lock())
+    pub(crate) fn take(&self) -> Writes {
+        std::mem::take(&mut *self.stored.lock()).writes
     }
 }

@@ -9,10 +9,12 @@ use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use windlass_engine::{Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError, events};
+use windlass_engine::{
+    Control, EnqueuedReason, GivenUp, Program, Sent, Turn, TurnError, conflict_delay, events,
+};
 use windlass_kernel::{
-    Body, BoxFuture, CommitError, Decision, Draft, Encoding, Error, Message, MessageKind, Run,
-    RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
+    Body, BoxFuture, CommitError, Conflict, Decision, Draft, Encoding, Error, Message, MessageKind,
+    Run, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
 use super::description::{MEMO, MEMO_RECORDED, RELAY, STEP_CANCELLED};
@@ -214,7 +216,7 @@ impl RelayProgram {
 
     fn step(&mut self, run: &Run) -> RelayStep {
         let limits = &self.relay.engine.limits;
-        let effects = Effects::new(limits.into());
+        let effects = Effects::new(limits);
         let memos = Arc::clone(&self.memos);
         let mut step = match self.before.take() {
             Some(before) => RelayStep {
@@ -423,8 +425,8 @@ impl RelayProgram {
             }
             // An attempt that is tried again leaves nothing.
             if !verdict.is_retry() {
-                record::effects(&mut draft, turn, &stored, self.number)
-                    .map_err(TurnError::Blocked)?;
+                let of = ("step", self.number.into());
+                stored.write(turn, &mut draft, of).map_err(TurnError::Blocked)?;
             }
             let after = record::write(self, turn, &mut draft, &verdict, step.attempt, self.json)
                 .map_err(TurnError::Blocked)?;
@@ -434,8 +436,19 @@ impl RelayProgram {
                     record::count(turn.metrics(), &verdict);
                     return Ok(self.follow(turn, verdict, after));
                 }
-                Err(CommitError::UserSql { message, .. }) if verdict.is_final() => {
-                    tracing::warn!(run_id = %turn.run.id, message, "SQL of a failed step failed");
+                Err(refused) if is_about_writes(&refused) && verdict.is_final() => {
+                    tracing::warn!(
+                        run_id = %turn.run.id, %refused,
+                        "the store refused the writes of a failed step; recording the step without them"
+                    );
+                    stored = Default::default();
+                }
+                Err(CommitError::Conflict(conflict @ Conflict::Record { .. })) => {
+                    let error = RelayError::transient(conflict.to_string()).named("RecordConflict");
+                    verdict = self.failed(turn, step.attempt, error);
+                    if let Verdict::Retry { delay, .. } = &mut verdict {
+                        *delay = conflict_delay(turn.env().random(), step.attempt);
+                    }
                     stored = Default::default();
                 }
                 // The runner's own SQL failed: that is a failed attempt like any other.
@@ -496,7 +509,8 @@ impl RelayProgram {
         let mut stored = step.effects.take();
         loop {
             let mut draft = turn.draft();
-            record::effects(&mut draft, turn, &stored, self.number).map_err(TurnError::Blocked)?;
+            let of = ("step", self.number.into());
+            stored.write(turn, &mut draft, of).map_err(TurnError::Blocked)?;
             let by = StepKey::from_stored("windlass");
             for message in &controls {
                 let stamp = turn.stamp();
@@ -518,8 +532,11 @@ impl RelayProgram {
                     turn.metrics().steps_cancelled.add(1);
                     return Ok(());
                 }
-                Err(CommitError::UserSql { message, .. }) => {
-                    tracing::warn!(run_id = %turn.run.id, message, "SQL of a cancelled step failed");
+                Err(refused) if is_about_writes(&refused) => {
+                    tracing::warn!(
+                        run_id = %turn.run.id, %refused,
+                        "the store refused the writes of a cancelled step; recording the step without them"
+                    );
                     // Enqueued effects belong to it: all of them are written, or none.
                     stored = Default::default();
                 }
@@ -529,6 +546,11 @@ impl RelayProgram {
             }
         }
     }
+}
+
+// Whether the store refused what a step wrote beside its outcome.
+fn is_about_writes(refused: &CommitError) -> bool {
+    matches!(refused, CommitError::UserSql { .. } | CommitError::Conflict(Conflict::Record { .. }))
 }
 
 fn memos_of(relay: &Relay, known: BTreeMap<String, Body>) -> Memos {

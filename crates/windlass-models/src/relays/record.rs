@@ -13,7 +13,6 @@ use windlass_kernel::{
 };
 
 use super::description::{RELAY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
-use super::effects::Stored;
 use super::outcome::{RelayError, StepOutcome};
 use super::program::{Open, RelayProgram, delay_max, signal_of};
 use crate::kit;
@@ -151,22 +150,6 @@ pub(crate) fn wake_for(open: &Open, turn: &Turn) -> Option<Wake> {
         return (!here).then(|| open.due.map_or(Wake::OnMessage, Wake::At));
     }
     open.due.filter(|due| *due > turn.now()).map(Wake::At)
-}
-
-/// Writes what a step stored beside its outcome.
-pub(crate) fn effects(
-    draft: &mut Draft,
-    turn: &mut Turn,
-    stored: &Stored,
-    number: u32,
-) -> Result<(), Error> {
-    for effect in &stored.enqueued {
-        effect.enqueue(turn, draft, ("step", number.into()))?;
-    }
-    if !stored.sql.is_empty() {
-        draft.user_sql(stored.sql.clone());
-    }
-    Ok(())
 }
 
 /// Writes what came of a step into a commit.

@@ -106,7 +106,7 @@ impl RelayStep {
             signal: None,
             cancel_token: CancellationToken::new(),
             answer_bytes_max: Limits::DEFAULT.step_bytes_max,
-            effects: Effects::new((&Limits::DEFAULT).into()),
+            effects: Effects::new(&Limits::DEFAULT),
             memos,
         }
     }

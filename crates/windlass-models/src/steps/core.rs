@@ -395,8 +395,7 @@ pub(crate) struct Completion {
     pub(crate) outcome: Outcome,
     /// The attempt was cut off, or the probe failed: nobody knows what the body has done.
     pub(crate) unknown: bool,
-    pub(crate) sql: Vec<windlass_kernel::Statement>,
-    pub(crate) effects: Vec<crate::effects::Effect>,
+    pub(crate) writes: crate::effects::Writes,
 }
 
 pub(crate) struct Core {

@@ -103,6 +103,9 @@ pub(crate) struct Failure {
     /// The step that it came from, if it ended a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) step: Option<String>,
+    /// Another writer was first, so the next attempt need not wait for long.
+    #[serde(skip)]
+    pub(crate) lost_record: bool,
 }
 
 fn yes() -> bool {
@@ -123,7 +126,7 @@ impl Failure {
         if let Some((at, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
             message.truncate(at);
         }
-        Self { name: name.into(), message, retryable, step: None }
+        Self { name: name.into(), message, retryable, step: None, lost_record: false }
     }
 
     /// The record of a user's error.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
-use windlass_engine::{EnqueuedReason, Program, Revived, Sent, Turn, TurnError};
+use windlass_engine::{EnqueuedReason, Program, Revived, Sent, Turn, TurnError, conflict_delay};
 use windlass_kernel::{
-    Body, BoxFuture, CommitError, Committed, Draft, Error, ErrorCode, ErrorKind, LogLine,
-    RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
+    Body, BoxFuture, CommitError, Committed, Conflict, Decision, Draft, Error, ErrorCode,
+    ErrorKind, LogLine, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
-use crate::effects::Effect;
+use crate::effects::Writes;
 use crate::kit::{self, LargeResults, ResultIndex};
 
 use super::core::{
@@ -40,8 +40,8 @@ pub(crate) struct StepsProgram {
     draft: Option<Draft>,
     records: usize,
     in_flight: Option<InFlight>,
-    // A step whose own SQL is being committed: its result is delivered after that commit.
-    sql: Option<SqlStep>,
+    // A step with SQL or records, whose commit can be refused: its result is delivered after that commit.
+    fallible: Option<FallibleStep>,
     must_poll: bool,
     finished: Option<Outcome>,
     future_bytes: usize,
@@ -53,7 +53,7 @@ pub(crate) struct StepsProgram {
     pub(crate) revived: Option<Revived>,
 }
 
-struct SqlStep {
+struct FallibleStep {
     completion: Completion,
     // The time of its record; none before its commit is drafted.
     drafted_at: Option<Timestamp>,
@@ -75,7 +75,7 @@ impl StepsProgram {
             draft: None,
             records: 0,
             in_flight: None,
-            sql: None,
+            fallible: None,
             must_poll: true,
             finished: None,
             future_bytes,
@@ -114,7 +114,7 @@ impl StepsProgram {
                 let mut core = self.core();
                 core.queues.bodies.is_running()
                     || !core.queues.bodies.completions.is_empty()
-                    || self.sql.is_some()
+                    || self.fallible.is_some()
                     || (core.has_deferred() && !hold_back && !self.out_of_steps)
                     // A full commit: the rest of the waits follows after it.
                     || self.records >= RECORDS_MAX
@@ -161,7 +161,7 @@ impl StepsProgram {
     // Takes the workflow as far as it gets without waiting for anything.
     fn advance(&mut self, turn: &mut Turn, hold_back: bool) -> Result<(), TurnError> {
         self.scan = WaitScan::default();
-        while self.finished.is_none() && self.sql.is_none() {
+        while self.finished.is_none() && self.fallible.is_none() {
             if std::mem::take(&mut self.must_poll) | self.root_waker().take_woken() {
                 self.poll_root(turn)?;
                 continue;
@@ -255,12 +255,12 @@ impl StepsProgram {
         turn: &mut Turn,
         completion: Completion,
     ) -> Result<(), TurnError> {
-        if !completion.sql.is_empty() && completion.outcome.is_ok() {
-            // Its commit may fail by itself, so it goes alone, and the result is delivered after it.
-            self.sql = Some(SqlStep { completion, drafted_at: None });
+        if completion.writes.can_fail() && completion.outcome.is_ok() {
+            // Its commit may be refused by itself, so it goes alone, and the result is delivered after it.
+            self.fallible = Some(FallibleStep { completion, drafted_at: None });
             return Ok(());
         }
-        let Completion { key, attempt, outcome, effects, .. } = completion;
+        let Completion { key, attempt, outcome, writes, .. } = completion;
         let retry_at = match &outcome {
             Ok(_) => None,
             Err(failure) => self.next_attempt(turn, &key, attempt, failure),
@@ -302,8 +302,8 @@ impl StepsProgram {
             }
         }
         self.draft(turn).step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
-        self.enqueue(turn, &key, &effects)?;
-        self.records += 1 + effects.len();
+        self.write(turn, &key, &writes)?;
+        self.records += 1 + writes.effects.len();
         match retry_at {
             Some(due) => self.core().retry_at(&key, due),
             None => {
@@ -314,13 +314,10 @@ impl StepsProgram {
         Ok(())
     }
 
-    // The effects of a step are in the commit that records it.
-    fn enqueue(&mut self, turn: &mut Turn, key: &Key, effects: &[Effect]) -> Result<(), TurnError> {
-        for effect in effects {
-            let draft = self.draft(turn);
-            effect.enqueue(turn, draft, ("key", (**key).into())).map_err(TurnError::Blocked)?;
-        }
-        Ok(())
+    // The writes of a step are in the commit that records it.
+    fn write(&mut self, turn: &mut Turn, key: &Key, writes: &Writes) -> Result<(), TurnError> {
+        let draft = self.draft(turn);
+        writes.write(turn, draft, ("key", (**key).into())).map_err(TurnError::Blocked)
     }
 
     fn next_attempt(
@@ -335,8 +332,11 @@ impl StepsProgram {
         let Some(Plan::Do { policy, .. }) = &entry.plan else { return None };
         let seed = turn.env().random();
         match policy.decide(attempt, &failure.name, failure.retryable, None, seed) {
-            windlass_kernel::Decision::RetryIn(delay) => Some(turn.now().plus(delay)),
-            windlass_kernel::Decision::GiveUp(_) => None,
+            Decision::RetryIn(_) if failure.lost_record => {
+                Some(turn.now().plus(conflict_delay(seed, attempt)))
+            }
+            Decision::RetryIn(delay) => Some(turn.now().plus(delay)),
+            Decision::GiveUp(_) => None,
         }
     }
 
@@ -461,10 +461,10 @@ impl StepsProgram {
         debug_assert!(self.in_flight.is_none(), "one commit of a run is on its way at a time");
         self.take_lines(turn)?;
         if self.draft.is_none()
-            && let Some(step) = &self.sql
+            && let Some(step) = &self.fallible
         {
             let key = Arc::clone(&step.completion.key);
-            self.draft_sql(turn, &key)?;
+            self.draft_fallible(turn, &key)?;
         }
         if let Some(draft) = self.draft.take() {
             let records = self.core().records.appended;
@@ -474,24 +474,22 @@ impl StepsProgram {
         Ok(())
     }
 
-    // The commit of a step with SQL of its own holds nothing else.
-    fn draft_sql(&mut self, turn: &mut Turn, key: &Key) -> Result<(), TurnError> {
+    // The commit of a step that can be refused holds nothing else.
+    fn draft_fallible(&mut self, turn: &mut Turn, key: &Key) -> Result<(), TurnError> {
         let stamp = turn.stamp();
         let mut row = self.row(turn, key, stamp.at);
-        let step = self.sql.as_mut().expect("there is a step with SQL");
+        let step = self.fallible.as_mut().expect("there is a step whose commit can be refused");
         step.drafted_at = Some(stamp.at);
         let completion = &mut step.completion;
-        let statements = std::mem::take(&mut completion.sql);
-        let effects = std::mem::take(&mut completion.effects);
+        let writes = std::mem::take(&mut completion.writes);
         let (attempt, outcome) = (completion.attempt, completion.outcome.clone());
         row.attempt = attempt;
         row.status = StepStatus::Completed;
         row.result = outcome.ok();
-        let payload = json!({ "key": &**key, "attempt": attempt, "statements": statements.len() });
+        let payload = json!({ "key": &**key, "attempt": attempt, "statements": writes.sql.len() });
         let draft = self.draft(turn);
-        draft.user_sql(statements);
         draft.step(STEP_COMPLETED, &payload, row, stamp).map_err(TurnError::Blocked)?;
-        self.enqueue(turn, key, &effects)?;
+        self.write(turn, key, &writes)?;
         self.core().set_attempt(key, attempt);
         Ok(())
     }
@@ -502,14 +500,15 @@ impl StepsProgram {
         records: u64,
         answer: Result<Committed, CommitError>,
     ) -> Result<(), TurnError> {
-        let with_sql = self.sql.as_ref().is_some_and(|step| step.drafted_at.is_some());
+        let is_fallible = self.fallible.as_ref().is_some_and(|step| step.drafted_at.is_some());
         match turn.answered(answer)? {
             Ok(_) => {
                 let mut core = self.core();
                 core.records.durable = core.records.durable.max(records);
                 drop(core);
-                if with_sql
-                    && let Some(SqlStep { completion, drafted_at: Some(at) }) = self.sql.take()
+                if is_fallible
+                    && let Some(FallibleStep { completion, drafted_at: Some(at) }) =
+                        self.fallible.take()
                 {
                     let mut core = self.core();
                     core.recorded(&completion.key, completion.outcome, at);
@@ -520,15 +519,16 @@ impl StepsProgram {
                 }
                 Ok(())
             }
-            Err(CommitError::UserSql { unique, message }) if with_sql => {
-                let Some(SqlStep { completion, .. }) = self.sql.take() else { return Ok(()) };
-                let name = if unique { "UniqueViolation" } else { "SqlError" };
-                let failure = Failure::new(name, message, !unique);
-                let outcome = Err(failure);
+            Err(refused) if is_fallible => {
+                let Some(failure) = failure_of(&refused) else {
+                    return Err(TurnError::Blocked(windlass_engine::refusal(&refused)));
+                };
+                let Some(FallibleStep { completion, .. }) = self.fallible.take() else {
+                    return Ok(());
+                };
                 let Completion { key, attempt, .. } = completion;
-                let (unknown, sql, effects) = (false, Vec::new(), Vec::new());
-                let failed = Completion { key, attempt, outcome, unknown, sql, effects };
-                self.record_completion(turn, failed)
+                let (outcome, unknown, writes) = (Err(failure), false, Writes::default());
+                self.record_completion(turn, Completion { key, attempt, outcome, unknown, writes })
             }
             Err(refused) => Err(TurnError::Blocked(windlass_engine::refusal(&refused))),
         }
@@ -619,6 +619,21 @@ impl StepsProgram {
 
     pub(crate) fn make_draft(&mut self, turn: &mut Turn) -> &mut Draft {
         self.draft(turn)
+    }
+}
+
+// The failure of a step whose writes the store refused; `None` if the refusal is not about them.
+fn failure_of(refused: &CommitError) -> Option<Failure> {
+    match refused {
+        CommitError::UserSql { unique, message } => {
+            let name = if *unique { "UniqueViolation" } else { "SqlError" };
+            Some(Failure::new(name, message.to_string(), !unique))
+        }
+        CommitError::Conflict(conflict @ Conflict::Record { .. }) => {
+            let failure = Failure::new("RecordConflict", conflict.to_string(), true);
+            Some(Failure { lost_record: true, ..failure })
+        }
+        _ => None,
     }
 }
 

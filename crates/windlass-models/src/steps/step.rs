@@ -11,12 +11,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use windlass_engine::RecordChange;
 use windlass_kernel::{
-    Backoff, Body, BoxFuture, Error, ErrorCode, IntoDuration, Limits, RetryLimit, RetryPolicy,
-    SqlValue, Statement,
+    Backoff, Body, BoxFuture, Error, ErrorCode, Expect, IntoDuration, Limits, RetryLimit,
+    RetryPolicy, SqlValue, Statement,
 };
 
-use crate::effects::{EFFECTS_MAX, Effect, too_much};
+use crate::effects::Writes;
 
 use super::core::{Completion, Found, Kind, Outcome, Plan};
 use super::ctx::{Ctx, STEP_TIMEOUT, default_policy, invalid};
@@ -77,13 +78,12 @@ impl Attempt {
     }
 }
 
-/// Writes that belong to the record of a step: statements that run in its transaction, and effects
-/// that are enqueued with it.
+/// Writes that are in the commit of a step's result: statements that run in its transaction, records,
+/// and effects.
 #[derive(Clone)]
 pub struct StepTx {
-    statements: Arc<Mutex<Vec<Statement>>>,
-    effects: Arc<Mutex<Vec<Effect>>>,
-    effect_bytes_max: usize,
+    writes: Arc<Mutex<Writes>>,
+    limits: Limits,
 }
 
 impl Default for StepTx {
@@ -94,8 +94,7 @@ impl Default for StepTx {
 
 impl StepTx {
     fn new(limits: &Limits) -> Self {
-        let (statements, effects) = Default::default();
-        Self { statements, effects, effect_bytes_max: limits.task_bytes_max }
+        Self { writes: Arc::default(), limits: limits.clone() }
     }
 
     /// Enqueues an effect: an outside side effect that a handler, registered with
@@ -124,13 +123,62 @@ impl StepTx {
         input: &T,
         retry: RetryPolicy,
     ) -> Result<(), Error> {
-        let effect = Effect::new(name, input, retry, self.effect_bytes_max)?;
-        let mut effects = self.effects.lock();
-        if effects.len() >= EFFECTS_MAX {
-            return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
-        }
-        effects.push(effect);
-        Ok(())
+        self.writes.lock().add_effect(name, input, retry, &self.limits)
+    }
+
+    /// Writes a record if the step succeeds. It must have the revision that is given, or not exist
+    /// (`Expect::Absent`). If it does not, the attempt fails as `RecordConflict` and nothing of it is
+    /// written; the next attempt follows after some milliseconds and can read the record again.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Engine, Result};
+    /// # async fn example(ctx: Ctx, engine: Engine) -> Result<()> {
+    /// use windlass::{AnyError, StepTx};
+    ///
+    /// let carts = engine.records::<Vec<String>>("carts");
+    /// let add = async |tx: StepTx| {
+    ///     let mut cart = carts.get("c-7").await?.ok_or_else(|| AnyError::msg("there is no cart"))?;
+    ///     cart.value.push("tea".into());
+    ///     tx.put_record("carts", "c-7", &cart.value, cart.revision)?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("add", add).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`] and [`StepTx::record`].
+    pub fn put_record<T: Serialize + ?Sized>(
+        &self,
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        document: &T,
+        expect: impl Into<Expect>,
+    ) -> Result<(), Error> {
+        self.record(RecordChange::put(collection, id, document, expect)?)
+    }
+
+    /// Checks, writes or removes a record if the step succeeds; see [`StepTx::put_record`].
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// use windlass::{RecordChange, StepTx};
+    ///
+    /// let archive = async |tx: StepTx| {
+    ///     tx.record(RecordChange::remove("carts", "c-7", 4)?)?;
+    ///     Ok(())
+    /// };
+    /// ctx.step_tx("archive", archive).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The step changes too many records, one record twice, or a record that is too large.
+    pub fn record(&self, change: RecordChange) -> Result<(), Error> {
+        self.writes.lock().add_record(change, &self.limits)
     }
 
     /// Adds a statement with the placeholders of its database (`?1` on SQLite, `$1` on PostgreSQL).
@@ -149,7 +197,7 @@ impl StepTx {
     /// ```
     pub fn execute(&self, sql: impl Into<Arc<str>>, params: impl IntoIterator<Item = SqlValue>) {
         let params = params.into_iter().collect();
-        self.statements.lock().push(Statement { sql: sql.into(), params });
+        self.writes.lock().sql.push(Statement { sql: sql.into(), params });
     }
 }
 
@@ -561,25 +609,19 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
         // A body that came too late, or that somebody let go, ends here.
         (self.work, self.timer) = (None, None);
         let mut outcome = outcome;
-        let (mut sql, mut effects) = match outcome {
-            Ok(_) => {
-                let tx = &self.tx;
-                (
-                    std::mem::take(&mut *tx.statements.lock()),
-                    std::mem::take(&mut *tx.effects.lock()),
-                )
-            }
-            Err(_) => (Vec::new(), Vec::new()),
+        let mut writes = match outcome {
+            Ok(_) => std::mem::take(&mut *self.tx.writes.lock()),
+            Err(_) => Writes::default(),
         };
         let max = self.operation.ctx.shared.limits.user_sql_statements_max;
-        if sql.len() > max {
-            let found = std::mem::take(&mut sql).len();
+        if writes.sql.len() > max {
+            let found = writes.sql.len();
             let message = format!("the step has {found} statements; at most {max} are allowed");
             outcome = Err(Failure::new("SqlTooLarge", message, false));
-            effects.clear();
+            writes = Writes::default();
         }
         let (key, attempt) = (self.operation.key().clone(), self.attempt);
-        let completion = Completion { key, attempt, outcome, unknown, sql, effects };
+        let completion = Completion { key, attempt, outcome, unknown, writes };
         self.operation.ctx.shared.core.lock().completed(completion);
     }
 }

@@ -248,7 +248,9 @@ async fn an_address_with_too_many_requests_in_progress_gets_429() {
     let options = Options { waits_max: 1, ..open() };
     let server =
         Server::start_as(Kind::Sqlite, options, windlass::admin::Options::default(), serve).await;
-    server.run("nap", "w", json!({}), "waiting").await;
+    // Not over HTTP: a client that opens a second connection has its first one closed by this limit.
+    let naps = server.engine.remote_workflow::<Value, ()>("nap").unwrap();
+    naps.start(json!({})).id("w").await.unwrap();
     let path = "/workflows/nap/instances/w/result?waitMs=60000";
     let send = || tokio::spawn(server.request(Method::GET, path).send());
     let mut waiting = send();

@@ -38,6 +38,7 @@ mod panics;
 #[cfg(feature = "webhooks")]
 mod receiver;
 mod records;
+mod records_of_runs;
 mod relay_calls;
 #[cfg(all(feature = "relays", feature = "webhooks"))]
 mod relay_http;

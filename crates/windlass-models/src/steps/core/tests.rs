@@ -301,8 +301,8 @@ impl Bench {
     }
 
     fn end(&mut self, key: &str, unknown: bool) {
-        let (outcome, sql, effects) = (outcome("1"), Vec::new(), Vec::new());
-        let completion = Completion { key: key.into(), attempt: 1, outcome, unknown, sql, effects };
+        let (outcome, writes) = (outcome("1"), Default::default());
+        let completion = Completion { key: key.into(), attempt: 1, outcome, unknown, writes };
         self.core.completed(completion);
     }
 

@@ -1,0 +1,210 @@
+//! A change of a record that is part of another commit: of a start, a step or an outcome.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use windlass_kernel::{
+    Body, Collection, Error, ErrorCode, ErrorKind, Expect, Keep, Limits, Namespace, RecordId,
+    RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
+};
+
+const CONFLICT_DELAY: Duration = Duration::from_millis(20);
+// Beyond so many losses the delay grows no further.
+const LOSSES_MAX: u32 = 10;
+
+/// A check or a write of a record in the commit of a workflow. The commit is written only if the record
+/// is as expected.
+///
+/// ```
+/// # fn example() -> windlass::Result<()> {
+/// use windlass::RecordChange;
+///
+/// let change = RecordChange::put("carts", "c-7", &["tea"], 3)?.term("customer", "u-1")?.keep();
+/// # drop(change);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RecordChange {
+    collection: Collection,
+    id: RecordId,
+    expect: Expect,
+    change: Change,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Check,
+    Put { body: Body, terms: Terms, keep: bool },
+    Remove,
+}
+
+impl RecordChange {
+    /// Writes a document. It expects a revision, or [`Expect::Absent`]. The terms of the change replace the
+    /// earlier ones.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::CollectionReserved`], [`ErrorCode::InvalidName`] or [`ErrorCode::InvalidRevision`] if the
+    /// record cannot be written so, or [`ErrorCode::InvalidBody`] if the document is not JSON.
+    pub fn put<T: Serialize + ?Sized>(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        document: &T,
+        expect: impl Into<Expect>,
+    ) -> Result<Self, Error> {
+        let change =
+            Change::Put { body: Body::of(document)?, terms: Terms::default(), keep: false };
+        let change = Self::new(collection.as_ref(), id.as_ref(), expect.into(), change)?;
+        match change.expect {
+            Expect::Present => Err(any_revision(&change)),
+            Expect::At(_) | Expect::Absent => change.writable(),
+        }
+    }
+
+    /// Removes a record that has this revision. Kept versions stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`].
+    pub fn remove(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        revision: u64,
+    ) -> Result<Self, Error> {
+        let expect = Expect::At(revision);
+        Self::new(collection.as_ref(), id.as_ref(), expect, Change::Remove)?.writable()
+    }
+
+    /// Requires that a record is as expected, and does not write it.
+    ///
+    /// # Errors
+    ///
+    /// The collection, the id or the revision is not valid.
+    pub fn check(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        expect: impl Into<Expect>,
+    ) -> Result<Self, Error> {
+        Self::new(collection.as_ref(), id.as_ref(), expect.into(), Change::Check)
+    }
+
+    fn new(collection: &str, id: &str, expect: Expect, change: Change) -> Result<Self, Error> {
+        let (collection, id) = (Collection::new(collection)?, RecordId::new(id)?);
+        if expect == Expect::At(0) {
+            let message =
+                format!("record {collection}/{id} has no revision 0; revisions begin at 1");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
+        }
+        Ok(Self { collection, id, expect, change })
+    }
+
+    fn writable(self) -> Result<Self, Error> {
+        refuse_reserved(&self.collection)?;
+        Ok(self)
+    }
+
+    /// Adds a term by which listings find the record.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidTerm`] if the term is not valid, or the change writes no document.
+    pub fn term(mut self, name: &str, value: &str) -> Result<Self, Error> {
+        let Change::Put { terms, .. } = &mut self.change else {
+            let message = "only a change that writes a document has terms";
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidTerm, message));
+        };
+        terms.add(name, value)?;
+        Ok(self)
+    }
+
+    /// Keeps the revision that this change writes as a version that never changes.
+    #[must_use]
+    pub fn keep(mut self) -> Self {
+        if let Change::Put { keep, .. } = &mut self.change {
+            *keep = true;
+        }
+        self
+    }
+
+    /// Whether both are changes of one record. A commit names each record at most once.
+    pub fn is_of_same_record(&self, other: &Self) -> bool {
+        (&self.collection, &self.id) == (&other.collection, &other.id)
+    }
+
+    /// Refuses a change that a commit with these limits cannot hold.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidSize`]; the message names the limit.
+    pub fn check_limits(&self, limits: &Limits) -> Result<(), Error> {
+        let Change::Put { body, terms, .. } = &self.change else { return Ok(()) };
+        let sizes = [
+            ("bytes", body.len(), limits.record_bytes_max),
+            ("terms", terms.len(), limits.record_terms_max),
+        ];
+        for (unit, found, max) in sizes {
+            if found > max {
+                let message =
+                    format!("record {self} has {found} {unit}; at most {max} are allowed");
+                return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidSize, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The op of a commit in a namespace. The event of the stamp reports the write, so its id also
+    /// identifies the write.
+    pub fn op(&self, namespace: &Namespace, stamp: Stamp) -> RecordOp {
+        let key = RecordKey {
+            namespace: namespace.clone(),
+            collection: self.collection.clone(),
+            id: self.id.clone(),
+        };
+        let (write_id, at) = (WriteId(stamp.event_id.0), stamp.at);
+        let write = match &self.change {
+            Change::Check => RecordWrite::Check,
+            Change::Put { body, terms, keep } => {
+                let keep =
+                    keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
+                let (body, terms) = (body.clone(), terms.clone());
+                RecordWrite::Put(Box::new(RecordPut { write_id, body, terms, keep, at }))
+            }
+            Change::Remove => RecordWrite::Remove { write_id, at },
+        };
+        RecordOp { key, expect: self.expect, write }
+    }
+}
+
+/// How long a writer that lost against another one waits before it reads and decides again: longer and
+/// more scattered the more often it lost.
+pub fn conflict_delay(random: u64, losses: u32) -> Duration {
+    let share = (random >> 32) as f64 / f64::from(u32::MAX);
+    CONFLICT_DELAY.mul_f64(share * f64::from(losses.clamp(1, LOSSES_MAX)))
+}
+
+/// Refuses a collection that only the engine and its models write.
+pub(crate) fn refuse_reserved(collection: &Collection) -> Result<(), Error> {
+    if !collection.is_reserved() {
+        return Ok(());
+    }
+    let message = format!(
+        "the collection {collection:?} belongs to the engine; write to one that does not begin with \
+         \"windlass.\""
+    );
+    Err(Error::new(ErrorKind::Invalid, ErrorCode::CollectionReserved, message))
+}
+
+fn any_revision(change: &RecordChange) -> Error {
+    let message = format!(
+        "the write of record {change} must expect a revision, or that there is none: a commit \
+         that was sent twice would write it twice"
+    );
+    Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message)
+}
+
+impl fmt::Display for RecordChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.collection, self.id)
+    }
+}
