@@ -162,6 +162,7 @@ impl Options {
         if self.scan_every.is_zero() || self.blocked_retry.is_zero() {
             return refuse("scan_every or blocked_retry is 0; use more than 0".into());
         }
+        self.limits.validate()?;
         self.admission.as_ref().map_or(Ok(()), Admission::validate)
     }
 }

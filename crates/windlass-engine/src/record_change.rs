@@ -168,7 +168,14 @@ impl RecordChange {
                 let keep =
                     keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
                 let (body, terms) = (body.clone(), terms.clone());
-                RecordWrite::Put(Box::new(RecordPut { write_id, body, terms, keep, at }))
+                RecordWrite::Put(Box::new(RecordPut {
+                    write_id,
+                    body,
+                    terms,
+                    keep,
+                    at,
+                    revision: None,
+                }))
             }
             Change::Remove => RecordWrite::Remove { write_id, at },
         };

@@ -81,7 +81,9 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
         let key = self.writable(id.as_ref())?;
         let at = self.core.clock.now();
         let write = RecordWrite::Remove { write_id: self.write_id(at), at };
-        self.write(RecordOp { key, expect: Expect::At(revision), write }).await.map_err(answer)
+        self.write(RecordOp { key, expect: Expect::At(revision), write })
+            .await
+            .map_err(|error| refusal(&error))
     }
 
     /// The records with a term, page by page.
@@ -154,21 +156,19 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
                     let env = &self.core.env;
                     env.sleep(conflict_delay(env.random(), 1)).await;
                 }
-                result => return result.map_err(answer),
+                result => return result.map_err(|error| refusal(&error)),
             }
         }
     }
 }
 
-// A write that was refused for the state of the record, or for a body that is too large.
-fn answer(error: CommitError) -> Error {
-    refusal(&error)
-}
-
 fn document<T: DeserializeOwned>(record: Record) -> Result<Option<Document<T>>, Error> {
     let Record { key, revision, body, terms, created_at, updated_at, .. } = record;
     let Some(body) = body else { return Ok(None) };
-    let value = body.read()?;
+    let value = body.read().map_err(|source| {
+        let message = format!("record {key} is not of the type that the caller reads");
+        Error::new(source.kind(), source.code(), message).with_source(source)
+    })?;
     Ok(Some(Document { id: key.id, revision, value, terms, created_at, updated_at }))
 }
 
@@ -223,7 +223,14 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
         let records = self.records;
         let at = records.core.clock.now();
         let keep = self.keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
-        let put = RecordPut { write_id: records.write_id(at), body, terms: self.terms?, keep, at };
+        let put = RecordPut {
+            write_id: records.write_id(at),
+            body,
+            terms: self.terms?,
+            keep,
+            at,
+            revision: None,
+        };
         let Some(expect) = self.expect else { return records.write_any(key, put).await };
         let write = |expect, put| RecordOp {
             key: key.clone(),
@@ -236,8 +243,11 @@ impl<T: Serialize + DeserializeOwned> PutRecord<'_, T> {
                 expected: Expect::Absent,
                 found: RecordFound::Removed(revision),
                 ..
-            })) => records.write(write(Expect::At(revision), put)).await.map_err(answer),
-            result => result.map_err(answer),
+            })) => records
+                .write(write(Expect::At(revision), put))
+                .await
+                .map_err(|error| refusal(&error)),
+            result => result.map_err(|error| refusal(&error)),
         }
     }
 }

@@ -198,12 +198,13 @@ pub enum CommitKey {
 impl CommitKey {
     fn of(ops: &[Op]) -> Self {
         // Choose the most durable row: nobody can remove a run or an event while the sender still
-        // asks.
+        // asks. A record ranks before a message: callers choose message ids, so two commits can send
+        // the same message, and its row would not tell which of them was written.
         let rank = |key: &CommitKey| match key {
             CommitKey::Run(_) => 0,
             CommitKey::Event { .. } => 1,
-            CommitKey::Message { .. } => 2,
-            CommitKey::Record { .. } => 3,
+            CommitKey::Record { .. } => 2,
+            CommitKey::Message { .. } => 3,
             CommitKey::Task(_) => 4,
             CommitKey::Nothing => 5,
         };

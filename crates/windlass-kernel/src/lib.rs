@@ -76,7 +76,7 @@ pub use store::{
     QueueHealth, Reaped, Renewed, RunCount, RunOverview, Store, WakeSink, Wakeup,
 };
 pub use stores::memory::{Clock, MemoryStore};
-pub use subject::Subject;
+pub use subject::{ROLES_MAX, Subject};
 pub use summary::{Change, ChangeKind, MapDiff, ValueShape, ValueSummary};
 pub use time::Timestamp;
 pub use uuid::Uuid;

@@ -167,6 +167,31 @@ impl Limits {
         delete_trees_max: 1_000,
         task_stats_max: 10_000,
     };
+
+    /// The largest bytes of a record that a setting may allow: 16 MiB.
+    pub const RECORD_BYTES_MAX: usize = 16 * MIB;
+
+    /// Refuses limits that a store cannot keep.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`]; the message names the limit.
+    pub fn validate(&self) -> Result<(), Error> {
+        let bounds = [
+            ("record_bytes_max", self.record_bytes_max, Self::RECORD_BYTES_MAX),
+            // The index of terms has rows of at most 2,704 bytes in PostgreSQL.
+            ("record_term_bytes_max", self.record_term_bytes_max, 1_024),
+            ("collection_chars_max", self.collection_chars_max, 64),
+            ("record_id_bytes_max", self.record_id_bytes_max, 256),
+        ];
+        for (name, found, max) in bounds {
+            if found > max {
+                let message = format!("the limit {name} is {found}; use at most {max}");
+                return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Limits {

@@ -137,6 +137,8 @@ pub struct RecordPut {
     pub keep: Option<Keep>,
     /// The time.
     pub at: Timestamp,
+    /// The revision that the write makes, if it is a later one than the next. Only an import sets it.
+    pub revision: Option<u64>,
 }
 
 /// The data of a kept version besides its body.
@@ -209,17 +211,26 @@ impl RecordOp {
 
     /// The revision that the write makes, if the sender can know it.
     pub fn next_revision(&self) -> Option<u64> {
-        match self.expect {
-            Expect::Absent => Some(1),
-            Expect::At(revision) => Some(revision + 1),
-            Expect::Present => None,
+        let next = match self.expect {
+            Expect::Absent => 1,
+            Expect::At(revision) => revision + 1,
+            Expect::Present => return None,
+        };
+        self.is_write().then(|| self.set_revision().unwrap_or(next))
+    }
+
+    /// The revision that the op sets instead of the next one.
+    pub fn set_revision(&self) -> Option<u64> {
+        match &self.write {
+            RecordWrite::Put(put) => put.revision,
+            RecordWrite::Check | RecordWrite::Remove { .. } => None,
         }
-        .filter(|_| self.is_write())
     }
 
     /// The row after the op; `None` if the op only checks.
     pub fn apply(&self, before: Option<&Record>) -> Option<Record> {
-        let revision = before.map_or(0, |record| record.revision) + 1;
+        let next = before.map_or(0, |record| record.revision) + 1;
+        let revision = self.set_revision().unwrap_or(next);
         let created = |at| before.map_or(at, |record| record.created_at);
         let (write_id, body, terms, at) = match &self.write {
             RecordWrite::Check => return None,
@@ -257,10 +268,27 @@ impl RecordOp {
             let message = format!("record {} has no revision 0; revisions begin at 1", self.key);
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
         }
+        if matches!(self.write, RecordWrite::Remove { .. }) && self.expect == Expect::Absent {
+            let message = format!("record {} cannot be removed if it does not exist", self.key);
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
+        }
         let RecordWrite::Put(put) = &self.write else { return Ok(()) };
-        let what = format_args!("record {}", self.key).to_string();
-        check_max(&what, "bytes", put.body.len(), limits.record_bytes_max)?;
-        check_max(&what, "terms", put.terms.len(), limits.record_terms_max)?;
+        let before = match self.expect {
+            Expect::At(revision) => revision,
+            Expect::Absent => 0,
+            Expect::Present => u64::MAX,
+        };
+        if put.revision.is_some_and(|revision| revision <= before || revision > i64::MAX as u64) {
+            let message = format!("the write of record {} sets an earlier revision", self.key);
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
+        }
+        let what = format_args!("record {}", self.key);
+        check_max(what, "bytes", put.body.len(), limits.record_bytes_max)?;
+        check_max(what, "terms", put.terms.len(), limits.record_terms_max)?;
+        for (name, value) in put.terms.iter() {
+            let what = format_args!("the value of term {name:?} of {what}");
+            check_max(what, "bytes", value.len(), limits.record_term_bytes_max)?;
+        }
         if let Some(keep) = &put.keep {
             let actor = keep.actor.as_ref().map_or(0, |actor| actor.len());
             check_max("an actor", "bytes", actor, limits.actor_bytes_max)?;
@@ -394,6 +422,7 @@ mod tests {
             terms: Terms::default(),
             keep: None,
             at: Timestamp::ZERO,
+            revision: None,
         }))
     }
 

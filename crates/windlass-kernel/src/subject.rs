@@ -66,11 +66,15 @@ impl Subject {
             let count = roles.len();
             return Err(invalid(format!("a subject has {count} roles; the limit is {ROLES_MAX}")));
         }
-        let separates = |c: char| c.is_control() || c.is_whitespace() || c == ',';
         for role in &roles {
-            check("a role", role, ROLE_BYTES_MAX, separates)?;
+            check_role(role)?;
         }
         Ok(Self { id, roles })
+    }
+
+    /// Whether a text can be a role.
+    pub fn is_role(text: &str) -> bool {
+        check_role(text).is_ok()
     }
 
     /// Reads `ID` or `ID:ROLE,ROLE`, as command lines write a subject.
@@ -116,6 +120,11 @@ impl Subject {
     pub fn actor(&self) -> Actor {
         Actor::new("user", &self.id)
     }
+}
+
+fn check_role(role: &str) -> Result<(), Error> {
+    let separates = |c: char| c.is_control() || c.is_whitespace() || c == ',';
+    check("a role", role, ROLE_BYTES_MAX, separates)
 }
 
 fn check(

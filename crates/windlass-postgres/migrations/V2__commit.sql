@@ -73,7 +73,7 @@ CREATE TYPE @schema@.batch_doom AS (idx int4, kind int2, op int4);
 CREATE TYPE @schema@.batch_record AS (
     idx int4, op int4, place int4, kind int2, expect int8, namespace text, collection text, id text,
     write_id uuid, at int8, terms text, body bytea, body_encoding text, keep bool, digest bytea,
-    actor text, caused_by bytea);
+    actor text, caused_by bytea, revision int8);
 CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text, delta int8);
 
 -- What became of it. `code`:
@@ -83,7 +83,7 @@ CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text,
 --   due);
 --   10 run missing; 11 run hold (worker, n claim_no); 12 run head (n next_ordinal, hash); 13 run
 --   exists (op, key, flag: same input; n accepted, worker, m claim_no); 14 task missing; 15 task
---   hold (worker, n claim_no); 16 record (op, n revision or NULL, flag: removed);
+--   hold (worker, n claim_no); 16 record (op, n revision or NULL, flag: removed, key: its write id);
 --   20 a required message's run is missing (op); 21 it has ended (op, name status); 22 a cause is
 --   missing (op); 23 a step is settled (op); 24 a message is consumed (op); 25 the run whose free
 --   turn is to be taken has ended (key, name status); 26 a dead letter is missing or requeued (op).

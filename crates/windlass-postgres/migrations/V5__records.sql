@@ -63,20 +63,29 @@ SELECT namespace, collection, id, revision, terms,
 FROM @schema@.records;
 
 -- Locks the records of a batch in the order of their keys, and answers the first of each commit that
--- is not as expected (code 16: n revision, flag: it is removed). A record that does not exist cannot
--- be locked: a batch that checks an absence therefore excludes batches that create records.
+-- is not as expected (code 16: n revision, flag: it is removed, key: the id of its last write). A
+-- record that does not exist cannot be locked: a batch that checks an absence therefore excludes
+-- batches that create records with the same hash, of which there are 64.
 CREATE FUNCTION @schema@.batch_records_failed(p_records @schema@.batch_record[], p_ok bool[])
     RETURNS @schema@.batch_result[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_lock record;
 BEGIN
-    IF EXISTS (SELECT FROM unnest(p_records) g WHERE g.kind = 0 AND g.expect = 0) THEN
-        PERFORM pg_advisory_xact_lock('@schema@.records'::regclass::oid::int8);
-    ELSIF EXISTS (SELECT FROM unnest(p_records) g WHERE g.expect = 0) THEN
-        PERFORM pg_advisory_xact_lock_shared('@schema@.records'::regclass::oid::int8);
-    END IF;
+    FOR v_lock IN
+        SELECT hashtext(g.namespace || '/' || g.collection || '/' || g.id) & 63 AS bucket,
+            bool_or(g.kind = 0) AS checked
+        FROM unnest(p_records) g WHERE g.expect = 0 GROUP BY 1 ORDER BY 1
+    LOOP
+        IF v_lock.checked THEN
+            PERFORM pg_advisory_xact_lock(hashtext('@schema@.records'), v_lock.bucket);
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(hashtext('@schema@.records'), v_lock.bucket);
+        END IF;
+    END LOOP;
     PERFORM FROM (SELECT FROM unnest(p_records) g JOIN @schema@.records r
             ON r.namespace = g.namespace AND r.collection = g.collection AND r.id = g.id
         ORDER BY r.namespace, r.collection, r.id FOR NO KEY UPDATE OF r) locked;
-    RETURN ARRAY(SELECT DISTINCT ON (g.idx) ROW(16, g.idx, g.op, NULL, NULL, r.revision, NULL, NULL,
+    RETURN ARRAY(SELECT DISTINCT ON (g.idx) ROW(16, g.idx, g.op, r.write_id, NULL, r.revision, NULL, NULL,
             NULL, NULL, r.body_encoding IS NULL, NULL)::@schema@.batch_result
         FROM unnest(p_records) g LEFT JOIN @schema@.records r
             ON r.namespace = g.namespace AND r.collection = g.collection AND r.id = g.id
@@ -109,15 +118,9 @@ BEGIN
         WHERE t.namespace = o.namespace AND t.collection = o.collection AND t.name = o.name
             AND t.value = o.value AND t.id = o.id;
     END IF;
-    INSERT INTO @schema@.record_versions
-    SELECT x.namespace, x.collection, x.id, coalesce(r.revision, 0) + 1, x.digest, x.actor,
-        x.caused_by, x.at, x.body, x.body_encoding
-    FROM unnest(p_records) x LEFT JOIN @schema@.records r
-        ON r.namespace = x.namespace AND r.collection = x.collection AND r.id = x.id
-    WHERE x.keep;
     IF v_new > 0 THEN
         INSERT INTO @schema@.records
-        SELECT x.namespace, x.collection, x.id, 1, x.write_id, x.at, x.at, x.terms, x.body,
+        SELECT x.namespace, x.collection, x.id, coalesce(x.revision, 1), x.write_id, x.at, x.at, x.terms, x.body,
             x.body_encoding
         FROM unnest(p_records) x WHERE x.kind <> 0 AND x.expect = 0
         ON CONFLICT DO NOTHING;
@@ -127,7 +130,7 @@ BEGIN
         END IF;
     END IF;
     IF v_old > 0 THEN
-        UPDATE @schema@.records r SET revision = r.revision + 1, write_id = x.write_id,
+        UPDATE @schema@.records r SET revision = coalesce(x.revision, r.revision + 1), write_id = x.write_id,
             updated_at = x.at, terms = x.terms, body = x.body, body_encoding = x.body_encoding
         FROM unnest(p_records) x
         WHERE r.namespace = x.namespace AND r.collection = x.collection AND r.id = x.id
@@ -137,6 +140,13 @@ BEGIN
             RAISE EXCEPTION 'a record is gone' USING ERRCODE = 'WL001';
         END IF;
     END IF;
+    -- After the records, so that a writer that lost the creation fails there.
+    INSERT INTO @schema@.record_versions
+    SELECT x.namespace, x.collection, x.id, r.revision, x.digest, x.actor, x.caused_by, x.at, x.body,
+        x.body_encoding
+    FROM unnest(p_records) x JOIN @schema@.records r
+        ON r.namespace = x.namespace AND r.collection = x.collection AND r.id = x.id
+    WHERE x.keep;
     INSERT INTO @schema@.record_terms
     SELECT x.namespace, x.collection, e.term ->> 0, e.term ->> 1, x.id
     FROM unnest(p_records) x CROSS JOIN LATERAL jsonb_array_elements(x.terms::jsonb) e (term)

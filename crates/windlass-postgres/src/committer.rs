@@ -24,7 +24,7 @@ use mailbox::Mailboxes;
 use session::{BatchRefused, Session};
 
 pub(crate) use mailbox::{KNOWN, UNREAD};
-pub(crate) use resolve::{RESOLVE, SAME_NAME, answer_constraint, resolve};
+pub(crate) use resolve::{RESOLVE, SAME_NAME, answer_constraint, repeat_answer, resolve};
 pub(crate) use session::decide;
 
 /// The answer to a commit.
@@ -188,7 +188,8 @@ impl Committer {
 
     // A conflict may mean that this commit was written before and its answer was lost. The query
     // that finds out runs in its own task, so that others do not wait for it. This is safe because
-    // a guard that has failed never holds again.
+    // the rows of runs, events and messages last. Records do not: the batch itself finds a repeated
+    // write of a record, and only the messages of that commit are looked up.
     fn answer(
         &mut self,
         index: usize,
@@ -196,23 +197,30 @@ impl Committer {
         outcome: Outcome,
         reply: oneshot::Sender<Outcome>,
     ) {
+        let commit = &commits[index];
         let conflict = match outcome {
-            Err(CommitError::Conflict(conflict)) => conflict,
+            Err(CommitError::Conflict(conflict)) if commit.key != CommitKey::Nothing => {
+                Some(conflict)
+            }
+            Ok(committed) if committed.repeated && !committed.messages.is_empty() => None,
             other => {
                 let _ = reply.send(other);
                 return;
             }
         };
-        if commits[index].key == CommitKey::Nothing {
-            let _ = reply.send(Err(CommitError::Conflict(conflict)));
-            return;
-        }
         // Counts as in flight, so that the store is not closed before the answer.
         self.in_flight += 1;
         let (shared, finished) = (self.shared.clone(), self.finished.0.clone());
         let commits = commits.clone();
         tokio::spawn(async move {
-            let work = resolve(&shared, &commits[index], CommitError::Conflict(conflict));
+            let work = async {
+                match conflict {
+                    Some(conflict) => {
+                        resolve(&shared, &commits[index], CommitError::Conflict(conflict)).await
+                    }
+                    None => repeat_answer(&shared, &commits[index]).await,
+                }
+            };
             if let Some(outcome) = shared.panics.catch("the check of a conflict", work).await {
                 let _ = reply.send(outcome);
             }

@@ -36,8 +36,8 @@ const FIND_TERMS: &str = "SELECT rowid, revision, terms FROM records \
      WHERE namespace = ?1 AND collection = ?2 AND id = ?3";
 const INSERT: &str = "INSERT INTO records (namespace, collection, id, revision, write_id, \
      created_at, updated_at, terms, body_encoding, body) \
-     VALUES (?1, ?2, ?3, 1, ?4, ?5, ?5, ?6, ?7, ?8)";
-const UPDATE: &str = "UPDATE records SET revision = revision + 1, write_id = ?2, updated_at = ?3, \
+     VALUES (?1, ?2, ?3, ?9, ?4, ?5, ?5, ?6, ?7, ?8)";
+const UPDATE: &str = "UPDATE records SET revision = ?7, write_id = ?2, updated_at = ?3, \
      terms = ?4, body_encoding = ?5, body = ?6 WHERE rowid = ?1";
 const INSERT_VERSION: &str = "INSERT INTO record_versions (namespace, collection, id, revision, \
      digest, actor, caused_by, created_at, body_encoding, body) \
@@ -102,14 +102,26 @@ pub(crate) fn write(w: &Writer<'_>, op: &RecordOp) -> Result<(), UnitError> {
     let (encoding, bytes) = body(&document);
     let (revision, old) = match before {
         None => {
-            let row = params![namespace, collection, id, write_id, at, column, encoding, bytes];
+            let revision = op.set_revision().unwrap_or(1);
+            let row = params![
+                namespace,
+                collection,
+                id,
+                write_id,
+                at,
+                column,
+                encoding,
+                bytes,
+                number(revision)
+            ];
             w.conn.prepare_cached(INSERT)?.execute(row)?;
-            (1, None)
+            (revision, None)
         }
         Some((rowid, revision, old)) => {
-            let row = params![rowid, write_id, at, column, encoding, bytes];
+            let revision = op.set_revision().unwrap_or(revision + 1);
+            let row = params![rowid, write_id, at, column, encoding, bytes, number(revision)];
             w.conn.prepare_cached(UPDATE)?.execute(row)?;
-            (revision + 1, old)
+            (revision, old)
         }
     };
     if old != column {

@@ -195,6 +195,10 @@ macro_rules! conformance {
                 absence_is_checked_against_racing_writers,
                 pages_by_id_and_by_term,
                 versions_are_listed,
+                a_write_sets_a_later_revision,
+                one_of_racing_creators_holds,
+                a_lost_answer_is_found_beside_other_writers,
+                a_message_does_not_stand_for_a_record,
                 limits_are_checked,
             ],
             resend: [

@@ -86,10 +86,16 @@ fn runs_move_from_sqlite_to_postgres_and_back() {
     assert!(count >= 5, "{count}");
     let file = there.to_str().unwrap();
     let output = run_cli(&["import", "--store", &database.url, file]).expect(0);
-    assert!(output.stdout.contains(&format!("imported {count} runs, skipped 0")), "{output:?}");
+    assert!(
+        output.stdout.contains(&format!("imported {count} runs and records, skipped 0")),
+        "{output:?}"
+    );
     // A second import changes nothing.
     let output = run_cli(&["import", "--store", &database.url, file]).expect(0);
-    assert!(output.stdout.contains(&format!("imported 0 runs, skipped {count}")), "{output:?}");
+    assert!(
+        output.stdout.contains(&format!("imported 0 runs and records, skipped {count}")),
+        "{output:?}"
+    );
     // An export from the new store, before any run continues, has the same content.
     let again = export(&database.url, &back);
     assert_eq!(runs(&lines), runs(&again));

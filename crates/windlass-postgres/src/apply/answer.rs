@@ -266,6 +266,15 @@ fn failed(
                 (Some(revision), _) => RecordFound::At(revision as u64),
             };
             let RecordKey { collection, id, .. } = record.key.clone();
+            // The batch holds the lock of the row, so this is the only moment in which the write id
+            // tells for certain whether the commit was written before.
+            let now = so_far.as_ref().map_or(Timestamp::ZERO, |committed| committed.now);
+            if let CommitKey::Record { key, write_id, .. } = &commit.key
+                && *key == record.key
+                && line.key == Some(write_id.0)
+            {
+                return Ok(Ok(Committed { repeated: true, hold: None, ..success(commit, now) }));
+            }
             let expected = record.expect;
             CommitError::Conflict(Conflict::Record { collection, id, expected, found })
         }

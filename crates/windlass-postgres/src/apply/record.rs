@@ -24,7 +24,7 @@ pub(super) fn encode(to: &mut Records, idx: usize, op: usize, record: &RecordOp)
     let terms = put.map(|put| &put.terms).and_then(Terms::to_column);
     // Within a commit, writes are decided before checks.
     let place = op + if record.is_write() { 0 } else { 1 << 20 };
-    to.row(17, |row| {
+    to.row(18, |row| {
         row.int4(idx)
             .int4(op)
             .int4(place)
@@ -40,6 +40,7 @@ pub(super) fn encode(to: &mut Records, idx: usize, op: usize, record: &RecordOp)
             .bool(keep.is_some())
             .bytes(keep.map(|keep| &keep.digest.as_bytes()[..]))
             .text(keep.and_then(|keep| keep.actor.as_deref()))
-            .cause(keep.and_then(|keep| keep.caused_by.as_ref()));
+            .cause(keep.and_then(|keep| keep.caused_by.as_ref()))
+            .int8(record.set_revision().map(|revision| revision as i64));
     });
 }

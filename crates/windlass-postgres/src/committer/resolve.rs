@@ -46,6 +46,16 @@ pub(crate) async fn resolve(shared: &Shared, commit: &Commit, error: CommitError
     }
 }
 
+/// The answer to a commit that is known to be written: its messages are looked up.
+pub(crate) async fn repeat_answer(shared: &Shared, commit: &Commit) -> Outcome {
+    let run = commit.run_key();
+    let answer = async {
+        let row = query_key(shared, commit, run).await?;
+        committed(commit, run, &row, true)
+    };
+    answer.await.map_err(|error: Error| unknown(&error.to_string()))
+}
+
 /// Answers a commit that violates a constraint. For a commit without a guard, a duplicate key is
 /// the only sign that it was written before. If it was sent before, a missing key proves nothing,
 /// because another commit may have removed it since.

@@ -112,7 +112,7 @@ fn task_guard(w: &Writer<'_>, guard: &TaskGuard) -> Result<Option<Conflict>, Uni
     })
 }
 
-/// Replier a commit whose guard failed. If the same commit was written before, repeats its answer.
+/// Answers a commit whose guard failed. If the same commit was written before, repeats its answer.
 /// If a create found an existing run that is acceptable, returns that run. Otherwise returns the
 /// conflict.
 pub(super) fn answer_conflict(
@@ -137,7 +137,7 @@ pub(super) fn answer_conflict(
     repeat_answer(w, commit, run_key)
 }
 
-/// Replier a commit without guards that violated a unique key: repeats the earlier answer if the
+/// Answers a commit without guards that violated a unique key: repeats the earlier answer if the
 /// same commit was written before.
 pub(crate) fn answer_if_written(
     w: &mut Writer<'_>,

@@ -1,8 +1,8 @@
 //! Records: expectations, revisions, kept versions, terms, and commits that are sent again.
 
 use windlass_kernel::{
-    Body, CausalRef, Collection, Commit, CommitError, Conflict, ErrorCode, Expect, Keep, Limits,
-    Namespace, OnExisting, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp,
+    Body, CausalRef, Collection, Commit, CommitError, Conflict, Delivery, ErrorCode, Expect, Keep,
+    Limits, Namespace, OnExisting, Op, Query, Record, RecordFound, RecordId, RecordKey, RecordOp,
     RecordPut, RecordVersion, RecordWrite, Terms, Turn, WriteId,
 };
 
@@ -27,7 +27,8 @@ pub fn put_op(world: &World, id: &str, expect: Expect, body: &str, keep: bool) -
         actor: Some("{\"kind\":\"user\"}".into()),
         caused_by: Some(CausalRef::run(windlass_kernel::RunKey(uuid::Uuid::from_u128(9)))),
     });
-    let put = RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: at(5) };
+    let put =
+        RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: at(5), revision: None };
     let write = RecordWrite::Put(Box::new(put));
     Op::Record(Box::new(RecordOp { key: record_key(id), expect, write }))
 }
@@ -118,7 +119,7 @@ pub async fn expectations_are_guards(world: World) {
     world.ok(put(Expect::Absent)).await;
     world.ok(check(Expect::Present)).await;
     world.ok(check(Expect::At(1))).await;
-    for commit in [check(Expect::Absent), put(Expect::Absent), remove(Expect::Absent)] {
+    for commit in [check(Expect::Absent), put(Expect::Absent)] {
         let answer = world.commit(commit).await;
         assert_eq!(conflict(answer), (Expect::Absent, RecordFound::At(1)));
     }
@@ -251,6 +252,58 @@ pub async fn racing_writers_write_each_revision_once(world: World) {
     assert_eq!(versions(&world, "c").await.len(), 40);
 }
 
+/// Of writers that create and keep the same record at once, one holds and the others conflict.
+pub async fn one_of_racing_creators_holds(world: World) {
+    for round in 0..20 {
+        let id = format!("r{round}");
+        let create = |_| world.commit(bare(put_op(&world, &id, Expect::Absent, "1", true)));
+        let answers = futures::future::join_all((0..4).map(create)).await;
+        let lost: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        assert_eq!(lost.len(), 3, "{answers:?}");
+        for error in lost {
+            assert_eq!(error.code(), ErrorCode::RecordConflict, "{error}");
+        }
+    }
+}
+
+/// A write that is sent again while another writer follows it is never answered as a conflict with its
+/// own revision.
+pub async fn a_lost_answer_is_found_beside_other_writers(world: World) {
+    world.ok(bare(put_op(&world, "c", Expect::Absent, "0", false))).await;
+    for round in 0..30 {
+        let revision = 1 + 2 * round;
+        let lost = bare(put_op(&world, "c", Expect::At(revision), "1", false));
+        world.ok(lost.clone()).await;
+        let next = bare(put_op(&world, "c", Expect::At(revision + 1), "2", false));
+        let (again, next) = futures::future::join(world.commit(lost), world.commit(next)).await;
+        next.unwrap();
+        match again {
+            Ok(committed) => assert!(committed.repeated),
+            Err(CommitError::Conflict(Conflict::Record { found, .. })) => {
+                assert_eq!(found, RecordFound::At(revision + 2), "it is the other writer's");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A message that another commit has sent does not make a commit look written whose record conflicts.
+pub async fn a_message_does_not_stand_for_a_record(world: World) {
+    let run = world.create(world.new_run("a", Turn::ready())).await;
+    let close = |expect, body| {
+        let send = Op::PutMessage(Box::new(world.message(run.run_key, "closed")));
+        Commit::new(None, None, vec![put_op(&world, "c", expect, body, false), send])
+    };
+    let first = close(Expect::Absent, "1");
+    world.ok(first.clone()).await;
+    let answer = world.commit(close(Expect::Absent, "2")).await;
+    assert_eq!(conflict(answer), (Expect::Absent, RecordFound::At(1)));
+    // The first one is found, with its message.
+    let again = world.ok(first).await;
+    assert!(again.repeated);
+    assert!(matches!(again.messages[..], [Delivery::Duplicate { seq: 1 }]), "{again:?}");
+}
+
 /// Two commits that each write what the other expects to be absent: only one of them holds.
 pub async fn absence_is_checked_against_racing_writers(world: World) {
     for round in 0..20 {
@@ -328,6 +381,37 @@ pub async fn versions_are_listed(world: World) {
     assert_eq!(page[..], all[2..3]);
 }
 
+/// A write can set a later revision than the next, as an import does, and never an earlier one.
+pub async fn a_write_sets_a_later_revision(world: World) {
+    let set = |expect, revision, keep| {
+        let mut op = put_op(&world, "c", expect, "1", keep);
+        if let Op::Record(record) = &mut op
+            && let RecordWrite::Put(put) = &mut record.write
+        {
+            put.revision = Some(revision);
+        }
+        bare(op)
+    };
+    for (expect, revision) in [
+        (Expect::Absent, 0),
+        (Expect::At(3), 3),
+        (Expect::At(3), 2),
+        (Expect::At(3), 1 << 63),
+        (Expect::Present, 9),
+    ] {
+        let code = world.code(set(expect, revision, false)).await;
+        let refused = [ErrorCode::InvalidRevision, ErrorCode::InvalidCommit];
+        assert!(refused.contains(&code), "{expect:?} {revision}: {code}");
+    }
+    world.ok(set(Expect::Absent, 4, true)).await;
+    assert_eq!(found(&world, "c").await, RecordFound::At(4));
+    world.ok(bare(put_op(&world, "c", Expect::At(4), "2", false))).await;
+    world.ok(set(Expect::At(5), 9, true)).await;
+    assert_eq!(found(&world, "c").await, RecordFound::At(9));
+    let kept: Vec<_> = versions(&world, "c").await.iter().map(|kept| kept.revision).collect();
+    assert_eq!(kept, [9, 4]);
+}
+
 /// Malformed records are refused with a code, and nothing is written.
 pub async fn limits_are_checked(world: World) {
     let body = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
@@ -357,6 +441,7 @@ pub async fn limits_are_checked(world: World) {
         (vec![put_op(&world, "c", Expect::At(0), "1", false)], ErrorCode::InvalidRevision),
         (vec![put_op(&world, "c", Expect::Present, "1", false)], ErrorCode::InvalidCommit),
         (vec![remove_op(&world, "c", Expect::Present)], ErrorCode::InvalidCommit),
+        (vec![remove_op(&world, "c", Expect::Absent)], ErrorCode::InvalidRevision),
     ];
     for (ops, code) in table {
         assert_eq!(world.code(Commit::new(None, None, ops)).await, code);

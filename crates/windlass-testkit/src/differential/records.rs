@@ -53,5 +53,7 @@ fn put(rng: &mut Rng, world: &World) -> RecordPut {
     }
     let keep =
         rng.chance(400).then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
-    RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: Timestamp::ZERO }
+    // As an import does.
+    let revision = (rng.below(10) == 0).then(|| 20 + rng.below(20));
+    RecordPut { write_id: WriteId(world.key()), body, terms, keep, at: Timestamp::ZERO, revision }
 }

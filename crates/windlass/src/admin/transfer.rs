@@ -1,14 +1,17 @@
-//! Runs between stores: each as one line of JSON with everything that the store keeps of it.
+//! Runs and records between stores: each as one line of JSON with everything that the store keeps of it.
 //!
 //! [`export_run`] reads a run, [`Importer::import`] writes it into another store, through commits like
 //! everything else: keys, ordinals and hashes stay as they were, so the ledger verifies there too. A
 //! run that had not ended goes on in the new store; stop the engines on the old one first, or it goes
-//! on in both.
+//! on in both. [`export_record`] and [`Importer::import_record`] do the same for a record and its kept
+//! versions, which keep their revisions.
 //!
 //! Not exported: limits, settings, dead letters, and the application's own tables.
 
 mod format;
 mod import;
+mod record;
+mod record_import;
 
 use windlass_kernel::verify::WholeRun;
 use windlass_kernel::{
@@ -18,6 +21,7 @@ use windlass_kernel::{
 
 pub use format::RunExport;
 pub use import::{Imported, Importer};
+pub use record::{RecordExport, export_record};
 
 /// How many rows a listing is asked for at once.
 const PAGE: u32 = 500;

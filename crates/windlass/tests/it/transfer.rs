@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use windlass::admin::transfer::{Imported, Importer, RunExport, export_run};
-use windlass::kernel::{Query, RunKey};
+use windlass::admin::transfer::{
+    Imported, Importer, RecordExport, RunExport, export_record, export_run,
+};
+use windlass::kernel::{Collection, Namespace, Query, RecordId, RecordKey, RunKey};
 use windlass::model::{Env, TokioEnv};
 use windlass::{AnyError, Ctx, Engine, Result, RunHandle, RunStatus, Store, TaskContext};
 use windlass_testkit::outage::Outage;
@@ -18,6 +20,7 @@ on_every_store!(
     a_run_arrives_whole_and_goes_on,
     an_import_that_was_cut_off_is_carried_on,
     an_import_skips_existing_runs,
+    a_record_arrives_with_its_versions,
 );
 
 /// More rows than one commit of an import takes.
@@ -185,4 +188,86 @@ async fn an_import_skips_existing_runs(h: Arc<Harness>) {
     assert_eq!(line(&**engine.admin().store(), run.run_key()).await, before);
     let query = Query::RunKeys { after: None, limit: 10 };
     assert_eq!(engine.admin().store().list(query).await.unwrap().run_keys().unwrap().len(), 1);
+}
+
+fn record_key(id: &str) -> RecordKey {
+    RecordKey {
+        namespace: Namespace::default_namespace(),
+        collection: Collection::new("carts").unwrap(),
+        id: RecordId::new(id).unwrap(),
+    }
+}
+
+async fn record_line(store: &dyn Store, id: &str) -> String {
+    let export = export_record(store, record_key(id)).await.unwrap();
+    export.expect("the record is there").to_line().unwrap()
+}
+
+// Revisions, times, terms and kept versions are the same in the new store, also after an import that
+// was cut off after any of its commits.
+async fn a_record_arrives_with_its_versions(h: Arc<Harness>) {
+    let source = Engine::open("memory:").await.unwrap();
+    let carts = source.records::<u32>("carts");
+    carts.put("plain", &1).term("customer", "u-1").send().await.unwrap();
+    for n in 1..=7 {
+        let put = carts.put("kept", &n).term("customer", "u-1");
+        if [2, 3, 6].contains(&n) { put.keep() } else { put }.send().await.unwrap();
+        carts.put("newest", &n).keep().send().await.unwrap();
+        carts.put("removed", &n).send().await.unwrap();
+    }
+    carts.put("removed soon", &1).keep().send().await.unwrap();
+    carts.remove("removed soon", 1).await.unwrap();
+    carts.remove("removed", 7).await.unwrap();
+    let run_key = waiting(&source, &Counts::new(), 1).await;
+    let counted = Outage::new(h.open().await);
+    let store: Arc<dyn Store> = counted.clone();
+    import(&store, &line(&**source.admin().store(), run_key).await).await;
+    for id in ["plain", "kept", "newest", "removed", "removed soon"] {
+        let exported = record_line(&**source.admin().store(), id).await;
+        assert!(RecordExport::is_record(&exported));
+        let export = || RecordExport::parse(&exported).unwrap();
+        let importer = begin(&store).await;
+        for cut in 0..10 {
+            let before = counted.commits();
+            let cut_off = async {
+                while counted.commits() < before + cut {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let importing = importer.import_record(export());
+            tokio::select! { biased; () = cut_off => {}, imported = importing => drop(imported) }
+        }
+        // What was cut off may still be under way.
+        let again = until_imported(&importer, &exported).await;
+        assert_eq!(record_line(&*store, id).await, exported, "{again:?}");
+        assert_eq!(importer.import_record(export()).await.unwrap(), Imported::Skipped);
+        importer.finish().await.unwrap();
+    }
+    // Another record with this key is left alone, and a damaged line is refused.
+    let other = Engine::open("memory:").await.unwrap();
+    other.records::<u32>("carts").put("plain", &2).send().await.unwrap();
+    let importer = begin(&store).await;
+    let theirs = record_line(&**other.admin().store(), "plain").await;
+    let refused = importer.import_record(RecordExport::parse(&theirs).unwrap()).await.unwrap_err();
+    assert_eq!(refused.code(), "RECORD_CONFLICT", "{refused}");
+    let newest = record_line(&**source.admin().store(), "newest").await;
+    let damaged = newest.replacen("\"json\":\"3\"", "\"json\":\"8\"", 1).replace("newest", "new");
+    let refused = importer.import_record(RecordExport::parse(&damaged).unwrap()).await.unwrap_err();
+    assert_eq!(refused.code(), "INVALID_EXPORT", "{refused}");
+    assert!(store.records(vec![record_key("new")]).await.unwrap()[0].is_none());
+    importer.finish().await.unwrap();
+    if h.kind != crate::harness::Kind::Memory {
+        store.close().await.unwrap();
+    }
+}
+
+async fn until_imported(importer: &Importer, line: &str) -> Imported {
+    for _ in 0..50 {
+        match importer.import_record(RecordExport::parse(line).unwrap()).await {
+            Ok(imported) => return imported,
+            Err(error) => assert_eq!(error.code(), "RECORD_CONFLICT", "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("another writer has the record");
 }

@@ -1,4 +1,4 @@
-//! `windlass export` and `windlass import`: transfers runs between stores as JSON Lines.
+//! `windlass export` and `windlass import`: transfers runs and records between stores as JSON Lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use futures::StreamExt as _;
 use serde_json::json;
 use windlass::Store;
-use windlass::admin::transfer::{Imported, Importer, RunExport, export_run};
+use windlass::admin::transfer::{
+    Imported, Importer, RecordExport, RunExport, export_record, export_run,
+};
 use windlass::kernel::{Query, RunKey};
 use windlass::model::TokioEnv;
 
@@ -15,6 +17,8 @@ use crate::args::{ExportArgs, ImportArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, note};
 
+/// The records of one page. Each may have a large body.
+const RECORDS_PAGE: u32 = 16;
 /// The number of concurrent imports; their commits share transactions.
 const CONCURRENT_IMPORTS: usize = 32;
 
@@ -37,14 +41,18 @@ pub(crate) async fn export(args: ExportArgs) -> Outcome {
                 break;
             }
         }
+        write_records(&*store, &mut out, &mut written).await?;
     } else {
         let keys = resolve_run_keys(&*store, &args.within.namespace, &args.runs).await?;
         write(&*store, &keys, args.ended, &mut out, &mut written).await?;
     }
     out.flush()?;
     store.close().await?;
-    let ExportCounts { runs, open } = written;
-    note(&format!("exported {runs} runs"));
+    let ExportCounts { runs, open, records } = written;
+    note(&match args.runs.is_empty() {
+        true => format!("exported {runs} runs and {records} records"),
+        false => format!("exported {runs} runs"),
+    });
     if open > 0 {
         note(&format!(
             "{open} of them have not ended: do not import them while an engine uses this store, or \
@@ -60,6 +68,7 @@ struct ExportCounts {
     runs: u64,
     /// Runs that have not ended.
     open: u64,
+    records: u64,
 }
 
 async fn write(
@@ -81,6 +90,29 @@ async fn write(
         writeln!(out, "{}", run.to_line()?)?;
     }
     Ok(())
+}
+
+async fn write_records(
+    store: &dyn Store,
+    out: &mut dyn Write,
+    written: &mut ExportCounts,
+) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let query = Query::AllRecords { after, limit: RECORDS_PAGE };
+        let keys: Vec<_> =
+            store.list(query).await?.records()?.into_iter().map(|record| record.key).collect();
+        for key in &keys {
+            if let Some(record) = export_record(store, key.clone()).await? {
+                written.records += 1;
+                writeln!(out, "{}", record.to_line()?)?;
+            }
+        }
+        if keys.len() < RECORDS_PAGE as usize {
+            return Ok(());
+        }
+        after = keys.into_iter().next_back();
+    }
 }
 
 pub(crate) async fn import(args: ImportArgs) -> Outcome {
@@ -117,7 +149,7 @@ pub(crate) async fn import(args: ImportArgs) -> Outcome {
     match out.is_text() {
         true => {
             let text = format!(
-                "imported {written} runs, skipped {skipped} existing runs, {failed} failed"
+                "imported {written} runs and records, skipped {skipped} that exist, {failed} failed"
             );
             out.line(&text)?;
         }
@@ -133,5 +165,9 @@ async fn import_line(
     importer: &Importer,
     line: std::io::Result<String>,
 ) -> Result<Imported, Failure> {
-    Ok(importer.import(RunExport::parse(&line?)?).await?)
+    let line = line?;
+    if RecordExport::is_record(&line) {
+        return Ok(importer.import_record(RecordExport::parse(&line)?).await?);
+    }
+    Ok(importer.import(RunExport::parse(&line)?).await?)
 }

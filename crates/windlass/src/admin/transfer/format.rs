@@ -148,7 +148,7 @@ impl RunExport {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum BodyText {
+pub(super) enum BodyText {
     /// JSON, as the text that was stored.
     Json(String),
     /// Bytes that only the user understands.
@@ -156,14 +156,14 @@ enum BodyText {
 }
 
 impl BodyText {
-    fn of(body: &Body) -> Self {
+    pub(super) fn of(body: &Body) -> Self {
         match (body.encoding, std::str::from_utf8(&body.bytes)) {
             (Encoding::Json, Ok(text)) => Self::Json(text.to_owned()),
             _ => Self::Base64(BASE64.encode(&body.bytes)),
         }
     }
 
-    fn back(self) -> Result<Body, Error> {
+    pub(super) fn back(self) -> Result<Body, Error> {
         match self {
             Self::Json(text) => Ok(Body::json(text)),
             Self::Base64(text) => {

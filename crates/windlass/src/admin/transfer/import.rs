@@ -47,9 +47,9 @@ pub enum Imported {
 
 /// Writes exported runs into a store.
 pub struct Importer {
-    store: Arc<dyn Store>,
-    worker: WorkerKey,
-    limits: Limits,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) worker: WorkerKey,
+    pub(super) limits: Limits,
 }
 
 impl Importer {
@@ -349,7 +349,7 @@ impl Importer {
     }
 
     // The same commit again answers as the first would have.
-    async fn send(&self, commit: Commit) -> Result<Committed, CommitError> {
+    pub(super) async fn send(&self, commit: Commit) -> Result<Committed, CommitError> {
         let mut sends = 0;
         loop {
             sends += 1;
@@ -429,7 +429,7 @@ fn exists(name: &str, found: RunKey) -> Error {
     Error::new(ErrorKind::Conflict, ErrorCode::RunExists, message)
 }
 
-fn refused(error: CommitError) -> Error {
-    let message = format!("the store does not take the run: {error}");
+pub(super) fn refused(error: CommitError) -> Error {
+    let message = format!("the store does not take it: {error}");
     Error::new(error.kind(), ErrorCode::ImportRefused, message)
 }
