@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use windlass_engine::Env;
 use windlass_kernel::{
     Body, CausalRef, Error, ErrorCode, EventId, IntoDuration, Ledger, Limits, LogLevel,
-    MessageName, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest, StepKey,
-    Timestamp, WorkflowName,
+    MessageName, Namespace, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest,
+    StepKey, Timestamp, WorkflowName,
 };
 
 pub(crate) use crate::run::{check_body, invalid};
@@ -35,6 +35,8 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// The run of a workflow.
 #[derive(Clone, Debug)]
 pub struct RunInfo {
+    /// The tenant.
+    pub namespace: Namespace,
     /// The user's name for it.
     pub id: String,
     /// The program.
@@ -68,6 +70,7 @@ pub struct Ctx {
 impl Ctx {
     pub(crate) fn new(run: &Run, core: Core, env: Arc<dyn Env>, limits: Limits) -> Self {
         let info = RunInfo {
+            namespace: run.namespace.clone(),
             id: run.id.as_str().to_owned(),
             workflow: run.workflow.as_str().to_owned(),
             generation: run.generation,

@@ -536,7 +536,10 @@ impl StepsProgram {
 
     // Until a body, an answer, a message or a time moves something.
     async fn wait(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
-        let due = self.core().next_due();
+        // While the commit of such a step is on its way, nothing else advances: a time that is due or a
+        // woken workflow would make this return at once, again and again.
+        let only_the_answer = self.fallible.is_some() && self.in_flight.is_some();
+        let due = self.core().next_due().filter(|_| !only_the_answer);
         let mut timer: Option<BoxFuture<'static, ()>> = due.map(|due| {
             // The clock here only lags behind the store's: when the timer is over, it is due.
             turn.env().sleep(due.since(turn.now()))
@@ -550,7 +553,8 @@ impl StepsProgram {
                 answer = Some((in_flight.records, ready));
                 return Poll::Ready(());
             }
-            if turn.poll_notified(cx).is_ready() || self.root_waker().is_woken() {
+            let woken = !only_the_answer && self.root_waker().is_woken();
+            if turn.poll_notified(cx).is_ready() || woken {
                 return Poll::Ready(());
             }
             match &mut timer {

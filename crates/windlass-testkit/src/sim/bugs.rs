@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use futures::FutureExt as _;
 use windlass_kernel::{
-    ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, Committed, Conflict, Delivery, Head,
-    Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RunGuard, RunKey, Store,
-    TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
+    ClaimRequest, ClaimedTurn, Claims, Commit, CommitError, Committed, Conflict, Delivery, Expect,
+    Head, Hold, Loaded, MemoryStore, MessageId, Namespace, Op, Query, Reaped, RunGuard, RunKey,
+    Store, TaskGuard, TasksQuery, TurnChange, Wake, WorkerKey,
 };
 
 use super::executor::locked;
@@ -50,6 +50,7 @@ impl Bugs {
         match bug {
             PlantedBug::SkipHeadCheck => skip_head(inner, &mut commit),
             PlantedBug::SkipHoldCheck => skip_hold(inner, &mut commit),
+            PlantedBug::SkipRecordCheck => skip_revisions(inner, &mut commit),
             PlantedBug::ReleaseIgnoresAccepted => read_all(inner, &mut commit),
             PlantedBug::ForgetTimer if self.rarely() => forget_timer(&mut commit),
             PlantedBug::MessageAcceptedTwice => self.rename_messages(inner, &mut commit),
@@ -235,6 +236,15 @@ fn held_turns(inner: &MemoryStore, worker: WorkerKey) -> Vec<(RunKey, Hold)> {
 
 // Chains the events of a stale commit to the head that the row has now; their hashes stay wrong,
 // as they would in a store that never looked.
+fn skip_revisions(inner: &MemoryStore, commit: &mut Commit) {
+    for op in commit.ops_mut() {
+        let Op::Record(record) = op else { continue };
+        let rows = inner.records(vec![record.key.clone()]).now_or_never();
+        let found = rows.and_then(|rows| rows.ok()?.pop().flatten());
+        record.expect = found.map_or(Expect::Absent, |found| Expect::At(found.revision));
+    }
+}
+
 fn skip_head(inner: &MemoryStore, commit: &mut Commit) {
     let Some(RunGuard::Held { run_key, head, .. } | RunGuard::Free { run_key, head, .. }) =
         &mut commit.run

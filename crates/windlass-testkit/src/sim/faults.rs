@@ -127,6 +127,8 @@ bugs!(
     EventRewritten,
     /// Store: some loads leave out the step that was settled last.
     StaleLoad,
+    /// Store: the revision that a write of a record expects is not compared.
+    SkipRecordCheck,
     /// Worker: its clock runs twice as fast as the store's.
     FastClock,
     /// Workflow: its code asks for other steps in another process.

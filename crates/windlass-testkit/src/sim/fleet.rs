@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use windlass_engine::{Engine, Options};
-use windlass_kernel::{ErrorKind, Namespace, RunKey, StepKey, Store, TaskId, WorkerKey};
+use windlass_kernel::{
+    Error, ErrorKind, Namespace, Record, RecordKey, RunKey, StepKey, Store, TaskId, WorkerKey,
+};
 use windlass_models::AnyError;
 use windlass_models::relays::{self, RunOutcome};
 use windlass_models::steps;
@@ -164,11 +166,18 @@ pub(crate) struct NodeContext {
     sim: Handle,
     node: NodeId,
     worker: OnceLock<WorkerKey>,
+    /// The records, as this node reads them.
+    store: Arc<dyn Store>,
     rng: Mutex<Rng>,
     unstable: bool,
 }
 
 impl NodeContext {
+    /// Reads a record. The call can fail like every other.
+    pub(crate) async fn record(&self, key: RecordKey) -> Result<Option<Record>, Error> {
+        Ok(self.store.records(vec![key]).await?.pop().flatten())
+    }
+
     /// The body of a step begins.
     ///
     /// With an intent, a second run of the same attempt must call the probe first, unless its worker
@@ -386,6 +395,7 @@ impl Fleet {
             sim: self.sim.clone(),
             node,
             worker: OnceLock::new(),
+            store: store.clone(),
             rng: Mutex::new(rng.fork()),
             unstable: self.bug == Some(PlantedBug::UnstableCode),
         });

@@ -11,6 +11,7 @@ use windlass_kernel::{
     Event, Head, Loaded, MemoryStore, Message, Query, Run, RunKey, Sha256Digest, Store,
 };
 
+use super::super::fleet::program::counter;
 use super::super::store::short;
 use super::{Checker, load};
 
@@ -132,6 +133,21 @@ impl Checker {
             for limit in limits.unwrap_or_default().iter().filter(|limit| limit.held > 0) {
                 let detail = format!("{:?} still counts {}", limit.key, limit.held);
                 self.fail("22 permits are returned", detail);
+            }
+        }
+    }
+
+    // Each write of a counter adds one to its value and to its revision. A writer that decided from an
+    // older revision leaves a smaller value.
+    pub(super) fn audit_counters(&self, store: &MemoryStore) {
+        for namespace in &self.namespaces {
+            let rows = store.records(vec![counter(namespace)]).now_or_never();
+            let row = rows.and_then(|rows| rows.ok()?.pop().flatten());
+            let Some(row) = row else { continue };
+            let value: Option<u64> = row.body.as_ref().and_then(|body| body.read().ok());
+            if value != Some(row.revision) {
+                let detail = format!("revision {} counts {value:?}", row.revision);
+                self.fail("31 no write of a record is lost", detail);
             }
         }
     }

@@ -92,6 +92,7 @@ impl Checker {
         }
         self.audit_rest(store, &runs);
         self.audit_effects(store);
+        self.audit_counters(store);
         self.audit_accepted(&runs);
         self.audit_verified(store);
     }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
 use serde::{Deserialize, Serialize};
-use windlass_kernel::{BoxFuture, ErrorCode};
+use windlass_kernel::{
+    BoxFuture, Collection, ErrorCode, Expect, Namespace, RecordId, RecordKey, RetryLimit,
+};
 use windlass_models::AnyError;
-use windlass_models::steps::{Ctx, StepError};
+use windlass_models::steps::{Ctx, StepError, StepTx};
 
 use super::super::rng::{Rng, mix};
 use super::NodeContext;
@@ -18,6 +20,8 @@ pub(crate) const WORKFLOW: &str = "program";
 pub(crate) const BRIEF: &str = "brief";
 /// The activity that some of them call.
 pub(crate) const ACTIVITY: &str = "labour";
+/// The collection of the shared counter.
+pub(crate) const COUNTERS: &str = "counters";
 /// The value of a caught failure.
 pub(crate) const CAUGHT: u64 = 7;
 
@@ -51,6 +55,8 @@ pub(crate) enum Act {
     Child(Input),
     /// A sleep against a step: either may win.
     Race { ms: u64 },
+    /// A step that counts in the record that all programs of a namespace share.
+    Count,
     /// Several at once.
     Join(Vec<Act>),
 }
@@ -105,6 +111,7 @@ impl Program {
                 Act::Join((0..count).map(|_| self.act(rng, input, false)).collect())
             }
             9 => Act::Doomed,
+            10 => Act::Count,
             _ => {
                 let fails = if rng.chance(300) { rng.range(1, 2) as u32 } else { 0 };
                 Act::Step { fails, intent: rng.chance(200) }
@@ -127,7 +134,7 @@ impl Program {
 
 fn value_of(act: &Act, key: &str) -> u64 {
     match act {
-        Act::Step { .. } | Act::Activity { .. } => step_value(key),
+        Act::Step { .. } | Act::Activity { .. } | Act::Count => step_value(key),
         Act::Doomed | Act::Late { .. } => CAUGHT,
         Act::Sleep { .. } | Act::Race { .. } => 1,
         Act::Event { name, number } => event_value(name, *number),
@@ -188,6 +195,7 @@ fn act<'a>(
                 let doomed = step(node_context, ctx, &key, u32::MAX, false).await;
                 Ok(doomed.map_or(CAUGHT, |_| 0))
             }
+            Act::Count => count(node_context, ctx, &key).await,
             Act::Sleep { ms } => {
                 ctx.sleep(&key, Duration::from_millis(*ms)).await?;
                 Ok(1)
@@ -230,6 +238,35 @@ fn act<'a>(
             }
         }
     })
+}
+
+/// The record in which programs count. Its value is its revision, because each write adds one to both.
+pub(crate) fn counter(namespace: &Namespace) -> RecordKey {
+    RecordKey {
+        namespace: namespace.clone(),
+        collection: Collection::from_stored(COUNTERS),
+        id: RecordId::from_stored("shared"),
+    }
+}
+
+async fn count(node_context: &Arc<NodeContext>, ctx: &Ctx, key: &str) -> Result<u64, StepError> {
+    let record = counter(&ctx.run().namespace);
+    let add = |tx: StepTx| {
+        let record = record.clone();
+        async move {
+            let found = node_context.record(record).await?;
+            let expect = found.as_ref().map_or(Expect::Absent, |found| Expect::At(found.revision));
+            let value: u64 = match found.and_then(|found| found.body) {
+                Some(body) => body.read()?,
+                None => 0,
+            };
+            tx.put_record(COUNTERS, "shared", &(value + 1), expect)?;
+            node_context.work().await;
+            Ok(step_value(key))
+        }
+    };
+    let step = ctx.step_tx(key, add).retries(RetryLimit::Forever);
+    step.delay(Duration::from_millis(300)).await
 }
 
 fn act_step<'a>(
