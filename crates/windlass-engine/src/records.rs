@@ -1,5 +1,7 @@
 //! Records of a collection: reads, writes with an expected revision, and listings.
 
+mod expecting;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::commit::CommitClient;
 use crate::core::Core;
 use crate::env::new_uuid;
 use crate::turn::refusal;
+
+pub use expecting::NewDocument;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;

@@ -12,6 +12,9 @@ use crate::ledger::CausalRef;
 use crate::limits::{Limits, check_max};
 use crate::time::Timestamp;
 
+/// The largest revision that a commit can expect: the next one is the largest signed number of a store.
+pub const REVISION_MAX: u64 = i64::MAX as u64 - 1;
+
 /// The name of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
@@ -203,7 +206,7 @@ impl RecordOp {
     pub fn next_revision(&self) -> Option<u64> {
         match self.expect {
             Expect::Absent => Some(1),
-            Expect::At(revision) => Some(revision + 1),
+            Expect::At(revision) => Some(revision.saturating_add(1)),
             Expect::Present => None,
         }
         .filter(|_| self.is_write())
@@ -240,8 +243,13 @@ impl RecordOp {
     }
 
     pub(crate) fn validate(&self, limits: &Limits) -> Result<(), Error> {
-        if self.expect == Expect::At(0) {
-            let message = format!("record {} has no revision 0; revisions begin at 1", self.key);
+        if let Expect::At(revision) = self.expect
+            && !(1..=REVISION_MAX).contains(&revision)
+        {
+            let message = format!(
+                "record {} has no revision {revision}; revisions begin at 1 and end at {REVISION_MAX}",
+                self.key
+            );
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
         }
         let RecordWrite::Put(put) = &self.write else { return Ok(()) };
