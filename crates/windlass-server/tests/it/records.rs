@@ -5,14 +5,18 @@ use std::sync::Arc;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use windlass::Limits;
+use windlass::Store;
 use windlass::admin::Options as EngineOptions;
-use windlass::kernel::Actor;
+use windlass::kernel::{
+    Actor, Body, Collection, Commit, Expect, Namespace, Op, RecordId, RecordKey, RecordOp,
+    RecordPut, RecordWrite, Terms, Timestamp, WriteId,
+};
 use windlass_server::auth::Scope;
 use windlass_server::{Options, ServeOptions};
 use windlass_testkit::outage::{Outage, Reach};
 
 use crate::auth::{KeyFactory, options_with_keys};
-use crate::harness::{Kind, Server, assert_error, on_every_store, open, read};
+use crate::harness::{Kind, Server, assert_error, on_every_store, open, read, wait_until};
 
 on_every_store!(
     a_record_is_created_changed_and_removed,
@@ -26,6 +30,7 @@ on_every_store!(
     the_limit_of_a_body_follows_the_setting,
     a_write_that_was_made_is_not_refused,
     a_lost_answer_stays_unknown,
+    a_lost_answer_before_other_writes_stays_unknown,
 );
 
 const CART: &str = "/records/carts/c-7";
@@ -452,5 +457,49 @@ async fn a_lost_answer_stays_unknown(kind: Kind) {
     outage.set(Reach::Fine);
     assert_error(answer, (503, "STORE_UNAVAILABLE"));
     assert_eq!(server.get_ok(CART).await, json!("new"), "nothing was written");
+    server.stop().await;
+}
+
+async fn a_lost_answer_before_other_writes_stays_unknown(kind: Kind) {
+    let (mut outage, mut inner) = (None, None);
+    let engine = EngineOptions::default();
+    let server = Server::start_on(kind, open(), engine, ServeOptions::default(), |store| {
+        inner = Some(Arc::clone(&store));
+        let around = Outage::new(store);
+        outage = Some(Arc::clone(&around));
+        around
+    });
+    let server = server.await;
+    let (outage, inner): (Arc<Outage>, Arc<dyn Store>) = (outage.unwrap(), inner.unwrap());
+    created(&server, CART, &json!("first")).await;
+    let key = RecordKey {
+        namespace: Namespace::default_namespace(),
+        collection: Collection::new("carts").unwrap(),
+        id: RecordId::new("c-7").unwrap(),
+    };
+    outage.set(Reach::Deaf);
+    let lost = tokio::spawn(read(change(&server, CART, "\"1\"", &json!("lost"))));
+    wait_until("the write is made", async || {
+        let row = inner.records(vec![key.clone()]).await.unwrap().remove(0);
+        row.is_some_and(|row| row.revision == 2)
+    })
+    .await;
+    // Another writer, whose write replaces the id of the lost one.
+    let put = RecordPut {
+        write_id: WriteId(windlass_engine::new_uuid(
+            &**server.engine.core().env(),
+            Timestamp::ZERO,
+        )),
+        body: Body::json("\"other\""),
+        terms: Terms::default(),
+        keep: None,
+        at: Timestamp::ZERO,
+    };
+    let write = RecordWrite::Put(Box::new(put));
+    let op = Op::Record(Box::new(RecordOp { key, expect: Expect::At(2), write }));
+    inner.commit(vec![Commit::new(None, None, vec![op])]).await.remove(0).unwrap();
+    outage.set(Reach::Fine);
+    assert_error(lost.await.unwrap(), (409, "OUTCOME_UNKNOWN"));
+    assert_eq!(server.get_ok(CART).await, json!("other"));
     server.stop().await;
 }
