@@ -4,6 +4,7 @@ mod admin;
 mod contracts;
 mod engine;
 mod http;
+mod records;
 mod runs;
 mod schedules;
 mod store;
@@ -21,6 +22,7 @@ pub(crate) use admin::{
 pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
 pub(crate) use engine::EngineArgs;
 pub(crate) use http::HttpArgs;
+pub(crate) use records::{PutRecordArgs, RecordsArgs, RecordsCommand, StateArgs};
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
     ListArgs, LogFilter, LogsArgs, PauseArgs, PauseWaitArgs, RestartArgs, RunRef, RunTarget,
@@ -87,6 +89,8 @@ Examples:
     Why(WhyArgs),
     /// Manage schedules, which start runs at recurring times.
     Schedules(SchedulesArgs),
+    /// Read and write records: documents outside any run.
+    Records(RecordsArgs),
     /// Manage the API keys of a server.
     Keys(KeysArgs),
     /// List, inspect and drain workers, the processes that execute runs and tasks.
@@ -379,7 +383,9 @@ Examples:
             long = "scope",
             value_name = "SCOPE",
             required = true,
-            value_parser = ["read", "create", "manage", "send-event", "tick", "admin"]
+            value_parser = [
+                "read", "create", "manage", "send-event", "tick", "records", "decide", "define", "admin",
+            ]
         )]
         scopes: Vec<String>,
         /// The person that the key is for, with their roles. The ledger then records a digest of
@@ -444,6 +450,14 @@ pub(crate) fn time(text: &str) -> Result<String, String> {
     match text.parse::<jiff::Timestamp>() {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err("write a time such as 2026-03-01T12:00:00Z".to_owned()),
+    }
+}
+
+/// Parses a term, `name=value` or `name:value`. The first separator ends the name.
+pub(crate) fn term(text: &str) -> Result<(String, String), String> {
+    match text.split_once(['=', ':']) {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is not NAME=VALUE")),
     }
 }
 

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass::ErrorCode;
 
@@ -137,6 +140,32 @@ impl Client {
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
         }
+        self.parse(response).await
+    }
+
+    /// Sends a request with headers and a body that is sent unchanged. The response can have any type:
+    /// [`Value`] would round large numbers.
+    pub(crate) async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: Path<'_>,
+        params: &Params,
+        headers: HeaderMap,
+        body: Option<String>,
+    ) -> Result<T, Failure> {
+        let request = self.http.request(method, self.url(path)?).query(params).headers(headers);
+        let mut request = request.timeout(REQUEST_TIMEOUT);
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let response = request.send().await.map_err(|error| self.transport_failure(&error))?;
+        if !response.status().is_success() {
+            return Err(self.error_response(response, path, None).await);
+        }
+        self.parse(response).await
+    }
+
+    async fn parse<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         let text = response.text().await.map_err(|error| self.transport_failure(&error))?;
         serde_json::from_str(&text).map_err(|_| {
             let url = self.display();
@@ -146,6 +175,10 @@ impl Client {
     }
 
     fn url(&self, path: Path<'_>) -> Result<Url, Failure> {
+        // A URL has no such segments: the request would go to another route.
+        if let Some(name) = path.iter().find(|name| ["", ".", ".."].contains(*name)) {
+            return Err(Failure::usage(format!("{name:?} is not a name or an id")));
+        }
         let mut url = self.base.clone();
         match url.path_segments_mut() {
             Ok(mut segments) => {
@@ -246,6 +279,18 @@ impl Client {
                         failure.with_hint(format!("list the runs with: {list}"))
                     }
                 }
+            }
+            (Ok(ErrorCode::RecordConflict), ["records", collection, id, ..]) => {
+                let get = format!("windlass records get {collection} {id}");
+                failure.with_hint(format!("read the record again with: {get}"))
+            }
+            (Ok(ErrorCode::RecordNotFound), ["records", collection, ..]) => {
+                let list = format!("windlass records list {collection}");
+                failure.with_hint(format!("list the records with: {list}"))
+            }
+            (Ok(ErrorCode::RecordVersionNotFound), ["records", collection, id, ..]) => {
+                let versions = format!("windlass records versions {collection} {id}");
+                failure.with_hint(format!("list the kept versions with: {versions}"))
             }
             (Ok(ErrorCode::Unauthenticated), _) => {
                 failure.with_hint("set a key with --key or WINDLASS_KEY, or a header with -H")

@@ -5,6 +5,7 @@ mod config;
 mod contracts;
 mod dev;
 mod keys;
+mod records;
 mod reference;
 mod relays;
 mod runs;
@@ -16,6 +17,7 @@ mod webhooks;
 mod why;
 mod workflows;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{Cli, Command, ConfigCommand, Remote};
@@ -33,6 +35,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
+        Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
         Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
         Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,
@@ -69,7 +72,7 @@ impl Api {
 }
 
 /// Parses JSON that is given literally, as `@FILE`, or as `-` for standard input.
-fn read_json(what: &str, text: &str) -> Result<Value, Failure> {
+fn read_json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Failure> {
     let read = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)
             .map_err(|error| Failure::error(format!("failed to read {path}: {error}")))?,

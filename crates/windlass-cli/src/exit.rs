@@ -33,7 +33,7 @@ impl Exit {
         (Exit::Ok, "success"),
         (Exit::Error, "failure"),
         (Exit::Usage, "the command line is invalid"),
-        (Exit::NotFound, "the run, workflow, schedule or key does not exist"),
+        (Exit::NotFound, "the run, workflow, schedule, record or key does not exist"),
         (Exit::RunFailed, "the run that the command waited for failed or was terminated"),
         (Exit::Timeout, "a time limit expired"),
         (Exit::Auth, "the credential is missing, invalid, or lacks permission"),

@@ -44,6 +44,11 @@ impl Out {
         }
     }
 
+    /// Prints JSON as it is, apart from characters that control a terminal.
+    pub(crate) fn raw(self, json: &str) -> Result<(), Failure> {
+        self.line(&sanitize::sanitize_json(json.to_owned()))
+    }
+
     /// Prints a document on one line, as one item of a sequence.
     pub(crate) fn record(self, value: &Value) -> Result<(), Failure> {
         self.line(&sanitize::sanitize_json(value.to_string()))

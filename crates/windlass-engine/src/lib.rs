@@ -85,7 +85,7 @@ pub use model::{Creating, GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
 pub use record_change::{RecordChange, conflict_delay};
-pub use records::{Document, Listing, PutRecord, Records};
+pub use records::{Document, Listing, NewDocument, PutRecord, Records};
 pub use registry::Serving;
 pub use result_message::{ActivityResult, AttemptError, ChildResult, ResultError, earlier_errors};
 pub use results::Ended;

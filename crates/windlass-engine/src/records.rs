@@ -1,5 +1,7 @@
 //! Records of a collection: reads, writes with an expected revision, and listings.
 
+mod expecting;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -16,6 +18,8 @@ use crate::core::Core;
 use crate::env::new_uuid;
 use crate::record_change::{conflict_delay, refuse_reserved};
 use crate::turn::refusal;
+
+pub use expecting::NewDocument;
 
 /// How often a write without an expected revision is decided again because another writer was first.
 const ROUNDS_MAX: u32 = 64;

@@ -61,8 +61,8 @@ pub use on_end::{EFFECT, OnEnd, derive_key, end_task_id};
 pub use query::{LimitState, Order, Query, Rows, RunsQuery, TaskState, TasksQuery};
 pub use rate::{Rate, RateDecision, RateRow};
 pub use record::{
-    Expect, Keep, Record, RecordFound, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
-    Terms,
+    Expect, Keep, REVISION_MAX, Record, RecordFound, RecordKey, RecordOp, RecordPut, RecordVersion,
+    RecordWrite, Terms,
 };
 pub use retry::{Backoff, Decision, GiveUpReason, RetryLimit, RetryPolicy};
 pub use rows::{

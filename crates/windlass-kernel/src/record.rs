@@ -12,6 +12,9 @@ use crate::ledger::CausalRef;
 use crate::limits::{Limits, check_max};
 use crate::time::Timestamp;
 
+/// The largest revision that a commit can expect: the next one is the largest signed number of a store.
+pub const REVISION_MAX: u64 = i64::MAX as u64 - 1;
+
 /// The name of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
@@ -213,7 +216,7 @@ impl RecordOp {
     pub fn next_revision(&self) -> Option<u64> {
         let next = match self.expect {
             Expect::Absent => 1,
-            Expect::At(revision) => revision + 1,
+            Expect::At(revision) => revision.saturating_add(1),
             Expect::Present => return None,
         };
         self.is_write().then(|| self.set_revision().unwrap_or(next))
@@ -264,8 +267,13 @@ impl RecordOp {
     }
 
     pub(crate) fn validate(&self, limits: &Limits) -> Result<(), Error> {
-        if self.expect == Expect::At(0) {
-            let message = format!("record {} has no revision 0; revisions begin at 1", self.key);
+        if let Expect::At(revision) = self.expect
+            && !(1..=REVISION_MAX).contains(&revision)
+        {
+            let message = format!(
+                "record {} has no revision {revision}; revisions begin at 1 and end at {REVISION_MAX}",
+                self.key
+            );
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
         }
         if matches!(self.write, RecordWrite::Remove { .. }) && self.expect == Expect::Absent {
@@ -278,7 +286,7 @@ impl RecordOp {
             Expect::Absent => 0,
             Expect::Present => u64::MAX,
         };
-        if put.revision.is_some_and(|revision| revision <= before || revision > i64::MAX as u64) {
+        if put.revision.is_some_and(|revision| revision <= before || revision > REVISION_MAX) {
             let message = format!("the write of record {} sets an earlier revision", self.key);
             return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message));
         }

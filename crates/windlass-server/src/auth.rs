@@ -114,7 +114,11 @@ impl Guard {
         let asked = match scope {
             Scope::Read => hooks.read(caller, target),
             Scope::Create => hooks.create(caller, target),
-            Scope::Manage | Scope::Admin => hooks.manage(caller, target),
+            // Only routes of a program's own route set can require `decide` or `define`.
+            Scope::Manage | Scope::Admin | Scope::Decide | Scope::Define => {
+                hooks.manage(caller, target)
+            }
+            Scope::Records => hooks.records(caller, target),
             Scope::SendEvent => hooks.send_event(caller, target),
             Scope::Tick => hooks.tick(caller),
         };

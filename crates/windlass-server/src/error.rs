@@ -118,6 +118,7 @@ impl From<Error> for ApiError {
         let status = match (code, error.kind()) {
             (ErrorCode::InstanceNotFound, _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
             (ErrorCode::MessagesLimit, _) => StatusCode::TOO_MANY_REQUESTS,
+            (ErrorCode::RecordConflict, _) => StatusCode::PRECONDITION_FAILED,
             (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
             (
                 _,

@@ -122,7 +122,7 @@ impl<S: Sync> FromRequestParts<S> for CallerEngine {
     }
 }
 
-fn bad_path(rejection: &PathRejection) -> ApiError {
+pub(crate) fn bad_path(rejection: &PathRejection) -> ApiError {
     ApiError::invalid(ErrorCode::InvalidPath, rejection.body_text())
 }
 
@@ -310,7 +310,7 @@ fn too_large(max: usize) -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::BodyTooLarge, message)
 }
 
-async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
+pub(crate) async fn json_bytes(request: Request, max: usize) -> Result<Bytes, ApiError> {
     let (parts, mut body) = request.into_parts();
     use hyper::body::Body as _;
     // Rejects a too large `Content-Length` before reading the body.

@@ -19,6 +19,7 @@ use crate::auth::{Caller, Scope, Target};
 use crate::error::ApiError;
 use crate::extract::{CallerEngine, receive_body};
 use crate::metrics::Labels;
+use crate::routes::records;
 use crate::table::{Access, Entry, Pace};
 use crate::telemetry;
 
@@ -144,10 +145,17 @@ async fn prepare(
     if entry.is_some_and(|entry| entry.is_brought) {
         return Ok((with_engine(app, request), None));
     }
-    let is_batch = path.trim_end_matches('/').ends_with("/batch");
+    receive_body(app, request, body_bytes_max(app, path)).await
+}
+
+fn body_bytes_max(app: &App, path: &str) -> usize {
     let options = &app.options;
-    let max = if is_batch { options.batch_bytes_max } else { options.body_bytes_max };
-    receive_body(app, request, max).await
+    let path = path.strip_prefix(&*options.base).unwrap_or(path);
+    if path.starts_with("/records/") {
+        return app.engine.options().limits.record_bytes_max;
+    }
+    let is_batch = path.trim_end_matches('/').ends_with("/batch");
+    if is_batch { options.batch_bytes_max } else { options.body_bytes_max }
 }
 
 async fn authenticate(
@@ -165,10 +173,15 @@ async fn authenticate(
                 let found = params.as_ref()?.iter().find(|(key, _)| *key == name)?;
                 Some(found.1.to_owned())
             };
-            let (workflow, id) = (param("workflowName"), param("instanceId"));
-            let action = parts.uri.path().trim_end_matches('/').rsplit('/').next();
+            let (workflow, collection) = (param("workflowName"), param("collection"));
+            let id = param("instanceId").or_else(|| param("id").filter(|_| collection.is_some()));
+            let action = match &collection {
+                None => parts.uri.path().trim_end_matches('/').rsplit('/').next(),
+                Some(_) => Some(records::action(&parts.method, id.as_deref())),
+            };
             let target = Target {
                 workflow: workflow.as_deref(),
+                collection: collection.as_deref(),
                 id: id.as_deref(),
                 action,
                 ..Target::default()

@@ -26,6 +26,7 @@ mod options;
 mod paging;
 #[cfg(test)]
 mod parser_tests;
+mod precondition;
 mod reference;
 mod router;
 mod routes;

@@ -1,11 +1,16 @@
 //! Property tests of the parsers of the server: any text is either read or refused, never a panic.
 
 use proptest::prelude::*;
-use windlass::kernel::{RunId, RunKey, Timestamp, WorkflowName, parse_duration};
+use windlass::kernel::{
+    Collection, Expect, REVISION_MAX, RecordId, RunId, RunKey, Terms, Timestamp, WorkflowName,
+    parse_duration,
+};
 use windlass_engine::Timing;
 
 use crate::cursor;
 use crate::depth::is_deeper_than;
+use crate::precondition::{etag, expectation, is_known, parse_revision};
+use crate::routes::records::parse_term;
 use crate::view::{Time, parse_time};
 
 /// Text with the characters that matter to the parsers, and any other.
@@ -84,6 +89,45 @@ proptest! {
     fn a_time_is_read_as_it_was_written(ms in 0..4_102_444_800_000_i64) {
         let time = Timestamp::from_millis(ms);
         prop_assert_eq!(parse_time(&Time(time).to_string()), Some(time));
+    }
+
+    #[test]
+    fn a_precondition_is_a_tag_that_the_server_wrote(revision in 1..=REVISION_MAX, text in text()) {
+        let tag = etag(revision).to_str().unwrap().to_owned();
+        prop_assert_eq!(expectation(Some(&tag), None).ok(), Some(Expect::At(revision)));
+        let weak = format!("W/{tag}");
+        prop_assert!(expectation(Some(&weak), None).is_err());
+        for text in [text.clone(), format!("\"{text}\"")] {
+            match expectation(Some(&text), None) {
+                Ok(Expect::At(read)) => prop_assert!(etag(read) == *text),
+                Ok(expect) => prop_assert!(expect == Expect::Present && text == "*"),
+                Err(error) => prop_assert!(error.status().is_client_error()),
+            }
+            prop_assert_eq!(expectation(None, Some(&text)).is_ok(), text == "*");
+            prop_assert!(expectation(Some(&text), Some(&text)).is_err());
+        }
+        if let Ok(read) = parse_revision(&text) {
+            prop_assert_eq!(text.parse(), Ok(read));
+        }
+        let mut headers = axum::http::HeaderMap::new();
+        if let Ok(value) = text.parse() {
+            headers.insert("if-none-match", value);
+            let _ = is_known(&headers, revision);
+        }
+    }
+
+    #[test]
+    fn terms_and_names_of_records_are_read_or_refused(text in text(), value in text()) {
+        if let Ok((name, rest)) = parse_term(&text) {
+            prop_assert_eq!(format!("{name}:{rest}"), text.clone());
+            prop_assert!(!name.contains(':'));
+        }
+        let mut terms = Terms::default();
+        if terms.add(&text, &value).is_ok() {
+            let column = terms.to_column();
+            prop_assert_eq!(Terms::parse(column.as_deref()).ok(), Some(terms));
+        }
+        let _ = (Collection::new(&text), RecordId::new(&text));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) mod ledger;
 pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod queues;
+pub(crate) mod records;
 pub(crate) mod result;
 pub(crate) mod runs;
 pub(crate) mod schedules;
@@ -37,6 +38,7 @@ pub(crate) const SETS: &[AddRoutes] = &[
     probes,
     instances,
     operations,
+    records::routes,
     durable::routes,
     #[cfg(feature = "webhooks")]
     webhooks::routes,
@@ -50,6 +52,7 @@ pub(crate) const READ: Access = Access::Scope(Scope::Read);
 pub(crate) const CREATE: Access = Access::Scope(Scope::Create);
 pub(crate) const MANAGE: Access = Access::Scope(Scope::Manage);
 pub(crate) const SEND: Access = Access::Scope(Scope::SendEvent);
+pub(crate) const RECORDS: Access = Access::Scope(Scope::Records);
 pub(crate) const ADMIN: Access = Access::Scope(Scope::Admin);
 
 /// The access that a scrape of metrics needs.

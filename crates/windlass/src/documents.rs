@@ -6,6 +6,9 @@ struct Readme;
 #[doc = include_str!("../../../docs/steps.md")]
 struct Steps;
 
+#[doc = include_str!("../../../docs/records.md")]
+struct Records;
+
 #[doc = include_str!("../../../docs/machines.md")]
 struct Machines;
 

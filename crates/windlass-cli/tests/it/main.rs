@@ -12,6 +12,7 @@ mod help;
 mod jwt;
 mod kill;
 mod manage;
+mod records;
 mod relays;
 mod settings;
 mod stores;

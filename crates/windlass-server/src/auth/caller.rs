@@ -20,14 +20,29 @@ pub enum Scope {
     SendEvent,
     /// Drive the engine from outside.
     Tick,
+    /// Read, write and remove records.
+    Records,
+    /// Decide requests to people. No route of the server requires it yet.
+    Decide,
+    /// Publish definitions. No route of the server requires it yet.
+    Define,
     /// All other scopes, and API keys.
     Admin,
 }
 
 impl Scope {
     /// All scopes.
-    pub const ALL: [Scope; 6] =
-        [Scope::Read, Scope::Create, Scope::Manage, Scope::SendEvent, Scope::Tick, Scope::Admin];
+    pub const ALL: [Scope; 9] = [
+        Scope::Read,
+        Scope::Create,
+        Scope::Manage,
+        Scope::SendEvent,
+        Scope::Tick,
+        Scope::Records,
+        Scope::Decide,
+        Scope::Define,
+        Scope::Admin,
+    ];
 
     /// The name of the scope.
     pub const fn as_str(self) -> &'static str {
@@ -37,6 +52,9 @@ impl Scope {
             Scope::Manage => "manage",
             Scope::SendEvent => "send-event",
             Scope::Tick => "tick",
+            Scope::Records => "records",
+            Scope::Decide => "decide",
+            Scope::Define => "define",
             Scope::Admin => "admin",
         }
     }

@@ -45,6 +45,9 @@ impl From<Denied> for ApiError {
 pub struct Target<'a> {
     /// The workflow.
     pub workflow: Option<&'a str>,
+    /// The collection of records. For records, `id` is the id of the record, and `action` is `get`,
+    /// `put`, `delete` or `list`.
+    pub collection: Option<&'a str>,
     /// The id of the run.
     pub id: Option<&'a str>,
     /// The last segment of the path, such as `pause`.
@@ -59,7 +62,8 @@ type Verdict<'a> = BoxFuture<'a, Result<(), Denied>>;
 /// replace them: a request must pass both.
 ///
 /// The hook is called again for each run that the path does not name: runs in lists, of bulk requests,
-/// of tasks and dead letters, and runs to create with the id and the input of the body.
+/// of tasks and dead letters, and runs to create with the id and the input of the body. It is also called
+/// for each record of a list.
 pub trait Authorize: Send + Sync + 'static {
     /// Called first for every request. `Some` authenticates the caller; `None` leaves that to API
     /// keys and tokens.
@@ -84,6 +88,11 @@ pub trait Authorize: Send + Sync + 'static {
 
     /// Whether an event may be sent to a run.
     fn send_event<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Whether records may be read, written or removed, as the action says.
+    fn records<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
         Box::pin(ready(Ok(())))
     }
 

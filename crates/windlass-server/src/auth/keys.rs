@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use windlass::kernel::{Actor, BoxFuture, Namespace, Subject};
@@ -40,6 +40,7 @@ pub struct ApiKey {
     /// The namespace of the key.
     pub namespace: Namespace,
     /// The permissions of the key.
+    #[serde(deserialize_with = "known_scopes")]
     pub scopes: Vec<Scope>,
     /// The person that the key was created for. Keys of programs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +53,13 @@ pub struct ApiKey {
     pub expires_at: Option<Timestamp>,
     /// When the key was revoked.
     pub revoked_at: Option<Timestamp>,
+}
+
+/// Reads the scopes that this build knows. A newer build on the same store may have created a key with
+/// another one: the key then works with its other scopes, and the list of all keys can be read.
+fn known_scopes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Error> {
+    let words = Vec::<String>::deserialize(from)?;
+    Ok(words.iter().filter_map(|word| Scope::parse(word)).collect())
 }
 
 impl ApiKey {
@@ -273,6 +281,7 @@ impl CachedKey {
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
+    use super::super::Scopes;
     use super::*;
 
     #[tokio::test]
@@ -313,6 +322,31 @@ mod tests {
         assert!(keys.caller(&issued.key).await.is_ok());
         keys.revoke(issued.stored).await.unwrap();
         assert!(keys.caller(&issued.key).await.is_err(), "it was revoked");
+    }
+
+    #[test]
+    fn stored_keys_keep_their_scopes() {
+        // A key as a build wrote it that knew only six scopes.
+        let stored = |scopes: &str| {
+            format!(
+                r#"{{"id":"0000000000000001","name":"ci","namespace":"default","scopes":{scopes},
+                "digest":"00","created_at":1,"expires_at":null,"revoked_at":null}}"#
+            )
+        };
+        let old = [Scope::Read, Scope::Create, Scope::Manage, Scope::SendEvent, Scope::Tick];
+        for (scopes, expect) in [
+            (r#"["read","create","manage","send-event","tick"]"#, &old[..]),
+            (r#"["admin"]"#, &[Scope::Admin]),
+            (r#"["records","decide","define"]"#, &[Scope::Records, Scope::Decide, Scope::Define]),
+            (r#"["read","of-a-newer-build"]"#, &[Scope::Read]),
+        ] {
+            let key: ApiKey = serde_json::from_str(&stored(scopes)).unwrap();
+            assert_eq!(key.scopes, expect, "{scopes}");
+        }
+        let old: Scopes = old.into_iter().collect();
+        for new in [Scope::Records, Scope::Decide, Scope::Define] {
+            assert!(!old.allow(new), "a key that lists the old scopes gains nothing");
+        }
     }
 
     #[tokio::test]

@@ -228,6 +228,7 @@ async fn ask_create(call: &Call, start: &StartRun) -> Result<(), ApiError> {
         id: start.id.as_ref().map(RunId::as_str),
         action: Some("create"),
         params: std::str::from_utf8(&start.input.bytes).ok(),
+        ..Target::default()
     };
     call.app.guard.ask(&call.caller, Scope::Create, &target).await
 }

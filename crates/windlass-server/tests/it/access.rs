@@ -15,6 +15,7 @@ on_both_stores!(
     tasks_and_dead_letters_ask_the_hook_for_each_run,
     a_signal_shows_the_run_only_to_readers,
     the_create_hook_gets_the_id_and_the_params,
+    the_records_hook_gets_each_record_and_the_action,
 );
 
 /// The header `x-scopes` names the scopes of the caller, `x-hidden` a run that the hooks deny, and
@@ -27,7 +28,11 @@ fn header<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
 
 fn verdict<'a>(caller: &'a Caller, target: &'a Target<'a>) -> BoxFuture<'a, Result<(), Denied>> {
     let is = |text: &str| caller.actor == Some(Actor::new("hidden", text));
+    let named = target.collection.zip(target.action).map(|(collection, action)| {
+        format!("{action} {collection}/{}", target.id.unwrap_or_default())
+    });
     let hidden = target.id.is_some_and(is) || target.params.is_some_and(is);
+    let hidden = hidden || named.is_some_and(|named| is(&named));
     let answer = if hidden { Err(Denied::forbidden("hidden")) } else { Ok(()) };
     Box::pin(std::future::ready(answer))
 }
@@ -53,6 +58,14 @@ impl Authorize for ByHeader {
     }
 
     fn read<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        verdict(caller, target)
+    }
+
+    fn records<'a>(
         &'a self,
         caller: &'a Caller,
         target: &'a Target<'a>,
@@ -141,5 +154,43 @@ async fn the_create_hook_gets_the_id_and_the_params(kind: Kind) {
     assert_eq!(create("denied", "", one("fine")).await.0, 200);
     assert_eq!(create("denied", "/batch", json!({ "instances": [one("many")] })).await.0, 200);
     assert_eq!(server.get("/workflows/nap/instances/denied").await.0, 404);
+    server.stop().await;
+}
+
+async fn the_records_hook_gets_each_record_and_the_action(kind: Kind) {
+    let server = start(kind).await;
+    let ask = |method: Method, path: &str, denied: &str| {
+        let request = server.request(method.clone(), path).header("x-hidden", denied);
+        let request = match (method == Method::GET, denied) {
+            (true, _) => request,
+            (false, "create") => request.header("if-none-match", "*").json(&1),
+            (false, _) => request.header("if-match", "*").json(&2),
+        };
+        read(request)
+    };
+    for id in ["a%2Fb", "c"] {
+        assert_eq!(ask(Method::PUT, &format!("/records/carts/{id}"), "create").await.0, 201);
+    }
+    let ids = |page: Value| -> Vec<String> {
+        let rows = page["records"].as_array().unwrap().iter();
+        rows.map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let (_, page) = ask(Method::GET, "/records/carts?limit=1", "list carts/a/b").await;
+    assert!(page["hasNextPage"] == true && page["records"] == json!([]), "{page}");
+    let (_, page) = ask(Method::GET, "/records/carts", "list carts/a/b").await;
+    assert_eq!(ids(page), ["c"]);
+    let (_, page) = ask(Method::GET, "/records/carts", "get carts/a/b").await;
+    assert_eq!(ids(page), ["a/b", "c"]);
+    assert_eq!(ask(Method::GET, "/records/carts", "list carts/").await.0, 403);
+    for (method, path, action) in [
+        (Method::GET, "/records/carts/a%2Fb", "get"),
+        (Method::GET, "/records/carts/a%2Fb/versions", "get"),
+        (Method::PUT, "/records/carts/a%2Fb/", "put"),
+        (Method::DELETE, "/records/carts/a%2Fb", "delete"),
+    ] {
+        let denied = format!("{action} carts/a/b");
+        assert_eq!(ask(method.clone(), path, &denied).await.0, 403, "{method} {path}");
+        assert_eq!(ask(method.clone(), path, "put carts/c").await.0, 200, "{method} {path}");
+    }
     server.stop().await;
 }

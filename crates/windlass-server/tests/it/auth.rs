@@ -66,6 +66,8 @@ fn path_of(entry: &Entry) -> String {
         ("{instanceId}", "nobody"),
         ("{runKey}", "00000000-0000-7000-8000-000000000000"),
         ("{name}", "nothing"),
+        ("{collection}", "nothing"),
+        ("{revision}", "1"),
         ("{id}", "0000000000000000"),
         ("{key}", "nothing"),
         ("{*file}", "index.html"),
@@ -137,7 +139,13 @@ async fn every_route_needs_its_scope(kind: Kind) {
         }
         assert_eq!(ask(&server, entry, Some(&none)).await.0, 403, "{shown}");
     }
-    assert_eq!(scopes_seen.len(), Scope::ALL.len(), "every scope is required by some route");
+    let unused: Vec<_> =
+        Scope::ALL.into_iter().filter(|scope| !scopes_seen.contains(scope.as_str())).collect();
+    assert_eq!(
+        unused,
+        [Scope::Decide, Scope::Define],
+        "every other scope is required by some route"
+    );
     // Unknown routes are rejected as well.
     for path in
         ["/nothing", "/workflows/greet/instances/x/configs", "/keys/health", "/_runner/tock"]
@@ -167,6 +175,10 @@ async fn no_namespace_sees_another(kind: Kind) {
     assert_eq!(read(put).await.0, 200);
     let (_, run) = get(&format!("{create}/secret-run"), &ours).await;
     let run_key = run["meta"]["runKey"].as_str().unwrap().to_owned();
+    let record =
+        server.request(Method::PUT, "/records/secret-carts/secret-cart?term=secret:1&keep=true");
+    let record = record.bearer_auth(&ours).header("if-none-match", "*");
+    assert_eq!(read(record.json(&json!({ "plan": "secret" }))).await.0, 201);
     // A dead letter, a breaker and a key of the other namespace.
     let parcels = server.engine.in_namespace("ours").unwrap();
     let letter = secret_letter(&server, parcels.core()).await;
@@ -179,6 +191,8 @@ async fn no_namespace_sees_another(kind: Kind) {
         let path = path.replace("{instanceId}", "secret-run").replace("{runKey}", &run_key);
         let path = path.replace("{name}", "secret-plan").replace("{key}", "secret-breaker");
         let id = if path.contains("/keys/") { key_id } else { &letter };
+        let id = if path.contains("/records/") { "secret-cart" } else { id };
+        let path = path.replace("{collection}", "secret-carts").replace("{revision}", "1");
         let path = path.replace("{id}", id);
         if entry.access == Access::Public {
             continue;
@@ -189,11 +203,19 @@ async fn no_namespace_sees_another(kind: Kind) {
         let request =
             server.request(entry.method.clone(), &format!("/{path}")).bearer_auth(&theirs);
         let request = if entry.method == Method::GET { request } else { request.json(&body) };
+        let request = match path.contains("/records/") && entry.method != Method::GET {
+            true => request.header("if-match", "*"),
+            false => request,
+        };
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
         let names_theirs = [run_key.as_str(), "secret", key_id, &letter];
         if entry.access == Access::Operator {
             assert_eq!(status, 403, "{} {path}", entry.method);
+        } else if path.trim_end_matches('/').ends_with("/records/secret-carts") {
+            assert_eq!(status, 200, "the collection of this namespace is empty");
+        } else if path.contains("/records/") && entry.method == Method::PUT {
+            assert_eq!(status, 412, "{path}");
         } else if names_theirs.iter().any(|name| path.contains(name)) {
             assert!(matches!(status, 400 | 404), "{} {path}: {status}", entry.method);
         }
@@ -203,6 +225,11 @@ async fn no_namespace_sees_another(kind: Kind) {
             !path.contains("secret") && !path.contains(&run_key) && text.contains("secret");
         assert!(!listed, "{path}: {text}");
     }
+    let (status, mine) = get("/records/secret-carts/secret-cart?view=full", &ours).await;
+    assert_eq!(
+        (status, &mine["revision"], &mine["value"]["plan"]),
+        (200, &json!(1), &json!("secret"))
+    );
     let bulk = json!({ "action": "terminate", "filter": {} });
     assert_eq!(post("/runs/bulk", &theirs, bulk).await.0, 200);
     let (status, _) = post(create, &theirs, body).await;
@@ -512,12 +539,18 @@ impl Authorize for DenyListed {
         Self::verdict(caller, "send-event", target)
     }
 
+    fn records<'a>(
+        &'a self,
+        caller: &'a Caller,
+        target: &'a Target<'a>,
+    ) -> BoxFuture<'a, Result<(), Denied>> {
+        Self::verdict(caller, "records", target)
+    }
+
     fn tick<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<(), Denied>> {
-        Self::verdict(
-            caller,
-            "tick",
-            &Target { workflow: None, id: None, action: None, params: None },
-        )
+        const NOTHING: &Target<'_> =
+            &Target { workflow: None, collection: None, id: None, action: None, params: None };
+        Self::verdict(caller, "tick", NOTHING)
     }
 }
 
@@ -569,6 +602,7 @@ async fn each_action_calls_its_hook(kind: Kind) {
             "/workflows/approve/instances/seen/events",
             json!({ "type": "other" }),
         ),
+        ("records", Method::GET, "/records/carts", Value::Null),
         ("tick", Method::POST, "/_runner/tick", json!({})),
     ] {
         let ask = |denied: &str| {

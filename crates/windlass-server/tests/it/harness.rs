@@ -22,6 +22,7 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Memory,
     Sqlite,
     Postgres,
 }
@@ -43,6 +44,22 @@ macro_rules! on_both_stores {
     )*};
 }
 pub(crate) use on_both_stores;
+
+/// Like [`on_both_stores`], and in memory.
+macro_rules! on_every_store {
+    ($($body:ident),* $(,)?) => {
+        crate::harness::on_both_stores!($($body),*);
+        mod memory {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $body() {
+                    crate::harness::with_timeout(super::$body(crate::harness::Kind::Memory)).await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_every_store;
 
 pub(crate) async fn with_timeout(test: impl Future<Output = ()>) {
     assert!(
@@ -102,6 +119,9 @@ impl Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let schema = (kind == Kind::Postgres).then(Schema::new);
         let store: Arc<dyn Store> = match &schema {
+            None if kind == Kind::Memory => {
+                windlass::admin::open_store("memory:").await.expect("memory opens")
+            }
             None => {
                 let file = format!("sqlite://{}/test.db", folder.path().display());
                 windlass::admin::open_store(&file).await.expect("the file opens")

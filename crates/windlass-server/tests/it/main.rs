@@ -1,4 +1,4 @@
-//! Tests of the server over HTTP, on SQLite and PostgreSQL.
+//! Tests of the server over HTTP, on SQLite and PostgreSQL, and for records in memory too.
 
 #![allow(clippy::disallowed_methods, reason = "the tests need the real clock")]
 
@@ -15,6 +15,7 @@ mod live;
 mod operations;
 mod outage;
 mod pages;
+mod records;
 mod route_sets;
 mod schedules;
 mod server;

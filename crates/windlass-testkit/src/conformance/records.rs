@@ -439,6 +439,10 @@ pub async fn limits_are_checked(world: World) {
         (twice, ErrorCode::InvalidCommit),
         (vec![wrong_digest], ErrorCode::InvalidCommit),
         (vec![put_op(&world, "c", Expect::At(0), "1", false)], ErrorCode::InvalidRevision),
+        // As a signed number this is -1, which a store may use for another expectation.
+        (vec![put_op(&world, "c", Expect::At(u64::MAX), "1", false)], ErrorCode::InvalidRevision),
+        (vec![check_op("c", Expect::At(1 << 63))], ErrorCode::InvalidRevision),
+        (vec![check_op("c", Expect::At((1 << 63) - 1))], ErrorCode::InvalidRevision),
         (vec![put_op(&world, "c", Expect::Present, "1", false)], ErrorCode::InvalidCommit),
         (vec![remove_op(&world, "c", Expect::Present)], ErrorCode::InvalidCommit),
         (vec![remove_op(&world, "c", Expect::Absent)], ErrorCode::InvalidRevision),
