@@ -163,12 +163,16 @@ async fn transact(shared: &Shared, commit: &Commit, client: &mut Client) -> Ende
     }
 }
 
-async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result<(), Ended> {
-    let ended = |error: tokio_postgres::Error| match classify(&error) {
+// The end of an attempt in which a statement of the user failed.
+fn user_error(error: tokio_postgres::Error) -> Ended {
+    match classify(&error) {
         Failure::Lost | Failure::Retry | Failure::ReadOnly => Ended::Engine(error),
         _ => Ended::User { unique: is_unique(&error), message: error_text(&error) },
-    };
-    let prepared = transaction.prepare(&statement.sql).await.map_err(ended)?;
+    }
+}
+
+async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result<(), Ended> {
+    let prepared = transaction.prepare(&statement.sql).await.map_err(user_error)?;
     let types = prepared.params();
     if types.len() != statement.params.len() {
         let (wanted, given) = (types.len(), statement.params.len());
@@ -185,7 +189,7 @@ async fn execute(transaction: &Transaction<'_>, statement: &Statement) -> Result
         .map_err(|message| Ended::User { unique: false, message })?;
     let params: Vec<&(dyn ToSql + Sync)> =
         values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
-    transaction.execute(&prepared, &params).await.map_err(ended)?;
+    transaction.execute(&prepared, &params).await.map_err(user_error)?;
     Ok(())
 }
 
@@ -199,6 +203,11 @@ async fn finish(
     if row.try_get::<_, String>(0)? != id {
         let message = "a statement ended the transaction of the commit".to_owned();
         return Ok(Ended::User { unique: false, message });
+    }
+    // Deferred constraints of the user's tables would fail COMMIT, after the store's own rows, where
+    // nothing shows whose rows are at fault.
+    if let Err(error) = transaction.batch_execute("SET CONSTRAINTS ALL IMMEDIATE").await {
+        return Ok(user_error(error));
     }
     let planner: String =
         PLANNER.iter().map(|(name, value)| format!("SET LOCAL {name} = {value}; ")).collect();

@@ -14,6 +14,7 @@ on_every_store!(
     a_unique_violation_is_final,
     a_failed_attempt_leaves_nothing,
     too_many_statements_fail_the_step,
+    a_deferred_constraint_fails_the_step_that_broke_it,
 );
 
 async fn a_record_is_durable_before_the_next_body_starts(h: Arc<Harness>) {
@@ -224,4 +225,70 @@ async fn too_many_statements_fail_the_step(h: Arc<Harness>) {
         })
         .unwrap();
     assert_eq!(flow.start(()).await.unwrap().result().await.unwrap(), "SqlTooLarge");
+}
+
+const DEFERRED: &str = "CREATE TABLE owners (name TEXT PRIMARY KEY); \
+     CREATE TABLE pets (name TEXT PRIMARY KEY, \
+         owner TEXT REFERENCES owners (name) DEFERRABLE INITIALLY DEFERRED)";
+
+// Databases check deferred constraints at COMMIT, after the last statement of the step.
+async fn a_deferred_constraint_fails_the_step_that_broke_it(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("deferred", move |ctx: Ctx, (): ()| {
+            let counts = inner.clone();
+            async move {
+                let orphan = |tx: StepTx| {
+                    counts.hit("orphan");
+                    async move {
+                        tx.execute("INSERT INTO pets VALUES ('rex', 'nobody')", []);
+                        ok(())
+                    }
+                };
+                let failed = ctx.step_tx("orphan", orphan).retries(0).await.unwrap_err();
+                // The order of the statements is free as long as the constraint holds at the end.
+                let family = |tx: StepTx| {
+                    counts.hit("family");
+                    async move {
+                        tx.execute("INSERT INTO pets VALUES ('rex', 'ann')", []);
+                        tx.execute("INSERT INTO owners VALUES ('ann')", []);
+                        ok(())
+                    }
+                };
+                ctx.step_tx("family", family).retries(0).await?;
+                ok((failed.name, failed.attempts))
+            }
+        })
+        .unwrap();
+    if h.kind == Kind::Memory {
+        flow.start(()).await.unwrap().result().await.unwrap_err();
+        return;
+    }
+    h.sql(DEFERRED).await;
+    let run = flow.start(()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), ("SqlError".to_owned(), 1));
+    assert_eq!((counts.get("orphan"), counts.get("family")), (1, 1));
+    assert_eq!(h.number("SELECT count(*) FROM pets WHERE owner = 'ann'").await, 1);
+    if h.kind == Kind::Postgres {
+        a_deferred_unique_violation_is_final(&h, &engine).await;
+    }
+}
+
+// SQLite has no deferred UNIQUE.
+async fn a_deferred_unique_violation_is_final(h: &Harness, engine: &windlass::Engine) {
+    h.sql("CREATE TABLE seats (seat INT UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+    let flow = engine
+        .workflow("seats", |ctx: Ctx, (): ()| async move {
+            let body = |tx: StepTx| async move {
+                tx.execute("INSERT INTO seats VALUES (1), (1)", []);
+                ok(())
+            };
+            let failed = ctx.step_tx("twice", body).retries(3).delay("5 ms").await.unwrap_err();
+            ok((failed.name, failed.attempts))
+        })
+        .unwrap();
+    let run = flow.start(()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), ("UniqueViolation".to_owned(), 1));
 }
