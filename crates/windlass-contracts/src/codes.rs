@@ -36,6 +36,8 @@ codes! {
     PATCH_EDIT_WINDOW = "PATCH_EDIT_WINDOW";
     /// A patch does not begin or end as its modes say.
     PATCH_ATTACHMENT = "PATCH_ATTACHMENT";
+    /// An action changes the document where no gate sees the change.
+    PATCH_DOCUMENT_ACTION = "PATCH_DOCUMENT_ACTION";
     /// The configuration of a node is wrong.
     NODE_CONFIG = "NODE_CONFIG";
     /// The edges of a node do not fit its type.

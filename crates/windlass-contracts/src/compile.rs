@@ -1,5 +1,6 @@
 //! The compiler: merges an envelope with patches into one checked and hashed artefact.
 
+mod changes;
 mod hash;
 mod integrity;
 mod joins;
@@ -37,6 +38,8 @@ pub const EDGES_MAX: usize = 2_000;
 pub const TABLES_MAX: usize = 50;
 /// The most obligations of a contract.
 pub const OBLIGATIONS_MAX: usize = 50;
+/// The most action types that a contract lists.
+pub const DOCUMENT_ACTIONS_MAX: usize = 100;
 /// The largest contract or definition, in bytes of JSON.
 pub const BYTES_MAX: usize = 1024 * 1024;
 
@@ -133,6 +136,7 @@ pub fn compile(
     let slots = check_patches(contract, definition, &envelope, &language)?;
     check_edge_ids(&slots).map_err(in_definition)?;
     obligations::check(contract, &envelope, &slots)?;
+    changes::check(contract, &envelope, &slots)?;
     let merged = merge::merge(&envelope, &slots);
     let integrity =
         integrity::prove(&envelope, &merged).map_err(|problem| in_definition(vec![problem]))?;
@@ -152,6 +156,7 @@ pub fn compile(
         rules: language.used_rules(contract, merged.nodes.values()),
         obligations: obligations::sorted(contract),
         immaterial_fields: contract.immaterial_fields.iter().cloned().collect(),
+        document_actions: contract.document_actions.iter().cloned().collect(),
         schema_digest: language.schema_digest(),
         system_gate_integrity: integrity,
         nodes: merged.nodes,
@@ -180,11 +185,13 @@ fn check_limits(
     }
     let tables = contract.rules.len() + definition.rules.len();
     let obligations = contract.obligations.len();
+    let document_actions = contract.document_actions.len();
     for (name, count, max, origin) in [
         ("nodes", nodes, NODES_MAX, Origin::Definition),
         ("edges", edges, EDGES_MAX, Origin::Definition),
         ("decision tables", tables, TABLES_MAX, Origin::Definition),
         ("obligations", obligations, OBLIGATIONS_MAX, Origin::Contract),
+        ("document actions", document_actions, DOCUMENT_ACTIONS_MAX, Origin::Contract),
     ] {
         if count > max {
             let message = format!("the workflow has {count} {name}, the limit is {max}");

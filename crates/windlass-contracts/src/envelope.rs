@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codes::{CONTRACT_DUPLICATE, CONTRACT_LIFECYCLE, CONTRACT_UNKNOWN};
+use crate::codes::{CONTRACT_DUPLICATE, CONTRACT_LIFECYCLE, CONTRACT_NAME, CONTRACT_UNKNOWN};
 use crate::diagnostic::{Diagnostic, pointer_join};
 use crate::graph::Graph;
 use crate::ids;
@@ -72,6 +72,16 @@ fn check_names(contract: &LifecycleContract, found: &mut Vec<Diagnostic>) {
     }
     for rule in contract.rules.keys() {
         name(pointer_join("/rules", rule), rule);
+    }
+    for (index, action) in contract.document_actions.iter().enumerate() {
+        if !ids::is_dotted_name(action) {
+            let message = format!("{action:?} is not the type of an action");
+            twice.push(
+                Diagnostic::new(CONTRACT_NAME, message)
+                    .at(format!("/documentActions/{index}"))
+                    .help("write names with dots between them, such as invoice.correct"),
+            );
+        }
     }
     found.extend(twice);
     if contract.version == 0 {

@@ -187,6 +187,7 @@ impl Run<'_> {
         let facts = Facts {
             version: self.version,
             material_version: self.version,
+            drift_version: self.version,
             entity: &self.scenario.document,
             actor: &self.scenario.actor,
             org: &self.scenario.org,

@@ -113,6 +113,8 @@ pub struct Facts<'a> {
     pub version: u64,
     /// The version of the last change that was not limited to immaterial fields.
     pub material_version: u64,
+    /// The version of the last such change that no action of this run made. It causes drift.
+    pub drift_version: u64,
     /// The document.
     pub entity: &'a Value,
     /// The person or account that caused the input.
@@ -275,6 +277,9 @@ pub enum Effect {
         run_as: RunAs,
         /// Whether the run waits for the result.
         await_result: bool,
+        /// Whether the contract allows the action to change the document. The caller refuses such a
+        /// change by any other action, because the compiler has not checked its place.
+        may_change_document: bool,
         /// The key of the action that this one undoes.
         compensates: Option<String>,
     },

@@ -57,6 +57,8 @@ const EDGES: &[Edges] = &[
         may_in_tests: &[],
         never: OUTSIDE,
     },
+    // It stands in for the crate of that name when the targets run without a download.
+    Edges { name: "libfuzzer-sys", may: &[], may_in_tests: &[], never: OUTSIDE },
     Edges { name: "windlass-engine", may: &["kernel"], may_in_tests: &["testkit"], never: DRIVERS },
     Edges {
         name: "windlass-models",

@@ -1,5 +1,5 @@
 //! Definitions against the contracts of all templates: each compiles or fails, an artefact loads
-//! again, and no artefact has a path round a gate.
+//! again, and no artefact has a path round a gate or changes the document behind one.
 //!
 //! An input is JSON text, or bytes that each change the definition of a template a little, because
 //! random text is hardly ever a graph.
@@ -7,28 +7,41 @@
 #![no_main]
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use windlass_contracts::compile::{compile, load, read_definition};
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::templates::{self, Template};
-use windlass_contracts::types::{CompiledWorkflow, OrgWorkflowDefinition};
+use windlass_contracts::types::{CompiledWorkflow, NodeConfig, OrgWorkflowDefinition};
+
+/// An action that changes the document.
+const CHANGE: &str = "a.b";
+
+/// Parsed once: the templates are far larger than an input.
+static TEMPLATES: LazyLock<Vec<(Template, Value)>> = LazyLock::new(|| {
+    let with_json = |mut template: Template| {
+        template.contract.document_actions.push(CHANGE.to_owned());
+        let definition = serde_json::to_value(&template.definition).expect("a definition is JSON");
+        (template, definition)
+    };
+    templates::all().into_iter().map(with_json).collect()
+});
 
 fuzz_target!(|bytes: &[u8]| {
-    let templates = templates::all();
     if let Ok(text) = std::str::from_utf8(bytes)
         && text.starts_with('{')
     {
         match read_definition(text) {
-            Ok(definition) => templates.iter().for_each(|one| check(one, &definition)),
+            Ok(definition) => TEMPLATES.iter().for_each(|(one, _)| check(one, &definition)),
             Err(problem) => drop(problem.render(Some(("definition.json", text)))),
         }
         return;
     }
     let Some((&first, changes)) = bytes.split_first() else { return };
-    let template = &templates[first as usize % templates.len()];
-    let mut value = serde_json::to_value(&template.definition).expect("a definition is JSON");
+    let (template, definition) = &TEMPLATES[first as usize % TEMPLATES.len()];
+    let mut value = definition.clone();
     for change in changes.chunks_exact(4).take(40) {
         apply(&mut value, change);
     }
@@ -43,10 +56,12 @@ fn check(template: &Template, definition: &OrgWorkflowDefinition) {
             let stored = artefact.to_json().expect("an artefact is JSON");
             assert_eq!(load(&stored).expect("a stored artefact loads"), artefact);
             gates_cannot_be_avoided(&artefact);
+            content_stays_behind_gates(&artefact);
         }
         Err(error) => {
             let text = serde_json::to_string_pretty(definition).unwrap_or_default();
-            let show = |problem: &Diagnostic| drop(problem.render(Some(("definition.json", &text))));
+            let show =
+                |problem: &Diagnostic| drop(problem.render(Some(("definition.json", &text))));
             error.problems.iter().for_each(show);
         }
     }
@@ -63,6 +78,25 @@ fn gates_cannot_be_avoided(artefact: &CompiledWorkflow) {
             }
         }
         assert!(!seen.contains("sys:state:active"), "a path avoids {gate}");
+    }
+}
+
+/// No action changes the document behind a gate that has an obligation.
+fn content_stays_behind_gates(artefact: &CompiledWorkflow) {
+    for obligation in &artefact.obligations {
+        let gate = format!("sys:gate:{}", obligation.gate);
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![gate.as_str()]);
+        while let Some(at) = todo.pop() {
+            if seen.insert(at) {
+                let forward = artefact.edges_by_id.values().filter(|edge| !edge.is_return);
+                let next = forward.filter(|edge| edge.source == at);
+                todo.extend(next.map(|edge| edge.target.as_str()));
+            }
+        }
+        for id in seen {
+            let NodeConfig::Action(action) = &artefact.nodes[id].config else { continue };
+            assert_ne!(action.mutation.action_type, CHANGE, "{id} is behind {gate}");
+        }
     }
 }
 

@@ -172,6 +172,7 @@ impl<'a> Machine<'a> {
                 payload,
                 run_as: mutation.run_as,
                 await_result: false,
+                may_change_document: false,
                 compensates: Some(row.key.clone()),
             });
             row.applied = Some(false);
@@ -183,7 +184,7 @@ impl<'a> Machine<'a> {
     pub(super) fn drift(&mut self) -> bool {
         let is_stale = |row: &&StepRow| {
             is_live(row)
-                && row.version < self.facts.material_version
+                && row.version < self.facts.drift_version
                 && self.artefact.stable_region_nodes.contains(&row.node)
                 && !has_drifted(row)
         };

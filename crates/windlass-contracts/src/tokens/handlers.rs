@@ -15,8 +15,8 @@ use crate::diagnostic::Diagnostic;
 use crate::dsl::Template;
 use crate::language;
 use crate::types::{
-    AttachmentSide, CompiledEdge, ExpressionText, GateTrigger, NodeConfig, TemplateText,
-    TimerConfig,
+    AttachmentSide, CompiledEdge, ExpressionText, GateTrigger, NodeConfig, PolicyConfig,
+    TemplateText, TimerConfig,
 };
 
 /// The longest key of an event, in characters.
@@ -52,20 +52,32 @@ impl Machine<'_> {
             NodeConfig::Condition(_) => self.by_conditions(row),
             NodeConfig::ParallelSplit(_) => self.split(row),
             NodeConfig::ParallelJoin(_) => self.arrive(row),
-            NodeConfig::PolicyGate(config) => {
-                match self.facts.policy.check(&config.action_type, config.run_as) {
-                    Ok(()) => self.single(row),
-                    Err(reason) => {
-                        let message =
-                            format!("the policy refuses {:?}: {reason}", config.action_type);
-                        let problem = Diagnostic::new(WORKFLOW_POLICY_DENIED, message)
-                            .help("change the policy, or let another person retry");
-                        self.fail(row, &problem);
-                    }
-                }
-            }
+            NodeConfig::PolicyGate(config) => match self.check_policy(config) {
+                Ok(()) => self.single(row),
+                Err(problem) => self.fail(row, &problem),
+            },
             _ => self.handle_custom(row),
         }
+    }
+
+    /// Asks the policy about an action and about its compensation, before either of them runs: when
+    /// a branch is cancelled, it is too late to refuse.
+    fn check_policy(&self, config: &PolicyConfig) -> Result<(), Diagnostic> {
+        let guarded = self.artefact.nodes.get(&config.guards).map(|node| &node.config);
+        let compensate = match guarded {
+            Some(NodeConfig::Action(action)) => action.compensate.as_ref(),
+            _ => None,
+        };
+        let own = (config.action_type.as_str(), config.run_as);
+        let undo = compensate.map(|undo| (undo.action_type.as_str(), undo.run_as));
+        for (action_type, run_as) in std::iter::once(own).chain(undo) {
+            self.facts.policy.check(action_type, run_as).map_err(|reason| {
+                let message = format!("the policy refuses {action_type:?}: {reason}");
+                Diagnostic::new(WORKFLOW_POLICY_DENIED, message)
+                    .help("change the policy, or let another person retry")
+            })?;
+        }
+        Ok(())
     }
 
     fn handle_custom(&mut self, row: StepRow) {
@@ -88,13 +100,17 @@ impl Machine<'_> {
         match &node.config {
             NodeConfig::Action(config) => {
                 let payload = attempt!(self.payload(&config.mutation.payload_template));
-                let waits = !config.writes.is_empty();
+                let action_type = config.mutation.action_type.clone();
+                let may_change_document = self.artefact.document_actions.contains(&action_type);
+                // The next steps must read the changed document, and gates must know its version.
+                let waits = may_change_document || !config.writes.is_empty();
                 self.effect(Effect::Mutate {
                     key,
-                    action_type: config.mutation.action_type.clone(),
+                    action_type,
                     payload: payload.clone(),
                     run_as: config.mutation.run_as,
                     await_result: waits,
+                    may_change_document,
                     compensates: None,
                 });
                 row.output = json!({"payload": payload});

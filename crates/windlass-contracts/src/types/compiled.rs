@@ -49,6 +49,9 @@ pub struct CompiledWorkflow {
     pub obligations: Vec<Obligation>,
     /// Document fields whose change is no drift.
     pub immaterial_fields: BTreeSet<String>,
+    /// The types of the actions that may change the document.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub document_actions: BTreeSet<String>,
     /// The digest of the four schemas.
     #[schemars(with = "String")]
     pub schema_digest: Sha256Digest,

@@ -46,6 +46,11 @@ pub struct LifecycleContract {
     /// Document fields whose change keeps approvals and causes no drift.
     #[serde(default)]
     pub immaterial_fields: Vec<String>,
+    /// The types of the actions that change the document itself, such as `invoice.correct`. Patches
+    /// can use them only where a gate still sees the change, and no other action may change the
+    /// document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub document_actions: Vec<String>,
     /// JSON schemas of the values that expressions can read.
     pub schemas: Schemas,
 }

@@ -5,6 +5,7 @@
 mod adversarial;
 mod approvals;
 mod artefact;
+mod changes;
 mod docs;
 mod patches;
 mod properties;

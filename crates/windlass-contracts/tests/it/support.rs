@@ -109,6 +109,8 @@ pub(crate) struct Run {
     pub(crate) document: Value,
     pub(crate) version: u64,
     pub(crate) material_version: u64,
+    /// The last version that an action of the run wrote.
+    pub(crate) own_version: u64,
     pub(crate) now: Timestamp,
 }
 
@@ -121,6 +123,7 @@ impl Run {
             document,
             version: 1,
             material_version: 1,
+            own_version: 0,
             now: Timestamp::from_second(1_800_000_000).unwrap(),
         }
     }
@@ -142,6 +145,10 @@ impl Run {
         let facts = Facts {
             version: self.version,
             material_version: self.material_version,
+            drift_version: match self.own_version == self.material_version {
+                true => self.material_version - 1,
+                false => self.material_version,
+            },
             entity: &self.document,
             actor: &null,
             org: &null,
