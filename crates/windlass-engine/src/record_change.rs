@@ -17,12 +17,11 @@ const LOSSES_MAX: u32 = 10;
 /// is as expected.
 ///
 /// ```
-/// # fn example() -> windlass::Result<()> {
-/// use windlass::RecordChange;
+/// use windlass_engine::RecordChange;
 ///
 /// let change = RecordChange::put("carts", "c-7", &["tea"], 3)?.term("customer", "u-1")?.keep();
-/// # drop(change);
-/// # Ok(()) }
+/// assert_eq!(change.to_string(), "carts/c-7");
+/// # Ok::<(), windlass_kernel::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RecordChange {
