@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::bodies::PutBody;
 use crate::body::Body;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
@@ -266,6 +267,10 @@ pub enum Op {
     PutLog(Box<LogLine>),
     /// Checks or writes a record. A commit names each record at most once.
     Record(Box<RecordOp>),
+    /// Stores a large body: for the tree of the guarded run, of a run that this commit creates or
+    /// sends a message to, or for a record that it writes. Does nothing if the owner has these bytes,
+    /// or if the run does not exist.
+    PutBody(Box<PutBody>),
     /// Runs the user's statements, after the guards and before everything else.
     UserSql(Vec<Statement>),
 }
@@ -395,10 +400,13 @@ pub struct NewMessage {
 
 impl NewMessage {
     /// Whether the limits on the unread messages of a run apply. They do not apply to control
-    /// messages and to results, because refusing these would stop a run instead of protecting it.
+    /// messages, to results and to events by key, because refusing these would stop a run instead of
+    /// protecting it. A run gets at most one event by key for each of its waits.
     pub fn is_limited(&self) -> bool {
-        use MessageKind::{ActivityResult, ChildResult, Control};
-        self.required && !matches!(self.kind, Control | ActivityResult | ChildResult)
+        use MessageKind::{ActivityResult, ChildResult, Control, Decision, KeyedEvent};
+        let sent_by_engine =
+            matches!(self.kind, Control | ActivityResult | ChildResult | Decision | KeyedEvent);
+        self.required && !sent_by_engine
     }
 }
 

@@ -113,7 +113,7 @@ impl SetsumDigest {
     }
 
     /// Computes [`Self::map_digest`] from the digests of the values.
-    pub(crate) fn of_entries<K: AsRef<str>>(entries: impl IntoIterator<Item = (K, Self)>) -> Self {
+    pub fn of_entries<K: AsRef<str>>(entries: impl IntoIterator<Item = (K, Self)>) -> Self {
         let mut setsum = Setsum::default();
         for (key, digest) in entries {
             let (key, text) = (key.as_ref().as_bytes(), digest.to_string());

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::bodies::{BodyOwner, PutBody};
 use crate::body::Body;
 use crate::commit::{
     Commit, NewMessage, OnExisting, Op, RunChange, RunGuard, Statement, TaskGuard, TurnChange,
@@ -16,7 +18,8 @@ use crate::commit::{
 use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
-    EventId, ModelName, Namespace, RunId, RunKey, StepKey, TaskId, WorkerKey, WorkflowName,
+    EventId, ModelName, Namespace, QueueName, RunId, RunKey, StepKey, TaskId, WorkerKey,
+    WorkflowName,
 };
 use crate::ledger::run_events::{
     HOOK_ENQUEUED, RECORD_REMOVED, RECORD_WRITTEN, WORKFLOW_ENQUEUED, WORKFLOW_SAVED,
@@ -255,6 +258,20 @@ impl Draft {
         Ok(id)
     }
 
+    /// Writes several steps with one event that seals all of them.
+    pub fn steps<T: Serialize>(
+        &mut self,
+        event: impl Into<NewEvent>,
+        payload: &T,
+        steps: Vec<Step>,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let seals: Vec<Seal> = steps.iter().map(Seal::step).collect();
+        let id = self.sealed(event, payload, &seals, stamp)?;
+        self.ops.extend(steps.into_iter().map(|step| Op::PutStep(Box::new(step))));
+        Ok(id)
+    }
+
     /// Writes a step that is not settled, without an event.
     pub fn open_step(&mut self, step: Step) -> &mut Self {
         debug_assert!(!step.status.is_settled(), "a settled step needs the event that seals it");
@@ -446,6 +463,49 @@ impl Draft {
         self.sealed(event, &json!({}), &[Seal::record(&op, revision)], stamp)?;
         self.ops.push(Op::Record(Box::new(op)));
         Ok(self)
+    }
+
+    /// Writes a record and the open step that belongs to it. One event seals both.
+    ///
+    /// # Errors
+    ///
+    /// As [`Draft::record`].
+    pub fn step_with_record<T: Serialize>(
+        &mut self,
+        event: impl Into<NewEvent>,
+        payload: &T,
+        step: Step,
+        op: RecordOp,
+        stamp: Stamp,
+    ) -> Result<EventId, Error> {
+        let revision = op.next_revision().ok_or_else(|| {
+            let message =
+                format!("a run writes record {} only at a revision that it names", op.key);
+            Error::new(ErrorKind::Invalid, ErrorCode::InvalidRevision, message)
+        })?;
+        let seals = [Seal::step(&step), Seal::record(&op, revision)];
+        let id = self.sealed(event, payload, &seals, stamp)?;
+        self.ops.push(Op::PutStep(Box::new(step)));
+        self.ops.push(Op::Record(Box::new(op)));
+        Ok(id)
+    }
+
+    /// Stores bytes as a large body of the run's tree, unless the tree has them, and returns their
+    /// digest. A model that names it in the run's state reads the bytes by it
+    /// ([`Store::bodies`](crate::Store::bodies)).
+    pub fn put_body(&mut self, bytes: Bytes) -> Sha256Digest {
+        let put = PutBody::new(BodyOwner::Run(self.guard.run_key()), bytes);
+        let digest = put.digest();
+        self.ops.push(Op::PutBody(Box::new(put)));
+        digest
+    }
+
+    /// Copies a large body from the tree of another run of the same namespace, unless the tree of this
+    /// run has it. The store copies the bytes itself.
+    pub fn copy_body(&mut self, from: RunKey, digest: Sha256Digest) -> &mut Self {
+        let copy = PutBody::copy(from, self.guard.run_key(), digest);
+        self.ops.push(Op::PutBody(Box::new(copy)));
+        self
     }
 
     /// Adds any other op.
@@ -646,14 +706,19 @@ fn enqueued(new: NewRun, stamp: Stamp) -> Result<(Box<Run>, Ledger, Op), Error> 
     Ok((run, ledger, event))
 }
 
-// For people to read; the genesis hash already covers the input. The members are sorted by name, as
-// canonical JSON requires.
+// For people to read; the genesis hash already covers the input. It also seals the labels and a queue
+// that is not the default one: a run with a damaged queue would never be claimed. The members are sorted
+// by name, as canonical JSON requires.
 #[derive(Serialize)]
 struct EnqueuedPayload<'a> {
     generation: u32,
     id: &'a RunId,
     input: InputPayload,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<Sha256Digest>,
     model: &'a ModelName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'a QueueName>,
     workflow: &'a WorkflowName,
 }
 
@@ -674,10 +739,23 @@ impl<'a> EnqueuedPayload<'a> {
                 digest: run.input_hash,
                 encoding: run.input.encoding.as_str(),
             },
+            labels: (!run.labels.is_empty()).then(|| labels_digest(&run.labels)),
             model: &run.model,
+            queue: Some(&run.turn.queue).filter(|queue| **queue != QueueName::default_queue()),
             workflow: &run.workflow,
         }
     }
+}
+
+/// The digest of a run's labels in its first event.
+pub(crate) fn labels_digest(labels: &BTreeMap<String, String>) -> Sha256Digest {
+    // The length of each text separates it from the next one.
+    let mut bytes = Vec::new();
+    for text in labels.iter().flat_map(|(key, value)| [key, value]) {
+        bytes.extend((text.len() as u64).to_be_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    Sha256Digest::of(&bytes)
 }
 
 fn end_row(run: &mut Run, ledger: &Ledger) {

@@ -222,6 +222,11 @@ name!(
     RecordId, "record id", record_id_bytes_max, PathSegment
 );
 
+name!(
+    /// The key that an event is sent to, such as `parcel-17`.
+    EventKey, "event key", event_key_bytes_max, PathSegment
+);
+
 impl Collection {
     /// Whether only the engine and its models may write the collection.
     pub fn is_reserved(&self) -> bool {
@@ -306,9 +311,12 @@ impl RunId {
 }
 
 impl QueueName {
+    /// The name of the queue that is used if the caller names none.
+    pub const DEFAULT: &str = "default";
+
     /// The queue that is used if the caller names none.
     pub fn default_queue() -> Self {
-        Self("default".into())
+        Self(Self::DEFAULT.into())
     }
 }
 

@@ -14,5 +14,7 @@ pub use chain::{Head, genesis};
 pub use event::{CausalRef, Event};
 pub use name::{EventType, RESERVED_PREFIXES};
 pub use seal::{CONSUMED_MAX, Seal, SealOf, run_end_digest, seals_of, step_digest};
-pub(crate) use seal::{message_digest, messages_digest, record_digest, state_digest};
+pub(crate) use seal::{
+    SEALED_BYTES_MAX, message_digest, messages_digest, record_digest, state_digest,
+};
 pub use writer::{Ledger, NewEvent, Stamp};

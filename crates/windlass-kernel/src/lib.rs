@@ -5,6 +5,7 @@
 //! arguments, so that the simulator can control them. Read [`commit`] first, then [`store`], then
 //! [`ledger`].
 
+pub mod bodies;
 pub mod body;
 mod breaker;
 pub mod canonical;
@@ -23,6 +24,7 @@ pub mod on_end;
 pub mod query;
 mod rate;
 mod record;
+pub mod request;
 pub mod retry;
 pub mod rotation;
 pub mod rows;
@@ -35,7 +37,8 @@ pub mod time;
 mod turn;
 pub mod verify;
 
-pub use body::{Body, Encoding};
+pub use bodies::{BodyKey, BodyOwner, BodySource, PutBody};
+pub use body::{Body, BodyColumn, BodyRef, Encoding};
 pub use breaker::{Breaker, BreakerPolicy, BreakerRow, Permit, Probe};
 pub use commit::{
     CauseCheck, Commit, CommitError, CommitKey, Committed, Conflict, Delivery, NewMessage,
@@ -47,9 +50,9 @@ pub use draft::{Draft, End, NewRun};
 pub use duration::{IntoDuration, format_duration, parse_duration};
 pub use error::{Error, ErrorCode, ErrorKind};
 pub use ids::{
-    Collection, EventId, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace, QueueName,
-    RecordId, RouteName, RunId, RunKey, StepKey, StepKind, TaskId, WorkerKey, WorkflowName,
-    WriteId,
+    Collection, EventId, EventKey, LimitKey, LogId, MessageId, MessageName, ModelName, Namespace,
+    QueueName, RecordId, RouteName, RunId, RunKey, StepKey, StepKind, TaskId, WorkerKey,
+    WorkflowName, WriteId,
 };
 pub use ledger::{
     Actor, CONSUMED_MAX, CausalRef, ErrorSummary, Event, EventType, Head, Ledger, NewEvent, Seal,

@@ -6,6 +6,9 @@ use crate::error::{Error, ErrorCode, ErrorKind};
 
 const MIB: usize = 1024 * 1024;
 
+/// Reads one limit.
+type LimitOf = fn(&Limits) -> usize;
+
 /// Every size, count and length that is checked before a write.
 ///
 /// A store checks what it can see: names, bodies, payloads, ops. The component that builds commits
@@ -40,15 +43,18 @@ pub struct Limits {
     pub actor_bytes_max: usize,
     /// Entries of a map's diff in an event's payload. Default 64.
     pub diff_entries_max: usize,
-    /// Bytes of a run's input. Default 1 MiB.
+    /// Bytes of a body that is stored in its row; a larger one has a row of its own. Default 64 KiB, at
+    /// least 4 KiB.
+    pub inline_bytes_max: usize,
+    /// Bytes of a run's input. Default 1 MiB, at most 16 MiB.
     pub input_bytes_max: usize,
-    /// Bytes of a run's output or error. Default 1 MiB.
+    /// Bytes of a run's output or error. Default 1 MiB, at most 16 MiB.
     pub output_bytes_max: usize,
-    /// Bytes of a model's snapshot of a run. Default 8 MiB.
+    /// Bytes of a model's snapshot of a run. Default 8 MiB, at most 16 MiB.
     pub state_bytes_max: usize,
-    /// Bytes of a step's input, result or error. Default 1 MiB.
+    /// Bytes of a step's input, result or error. Default 1 MiB, at most 16 MiB.
     pub step_bytes_max: usize,
-    /// Bytes of a message's body. Default 1 MiB.
+    /// Bytes of a message's body. Default 1 MiB, at most 16 MiB.
     pub message_bytes_max: usize,
     /// Unread messages of a run. A message that a caller asks to send is refused above it; results
     /// and control messages are not. Default 10,000.
@@ -86,7 +92,7 @@ pub struct Limits {
     pub collection_chars_max: usize,
     /// Bytes of a record's id. Default 256.
     pub record_id_bytes_max: usize,
-    /// Bytes of a record's body. Default 1 MiB; a setting can raise it to 16 MiB.
+    /// Bytes of a record's body. Default 1 MiB, at most 16 MiB.
     pub record_bytes_max: usize,
     /// Terms of a record. Default 32.
     pub record_terms_max: usize,
@@ -94,6 +100,17 @@ pub struct Limits {
     pub record_term_bytes_max: usize,
     /// Records that one commit checks or writes, and that one read returns. Default 64.
     pub records_per_commit_max: usize,
+    /// Bytes of a key that events are sent to. Default 256.
+    pub event_key_bytes_max: usize,
+    /// Characters of the id of an event that is sent to a key. Default 100.
+    pub keyed_event_id_chars_max: usize,
+    /// Events that are kept for one key. Default 100.
+    pub key_events_max: usize,
+    /// Bytes of the payloads that are kept for one key. Default 256 KiB.
+    pub key_bytes_max: usize,
+    /// Runs that wait for one key or have received one of its kept events. A further run is registered
+    /// when there is space again. Default 2,000.
+    pub key_runs_max: usize,
     /// Ops of one commit. Default 10,000.
     pub commit_ops_max: usize,
     /// Statements of user SQL in one commit. Default 1,000.
@@ -131,6 +148,7 @@ impl Limits {
         event_payload_bytes_max: 32 * 1024,
         actor_bytes_max: 8 * 1024,
         diff_entries_max: 64,
+        inline_bytes_max: 64 * 1024,
         input_bytes_max: MIB,
         output_bytes_max: MIB,
         state_bytes_max: 8 * MIB,
@@ -157,6 +175,11 @@ impl Limits {
         record_terms_max: 32,
         record_term_bytes_max: 256,
         records_per_commit_max: 64,
+        event_key_bytes_max: 256,
+        keyed_event_id_chars_max: 100,
+        key_events_max: 100,
+        key_bytes_max: 256 * 1024,
+        key_runs_max: 2_000,
         commit_ops_max: 10_000,
         user_sql_statements_max: 1_000,
         user_sql_bytes_max: 8 * MIB,
@@ -168,8 +191,94 @@ impl Limits {
         task_stats_max: 10_000,
     };
 
-    /// The largest bytes of a record that a setting may allow: 16 MiB.
-    pub const RECORD_BYTES_MAX: usize = 16 * MIB;
+    /// The largest bytes of a body that limits may allow: 16 MiB.
+    pub const BODY_BYTES_MAX: usize = 16 * MIB;
+    /// The smallest `inline_bytes_max`: 4 KiB. A seal covers larger bodies by their digest, so a row
+    /// that only refers to such a body can be sealed.
+    pub const INLINE_BYTES_MIN: usize = crate::ledger::SEALED_BYTES_MAX;
+
+    /// Sets the largest size of inputs, outputs, steps, messages and records.
+    #[must_use]
+    pub fn with_body_bytes_max(mut self, bytes: usize) -> Self {
+        self.input_bytes_max = bytes;
+        self.output_bytes_max = bytes;
+        self.step_bytes_max = bytes;
+        self.message_bytes_max = bytes;
+        self.record_bytes_max = bytes;
+        self
+    }
+
+    /// The most bytes of a body that is stored in a row of its own.
+    pub fn large_body_bytes_max(&self) -> usize {
+        let maxima = [
+            self.input_bytes_max,
+            self.output_bytes_max,
+            self.state_bytes_max,
+            self.step_bytes_max,
+            self.message_bytes_max,
+            self.record_bytes_max,
+        ];
+        maxima.into_iter().fold(0, usize::max)
+    }
+
+    /// Refuses limits above those with which a store was opened. The store would refuse a commit that
+    /// the engine takes for valid, and its run could not go on. Limits that only the engine checks, such
+    /// as the number of steps, may be higher.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`]; the message names the limit.
+    pub fn check_store(&self, store: &Limits) -> Result<(), Error> {
+        let checked_by_stores: [(&str, LimitOf); 36] = [
+            ("namespace_chars_max", |limits| limits.namespace_chars_max),
+            ("workflow_chars_max", |limits| limits.workflow_chars_max),
+            ("model_chars_max", |limits| limits.model_chars_max),
+            ("run_id_chars_max", |limits| limits.run_id_chars_max),
+            ("run_id_composed_chars_max", |limits| limits.run_id_composed_chars_max),
+            ("step_key_chars_max", |limits| limits.step_key_chars_max),
+            ("queue_chars_max", |limits| limits.queue_chars_max),
+            ("message_id_chars_max", |limits| limits.message_id_chars_max),
+            ("message_name_chars_max", |limits| limits.message_name_chars_max),
+            ("limit_key_chars_max", |limits| limits.limit_key_chars_max),
+            ("event_type_chars_max", |limits| limits.event_type_chars_max),
+            ("event_payload_bytes_max", |limits| limits.event_payload_bytes_max),
+            ("input_bytes_max", |limits| limits.input_bytes_max),
+            ("output_bytes_max", |limits| limits.output_bytes_max),
+            ("state_bytes_max", |limits| limits.state_bytes_max),
+            ("step_bytes_max", |limits| limits.step_bytes_max),
+            ("message_bytes_max", |limits| limits.message_bytes_max),
+            ("task_bytes_max", |limits| limits.task_bytes_max),
+            ("heartbeat_bytes_max", |limits| limits.heartbeat_bytes_max),
+            ("log_message_chars_max", |limits| limits.log_message_chars_max),
+            ("log_category_chars_max", |limits| limits.log_category_chars_max),
+            ("log_data_bytes_max", |limits| limits.log_data_bytes_max),
+            ("labels_max", |limits| limits.labels_max),
+            ("label_key_chars_max", |limits| limits.label_key_chars_max),
+            ("label_value_chars_max", |limits| limits.label_value_chars_max),
+            ("headers_bytes_max", |limits| limits.headers_bytes_max),
+            ("record_bytes_max", |limits| limits.record_bytes_max),
+            ("record_terms_max", |limits| limits.record_terms_max),
+            ("record_term_bytes_max", |limits| limits.record_term_bytes_max),
+            ("records_per_commit_max", |limits| limits.records_per_commit_max),
+            ("commit_ops_max", |limits| limits.commit_ops_max),
+            ("user_sql_statements_max", |limits| limits.user_sql_statements_max),
+            ("user_sql_bytes_max", |limits| limits.user_sql_bytes_max),
+            ("page_rows_max", |limits| limits.page_rows_max as usize),
+            ("claim_rows_max", |limits| limits.claim_rows_max as usize),
+            ("setting_bytes_max", |limits| limits.setting_bytes_max),
+        ];
+        for (name, limit) in checked_by_stores {
+            let (found, max) = (limit(self), limit(store));
+            if found > max {
+                let message = format!(
+                    "the limit {name} is {found}, and the store was opened with {max}; open the \
+                     store with the same limits"
+                );
+                return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
+            }
+        }
+        Ok(())
+    }
 
     /// Refuses limits that a store cannot keep.
     ///
@@ -178,17 +287,33 @@ impl Limits {
     /// [`ErrorCode::InvalidOption`]; the message names the limit.
     pub fn validate(&self) -> Result<(), Error> {
         let bounds = [
-            ("record_bytes_max", self.record_bytes_max, Self::RECORD_BYTES_MAX),
+            ("input_bytes_max", self.input_bytes_max, Self::BODY_BYTES_MAX),
+            ("output_bytes_max", self.output_bytes_max, Self::BODY_BYTES_MAX),
+            ("state_bytes_max", self.state_bytes_max, Self::BODY_BYTES_MAX),
+            ("step_bytes_max", self.step_bytes_max, Self::BODY_BYTES_MAX),
+            ("message_bytes_max", self.message_bytes_max, Self::BODY_BYTES_MAX),
+            ("record_bytes_max", self.record_bytes_max, Self::BODY_BYTES_MAX),
             // The index of terms has rows of at most 2,704 bytes in PostgreSQL.
             ("record_term_bytes_max", self.record_term_bytes_max, 1_024),
             ("collection_chars_max", self.collection_chars_max, 64),
             ("record_id_bytes_max", self.record_id_bytes_max, 256),
+            // All of them are in one record.
+            ("event_key_bytes_max", self.event_key_bytes_max, 256),
+            ("keyed_event_id_chars_max", self.keyed_event_id_chars_max, 100),
+            ("key_events_max", self.key_events_max, 1_000),
+            ("key_bytes_max", self.key_bytes_max, self.record_bytes_max / 4),
+            ("key_runs_max", self.key_runs_max, self.record_bytes_max / 512),
         ];
         for (name, found, max) in bounds {
             if found > max {
                 let message = format!("the limit {name} is {found}; use at most {max}");
                 return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
             }
+        }
+        if self.inline_bytes_max < Self::INLINE_BYTES_MIN {
+            let (found, min) = (self.inline_bytes_max, Self::INLINE_BYTES_MIN);
+            let message = format!("the limit inline_bytes_max is {found}; use at least {min}");
+            return Err(Error::new(ErrorKind::Invalid, ErrorCode::InvalidOption, message));
         }
         Ok(())
     }

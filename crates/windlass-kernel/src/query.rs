@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bodies::BodyOwner;
+use crate::body::BodyRef;
 use crate::breaker::BreakerRow;
+use crate::digest::Sha256Digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
 use crate::ids::{
     Collection, EventId, LimitKey, LogId, Namespace, QueueName, RecordId, RouteName, RunId, RunKey,
@@ -210,6 +213,15 @@ pub enum Query {
         /// The most rows.
         limit: u32,
     },
+    /// Digests and sizes of the large bodies of an owner, by digest.
+    Bodies {
+        /// The owner.
+        owner: BodyOwner,
+        /// List rows after this one.
+        after: Option<Sha256Digest>,
+        /// The most rows.
+        limit: u32,
+    },
     /// Limits of a namespace by key, with their usage.
     Limits {
         /// The namespace.
@@ -357,6 +369,7 @@ impl Query {
             | Query::Records { limit, .. }
             | Query::AllRecords { limit, .. }
             | Query::RecordVersions { limit, .. }
+            | Query::Bodies { limit, .. }
             | Query::Limits { limit, .. } => *limit,
         }
     }
@@ -405,6 +418,8 @@ pub enum Rows {
     Records(Vec<Record>),
     /// The result of `RecordVersions`.
     RecordVersions(Vec<RecordVersion>),
+    /// The result of `Bodies`.
+    Bodies(Vec<BodyRef>),
 }
 
 /// A concurrency limit and its usage.
@@ -455,4 +470,5 @@ unwrap_rows!(
     settings -> Settings(Setting),
     records -> Records(Record),
     record_versions -> RecordVersions(RecordVersion),
+    bodies -> Bodies(BodyRef),
 );

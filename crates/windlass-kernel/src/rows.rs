@@ -124,8 +124,10 @@ string_enum!(
     ActivityResult = "activity_result",
     /// The outcome of a child run.
     ChildResult = "child_result",
-    /// A decision about an approval.
+    /// A request to people has ended.
     Decision = "decision",
+    /// An event that was sent to a key instead of a run. Each wait for the key gets at most one.
+    KeyedEvent = "keyed_event",
 );
 
 string_enum!(

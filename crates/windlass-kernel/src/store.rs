@@ -5,10 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use crate::bodies::{self, BodyKey};
 use crate::body::Body;
 use crate::breaker::BreakerRow;
 use crate::commit::{Commit, CommitError, Committed};
-use crate::error::Error;
+use crate::error::{Error, ErrorCode};
 use crate::ids::{LimitKey, Namespace, RunId, RunKey, StepKind, TaskId, WorkerKey, WorkflowName};
 use crate::ledger::Head;
 use crate::limits::{Limits, check_max};
@@ -18,6 +21,9 @@ use crate::rate::RateRow;
 use crate::record::{Record, RecordKey};
 use crate::rows::{Hold, Message, Route, Run, RunStatus, SettingName, Step, Task, WorkerInfo};
 use crate::time::Timestamp;
+
+// A record that is written all the time is read at most so often again.
+const REREADS_MAX: u32 = 8;
 
 /// A boxed future. One allocation costs nothing next to a database transaction.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -81,22 +87,39 @@ pub trait Store: Send + Sync + 'static {
     /// of.
     fn held(&self, worker: WorkerKey) -> BoxFuture<'_, Result<Vec<HeldItem>, Error>>;
 
-    /// Loads runs with all their steps; see [`Store::load_with`].
+    /// Loads runs with all their steps and with large bodies; see [`Store::load_rows`].
     fn load(&self, run_keys: Vec<RunKey>) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         self.load_with(run_keys, LoadSteps::All)
+    }
+
+    /// Like [`Store::load_rows`], with the data of the large bodies.
+    fn load_with(
+        &self,
+        run_keys: Vec<RunKey>,
+        steps: LoadSteps,
+    ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
+        Box::pin(async move {
+            let mut loaded = self.load_rows(run_keys, steps).await?;
+            bodies::fill(self, bodies::of_loaded(&mut loaded)).await?;
+            Ok(loaded)
+        })
     }
 
     /// Loads runs with the selected steps and all unconsumed messages. Each run is read in one
     /// snapshot with its `accepted` counter. Runs that do not exist are left out; the others keep
     /// their order. Bodies of other steps are not read, so the cost grows with the number of steps
-    /// but not with their size.
-    fn load_with(
+    /// but not with their size. Large bodies are references.
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
     ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>>;
 
-    /// Finds the newest generation of a run.
+    /// Reads large bodies, one result for each key in order. At most
+    /// [`BODIES_MAX`](crate::bodies::BODIES_MAX) keys.
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>>;
+
+    /// Finds the newest generation of a run. Large bodies are references.
     fn find(
         &self,
         namespace: Namespace,
@@ -106,7 +129,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest generation of a run and its open steps, for display. It includes every commit
     /// that was acknowledged before the call. A step that is settled during the call may be
-    /// missing, and so may recent writes that bypassed the store.
+    /// missing, and so may recent writes that bypassed the store. Large bodies are references.
     fn run_overview(
         &self,
         namespace: Namespace,
@@ -124,13 +147,14 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// One generation of a run and its open steps, in one snapshot. This is enough to end a run or
-    /// to report its state, and its cost does not grow with the settled steps.
+    /// to report its state, and its cost does not grow with the settled steps. Large bodies are
+    /// references.
     fn run_overview_by_key(
         &self,
         run_key: RunKey,
     ) -> BoxFuture<'_, Result<Option<RunOverview>, Error>> {
         Box::pin(async move {
-            let loaded = self.load_with(vec![run_key], LoadSteps::Open).await?.into_iter().next();
+            let loaded = self.load_rows(vec![run_key], LoadSteps::Open).await?.into_iter().next();
             Ok(loaded.map(|Loaded { run, mut steps, .. }| {
                 steps.retain(|_| !run.status.is_ended());
                 RunOverview { run, open_steps: steps }
@@ -138,11 +162,36 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
-    /// Reads records in one snapshot, one result for each key in order: the row, also of a removed
-    /// record, or `None` if it never existed. At most `records_per_commit_max` keys.
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>>;
+    /// Like [`Store::record_rows`], with the data of the large bodies. If a record is written between
+    /// the two reads, it is read again.
+    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        Box::pin(async move {
+            let mut attempts = 0;
+            loop {
+                let mut found = self.record_rows(keys.clone()).await?;
+                let slots = bodies::of_records(found.iter_mut().flatten());
+                match bodies::fill(self, slots).await {
+                    // A write deletes the body of the revision before, if no version keeps it.
+                    Err(error)
+                        if error.code() == ErrorCode::StoreCorrupt && attempts < REREADS_MAX =>
+                    {
+                        attempts += 1;
+                    }
+                    filled => return filled.map(|()| found),
+                }
+            }
+        })
+    }
 
-    /// Reads one page of a listing.
+    /// Reads records in one snapshot, one result for each key in order: the row, also of a removed
+    /// record, or `None` if it never existed. At most `records_per_commit_max` keys. Large bodies are
+    /// references.
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>>;
+
+    /// Reads one page of a listing. Large bodies are references.
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>>;
 
     /// Counts and ages. The cost does not grow with ended or sleeping runs.
@@ -215,6 +264,21 @@ pub trait Store: Send + Sync + 'static {
     /// Properties of the database for operators. Empty for a store without a database.
     fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// How many turns and how many tasks are ready, each counted up to `max`: unlike [`Store::health`]
+    /// beyond the bound of [`Capped`].
+    fn ready_counts(&self, max: u64) -> BoxFuture<'_, Result<(u64, u64), Error>> {
+        Box::pin(async move {
+            let Health { turns, tasks, .. } = self.health().await?;
+            Ok((turns.ready.count.min(max), tasks.ready.count.min(max)))
+        })
+    }
+
+    /// The limits with which the store was opened, if it has some: an engine refuses to start with
+    /// higher ones.
+    fn limits(&self) -> Option<&Limits> {
+        None
     }
 
     /// Calls `sink` after commits that made something ready, in this process or another. It is a

@@ -8,13 +8,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::bodies::{self, BodyKey, BodyOwner};
+use crate::body::BodyRef;
 use crate::canonical::is_canonical;
 use crate::digest::Sha256Digest;
+use crate::draft::labels_digest;
 use crate::error::{Error, ErrorCode, ErrorKind};
-use crate::ids::{Collection, RecordId, RunKey};
+use crate::ids::{Collection, QueueName, RecordId, RunKey};
 use crate::ledger::run_events::{
-    WORKFLOW_COMPLETED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED, WORKFLOW_RESUMED,
-    WORKFLOW_TERMINATED,
+    WORKFLOW_COMPLETED, WORKFLOW_ENQUEUED, WORKFLOW_FAILED, WORKFLOW_HALTED, WORKFLOW_PAUSED,
+    WORKFLOW_RESUMED, WORKFLOW_TERMINATED,
 };
 use crate::ledger::{CausalRef, Event, Head, Seal, SealOf, genesis, seals_of};
 use crate::ledger::{
@@ -22,7 +25,7 @@ use crate::ledger::{
     step_digest,
 };
 use crate::query::Query;
-use crate::record::RecordKey;
+use crate::record::{RecordKey, RecordVersion};
 use crate::rows::{Message, Run, RunStatus, Step};
 use crate::store::Store;
 
@@ -141,7 +144,10 @@ async fn verify_into(
     };
     report.events += whole.events.len() as u64;
     let flaw = match whole.verify(anchors) {
-        Ok(()) => whole.verify_versions(store).await?,
+        Ok(()) => match whole.verify_versions(store).await? {
+            None => whole.verify_bodies(store).await?,
+            flaw => flaw,
+        },
         Err(flaw) => Some(flaw),
     };
     match flaw {
@@ -213,7 +219,37 @@ async fn read_whole(store: &dyn Store, run_key: RunKey) -> Result<Option<WholeRu
     // Rows that were added during this read are left to the next verification.
     events.retain(|event| event.ordinal < loaded.run.head.next_ordinal);
     messages.retain(|message| message.seq <= loaded.run.accepted);
+    bodies::fill(store, bodies::of_messages(&mut messages)).await?;
     Ok(Some(WholeRun { run: loaded.run, steps: loaded.steps, messages, events }))
+}
+
+async fn read_version(store: &dyn Store, query: Query) -> Result<Option<RecordVersion>, Error> {
+    let mut versions = store.list(query).await?.record_versions()?;
+    bodies::fill(store, bodies::of_versions(&mut versions)).await?;
+    Ok(versions.pop())
+}
+
+// The first large body of a tree that is not what its digest says. Rows name most of them, but a model
+// can name some in its state.
+async fn damaged_body(store: &dyn Store, root: RunKey) -> Result<Option<Sha256Digest>, Error> {
+    let mut after = None;
+    loop {
+        let owner = BodyOwner::Run(root);
+        let query = Query::Bodies { owner: owner.clone(), after, limit: PAGE };
+        let page = store.list(query).await?.bodies()?;
+        for BodyRef { digest, .. } in &page {
+            let key = BodyKey { owner: owner.clone(), digest: *digest };
+            let bytes = store.bodies(vec![key]).await?.pop().flatten();
+            // A deletion meanwhile is not damage.
+            if bytes.is_some_and(|bytes| Sha256Digest::of(&bytes) != *digest) {
+                return Ok(Some(*digest));
+            }
+        }
+        after = page.last().map(|body| body.digest);
+        if page.len() < PAGE as usize {
+            return Ok(None);
+        }
+    }
 }
 
 impl WholeRun {
@@ -225,6 +261,7 @@ impl WholeRun {
         flaws.extend(self.verify_status().err());
         flaws.extend(self.verify_seals());
         flaws.extend(self.verify_mailbox().err());
+        flaws.extend(self.verify_enqueued().err());
         let first = flaws.into_iter().min_by_key(|flaw| flaw.ordinal.unwrap_or(u64::MAX));
         first.map_or(Ok(()), Err)
     }
@@ -237,6 +274,25 @@ impl WholeRun {
         let found = self.messages.len();
         let what = format!("the run accepted {} messages but {found} exist", self.run.accepted);
         Err(self.flaw(None, what))
+    }
+
+    // The queue and the labels never change. A run with a damaged queue is never claimed, and one with
+    // damaged labels is not found.
+    fn verify_enqueued(&self) -> Result<(), Flaw> {
+        let first = self.events.first().filter(|event| event.event_type == WORKFLOW_ENQUEUED);
+        let payload = first.map(Event::payload_json).transpose();
+        let Ok(Some(payload)) = payload else { return Ok(()) };
+        let queue = payload["queue"].as_str().unwrap_or(QueueName::DEFAULT);
+        let found = self.run.turn.queue.as_str();
+        if found != queue {
+            let what = format!("the run is on queue {found:?}, and its ledger says {queue:?}");
+            return Err(self.flaw(Some(0), what));
+        }
+        let labels = labels_digest(&self.run.labels).to_string();
+        if payload["labels"].as_str().is_some_and(|sealed| sealed != labels) {
+            return Err(self.flaw(Some(0), "the labels are not those the run was started with"));
+        }
+        Ok(())
     }
 
     fn flaw(&self, ordinal: Option<u64>, what: impl Into<String>) -> Flaw {
@@ -371,6 +427,22 @@ impl WholeRun {
     }
 
     // The versions of records that the run's commits kept are in the store as they were sealed.
+    // The large bodies of the tree, once: with its root.
+    async fn verify_bodies(&self, store: &dyn Store) -> Result<Option<Flaw>, Error> {
+        if self.run.root != self.run.run_key {
+            return Ok(None);
+        }
+        let what = match damaged_body(store, self.run.run_key).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(digest)) => format!("the large body {digest} is not what was written"),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                format!("a large body cannot be read: {error}")
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(self.flaw(None, what)))
+    }
+
     async fn verify_versions(&self, store: &dyn Store) -> Result<Option<Flaw>, Error> {
         for event in &self.events {
             // Seals that do not parse were reported before.
@@ -386,8 +458,8 @@ impl WholeRun {
                 let before = Some(revision.saturating_add(1));
                 let what = format!("version {revision} of record {key}");
                 let query = Query::RecordVersions { key, before, limit: 1 };
-                let found = match store.list(query).await {
-                    Ok(rows) => rows.record_versions()?.pop(),
+                let found = match read_version(store, query).await {
+                    Ok(version) => version,
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
                         let what = format!("{what} cannot be read: {error}");
                         return Ok(Some(self.flaw(Some(event.ordinal), what)));

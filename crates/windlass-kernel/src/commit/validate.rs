@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::bodies::{BodyOwner, PutBody};
 use crate::body::Body;
 use crate::commit::{Commit, CommitError, Op, RunChange, RunGuard, SqlValue, Statement};
 use crate::draft::NewRun;
@@ -21,7 +22,15 @@ impl Commit {
     }
 
     fn check(&self, limits: &Limits) -> Result<(), Error> {
-        check_max("a commit", "ops", self.ops.len(), limits.commit_ops_max)?;
+        let bodies = self.ops.iter().filter(|op| matches!(op, Op::PutBody(_))).count();
+        check_max("a commit", "ops", self.ops.len() - bodies, limits.commit_ops_max)?;
+        check_max("a commit", "large bodies", bodies, limits.commit_ops_max)?;
+        if let Some(unknown) = self.unknown_reference() {
+            return Err(malformed(&format!(
+                "it refers to the body {} of {}, and does not store it there",
+                unknown.digest, unknown.owner
+            )));
+        }
         let mut ledgers = Ledgers::of(self);
         let mut created = 0;
         let mut set = 0;
@@ -101,6 +110,10 @@ impl Commit {
                     }
                     self.check_record(record, limits)?;
                 }
+                Op::PutBody(put) => {
+                    self.check_put_body(put)?;
+                    put.validate(limits)?;
+                }
                 Op::UserSql(_) => {}
             }
         }
@@ -112,6 +125,21 @@ impl Commit {
         self.check_user_sql(limits)?;
         self.check_guard(created, set)?;
         ledgers.finish(self)
+    }
+
+    // The locks on the rows that the commit names keep the owner while the body is stored.
+    fn check_put_body(&self, put: &PutBody) -> Result<(), Error> {
+        let is_named = |op: &Op| match (op, put.owner()) {
+            (Op::CreateRun(run), BodyOwner::Run(key)) => run.run_key == *key,
+            (Op::PutMessage(message), BodyOwner::Run(key)) => message.run_key == *key,
+            (Op::Record(record), BodyOwner::Record(key)) => record.key == *key && record.is_write(),
+            _ => false,
+        };
+        let is_guarded = matches!(put.owner(), BodyOwner::Run(key) if self.run_key() == Some(*key));
+        if is_guarded || self.ops.iter().any(is_named) {
+            return Ok(());
+        }
+        Err(malformed(&format!("PutBody is for {}, which the commit does not name", put.owner())))
     }
 
     // A write at any revision would be written again when the commit is sent again, unless another

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::body::Body;
+use crate::body::{Body, Encoding};
 use crate::digest::Sha256Digest;
 use crate::error::Error;
 use crate::ledger::Event;
@@ -190,9 +190,11 @@ impl Seal {
 
 /// The digest of a step: its identity, status and bodies.
 pub fn step_digest(step: &Step) -> Sha256Digest {
-    let [input_encoding, input] = parts(step.input.as_ref());
-    let [result_encoding, result] = parts(step.result.as_ref());
-    let [error_encoding, error] = parts(step.error.as_ref());
+    let [input, result, error] =
+        [&step.input, &step.result, &step.error].map(|body| Part::of(body.as_ref()));
+    let [input_encoding, input] = input.parts();
+    let [result_encoding, result] = result.parts();
+    let [error_encoding, error] = error.parts();
     Sha256Digest::of_parts(&[
         b"windlass:step:v1",
         step.step_key.as_str().as_bytes(),
@@ -214,8 +216,9 @@ pub fn run_end_digest(
     output: Option<&Body>,
     error: Option<&Body>,
 ) -> Sha256Digest {
-    let [output_encoding, output] = parts(output);
-    let [error_encoding, error] = parts(error);
+    let [output, error] = [output, error].map(Part::of);
+    let [output_encoding, output] = output.parts();
+    let [error_encoding, error] = error.parts();
     Sha256Digest::of_parts(&[
         b"windlass:end:v1",
         status.as_str().as_bytes(),
@@ -228,19 +231,22 @@ pub fn run_end_digest(
 
 /// The digest of a run's state.
 pub(crate) fn state_digest(state: &Body) -> Sha256Digest {
-    let [encoding, bytes] = parts(Some(state));
+    let part = Part::of(Some(state));
+    let [encoding, bytes] = part.parts();
     Sha256Digest::of_parts(&[b"windlass:state:v1", encoding, bytes])
 }
 
 /// The digest of the body of a record; of nothing if the record is removed.
 pub(crate) fn record_digest(body: Option<&Body>) -> Sha256Digest {
-    let [encoding, bytes] = parts(body);
+    let part = Part::of(body);
+    let [encoding, bytes] = part.parts();
     Sha256Digest::of_parts(&[b"windlass:record:v1", encoding, bytes])
 }
 
 /// The digest of the body of a message.
 pub(crate) fn message_digest(body: Option<&Body>) -> Sha256Digest {
-    let [encoding, bytes] = parts(body);
+    let part = Part::of(body);
+    let [encoding, bytes] = part.parts();
     Sha256Digest::of_parts(&[b"windlass:message:v1", encoding, bytes])
 }
 
@@ -274,11 +280,39 @@ pub fn seals_of(event: &Event) -> Result<Vec<Seal>, Error> {
     Ok(sealed.seals)
 }
 
-// The encoding tells a missing body from an empty one.
-fn parts(body: Option<&Body>) -> [&[u8]; 2] {
-    match body {
-        Some(body) => [body.encoding.as_str().as_bytes(), &body.bytes],
-        None => [b"none", b""],
+/// A larger body enters a seal as its digest, so that a row that holds only a reference to it can be
+/// sealed. Smaller bodies are never stored in rows of their own.
+pub(crate) const SEALED_BYTES_MAX: usize = 4 * 1024;
+
+/// The parts of a digest that stand for a body.
+enum Part<'a> {
+    Bytes([&'a [u8]; 2]),
+    Digest(&'static [u8], Sha256Digest),
+}
+
+impl<'a> Part<'a> {
+    // The encoding tells a missing body from an empty one, and a digest from a body that equals it.
+    fn of(body: Option<&'a Body>) -> Self {
+        match body {
+            None => Self::Bytes([b"none", b""]),
+            Some(body) if body.len() <= SEALED_BYTES_MAX => {
+                Self::Bytes([body.encoding.as_str().as_bytes(), &body.bytes])
+            }
+            Some(body) => {
+                let word: &[u8] = match body.encoding {
+                    Encoding::Json => b"json-digest",
+                    Encoding::Bytes => b"bytes-digest",
+                };
+                Self::Digest(word, body.digest())
+            }
+        }
+    }
+
+    fn parts(&self) -> [&[u8]; 2] {
+        match self {
+            Self::Bytes(parts) => *parts,
+            Self::Digest(word, digest) => [word, &digest.as_bytes()[..]],
+        }
     }
 }
 
@@ -306,6 +340,17 @@ mod tests {
                 assert_eq!(digests[0] == digests[1], n == m, "{one:?} {other:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_reference_has_the_seal_of_its_data() {
+        use crate::body::BodyRef;
+        let body = Body::json(vec![b'1'; SEALED_BYTES_MAX + 1]);
+        let reference = BodyRef { digest: body.digest(), len: body.len() as u64 };
+        let refers = Body::refer_to(body.encoding, reference);
+        assert_eq!(Seal::message(7, Some(&body)), Seal::message(7, Some(&refers)));
+        let as_digest = Body::json(body.digest().as_bytes().to_vec());
+        assert_ne!(Seal::message(7, Some(&body)).digest, Seal::message(7, Some(&as_digest)).digest);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! everything when the process ends.
 
 mod apply;
+mod bodies;
 mod holds;
 mod list;
 mod namespace_stats;
@@ -13,6 +14,9 @@ mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
+use crate::bodies::BodyKey;
 use crate::body::Body;
 use crate::breaker::BreakerRow;
 use crate::commit::Commit;
@@ -152,7 +156,7 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.held(worker))))
     }
 
-    fn load_with(
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
@@ -169,7 +173,17 @@ impl Store for MemoryStore {
         ready(self.call(|state| Ok(state.find(&namespace, &workflow, &id))))
     }
 
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>> {
+        ready(self.call(|state| {
+            BodyKey::validate(&keys)?;
+            Ok(keys.iter().map(|key| state.body(key)).collect())
+        }))
+    }
+
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
         ready(self.call(|state| {
             RecordKey::validate(&keys, &self.limits)?;
             Ok(keys.iter().map(|key| state.records.get(key).cloned()).collect())
@@ -281,6 +295,14 @@ impl Store for MemoryStore {
 
     fn check(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
         ready(self.call(|_| Ok(Vec::new())))
+    }
+
+    fn ready_counts(&self, max: u64) -> BoxFuture<'_, Result<(u64, u64), Error>> {
+        ready(self.call(|state| Ok(state.ready_counts(max))))
+    }
+
+    fn limits(&self) -> Option<&Limits> {
+        Some(&self.limits)
     }
 
     fn listen(&self, sink: WakeSink) {

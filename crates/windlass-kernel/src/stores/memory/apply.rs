@@ -387,6 +387,7 @@ impl State {
                 }
             }
             Op::Record(record) => self.write_record(record),
+            Op::PutBody(put) => self.put_body(put),
             Op::PutLog(line) => {
                 self.logs.insert((line.run_key, line.log_id), line.as_ref().clone());
             }

@@ -184,6 +184,9 @@ impl State {
             Query::AllRecords { after, .. } => {
                 Rows::Records(self.all_records(after.as_ref()).take(limit).cloned().collect())
             }
+            Query::Bodies { owner, after, .. } => {
+                Rows::Bodies(self.list_bodies(owner, *after, limit))
+            }
             Query::RecordVersions { key, before, .. } => {
                 let versions = self.versions_of(key, *before);
                 Rows::RecordVersions(versions.take(limit).cloned().collect())
@@ -257,6 +260,12 @@ impl State {
 
     fn runs_of<'a>(&self, keys: impl Iterator<Item = &'a RunKey>) -> Vec<Run> {
         keys.filter_map(|key| self.runs.get(key)).cloned().collect()
+    }
+
+    pub(super) fn ready_counts(&self, max: u64) -> (u64, u64) {
+        let turns = self.turn_index.ready.values().flatten().count() as u64;
+        let tasks = self.task_index.ready.values().flatten().count() as u64;
+        (turns.min(max), tasks.min(max))
     }
 
     pub(super) fn health(&self) -> Health {

@@ -31,6 +31,7 @@ impl State {
             self.record_versions.insert((op.key.clone(), record.revision), version);
         }
         self.records.insert(op.key.clone(), record);
+        self.forget_bodies(&op.key);
     }
 
     pub(super) fn list_records(

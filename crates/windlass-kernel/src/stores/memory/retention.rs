@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bodies::BodyOwner;
 use crate::body::Body;
 use crate::ids::RunKey;
 use crate::rows::{Run, Setting, SettingName};
@@ -30,6 +31,7 @@ impl State {
                 for key in &keys {
                     self.remove_run(*key, !request.keep_ledger);
                 }
+                self.bodies.retain(|key, _| key.owner != BodyOwner::Run(*root));
                 deleted.roots.push(*root);
                 deleted.runs += keys.len() as u64;
             }

@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
+
+use crate::bodies::BodyKey;
 use crate::breaker::BreakerRow;
 use crate::ids::{
     EventId, LimitKey, LogId, MessageId, Namespace, QueueName, RouteName, RunId, RunKey, StepKey,
@@ -23,6 +26,7 @@ use crate::time::Timestamp;
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) runs: BTreeMap<RunKey, Run>,
+    pub(super) bodies: BTreeMap<BodyKey, Bytes>,
     pub(super) names: BTreeMap<(Namespace, WorkflowName, RunId), BTreeMap<u32, RunKey>>,
     pub(super) trees: BTreeSet<(RunKey, RunKey)>,
     pub(super) steps: BTreeMap<RunKey, BTreeMap<StepKey, Step>>,
