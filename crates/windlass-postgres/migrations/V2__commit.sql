@@ -74,6 +74,9 @@ CREATE TYPE @schema@.batch_record AS (
     idx int4, op int4, place int4, kind int2, expect int8, namespace text, collection text, id text,
     write_id uuid, at int8, terms text, body bytea, body_encoding text, keep bool, digest bytea,
     actor text, caused_by bytea, revision int8);
+-- A large body, for the tree of `run_key` or for `owner`: `bytes`, or a copy from the tree of `source`.
+CREATE TYPE @schema@.batch_body AS (
+    idx int4, run_key uuid, owner bytea, digest bytea, bytes bytea, source uuid);
 CREATE TYPE @schema@.batch_count AS (namespace text, workflow text, status text, delta int8);
 
 -- What became of it. `code`:
@@ -165,7 +168,7 @@ CREATE FUNCTION @schema@.commit_batch(
     p_logs @schema@.batch_log[], p_dead_letters @schema@.batch_dead_letter[],
     p_causes @schema@.batch_cause[], p_dooms @schema@.batch_doom[],
     p_puts @schema@.batch_step[], p_requeues @schema@.batch_requeue[],
-    p_records @schema@.batch_record[]
+    p_records @schema@.batch_record[], p_bodies @schema@.batch_body[]
 ) RETURNS SETOF @schema@.batch_result LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -425,6 +428,10 @@ BEGIN
         p_dead_letters := ARRAY(SELECT x FROM unnest(p_dead_letters) x WHERE v_ok[x.idx]);
         p_requeues := ARRAY(SELECT x FROM unnest(p_requeues) x WHERE v_ok[x.idx]);
         p_records := ARRAY(SELECT x FROM unnest(p_records) x WHERE v_ok[x.idx]);
+        p_bodies := ARRAY(SELECT x FROM unnest(p_bodies) x WHERE v_ok[x.idx]);
+    END IF;
+    IF p_bodies IS NOT NULL THEN
+        PERFORM @schema@.batch_bodies_write(p_bodies);
     END IF;
     IF p_labels IS NOT NULL THEN
         INSERT INTO @schema@.labels

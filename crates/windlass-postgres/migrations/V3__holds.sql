@@ -236,15 +236,17 @@ BEGIN
             AND (w.turn_last IS NULL OR w.turn_last = p_worker OR w.due <= p_since)
         UNION ALL
         SELECT k.* FROM @schema@.turn_keys(p_space) y
-        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        CROSS JOIN @schema@.turn_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
             SELECT t.run_key AS key, t.limit_key, t.priority,
                 t.turn_first AS first_turn, t.turn_due_at AS due
             FROM @schema@.runs t
             WHERE t.turn_ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
                 AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.workflow = s.name
+                AND t.priority = s.priority AND t.turn_first = s.first_turn AND s.limited = 1
                 AND NOT t.run_key = ANY (p_skipped)
                 AND (t.turn_last IS NULL OR t.turn_last = p_worker OR t.turn_due_at <= p_since)
-            ORDER BY t.priority DESC, t.turn_first, t.turn_due_at, t.run_key LIMIT least(p_max, y.slots)) k
+            ORDER BY t.turn_due_at, t.run_key LIMIT least(p_max, y.slots)) k
         WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
         ORDER BY c.due, c.key LIMIT p_max;
     ELSE
@@ -638,14 +640,16 @@ BEGIN
         WHERE NOT w.key = ANY (p_skipped) AND NOT w.limit_key = ANY (p_full)
         UNION ALL
         SELECT k.* FROM @schema@.task_keys(p_space) y
-        CROSS JOIN unnest(p_queues, p_names) s (queue, name) CROSS JOIN LATERAL (
+        CROSS JOIN @schema@.task_segments(p_queues, p_names,
+            array_fill(p_space, ARRAY[cardinality(p_queues)])) s CROSS JOIN LATERAL (
             SELECT t.task_id AS key, t.limit_key, t.priority,
                 false AS first_turn, t.due_at AS due
             FROM @schema@.tasks t
             WHERE t.ready AND t.limit_key IS NOT NULL AND t.namespace = p_space
                 AND t.limit_key = y.limit_key AND t.queue = s.queue AND t.name = s.name
+                AND t.priority = s.priority AND s.limited = 1
                 AND NOT t.task_id = ANY (p_skipped)
-            ORDER BY t.priority DESC, t.due_at, t.task_id LIMIT least(p_max, y.slots)) k
+            ORDER BY t.due_at, t.task_id LIMIT least(p_max, y.slots)) k
         WHERE p_by_key AND NOT y.limit_key = ANY (p_full)) c
         ORDER BY c.due, c.key LIMIT p_max;
     ELSE

@@ -51,6 +51,8 @@ BEGIN
         )
         SELECT array_agg(g.run_key) INTO v_gone FROM gone g;
         CONTINUE WHEN v_gone IS NULL;
+        DELETE FROM @schema@.bodies b WHERE b.owner = uuid_send(v_root)
+            AND NOT EXISTS (SELECT FROM @schema@.runs r WHERE r.root = v_root AND r.root <> r.run_key);
         DELETE FROM @schema@.steps s WHERE s.run_key = ANY (v_gone);
         DELETE FROM @schema@.messages m WHERE m.run_key = ANY (v_gone);
         DELETE FROM @schema@.logs l WHERE l.run_key = ANY (v_gone);

@@ -105,6 +105,7 @@ DECLARE
     v_new int8;
     v_old int8;
     v_n   int8;
+    v_large @schema@.records[];
 BEGIN
     SELECT count(*) FILTER (WHERE expect = 0), count(*) FILTER (WHERE expect <> 0)
     INTO v_new, v_old FROM unnest(p_records) WHERE kind <> 0;
@@ -130,6 +131,9 @@ BEGIN
         END IF;
     END IF;
     IF v_old > 0 THEN
+        v_large := ARRAY(SELECT r FROM unnest(p_records) x JOIN @schema@.records r
+                ON r.namespace = x.namespace AND r.collection = x.collection AND r.id = x.id
+            WHERE x.kind <> 0 AND x.expect <> 0 AND r.body_encoding IN ('json_ref', 'bytes_ref'));
         UPDATE @schema@.records r SET revision = coalesce(x.revision, r.revision + 1), write_id = x.write_id,
             updated_at = x.at, terms = x.terms, body = x.body, body_encoding = x.body_encoding
         FROM unnest(p_records) x
@@ -152,4 +156,8 @@ BEGIN
     FROM unnest(p_records) x CROSS JOIN LATERAL jsonb_array_elements(x.terms::jsonb) e (term)
     WHERE x.kind = 1 AND x.terms IS NOT NULL
     ON CONFLICT DO NOTHING;
+    -- The earlier revision may have been the only one that named its large body.
+    IF cardinality(v_large) > 0 THEN
+        PERFORM @schema@.forget_record_bodies(v_large);
+    END IF;
 END $$;

@@ -1,6 +1,7 @@
 //! Encodes a batch of commits as the arguments of `commit_batch`, and decodes its result rows.
 
 mod answer;
+mod body;
 mod encode;
 mod record;
 
@@ -9,9 +10,9 @@ use std::collections::HashMap;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::canonical::to_canonical;
 use windlass_kernel::{
-    CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, RecordKey, RecordOp,
-    Reschedule, Run, RunChange, RunGuard, RunKey, RunStatus, Step, StepKey, Task, TaskGuard,
-    TaskId, Timestamp, TurnChange, Wake,
+    CausalRef, Commit, DeadLetter, Event, LogLine, MessageId, NewMessage, Op, PutBody, RecordKey,
+    RecordOp, Reschedule, Run, RunChange, RunGuard, RunKey, RunStatus, Sha256Digest, Step, StepKey,
+    Task, TaskGuard, TaskId, Timestamp, TurnChange, Wake,
 };
 
 pub(crate) use answer::{Answers, read_answers, unavailable};
@@ -20,10 +21,18 @@ use encode::Records;
 /// A record of a batch: its key, the number of its commit, of its op, and the op.
 type RecordRow<'c> = (&'c RecordKey, usize, usize, &'c RecordOp);
 
+/// The rows of a batch that are sorted before they are encoded.
+#[derive(Default)]
+struct Sorted<'c> {
+    records: Vec<RecordRow<'c>>,
+    /// Bodies: the digest, the number of the commit, and the op.
+    bodies: Vec<(Sha256Digest, usize, &'c PutBody)>,
+}
+
 /// The call of `commit_batch`. Its parameters are those of [`Batch::params`].
 pub(crate) const CALL: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
     due FROM @schema@.commit_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-    $15, $16, $17, $18, $19, $20, $21, $22)";
+    $15, $16, $17, $18, $19, $20, $21, $22, $23)";
 
 /// The call of `settle_batch` for [`Settles`].
 pub(crate) const SETTLE: &str = "SELECT code, idx, op, key, worker, n, m, hash, queue, name, flag, \
@@ -112,6 +121,7 @@ pub(crate) struct Batch {
     step_updates: Records,
     requeues: Records,
     record_ops: Records,
+    bodies: Records,
     empty: Records,
     /// The batch sends no message, names no task or record and looks up no cause, so the fast modes
     /// need no locks on runs; see `commit_batch`.
@@ -138,15 +148,16 @@ impl Batch {
         order.sort_unstable();
         let mut runs = Locks::default();
         let mut tasks = Locks::default();
-        let mut records = Vec::new();
+        let mut sorted = Sorted::default();
         for (_, at) in order {
             let commit = commits[at];
             self.guard(at + 1, commit, &mut runs, &mut tasks);
-            self.ops(at + 1, commit, &mut runs, &mut tasks, &mut records);
+            self.ops(at + 1, commit, &mut runs, &mut tasks, &mut sorted);
         }
         self.lock_runs(runs);
         self.lock_tasks(tasks);
-        self.records(records);
+        self.records(sorted.records);
+        self.bodies(sorted.bodies);
     }
 
     fn clear(&mut self) {
@@ -171,13 +182,14 @@ impl Batch {
             &mut self.step_updates,
             &mut self.requeues,
             &mut self.record_ops,
+            &mut self.bodies,
         ] {
             rows.clear();
         }
     }
 
     /// The parameters of [`CALL`]. `mode` must outlive the call.
-    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 22] {
+    pub(crate) fn params<'a>(&'a self, mode: &'a i16) -> [&'a (dyn ToSql + Sync); 23] {
         let is_fast = *mode == Mode::Fast as i16 || *mode == Mode::FastExisting as i16;
         [
             mode,
@@ -202,6 +214,7 @@ impl Batch {
             &self.step_updates,
             &self.requeues,
             &self.record_ops,
+            &self.bodies,
         ]
     }
 
@@ -237,7 +250,7 @@ impl Batch {
         commit: &'c Commit,
         runs: &mut Locks<RunKey, &'c RunGuard>,
         tasks: &mut Locks<TaskId, (i16, Option<uuid::Uuid>, u64)>,
-        records: &mut Vec<RecordRow<'c>>,
+        sorted: &mut Sorted<'c>,
     ) {
         let mut seen = Seen::default();
         let mut checks_causes = false;
@@ -279,7 +292,8 @@ impl Batch {
                     });
                 }
                 Op::PutLog(line) => self.log(idx, line),
-                Op::Record(record) => records.push((&record.key, idx, op, &**record)),
+                Op::Record(record) => sorted.records.push((&record.key, idx, op, &**record)),
+                Op::PutBody(put) => sorted.bodies.push((put.digest(), idx, &**put)),
                 Op::UserSql(_) => {}
             }
         }
@@ -334,6 +348,15 @@ impl Batch {
         rows.sort_unstable_by_key(|(key, idx, op, _)| (*key, *idx, *op));
         for (_, idx, op, record) in rows {
             record::encode(&mut self.record_ops, idx, op, record);
+        }
+    }
+
+    // All batches insert bodies in the order of their digests, so that two batches with the same
+    // bodies do not wait for each other.
+    fn bodies(&mut self, mut rows: Vec<(Sha256Digest, usize, &PutBody)>) {
+        rows.sort_by_key(|(digest, idx, _)| (*digest, *idx));
+        for (_, idx, put) in rows {
+            body::encode(&mut self.bodies, idx, put);
         }
     }
 

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 use windlass_kernel::fold::{Group, fold};
-use windlass_kernel::{Commit, CommitError, CommitKey, Committed, Op, RecordWrite, RunKey};
+use windlass_kernel::{
+    BodySource, Commit, CommitError, CommitKey, Committed, Op, RecordWrite, RunKey,
+};
 
 use crate::apply::unavailable;
 use crate::error::{Failure, classify, error_text, unknown};
@@ -363,9 +365,11 @@ fn chunks(groups: Vec<Group>, commits: &[Commit]) -> Vec<Vec<Group>> {
 }
 
 fn size_of(commit: &Commit) -> usize {
-    let body = |body: &Option<windlass_kernel::Body>| body.as_ref().map_or(0, |body| body.len());
+    // Of a large body, only the reference is in its row.
+    let bytes = |body: &windlass_kernel::Body| body.bytes.len();
+    let body = |body: &Option<windlass_kernel::Body>| body.as_ref().map_or(0, bytes);
     let op = |op: &Op| match op {
-        Op::CreateRun(run) => run.input.len() + body(&run.state) + body(&run.output),
+        Op::CreateRun(run) => bytes(&run.input) + body(&run.state) + body(&run.output),
         Op::SetRun(change) => body(&change.output) + body(&change.error) + body(&change.state),
         Op::AppendEvent { event, .. } => event.payload.len(),
         Op::PutStep(step) => body(&step.input) + body(&step.result) + body(&step.error),
@@ -375,8 +379,12 @@ fn size_of(commit: &Commit) -> usize {
         Op::DeadLetter(letter) => body(&letter.body) + body(&letter.errors),
         Op::PutLog(line) => body(&line.data) + line.message.len(),
         Op::Record(record) => match &record.write {
-            RecordWrite::Put(put) => put.body.len() * if put.keep.is_some() { 2 } else { 1 },
+            RecordWrite::Put(put) => bytes(&put.body) * if put.keep.is_some() { 2 } else { 1 },
             RecordWrite::Check | RecordWrite::Remove { .. } => 0,
+        },
+        Op::PutBody(put) => match put.source() {
+            BodySource::Bytes(bytes) => bytes.len(),
+            BodySource::Tree(_) => 0,
         },
         Op::ConsumeMessage { .. } | Op::Settle { .. } | Op::Requeue { .. } | Op::UserSql(_) => 0,
     };

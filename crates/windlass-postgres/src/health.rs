@@ -47,6 +47,10 @@ const QUEUES: &str = "SELECT \
         WHERE w.status <> 'stopped' AND c.now <= w.renewed_at + w.lease_us), \
     @schema@.clock_us()";
 
+const READY_COUNTS: &str = "SELECT \
+    (SELECT count(*) FROM (SELECT FROM @schema@.runs WHERE turn_ready LIMIT $1) x), \
+    (SELECT count(*) FROM (SELECT FROM @schema@.tasks WHERE ready LIMIT $1) x)";
+
 // Damage that has caused no error yet: invalid indexes, pages with a wrong checksum, a table
 // without its default partition, disabled triggers.
 const DAMAGE: &str = "SELECT format('index %s is not valid: drop it and build it again', c.relname) \
@@ -88,6 +92,7 @@ pub(crate) fn statements() -> Vec<(String, String)> {
     let all = [
         ("counts", COUNTS),
         ("queues", QUEUES),
+        ("ready counts", READY_COUNTS),
         ("damage", DAMAGE),
         ("facts", FACTS),
         ("old transactions", OLD_TRANSACTIONS),
@@ -114,6 +119,15 @@ pub(crate) async fn health(shared: &Shared) -> Result<Health, Error> {
         workers_live: c.count()?,
         now: c.time()?,
     })
+}
+
+/// How many turns and tasks are ready, each counted up to `max`.
+pub(crate) async fn ready_counts(shared: &Shared, max: u64) -> Result<(u64, u64), Error> {
+    let max = i64::try_from(max).unwrap_or(i64::MAX);
+    let rows = shared.read(READY_COUNTS, &[&max]).await?;
+    let row = rows.first().ok_or_else(|| Error::corrupt("a count returned no row"))?;
+    let mut cells = Cells::of(row);
+    Ok((cells.count()?, cells.count()?))
 }
 
 fn queue_health(c: &mut Cells<'_>) -> Result<QueueHealth, Error> {

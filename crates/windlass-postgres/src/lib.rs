@@ -12,6 +12,7 @@
 )]
 
 mod apply;
+mod bodies;
 mod committer;
 mod error;
 mod health;

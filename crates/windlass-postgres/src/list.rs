@@ -108,6 +108,9 @@ pub(crate) async fn list(shared: &Shared, query: Query) -> Result<Rows, Error> {
             let found = page.query(&breakers(), &[&namespace.as_str(), &after, &limit]).await?;
             rows::all(&found, rows::breaker).map(Rows::Breakers)
         }
+        Query::Bodies { owner, after, limit } => {
+            crate::bodies::list(page.shared, &owner, after, limit).await.map(Rows::Bodies)
+        }
         query @ (Query::Records { .. }
         | Query::AllRecords { .. }
         | Query::RecordVersions { .. }) => crate::records::list(page.shared, &query).await,

@@ -10,8 +10,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, Event,
-    EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
+    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Error, Event, EventId,
+    EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message, MessageId, MessageKind,
     MessageName, ModelName, Namespace, QueueName, Route, RouteName, Run, RunCount, RunId, RunKey,
     RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey, StepKind, StepStatus, Task,
     TaskId, Timestamp, Turn, Worker, WorkerInfo, WorkerKey, WorkerStatus, WorkflowName,
@@ -115,8 +115,7 @@ impl<'a> Cells<'a> {
         let encoding: Option<&str> = self.take()?;
         match (bytes, encoding) {
             (Some(bytes), Some(encoding)) => {
-                let encoding = Encoding::parse(encoding)?;
-                Ok(Some(Body { encoding, bytes: Bytes::copy_from_slice(bytes) }))
+                Body::from_columns(encoding, Bytes::copy_from_slice(bytes)).map(Some)
             }
             (None, None) => Ok(None),
             _ => Err(Error::corrupt("of a body and its encoding only one is null")),

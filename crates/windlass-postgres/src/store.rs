@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -14,11 +15,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windlass_kernel::fold::fold;
 use windlass_kernel::{
-    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Fact, Health, Heartbeat,
-    HeldItem, LimitKey, LoadSteps, Loaded, Namespace, NamespaceStats, Op, Promoted, Query, RateRow,
-    Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store,
-    TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
+    HeldItem, LimitKey, Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Op, Promoted, Query,
+    RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview,
+    SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink, WorkerInfo, WorkerKey, WorkflowName,
 };
 
 use crate::apply::unavailable;
@@ -27,7 +28,9 @@ use crate::error::{Failure, call_error, classify, closed, pool_error};
 use crate::options::{Connector, Options};
 use crate::supervise::Panics;
 use crate::wake::{Waker, listen_loop, notify_loop};
-use crate::{health, holds, list, load, namespace_stats, records, retention, schema, workers};
+use crate::{
+    bodies, health, holds, list, load, namespace_stats, records, retention, schema, workers,
+};
 
 /// The state that all parts of an open store share.
 pub(crate) struct Shared {
@@ -344,6 +347,7 @@ fn statements() -> Vec<(String, String)> {
     all.extend(load::statements());
     all.extend(list::statements());
     all.extend(records::statements());
+    all.extend(bodies::statements());
     all.extend(health::statements());
     all.extend(namespace_stats::statements());
     all
@@ -447,7 +451,7 @@ impl Store for PostgresStore {
         self.call(move |shared| async move { workers::held(&shared, worker).await })
     }
 
-    fn load_with(
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
@@ -471,7 +475,18 @@ impl Store for PostgresStore {
         self.call(|shared| async move { load::find(&shared, namespace, workflow, id).await })
     }
 
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>> {
+        let valid = BodyKey::validate(&keys);
+        self.call(|shared| async move {
+            valid?;
+            bodies::get(&shared, keys).await
+        })
+    }
+
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
         let valid = RecordKey::validate(&keys, &self.shared.options.limits);
         self.call(|shared| async move {
             valid?;
@@ -567,6 +582,14 @@ impl Store for PostgresStore {
 
     fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
         self.call(|shared| async move { health::facts(&shared).await })
+    }
+
+    fn ready_counts(&self, max: u64) -> BoxFuture<'_, Result<(u64, u64), Error>> {
+        self.call(move |shared| async move { health::ready_counts(&shared, max).await })
+    }
+
+    fn limits(&self) -> Option<&Limits> {
+        Some(&self.shared.options.limits)
     }
 
     fn listen(&self, sink: WakeSink) {

@@ -38,6 +38,16 @@ pub(crate) fn health(conn: &Connection, now: Timestamp) -> Result<Health, Error>
     read(&tx, now).map_err(UnitError::into_error)
 }
 
+/// How many turns and tasks are ready, each counted up to `max`.
+pub(crate) fn ready_counts(conn: &Connection, max: u64) -> Result<(u64, u64), Error> {
+    let read = |text: &str| -> Result<u64, UnitError> {
+        let mut select = conn.prepare_cached(text)?;
+        Ok(select.query_row(params![number(max)], |row| count(row, 0))?)
+    };
+    let counts = read(TURNS_READY).and_then(|turns| Ok((turns, read(TASKS_READY)?)));
+    counts.map_err(UnitError::into_error)
+}
+
 fn read(conn: &Connection, now: Timestamp) -> Result<Health, UnitError> {
     let mut select = conn.prepare_cached(RUNS)?;
     let mut runs = rows::collect(select.query([])?, |row| {

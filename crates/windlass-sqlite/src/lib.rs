@@ -15,12 +15,14 @@
 //! | `apply.rs` | one commit: guards, refusals, rows |
 //! | `holds.rs`, `workers.rs` | claims and holds; worker leases |
 //! | `load.rs`, `list.rs`, `health.rs` | reads |
+//! | `bodies.rs`, `records.rs` | large bodies; records |
 //! | `rows.rs` | conversion between columns and kernel rows |
 //! | `user_sql.rs` | user SQL and its restrictions |
 //! | `wake.rs` | wake-ups, outside the writer thread |
 //! | `error.rs` | conversion of SQLite errors |
 
 mod apply;
+mod bodies;
 mod clock;
 mod committer;
 mod error;

@@ -101,6 +101,9 @@ pub(crate) fn list(conn: &Connection, query: &Query, now: Timestamp) -> Result<R
         | Query::DeadLettersOfRun { .. }
         | Query::LabelCounts { .. }
         | Query::Limits { .. } => other_rows(conn, query)?,
+        Query::Bodies { owner, after, limit } => {
+            Rows::Bodies(crate::bodies::list(conn, owner, *after, *limit)?)
+        }
         Query::Records { .. } | Query::AllRecords { .. } | Query::RecordVersions { .. } => {
             crate::records::list(conn, query)?
         }

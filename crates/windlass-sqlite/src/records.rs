@@ -32,7 +32,8 @@ const FIND: &str = "SELECT revision, body_encoding IS NULL FROM records \
      WHERE namespace = ?1 AND collection = ?2 AND id = ?3";
 const FIND_WRITE: &str = "SELECT 1 FROM records \
      WHERE namespace = ?1 AND collection = ?2 AND id = ?3 AND write_id = ?4";
-const FIND_TERMS: &str = "SELECT rowid, revision, terms FROM records \
+const FIND_TERMS: &str = "SELECT rowid, revision, terms, \
+     coalesce(body_encoding IN ('json_ref', 'bytes_ref'), 0) FROM records \
      WHERE namespace = ?1 AND collection = ?2 AND id = ?3";
 const INSERT: &str = "INSERT INTO records (namespace, collection, id, revision, write_id, \
      created_at, updated_at, terms, body_encoding, body) \
@@ -93,14 +94,15 @@ pub(crate) fn write(w: &Writer<'_>, op: &RecordOp) -> Result<(), UnitError> {
     let (namespace, collection) = (key.namespace.as_str(), key.collection.as_str());
     let id = key.id.as_str();
     let read = |row: &Row<'_>| {
-        Ok((row.get::<_, i64>(0)?, count(row, 1)?, row.get::<_, Option<String>>(2)?))
+        let had_large = row.get::<_, bool>(3)?;
+        Ok((row.get::<_, i64>(0)?, count(row, 1)?, row.get::<_, Option<String>>(2)?, had_large))
     };
     let mut find = w.conn.prepare_cached(FIND_TERMS)?;
     let before = find.query_row(params![namespace, collection, id], read).optional()?;
     let column = terms.to_column();
     let (write_id, at) = (Blob(write_id.as_bytes()), at.as_micros());
     let (encoding, bytes) = body(&document);
-    let (revision, old) = match before {
+    let (revision, old, had_large) = match before {
         None => {
             let revision = op.set_revision().unwrap_or(1);
             let row = params![
@@ -115,22 +117,23 @@ pub(crate) fn write(w: &Writer<'_>, op: &RecordOp) -> Result<(), UnitError> {
                 number(revision)
             ];
             w.conn.prepare_cached(INSERT)?.execute(row)?;
-            (revision, None)
+            (revision, None, false)
         }
-        Some((rowid, revision, old)) => {
+        Some((rowid, revision, old, had_large)) => {
             let revision = op.set_revision().unwrap_or(revision + 1);
             let row = params![rowid, write_id, at, column, encoding, bytes, number(revision)];
             w.conn.prepare_cached(UPDATE)?.execute(row)?;
-            (revision, old)
+            (revision, old, had_large)
         }
     };
     if old != column {
         replace_terms(w, key, old.as_deref(), terms)?;
     }
-    match op.version(revision) {
-        Some(version) => insert_version(w, &version),
-        None => Ok(()),
+    if let Some(version) = op.version(revision) {
+        insert_version(w, &version)?;
     }
+    // The earlier revision may have been the only one that named its large body.
+    if had_large { crate::bodies::forget_unnamed(w, key) } else { Ok(()) }
 }
 
 fn replace_terms(
@@ -163,7 +166,7 @@ fn insert_version(w: &Writer<'_>, version: &RecordVersion) -> Result<(), UnitErr
         version.actor.as_deref(),
         version.caused_by.as_ref().map(CausalRef::canonical),
         version.created_at.as_micros(),
-        version.body.encoding.as_str(),
+        version.body.column(),
         Blob(&version.body.bytes),
     ])?;
     Ok(())

@@ -67,6 +67,7 @@ pub(crate) fn delete_trees(
         for member in &members {
             delete(w, member, request.keep_ledger)?;
         }
+        crate::bodies::delete_of_tree(w, *root)?;
         deleted.roots.push(*root);
         deleted.runs += members.len() as u64;
     }

@@ -10,7 +10,7 @@ use rusqlite::{Row, ToSql};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use windlass_kernel::{
-    Body, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Encoding, Error, ErrorCode,
+    Body, BodyColumn, BreakerRow, BreakerStatus, CausalRef, Consumed, DeadLetter, Error, ErrorCode,
     ErrorKind, Event, EventId, EventType, Head, LimitKey, LogId, LogLevel, LogLine, Message,
     MessageId, MessageKind, MessageName, ModelName, Namespace, QueueName, RateRow, Route,
     RouteName, Run, RunId, RunKey, RunStatus, Setting, SettingName, Sha256Digest, Step, StepKey,
@@ -170,11 +170,11 @@ impl<'r> Cols<'r> {
 
     /// Reads a body; null if its encoding is null.
     pub(crate) fn body_opt(&mut self) -> Result<Option<Body>, Error> {
-        let encoding = self.word_opt(Encoding::parse)?;
+        let column = self.word_opt(BodyColumn::parse)?;
         let bytes = self.get::<Option<Vec<u8>>>()?;
-        match (encoding, bytes) {
+        match (column, bytes) {
             (None, None) => Ok(None),
-            (Some(encoding), Some(bytes)) => Ok(Some(Body { encoding, bytes: bytes.into() })),
+            (Some(column), Some(bytes)) => Body::from_column(column, bytes).map(Some),
             _ => Err(Error::corrupt("of a body and its encoding only one is null")),
         }
     }
@@ -235,7 +235,7 @@ impl ToSql for Blob<'_> {
 /// The two columns of a body.
 pub(crate) fn body(body: &Option<Body>) -> (Option<&'static str>, Option<Blob<'_>>) {
     match body {
-        Some(body) => (Some(body.encoding.as_str()), Some(Blob(&body.bytes))),
+        Some(body) => (Some(body.column()), Some(Blob(&body.bytes))),
         None => (None, None),
     }
 }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use rusqlite::Connection;
 use windlass_kernel::{
-    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey,
     Limits, LoadSteps, Loaded, Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record,
     RecordKey, Renewed, Rows, Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId,
@@ -21,7 +22,9 @@ use crate::error::{self, UnitError};
 use crate::load::{LocalReader, Readers, RunName};
 use crate::options::Options;
 use crate::wake::WakeNotifier;
-use crate::{health, holds, list, load, namespace_stats, records, retention, schema, workers};
+use crate::{
+    bodies, health, holds, list, load, namespace_stats, records, retention, schema, workers,
+};
 
 /// A store in one SQLite file, for one process.
 pub struct SqliteStore {
@@ -199,7 +202,7 @@ impl Store for SqliteStore {
         Box::pin(self.write(move |writer| workers::held(writer.conn, worker)))
     }
 
-    fn load_with(
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
@@ -269,7 +272,17 @@ impl Store for SqliteStore {
         })
     }
 
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>> {
+        Box::pin(async move {
+            BodyKey::validate(&keys)?;
+            self.read(move |conn| bodies::get(conn, &keys)).await
+        })
+    }
+
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
         Box::pin(async move {
             RecordKey::validate(&keys, &self.limits)?;
             if let [_] = keys[..]
@@ -386,6 +399,14 @@ impl Store for SqliteStore {
     fn facts(&self) -> BoxFuture<'_, Result<Vec<Fact>, Error>> {
         let panics = self.committer.panics();
         Box::pin(self.read(move |conn| health::facts(conn, panics)))
+    }
+
+    fn ready_counts(&self, max: u64) -> BoxFuture<'_, Result<(u64, u64), Error>> {
+        Box::pin(self.read(move |conn| health::ready_counts(conn, max)))
+    }
+
+    fn limits(&self) -> Option<&Limits> {
+        Some(&self.limits)
     }
 
     fn listen(&self, sink: WakeSink) {

@@ -135,7 +135,7 @@ impl Record<'_> {
     /// Encodes the bytes of a body and its encoding as two fields.
     pub(crate) fn body<'t>(&mut self, body: impl Into<Option<&'t Body>>) -> &mut Self {
         let body = body.into();
-        self.bytes(body.map(|body| &body.bytes[..])).text(body.map(|body| body.encoding.as_str()))
+        self.bytes(body.map(|body| &body.bytes[..])).text(body.map(Body::column))
     }
 
     pub(crate) fn cause(&mut self, cause: Option<&CausalRef>) -> &mut Self {

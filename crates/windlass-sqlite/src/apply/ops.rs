@@ -88,6 +88,7 @@ pub(super) fn write<'b>(
     for op in commit.ops.iter() {
         match op {
             Op::CreateRun(_) | Op::SetRun(_) | Op::UserSql(_) => {}
+            Op::PutBody(put) => crate::bodies::put(w, put)?,
             Op::AppendEvent { event, .. } => buffers.event(event),
             Op::PutStep(step) => buffers.step(step),
             Op::PutMessage(message) => {
@@ -207,7 +208,7 @@ fn bind_run(
     to.text_opt(run.headers.as_deref())?;
     to.text_opt(run.on_end.as_deref())?;
     to.bytes(run.input_hash.as_bytes())?;
-    to.name(run.input.encoding.as_str())?;
+    to.name(run.input.column())?;
     to.bytes(&run.input.bytes)?;
     to.body(&run.state)?;
     to.body(&run.output)?;

@@ -12,7 +12,10 @@ use super::{Buffers, Writer, created, message_seq};
 use crate::error::UnitError;
 use crate::rows::{Blob, count, number};
 
-const UNREAD: &str = "SELECT count(*), coalesce(sum(length(body)), 0) \
+// The reference to a large body ends with its size.
+const UNREAD: &str = "SELECT count(*), coalesce(sum(CASE \
+     WHEN body_encoding IN ('json_ref', 'bytes_ref') \
+     THEN CAST(CAST(substr(body, 33) AS TEXT) AS INTEGER) ELSE length(body) END), 0) \
      FROM messages INDEXED BY messages_unread WHERE run_key = ?1 AND consumed_at IS NULL";
 
 /// Returns the delivery of each message, or why the commit is refused.

@@ -17,13 +17,14 @@ pub(crate) const TABLE: &str = "windlass_migrations";
 pub(crate) const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// The migrations, oldest first. A released migration never changes: its checksum is stored.
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration { version: 1, name: "kernel", sql: include_str!("../../migrations/V1__kernel.sql") },
     Migration {
         version: 2,
         name: "records",
         sql: include_str!("../../migrations/V2__records.sql"),
     },
+    Migration { version: 3, name: "bodies", sql: include_str!("../../migrations/V3__bodies.sql") },
 ];
 
 struct Migration {
