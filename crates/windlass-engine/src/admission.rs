@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use windlass_kernel::{Error, ErrorCode, ErrorKind, Health, Worker};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Worker};
 
 use crate::core::Core;
 use crate::workers::WorkerRow;
 
 /// How long a ratio is cached.
 const CACHED_FOR: Duration = Duration::from_secs(1);
+
+/// How many ready turns or tasks are counted at most.
+const READY_COUNT_MAX: u64 = 1_000_000;
 
 /// When new runs are refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,8 +66,15 @@ impl AdmissionControl {
         {
             return Ok(ratio);
         }
+        let max = self.core.options.admission.unwrap_or_default().max_queue_ratio;
         let health = self.core.store.health().await?;
-        let found = ratio(&health, &self.row.live_workers().await?);
+        let free = Free::of(&self.row.live_workers().await?);
+        // A health check counts so far that idle workers with much capacity hide a long queue.
+        let ready = match health.turns.ready.more || health.tasks.ready.more {
+            true => self.core.store.ready_counts(free.ready_max(max)).await?,
+            false => (health.turns.ready.count, health.tasks.ready.count),
+        };
+        let found = free.ratio(ready.0, ready.1);
         *self.cached.lock() = Some((now, found));
         Ok(found)
     }
@@ -85,14 +95,6 @@ impl AdmissionControl {
     }
 }
 
-fn ratio(health: &Health, live: &[Worker]) -> f64 {
-    let mut free = Free::default();
-    for info in live.iter().map(|worker| &worker.info).filter(|info| info.accepting) {
-        free.add(info.slots, info.task_slots, info.load, info.task_load);
-    }
-    free.ratio(health.turns.ready.count, health.tasks.ready.count)
-}
-
 /// The free capacity of all workers that take new work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Free {
@@ -101,6 +103,20 @@ struct Free {
 }
 
 impl Free {
+    fn of(live: &[Worker]) -> Self {
+        let mut free = Self::default();
+        for info in live.iter().map(|worker| &worker.info).filter(|info| info.accepting) {
+            free.add(info.slots, info.task_slots, info.load, info.task_load);
+        }
+        free
+    }
+
+    // How many ready turns or tasks must be counted to see whether a ratio is reached.
+    fn ready_max(self, ratio: f64) -> u64 {
+        let free = self.turns.max(self.tasks).max(1);
+        ((free as f64 * ratio).ceil() as u64).saturating_add(1).min(READY_COUNT_MAX)
+    }
+
     // A worker's row has its slots for turns and tasks together, and those for tasks alone.
     fn add(&mut self, slots: u32, task_slots: u32, load: u32, task_load: u32) {
         let turn_slots = slots.saturating_sub(task_slots);
@@ -118,7 +134,7 @@ impl Free {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kernel::{Capped, QueueHealth, Timestamp, WorkerInfo, WorkerKey, WorkerStatus};
+    use windlass_kernel::{Timestamp, WorkerInfo, WorkerKey, WorkerStatus};
 
     use super::*;
 
@@ -151,6 +167,22 @@ mod tests {
             assert!((found - expect).abs() < 1e-9, "{turns_ready} {tasks_ready}: {found}");
         }
     }
+
+    #[test]
+    fn enough_is_counted_to_reach_the_ratio() {
+        for (turns, tasks, ratio, expect) in [
+            (0, 0, 10.0, 11),
+            (40_000, 256, 10.0, 400_001),
+            (100, 256, 1.5, 385),
+            (u64::MAX, 0, 10.0, READY_COUNT_MAX),
+        ] {
+            let free = Free { turns, tasks };
+            let max = free.ready_max(ratio);
+            assert_eq!(max, expect, "{turns} {tasks} {ratio}");
+            assert!(max == READY_COUNT_MAX || free.ratio(max, max) >= ratio);
+        }
+    }
+
     #[test]
     fn a_worker_that_takes_no_new_work_has_no_free_capacity() {
         let worker = |accepting: bool| Worker {
@@ -179,20 +211,11 @@ mod tests {
             steady_since: Timestamp::ZERO,
             drain: false,
         };
-        let turns = QueueHealth { ready: Capped::new(10), ..QueueHealth::default() };
-        let health = Health {
-            runs: Vec::new(),
-            turns,
-            tasks: QueueHealth::default(),
-            dead_letters: Capped::default(),
-            workers_live: 2,
-            now: Timestamp::ZERO,
-        };
         for (workers, expect) in
             [(vec![true, true], 0.25), (vec![true, false], 0.5), (vec![false, false], 10.0)]
         {
             let live: Vec<Worker> = workers.iter().copied().map(worker).collect();
-            let found = ratio(&health, &live);
+            let found = Free::of(&live).ratio(10, 0);
             assert!((found - expect).abs() < 1e-9, "{workers:?}: {found}");
         }
     }

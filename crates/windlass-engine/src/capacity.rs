@@ -99,6 +99,15 @@ impl Capacity {
         CountedTurn { capacity: Arc::clone(self), _permit: permit }
     }
 
+    /// Whether turns of other runs may wait for the capacity that a turn of this workflow uses. Other
+    /// processes may wait for a limit, so a turn with a limit counts as contended.
+    pub(crate) fn is_contended(&self, workflow: &WorkflowName, limit: Option<&LimitKey>) -> bool {
+        let concurrency = self.registry.concurrency(workflow);
+        limit.is_some()
+            || self.turns_free() == 0
+            || concurrency.is_some_and(|concurrency| concurrency.is_contended())
+    }
+
     /// Whether a run that is being created can be held from the start.
     pub(crate) fn accepts_new_run(
         &self,
@@ -236,6 +245,7 @@ mod tests {
             env,
             worker: WorkerKey(uuid::Uuid::nil()),
             metrics: Arc::default(),
+            changes: crate::changes::ChangeFeed::default(),
             lifecycle: Lifecycle::default(),
             unknown_holds: AtomicBool::new(false),
             options,

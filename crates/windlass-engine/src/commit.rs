@@ -9,6 +9,7 @@ use windlass_kernel::{
 };
 
 use crate::core::Core;
+use crate::enqueued;
 use crate::held_run::HeldRun;
 use crate::local_runs::LocalRuns;
 use crate::options::EnqueuedReason;
@@ -99,13 +100,15 @@ impl CommitClient {
                     Err(error) => return Err(CommitError::Invalid(Arc::new(error))),
                 }
             }
-            let answer = self.core.store.commit(vec![commit.clone()]).await.pop();
+            let sent = commit.with_large_bodies_apart(self.core.options.limits.inline_bytes_max);
+            let answer = self.core.store.commit(vec![sent]).await.pop();
             if let Some(Err(CommitError::Unavailable(_))) = &answer {
                 self.core.metrics.commits_refused.add(1);
             }
             match answer {
                 Some(Ok(committed)) => {
                     self.dispatcher.dispatch(&self.core, &commit, &committed, &mut assigned);
+                    enqueued::announce(&self.core, &commit, &committed);
                     return Ok(committed);
                 }
                 Some(Err(error)) if resend(&error) => {
@@ -287,6 +290,7 @@ impl Dispatcher {
         committed: &Committed,
         assigned: &mut Assigned,
     ) {
+        core.changes.committed(commit);
         let guarded = commit.run_key();
         if matches!(commit.run, Some(RunGuard::Free { .. })) && commit.task.is_some() {
             core.metrics.turns_completed_locally.add(1);

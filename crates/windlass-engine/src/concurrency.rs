@@ -18,6 +18,11 @@ impl Concurrency {
         Self { max, held: AtomicUsize::new(0), wanted: AtomicBool::new(false) }
     }
 
+    /// Whether all slots are in use and more turns may be ready.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) && self.held.load(Ordering::SeqCst) >= self.max
+    }
+
     /// Makes the next permit that is dropped wake the claimer.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::SeqCst);

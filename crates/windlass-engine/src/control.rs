@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use windlass_kernel::{
     Actor, Body, Commit, Error, ErrorCode, ErrorKind, Message, MessageId, MessageKind, MessageName,
-    NewMessage, Op, Run, RunKey,
+    Namespace, NewMessage, Op, Run, RunKey,
 };
 
 use crate::cancel::Canceller;
@@ -13,7 +13,10 @@ use crate::commit::CommitClient;
 use crate::core::Core;
 use crate::env::new_uuid;
 use crate::generations::Generations;
+use crate::keyed::KeyedEvents;
 use crate::pause::Pauser;
+use crate::receipts::Receipts;
+use crate::requests::Requests;
 use crate::terminate::Terminator;
 use crate::turn::refusal;
 
@@ -68,9 +71,20 @@ pub(crate) struct RunControl {
     pub(crate) generations: Arc<Generations>,
     pub(crate) canceller: Arc<Canceller>,
     pub(crate) pauser: Arc<Pauser>,
+    pub(crate) keyed: Arc<KeyedEvents>,
+    pub(crate) receipts: Arc<Receipts>,
 }
 
 impl RunControl {
+    /// The requests to people of a namespace.
+    pub(crate) fn requests(&self, namespace: &Namespace) -> Requests {
+        Requests {
+            core: Arc::clone(&self.core),
+            commits: Arc::clone(&self.commits),
+            namespace: namespace.clone(),
+        }
+    }
+
     /// Makes a blocked run try again now.
     pub(crate) async fn wake_run(&self, run: &Run) -> Result<(), Error> {
         refuse_ended(run, "woken")?;

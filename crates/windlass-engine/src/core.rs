@@ -10,8 +10,10 @@ use futures::FutureExt as _;
 use tracing::Instrument as _;
 use windlass_kernel::{
     Actor, Error, ErrorCode, ErrorKind, Query, Run, RunKey, Stamp, Store, Timestamp, WorkerKey,
+    bodies,
 };
 
+use crate::changes::ChangeFeed;
 use crate::clock::Clock;
 use crate::env::{Env, Lane};
 use crate::lifecycle::Lifecycle;
@@ -34,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) worker: WorkerKey,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) changes: ChangeFeed,
     pub(crate) lifecycle: Lifecycle,
     /// The store may have holds of this worker that nobody here knows.
     pub(crate) unknown_holds: AtomicBool,
@@ -127,6 +130,11 @@ impl Core {
             let message = format!("there is no run {run_key}");
             Error::new(ErrorKind::NotFound, ErrorCode::RunNotFound, message)
         })
+    }
+
+    /// Reads the large bodies of a run's row.
+    pub(crate) async fn fill_run(&self, run: &mut Run) -> Result<(), Error> {
+        bodies::fill(&*self.store, bodies::of_run(run)).await
     }
 
     /// The newest generation of a run.

@@ -12,6 +12,7 @@ use crate::commit::CommitClient;
 use crate::core::{Core, after_write};
 use crate::generations::Generations;
 use crate::model::TurnError;
+use crate::receipts::Receipts;
 use crate::turn::{Turn, refusal};
 
 /// The result of requeueing a dead letter.
@@ -28,6 +29,7 @@ pub(crate) struct DeadLetters {
     pub(crate) core: Arc<Core>,
     pub(crate) commits: Arc<CommitClient>,
     pub(crate) generations: Arc<Generations>,
+    pub(crate) receipts: Arc<Receipts>,
 }
 
 impl DeadLetters {
@@ -83,8 +85,10 @@ impl DeadLetters {
                 Ok(Requeued::Run(run.run_key))
             }
             None => {
+                let receipt = self.receipts.requeue(&letter, at).await?;
                 let task = task_of(letter, at);
-                let ops = vec![Op::Requeue { task_id, at }, Op::Enqueue(Box::new(task))];
+                let mut ops = vec![Op::Requeue { task_id, at }, Op::Enqueue(Box::new(task))];
+                ops.extend(receipt);
                 let commit = Commit::new(None, None, ops);
                 let answer = Arc::clone(&self.commits).commit(commit).await;
                 match answer {

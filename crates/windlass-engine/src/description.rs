@@ -4,25 +4,42 @@
 //! still describes the runs of every model that it was built with.
 
 use serde_json::{Value, json};
+use windlass_kernel::request::RequestStatus;
 use windlass_kernel::{
     Body, Error, EventType, LoadSteps, Message, MessageKind, MessageName, ModelName, RetryPolicy,
-    Run, Step, StepKey, StepKind, StepStatus, Timestamp,
+    Run, Sha256Digest, Step, StepKey, StepKind, StepStatus, Timestamp,
 };
 
 use crate::events;
 use crate::explain::{
-    ChildRef, Explain, explain_activity, explain_child, explain_sleep, explain_wait, explain_work,
+    ChildRef, Explain, explain_activity, explain_child, explain_request, explain_sleep,
+    explain_wait, explain_work,
 };
+use crate::keyed::KeyedWait;
+use crate::requests::RequestRef;
 
 /// A step that waits for an activity; its task does the work.
 pub const ACTIVITY: StepKind = StepKind::from_static("activity");
 /// A step that waits for a child run.
 pub const CHILD: StepKind = StepKind::from_static("child");
 
+/// A step that waits for a request to people.
+pub const REQUEST: StepKind = StepKind::from_static("request");
+
 /// The steps of an activity and of a child are the same in every model.
 pub const ACTIVITY_STEP: StepDescription = StepDescription::new(ACTIVITY, StepRole::Activity);
 /// See [`ACTIVITY_STEP`].
 pub const CHILD_STEP: StepDescription = StepDescription::new(CHILD, StepRole::Child);
+/// See [`ACTIVITY_STEP`].
+pub const REQUEST_STEP: StepDescription =
+    StepDescription::new(REQUEST, StepRole::Request).on_cancelled(request_withdrawn);
+
+fn request_withdrawn(step: &Step) -> Option<(EventType, Value)> {
+    let request = RequestRef::of(step).map(|request| request.request);
+    let status = RequestStatus::Withdrawn;
+    let payload = json!({ "key": step.step_key, "request": request, "status": status });
+    Some((events::REQUEST_CLOSED, payload))
+}
 
 /// The retry policy of an activity that names none: five attempts, 1 s doubling up to 60 s, 10 % jitter.
 pub const ACTIVITY_RETRY: RetryPolicy = RetryPolicy::exponential(
@@ -62,6 +79,9 @@ pub struct ModelDescription {
     pub retry_state: fn(&Run) -> Result<Option<Body>, Error>,
     /// The snapshot with which a restart of a run begins, with the same input or with another one.
     pub restart_state: fn(&Run) -> Result<Option<Body>, Error>,
+    /// The large bodies that a snapshot names ([`Draft::put_body`](windlass_kernel::Draft::put_body)). A
+    /// next generation that begins with the snapshot gets a copy of those that its tree does not have.
+    pub bodies_of_state: fn(&Body) -> Vec<Sha256Digest>,
     /// The name that the model's own code has for a step, from the step's key.
     pub step_id: fn(&str) -> &str,
     /// The input and the options of a scheduled activity, from the JSON of its step's input.
@@ -102,6 +122,8 @@ pub enum StepRole {
     Child,
     /// It waits for the result of a task.
     Activity,
+    /// It waits for the decision of people.
+    Request,
 }
 
 impl StepRole {
@@ -109,7 +131,7 @@ impl StepRole {
     pub const fn api_type(self) -> &'static str {
         match self {
             Self::Sleep => "sleep",
-            Self::Event => "waitForEvent",
+            Self::Event | Self::Request => "waitForEvent",
             Self::Work | Self::Record | Self::Child | Self::Activity => "do",
         }
     }
@@ -118,18 +140,18 @@ impl StepRole {
     pub const fn attempts_default(self) -> u32 {
         match self {
             Self::Work | Self::Activity => i32::MAX as u32,
-            Self::Record | Self::Sleep | Self::Event | Self::Child => 1,
+            Self::Record | Self::Sleep | Self::Event | Self::Child | Self::Request => 1,
         }
     }
 
     /// Whether the step only waits. A retried run asks for such a step anew.
     pub const fn is_wait(self) -> bool {
-        matches!(self, Self::Sleep | Self::Event | Self::Child | Self::Activity)
+        matches!(self, Self::Sleep | Self::Event | Self::Child | Self::Activity | Self::Request)
     }
 
     /// Whether something outside the run works for the step, so that the end of the run must stop it.
     pub const fn reaches_outside(self) -> bool {
-        matches!(self, Self::Child | Self::Activity)
+        matches!(self, Self::Child | Self::Activity | Self::Request)
     }
 }
 
@@ -142,6 +164,7 @@ impl StepDescription {
             StepRole::Event => explain_wait,
             StepRole::Child => explain_child,
             StepRole::Activity => explain_activity,
+            StepRole::Request => explain_request,
         };
         Self { kind, role, explain, on_cancelled: None }
     }
@@ -323,6 +346,9 @@ pub static COMMON_EVENTS: &[EventDescription] = &[
     EventDescription::opening(events::CHILD_STARTED, EventMeaning::ChildStarted),
     EventDescription::new(events::CHILD_COMPLETED, EventMeaning::ChildCompleted),
     EventDescription::new(events::CHILD_FAILED, EventMeaning::ChildFailed),
+    EventDescription::opening(events::REQUEST_OPENED, EventMeaning::Other),
+    EventDescription::opening(events::REQUEST_DECIDED, EventMeaning::Other),
+    EventDescription::new(events::REQUEST_CLOSED, EventMeaning::Other),
 ];
 
 // A step of a kind that no description has.
@@ -350,11 +376,13 @@ impl ModelDescription {
             failed_step,
             retry_carries: |_, _| true,
             retry_forwards: |_, message| {
-                matches!(message.kind, MessageKind::Event | MessageKind::Signal)
+                use MessageKind::{Event, KeyedEvent, Signal};
+                matches!(message.kind, Event | KeyedEvent | Signal)
             },
             waits_for_child,
             retry_state: |_| Ok(None),
             restart_state: |_| Ok(None),
+            bodies_of_state: |_| Vec::new(),
             step_id: same,
             activity_arguments: input_alone,
             routes: &[],
@@ -374,15 +402,19 @@ impl ModelDescription {
         found.map_or(EventMeaning::Other, |event| event.meaning)
     }
 
-    /// Whether something outside the run may work for an open step of this kind. Of an unknown model, it
-    /// may for every step.
-    pub fn reaches_outside(&self, kind: &StepKind) -> bool {
-        !self.known || self.step(kind).role.reaches_outside()
+    /// Whether something outside the run may work for an open step, or keeps a registration of it. Of an
+    /// unknown model, it may for every step.
+    pub fn reaches_outside(&self, step: &Step) -> bool {
+        let role = self.step(&step.kind).role;
+        let waits_for_key = || role == StepRole::Event && KeyedWait::of(step).is_some();
+        !self.known || role.reaches_outside() || waits_for_key()
     }
 
     /// Whether any step of such a run can reach outside it.
     pub fn has_reach(&self) -> bool {
-        !self.known || self.steps.iter().any(|step| step.role.reaches_outside())
+        let reaches =
+            |step: &StepDescription| step.role.reaches_outside() || step.role == StepRole::Event;
+        !self.known || self.steps.iter().any(reaches)
     }
 }
 

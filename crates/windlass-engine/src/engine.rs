@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -15,12 +15,15 @@ use windlass_kernel::{
     WorkflowName,
 };
 
-use crate::claim::{self, Claimed};
+use crate::callees::Callees;
+use crate::changes::{ChangeFeed, Changes};
+use crate::claim;
 use crate::clock::Clock;
 use crate::core::{Core, after_write};
 use crate::dead_letters::Requeued;
 use crate::description::ModelDescription;
 use crate::env::{Env, new_uuid};
+use crate::keyed::{EventAddress, SendByKey};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -28,15 +31,18 @@ use crate::options::Options;
 use crate::parts::Parts;
 use crate::pressure;
 use crate::rates;
+use crate::receipts::Receipt;
 use crate::records::Records;
 use crate::registry::Serving;
-use crate::results::Ended;
+use crate::requests::Requests;
+use crate::results::{Ended, EndsWatch};
 use crate::retention::{self, Retention, Swept};
 use crate::schedules::{self, Schedule, ScheduleState, SchedulesPage};
-use crate::signals::{Signals, Work};
+use crate::signals::Signals;
 use crate::start::{StartRun, Started};
 use crate::tasks::{TaskBody, TaskHandler, effects_queue};
 use crate::templates::Template;
+use crate::tick::{self, Tick, Ticked};
 use crate::wakeups::WakeupHandler;
 use crate::why::{Blocked, Explanation};
 
@@ -48,6 +54,22 @@ pub struct Engine {
     _life: Arc<Life>,
 }
 
+/// A handle that does not keep the engine alive.
+#[derive(Clone)]
+pub struct WeakEngine {
+    parts: Weak<Parts>,
+    namespace: Namespace,
+    life: Weak<Life>,
+}
+
+impl WeakEngine {
+    /// The engine, if a handle of it is left.
+    pub fn upgrade(&self) -> Option<Engine> {
+        let (parts, life) = (self.parts.upgrade()?, self.life.upgrade()?);
+        Some(Engine { parts, namespace: self.namespace.clone(), _life: life })
+    }
+}
+
 /// The parts of the engine that a model needs to open runs.
 #[derive(Clone)]
 pub struct EngineParts {
@@ -55,6 +77,8 @@ pub struct EngineParts {
     pub env: Arc<dyn Env>,
     /// The limits.
     pub limits: windlass_kernel::Limits,
+    /// The store, to read from.
+    pub store: Arc<dyn Store>,
 }
 
 /// Stops the engine when the last handle is dropped.
@@ -79,6 +103,9 @@ impl Engine {
         options: Options,
     ) -> Result<Self, Error> {
         options.validate()?;
+        if let Some(limits) = store.limits() {
+            options.limits.check_store(limits)?;
+        }
         options.backpressure.as_ref().map_or(Ok(()), |config| config.validate(&*env))?;
         let now = store.now().await?;
         let core = Arc::new(Core {
@@ -88,6 +115,7 @@ impl Engine {
             env,
             options,
             metrics: Arc::default(),
+            changes: ChangeFeed::default(),
             lifecycle: Lifecycle::default(),
             unknown_holds: AtomicBool::new(false),
         });
@@ -203,6 +231,11 @@ impl Engine {
         self.parts.rates().set((self.namespace.clone(), key), rate).await
     }
 
+    /// The limits on calls that are no tasks.
+    pub fn callees(&self) -> Callees {
+        Callees { rates: Arc::clone(&self.parts.claimer.rates) }
+    }
+
     /// As [`Engine::set_rate`], for all tasks of a queue.
     pub async fn set_queue_rate(&self, queue: &str, rate: Option<Rate>) -> Result<(), Error> {
         self.parts.rates().set((self.namespace.clone(), rates::queue_key(queue)), rate).await
@@ -221,7 +254,8 @@ impl Engine {
 
     /// The parts of the engine that a model needs to open runs.
     pub fn parts(&self) -> EngineParts {
-        EngineParts { env: Arc::clone(self.env()), limits: self.options().limits.clone() }
+        let (env, store) = (Arc::clone(self.env()), Arc::clone(self.store()));
+        EngineParts { env, limits: self.options().limits.clone(), store }
     }
 
     /// The names of the workflows that this process serves.
@@ -258,6 +292,20 @@ impl Engine {
         }
     }
 
+    /// The requests to people.
+    pub fn requests(&self) -> Requests {
+        self.parts.control.requests(&self.namespace)
+    }
+
+    /// A handle that does not keep the engine alive, for tasks that run beside it.
+    pub fn downgrade(&self) -> WeakEngine {
+        WeakEngine {
+            parts: Arc::downgrade(&self.parts),
+            namespace: self.namespace.clone(),
+            life: Arc::downgrade(&self._life),
+        }
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.parts.core.store
@@ -281,6 +329,11 @@ impl Engine {
     /// The counters of this engine. They do not keep the engine alive, so a task handler may keep them.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.parts.core.metrics
+    }
+
+    /// Follows the commits of this process, of all namespaces.
+    pub fn changes(&self) -> Changes {
+        self.parts.core.changes.follow()
     }
 
     /// The key of this worker. It is new for every start of an engine.
@@ -384,6 +437,7 @@ impl Engine {
             heartbeat_ms: None,
             close_by: None,
             breaker: None,
+            receipt: false,
         };
         let (id, now) = (self.clock().task_id(), self.clock().now());
         Ok(Task {
@@ -400,29 +454,10 @@ impl Engine {
         Ok(())
     }
 
-    /// For hosts that drive the engine themselves: promotes what is due, takes up to `runs_max` turns
-    /// that are ready, begins at most `steps_max` steps in them, and waits until the turns are
-    /// released. Returns how many turns and tasks it took.
-    pub async fn tick(&self, runs_max: u32, steps_max: Option<u32>) -> Result<u32, Error> {
-        let claimer = &self.parts.claimer;
-        claimer.signals.everything();
-        claimer.promote_due().await?;
-        let claimed = claimer.claim(Work::ALL, runs_max).await?;
-        let Some(Claimed { claims, permits }) = claimed else { return Ok(0) };
-        let steps_left = steps_max.map(|max| Arc::new(AtomicI64::new(i64::from(max))));
-        let keys: Vec<RunKey> = claims.turns.iter().map(|claimed| claimed.run_key).collect();
-        let count = (claims.turns.len() + claims.tasks.len()) as u32;
-        for task in claims.tasks {
-            claimer.task_runner.start(task);
-        }
-        claimer.turn_runner.begin_turns(claims.turns, steps_left);
-        drop(permits);
-        let tasks = &claimer.tasks;
-        let busy = || tasks.held() + tasks.internal_held() > 0;
-        while busy() || keys.iter().any(|key| self.parts.runs.is_held(*key)) {
-            self.env().sleep(Duration::from_millis(1)).await;
-        }
-        Ok(count)
+    /// For hosts that drive the engine themselves: promotes what is due, takes turns and tasks that are
+    /// ready within the limits of `tick`, and waits for them.
+    pub async fn tick(&self, tick: Tick) -> Result<Ticked, Error> {
+        tick::tick(&self.parts.claimer, &self.parts.runs, tick).await
     }
 
     /// Starts a run. If a run with this id exists, the same input returns it, and another input is an
@@ -464,6 +499,36 @@ impl Engine {
         self.send_message(run_key, MessageKind::Event, name, body, message_id).await
     }
 
+    /// The receipt of an effect; `None` if the effect asked for none, is not settled, or its receipt is
+    /// deleted.
+    pub async fn receipt(&self, task_id: TaskId) -> Result<Option<Receipt>, Error> {
+        self.parts.control.receipts.get(&self.namespace, task_id).await
+    }
+
+    /// A page of the receipts of a run's effects, by task.
+    pub async fn receipts(
+        &self,
+        run_key: RunKey,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<Vec<Receipt>, Error> {
+        self.parts.control.receipts.of_run(&self.namespace, run_key, after, limit).await
+    }
+
+    /// Sends an event to a key when the returned builder is awaited: every run that waits for this type
+    /// and key, now or within the time to live of the event, gets it once.
+    pub fn send_by_key(
+        &self,
+        event_type: impl AsRef<str>,
+        key: impl AsRef<str>,
+        payload: Result<Body, Error>,
+    ) -> SendByKey {
+        let limits = &self.parts.core.options.limits;
+        let address = EventAddress::new(event_type, key, limits);
+        let keyed = Arc::clone(&self.parts.control.keyed);
+        SendByKey::new(keyed, self.namespace.clone(), address, payload)
+    }
+
     /// Sends a message to a run; if the run was replaced, to its newest generation.
     pub async fn send_message(
         &self,
@@ -476,7 +541,13 @@ impl Engine {
         self.parts.messages.send(run_key, kind, name, body, message_id).await
     }
 
-    /// Waits until a run has ended.
+    /// Watches ends of runs from now on: for a waiter for many runs.
+    pub fn watch_ends(&self) -> EndsWatch {
+        self.parts.waiter.watch_ends()
+    }
+
+    /// Waits until this generation of a run has ended. A model knows which of its ends continue as another
+    /// generation.
     pub async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
         self.parts.waiter.wait(run_key).await
     }

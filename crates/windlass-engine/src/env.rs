@@ -79,6 +79,14 @@ pub fn new_uuid(env: &dyn Env, at: Timestamp) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &bytes).into_uuid()
 }
 
+/// A UUID that sorts by time, for data that belongs to no engine yet.
+#[allow(clippy::disallowed_methods, reason = "outside an engine there is no environment")]
+pub fn detached_uuid() -> Uuid {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let millis = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    uuid::Builder::from_unix_timestamp_millis(millis, &rand::random()).into_uuid()
+}
+
 /// The environment of production: tokio for user code, and a thread of its own for the services.
 pub struct TokioEnv {
     user: tokio::runtime::Handle,

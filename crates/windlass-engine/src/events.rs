@@ -40,5 +40,12 @@ pub const CHILD_COMPLETED: EventType = EventType::from_static("child.completed")
 /// A child failed, was ended, or was cancelled by its parent.
 pub const CHILD_FAILED: EventType = EventType::from_static("child.failed");
 
+/// A request to people was opened.
+pub const REQUEST_OPENED: EventType = EventType::from_static("request.opened");
+/// A person decided about a request. Written with its end.
+pub const REQUEST_DECIDED: EventType = EventType::from_static("request.decided");
+/// A request to people has ended.
+pub const REQUEST_CLOSED: EventType = EventType::from_static("request.closed");
+
 /// An effect was enqueued.
 pub const EFFECT_ENQUEUED: EventType = EventType::from_static("effect.enqueued");

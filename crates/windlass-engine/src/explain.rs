@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{Body, RunKey, Step, StepStatus, Task, Worker, WorkerKey, WorkflowName};
 
+use crate::keyed::KeyedWait;
 use crate::why::Why;
 
 /// An open step, with what is known about it.
@@ -64,7 +65,9 @@ pub fn explain_sleep(context: &StepContext<'_>) -> (Why, String) {
 pub fn explain_wait(context: &StepContext<'_>) -> (Why, String) {
     let name = context.step.wait_for.as_deref().unwrap_or_default();
     let (key, at) = (context.key(), context.due());
-    (Why::AwaitingEvent, format!("{key:?} waits for an event of type {name:?}, until {at}"))
+    let to = KeyedWait::of(context.step).map(|wait| format!(" to key {:?}", wait.address.key));
+    let to = to.unwrap_or_default();
+    (Why::AwaitingEvent, format!("{key:?} waits for an event of type {name:?}{to}, until {at}"))
 }
 
 /// For a step that waits for a child run.
@@ -107,6 +110,11 @@ pub fn explain_work(context: &StepContext<'_>) -> (Why, String) {
             (Why::Retrying, text)
         }
     }
+}
+
+/// For a step that waits for people. The text is completed from the request.
+pub fn explain_request(context: &StepContext<'_>) -> (Why, String) {
+    (Why::AwaitingDecision, format!("{:?} waits for a decision", context.key()))
 }
 
 /// For a step that waits for an activity.

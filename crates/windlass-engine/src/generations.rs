@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use windlass_kernel::{
     Actor, Body, CausalRef, Commit, CommitError, DeadLetter, Draft, Error, ErrorCode, ErrorKind,
-    LoadSteps, Loaded, Message, MessageKind, NewMessage, NewRun, OnExisting, Op, Run, RunKey,
-    RunStatus, Step, StepKey, Timestamp, Turn as TurnRow,
+    LoadSteps, Loaded, Message, MessageKind, NewMessage, NewRun, OnExisting, Op, PutBody, Run,
+    RunKey, RunStatus, Stamp, Step, StepKey, Timestamp, Turn as TurnRow,
 };
 
 use crate::cancel::TerminateRequest;
@@ -44,18 +44,20 @@ impl Generations {
     ) -> Result<Run, Error> {
         let core = &self.core;
         for _ in 0..ATTEMPTS_MAX {
-            let run = self.core.newest(&self.core.current(run_key).await?).await?;
+            let mut run = self.core.newest(&self.core.current(run_key).await?).await?;
             let commit = if run.status.is_ended() {
+                self.core.fill_run(&mut run).await?;
                 let new = self.next_generation(&run, CausalRef::event(run.cursor));
                 self.restarted(&run, new, actor.as_ref())?.finish()
             } else {
                 let request = TerminateRequest::new("restart", Some("restarted"), actor.as_ref());
                 let terminating =
                     self.terminator.revoke_and_draft_end(run.run_key, request).await?;
-                let Some((mut draft, run)) = terminating else { continue };
+                let Some((mut draft, mut run)) = terminating else { continue };
+                self.core.fill_run(&mut run).await?;
                 let new = self.next_generation(&run, draft.cursor());
                 let stamp = core.clock.stamp(core.clock.now().max(run.updated_at));
-                draft.also_create_with_state(new, self.restart_state(&run)?, stamp)?;
+                self.also_restart(&mut draft, &run, new, stamp)?;
                 draft.finish()
             };
             if let Some(created) = self.superseded(commit).await? {
@@ -80,7 +82,8 @@ impl Generations {
                 let span = core.env.random() % (u64::from(attempt) * 10);
                 core.env.sleep(Duration::from_millis(span)).await;
             }
-            let run = self.core.newest(run).await?;
+            let mut run = self.core.newest(run).await?;
+            self.core.fill_run(&mut run).await?;
             let stamp = core.clock.stamp(core.clock.now().max(run.updated_at));
             let mut paused = false;
             let commit = if run.status.is_ended() {
@@ -95,7 +98,7 @@ impl Generations {
                 let mut new = self.next_generation(&run, draft.cursor());
                 new.input = input.clone();
                 let run_key = new.run_key;
-                draft.also_create_with_state(new, self.restart_state(&run)?, stamp)?;
+                self.also_restart(&mut draft, &run, new, stamp)?;
                 paused = run.status == RunStatus::Paused;
                 if paused {
                     let body = with_actor(actor.as_ref());
@@ -209,11 +212,35 @@ impl Generations {
     // The draft of a generation that follows an ended one and begins from its start.
     fn restarted(&self, run: &Run, new: NewRun, actor: Option<&Actor>) -> Result<Draft, Error> {
         let at = self.core.clock.now().max(run.updated_at);
+        let run_key = new.run_key;
         let mut draft = self.create(new, at, actor)?;
         if let Some(state) = self.restart_state(run)? {
+            self.copy_bodies(&mut draft, run, run_key, &state);
             draft.state(state, self.core.clock.stamp(at));
         }
         Ok(draft)
+    }
+
+    // Adds a generation that begins from its start to the draft that ends the one before.
+    fn also_restart(
+        &self,
+        draft: &mut Draft,
+        run: &Run,
+        new: NewRun,
+        stamp: Stamp,
+    ) -> Result<(), Error> {
+        let state = self.restart_state(run)?;
+        if let Some(state) = &state {
+            self.copy_bodies(draft, run, new.run_key, state);
+        }
+        draft.also_create_with_state(new, state, stamp).map(drop)
+    }
+
+    // The next generation of a root is a root itself, and owns the bodies that its state names.
+    fn copy_bodies(&self, draft: &mut Draft, run: &Run, to: RunKey, state: &Body) {
+        for digest in (self.registry.description(run).bodies_of_state)(state) {
+            draft.op(Op::PutBody(Box::new(PutBody::copy(run.run_key, to, digest))));
+        }
     }
 
     fn restart_state(&self, run: &Run) -> Result<Option<Body>, Error> {
@@ -267,6 +294,7 @@ impl Generations {
         }
         let mut draft = self.create(new, at, actor)?;
         if let Some(state) = (model.retry_state)(&run)? {
+            self.copy_bodies(&mut draft, &run, run_key, &state);
             draft.state(state, self.core.clock.stamp(at));
         }
         let mut target = Target::new(run_key, at.plus(Duration::from_micros(1)));
@@ -293,7 +321,8 @@ impl Generations {
             return Ok(Vec::new());
         };
         let late = |message: &Message| {
-            matches!(message.kind, MessageKind::Event | MessageKind::Signal) && message.seq > after
+            let carried = [MessageKind::Event, MessageKind::Signal, MessageKind::KeyedEvent];
+            carried.contains(&message.kind) && message.seq > after
         };
         let late = messages.into_iter().filter(late);
         let sent_on = late.map(|message| NewMessage {

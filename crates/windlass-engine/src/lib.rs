@@ -13,24 +13,29 @@
 
 mod admission;
 mod breakers;
+mod callees;
 mod cancel;
 mod capacity;
 mod carried;
+mod changes;
 mod claim;
 mod clock;
 mod commit;
+mod commit_with;
 mod concurrency;
 mod control;
 mod core;
 mod dead_letters;
 pub mod description;
 mod engine;
+mod enqueued;
 mod env;
 pub mod events;
 pub mod explain;
 mod generations;
 mod heartbeats;
 mod held_run;
+mod keyed;
 mod letter;
 mod lifecycle;
 mod local_completion;
@@ -43,9 +48,11 @@ mod parts;
 mod pause;
 mod pressure;
 mod rates;
+mod receipts;
 mod record_change;
 mod records;
 mod registry;
+pub mod requests;
 mod result_message;
 mod results;
 mod retention;
@@ -60,6 +67,7 @@ mod tasks;
 pub mod telemetry;
 mod templates;
 mod terminate;
+mod tick;
 mod trials;
 mod turn;
 mod turn_failure;
@@ -71,24 +79,31 @@ mod workers;
 
 pub use admission::Admission;
 pub use breakers::TaskBreaker;
+pub use callees::Callees;
+pub use changes::{Change, Changes};
 pub use clock::Clock;
 pub use control::Control;
 pub use core::after_write;
 pub use dead_letters::{Requeued, Revived};
 pub use description::{CancelPolicy, ModelDescription};
-pub use engine::{Engine, EngineParts};
-pub use env::{Env, Lane, TokioEnv, Usage, new_uuid};
+pub use engine::{Engine, EngineParts, WeakEngine};
+pub use env::{Env, Lane, TokioEnv, Usage, detached_uuid, new_uuid};
+pub use keyed::{EventAddress, KeyedWait, SendByKey, SentByKey};
 pub use letter::DeadStep;
 pub use local_completion::LocalCompletion;
 pub use metrics::{Counter, Measure, Metrics, Recorder};
 pub use model::{Creating, GivenUp, Model, Opened, Program, TurnError};
 pub use options::{EnqueuedReason, OnEnqueued, Options};
 pub use pressure::BackpressureConfig;
+pub use receipts::{Receipt, ReceiptError, ReceiptOutcome};
 pub use record_change::{RecordChange, conflict_delay};
 pub use records::{Document, Listing, NewDocument, PutRecord, Records};
 pub use registry::Serving;
+pub use requests::{
+    ClosedRequest, InboxOrder, InboxPage, InboxQuery, RequestMessage, RequestRef, Requests,
+};
 pub use result_message::{ActivityResult, AttemptError, ChildResult, ResultError, earlier_errors};
-pub use results::Ended;
+pub use results::{Ended, EndsWatch};
 pub use retention::{Archive, Retention, Swept};
 pub use schedules::{
     Missed, Overlap, SCHEDULE_WORKFLOW, Schedule, ScheduleState, SchedulesPage, Timing,
@@ -100,5 +115,6 @@ pub use tasks::{
     TimeoutKind, panic_text,
 };
 pub use templates::{HeaderRules, Template, read_headers};
+pub use tick::{Tick, Ticked};
 pub use turn::{Sent, Turn, refusal};
 pub use why::{Blocked, Child, Explanation, Reason, Why};

@@ -11,7 +11,6 @@ use crate::cancel::Canceller;
 use crate::commit::CommitClient;
 use crate::core::{Core, after_write};
 use crate::env::new_uuid;
-use crate::options::EnqueuedReason;
 use crate::turn::refusal;
 
 /// How often a message is sent again because its run was replaced meanwhile.
@@ -61,15 +60,6 @@ impl MessageSender {
                     if let Some(Delivery::Duplicate { seq }) = committed.messages.first() {
                         let sent = (kind, &name, body.as_ref());
                         self.refuse_another(to, *seq, sent).await.map_err(after_write)?;
-                    }
-                    if core.options.on_enqueued.is_some() {
-                        match self.core.current(to).await {
-                            Ok(run) => core.run_enqueued(&run, EnqueuedReason::Event),
-                            // The message is written, so the request has succeeded.
-                            Err(error) => {
-                                tracing::warn!(run_key = %to, %error, "failed to read a run for the hook on_enqueued");
-                            }
-                        }
                     }
                     return Ok(committed.messages.first().copied().unwrap_or(Delivery::Dropped));
                 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass_kernel::request::Directory;
 use windlass_kernel::{Error, ErrorCode, ErrorKind, Limits, Namespace};
 
 use crate::admission::Admission;
@@ -15,13 +16,14 @@ use crate::retention::Archive;
 pub enum EnqueuedReason {
     /// It was created.
     Create,
-    /// A message came for it.
+    /// A message came for it: an event, a control request, or the result of a child or an activity.
     Event,
     /// It was resumed.
     Resume,
     /// One of its steps is retried.
     Retry,
-    /// A sleep or a wait ends at a time.
+    /// A sleep or a wait ends at a time, or it has more to do: a tick stopped it, it gave its turn to others, it
+    /// has a new task, or somebody woke it.
     Wake,
 }
 
@@ -84,6 +86,10 @@ pub struct Options {
     pub blocked_retry: Duration,
     /// How long a run may go on after a cancel message that its model handles. Default 30 s.
     pub cancel_grace: Duration,
+    /// How long an event that is sent to a key is kept for runs that begin to wait later. Default a day.
+    pub event_ttl: Duration,
+    /// How long the receipt of an effect is kept after its run has ended. Default 90 days.
+    pub receipt_retention: Duration,
     /// How often runs that retention policies no longer keep are deleted. Default one hour.
     pub sweep_every: Duration,
     /// Where policies with `archive` write runs before they are deleted. Default nowhere.
@@ -97,6 +103,9 @@ pub struct Options {
     pub models: Vec<&'static ModelDescription>,
     /// Sizes, lengths and counts.
     pub limits: Limits,
+    /// Says who has which role, for requests to people. Default nobody does: a request to a role needs a
+    /// number as its quorum.
+    pub directory: Option<Arc<dyn Directory>>,
     /// Called after commits that gave a run something to do. It must not block.
     pub on_enqueued: Option<OnEnqueued>,
 }
@@ -121,12 +130,15 @@ impl Default for Options {
             reclaims_max: 3,
             blocked_retry: Duration::from_secs(60),
             cancel_grace: Duration::from_secs(30),
+            event_ttl: Duration::from_secs(24 * 60 * 60),
+            receipt_retention: Duration::from_secs(90 * 24 * 60 * 60),
             sweep_every: Duration::from_secs(60 * 60),
             archive: None,
             backpressure: None,
             admission: None,
             models: Vec::new(),
             limits: Limits::DEFAULT,
+            directory: None,
             on_enqueued: None,
         }
     }
@@ -162,6 +174,12 @@ impl Options {
         if self.scan_every.is_zero() || self.blocked_retry.is_zero() {
             return refuse("scan_every or blocked_retry is 0; use more than 0".into());
         }
+        if self.receipt_retention < Duration::from_secs(1) {
+            let kept = self.receipt_retention;
+            return refuse(format!("receipt_retention is {kept:?}; use at least 1 second"));
+        }
+        crate::keyed::check_ttl(self.event_ttl, self.limits.sleep_days_max)
+            .or_else(|error| refuse(format!("event_ttl: {}", error.message())))?;
         self.limits.validate()?;
         self.admission.as_ref().map_or(Ok(()), Admission::validate)
     }

@@ -16,10 +16,12 @@ use crate::core::Core;
 use crate::dead_letters::DeadLetters;
 use crate::generations::Generations;
 use crate::heartbeats::Heartbeats;
+use crate::keyed::KeyedEvents;
 use crate::local_runs::LocalRuns;
 use crate::messages::MessageSender;
 use crate::pause::Pauser;
 use crate::rates::Rates;
+use crate::receipts::Receipts;
 use crate::registry::Registry;
 use crate::results::{ResultWaiter, Results};
 use crate::retention::Sweeper;
@@ -83,6 +85,7 @@ impl Parts {
             registry: Arc::clone(&registry),
             commits: Arc::clone(&commits),
             runs: Arc::clone(&runs),
+            keyed: Arc::new(KeyedEvents { core: Arc::clone(&core), commits: Arc::clone(&commits) }),
         });
         let waiter =
             Arc::new(ResultWaiter { core: Arc::clone(&core), runs: Arc::clone(&runs), results });
@@ -213,6 +216,8 @@ fn run_control(terminator: &Arc<Terminator>, waiter: &Arc<ResultWaiter>) -> RunC
             waiter: Arc::clone(waiter),
         }),
         pauser: Arc::new(Pauser { core: Arc::clone(core), commits: Arc::clone(commits) }),
+        keyed: Arc::clone(&terminator.keyed),
+        receipts: Arc::new(Receipts { core: Arc::clone(core), commits: Arc::clone(commits) }),
     }
 }
 
@@ -240,6 +245,7 @@ fn operations(
         core: Arc::clone(core),
         commits: Arc::clone(&control.commits),
         generations: Arc::clone(&control.generations),
+        receipts: Arc::clone(&control.receipts),
     };
     Operations { explainer, schedules, dead_letters, sweeper: Sweeper::new(Arc::clone(core)) }
 }

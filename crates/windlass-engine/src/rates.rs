@@ -175,6 +175,36 @@ impl Rates {
         }
     }
 
+    /// Asks the store whether one call may begin; else how long it must wait at least. An answer is never
+    /// cached, so a block counts from the next call on in every process.
+    pub(crate) async fn ask(&self, key: &Key, again: bool) -> Result<Option<Duration>, Error> {
+        let (postponed, fresh) = if again { (1, 0) } else { (0, 1) };
+        let take = |row: &mut RateRow, now: Timestamp| {
+            let decision = (!row.is_idle(now)).then(|| row.take(now, postponed, fresh))?.pop()?;
+            let (RateDecision::At(at) | RateDecision::Later(at)) = decision;
+            let is_reserved = matches!(decision, RateDecision::At(_));
+            Some((is_reserved, at.since(now)))
+        };
+        match self.change(key, false, take).await? {
+            None => Ok(None),
+            Some((true, wait)) => {
+                if !wait.is_zero() {
+                    self.core.env.sleep(wait).await;
+                }
+                Ok(None)
+            }
+            Some((false, wait)) => Ok(Some(wait.max(RETRY_DELAY))),
+        }
+    }
+
+    /// Blocks a key for a while, for all workers.
+    pub(crate) async fn close(&self, key: &Key, after: Duration) -> Result<(), Error> {
+        let close = |row: &mut RateRow, now: Timestamp| row.block_until(now.plus(after));
+        self.change(key, true, close).await?;
+        self.clear_cache();
+        Ok(())
+    }
+
     /// The key whose rate a postponed task waits for, if there is one.
     pub(crate) async fn limiting_key(&self, task: &Task) -> Result<Option<LimitKey>, Error> {
         for key in keys(task) {

@@ -1,12 +1,13 @@
 //! A change of a record that is part of another commit: of a start, a step or an outcome.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use windlass_kernel::{
-    Body, Collection, Error, ErrorCode, ErrorKind, Expect, Keep, Limits, Namespace, RecordId,
-    RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
+    Actor, Body, Collection, Error, ErrorCode, ErrorKind, Expect, Keep, Limits, Namespace,
+    RecordId, RecordKey, RecordOp, RecordPut, RecordWrite, Stamp, Terms, WriteId,
 };
 
 const CONFLICT_DELAY: Duration = Duration::from_millis(20);
@@ -34,7 +35,7 @@ pub struct RecordChange {
 #[derive(Clone, Debug)]
 enum Change {
     Check,
-    Put { body: Body, terms: Terms, keep: bool },
+    Put { body: Body, terms: Terms, keep: bool, actor: Option<Arc<str>> },
     Remove,
 }
 
@@ -52,12 +53,39 @@ impl RecordChange {
         document: &T,
         expect: impl Into<Expect>,
     ) -> Result<Self, Error> {
-        let change =
-            Change::Put { body: Body::of(document)?, terms: Terms::default(), keep: false };
+        Self::put_own(collection, id, document, expect)?.writable()
+    }
+
+    /// As [`RecordChange::put`], for the engine and its models: the collection may begin with `windlass.`.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`].
+    pub fn put_own<T: Serialize + ?Sized>(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        document: &T,
+        expect: impl Into<Expect>,
+    ) -> Result<Self, Error> {
+        Self::put_body(collection, id, Body::of(document)?, expect)
+    }
+
+    /// As [`RecordChange::put_own`], with a body that is written as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordChange::put`].
+    pub fn put_body(
+        collection: impl AsRef<str>,
+        id: impl AsRef<str>,
+        body: Body,
+        expect: impl Into<Expect>,
+    ) -> Result<Self, Error> {
+        let change = Change::Put { body, terms: Terms::default(), keep: false, actor: None };
         let change = Self::new(collection.as_ref(), id.as_ref(), expect.into(), change)?;
         match change.expect {
             Expect::Present => Err(any_revision(&change)),
-            Expect::At(_) | Expect::Absent => change.writable(),
+            Expect::At(_) | Expect::Absent => Ok(change),
         }
     }
 
@@ -126,6 +154,24 @@ impl RecordChange {
         self
     }
 
+    /// Names the author of a kept version.
+    #[must_use]
+    pub fn by(mut self, author: &Actor) -> Self {
+        if let Change::Put { actor, .. } = &mut self.change {
+            *actor = serde_json::to_string(author).ok().map(Arc::from);
+        }
+        self
+    }
+
+    /// The revision that the write makes; `None` if the change writes nothing.
+    pub fn next_revision(&self) -> Option<u64> {
+        match (&self.change, self.expect) {
+            (Change::Check, _) | (_, Expect::Present) => None,
+            (_, Expect::Absent) => Some(1),
+            (_, Expect::At(revision)) => Some(revision + 1),
+        }
+    }
+
     /// Whether both are changes of one record. A commit names each record at most once.
     pub fn is_of_same_record(&self, other: &Self) -> bool {
         (&self.collection, &self.id) == (&other.collection, &other.id)
@@ -163,9 +209,12 @@ impl RecordChange {
         let (write_id, at) = (WriteId(stamp.event_id.0), stamp.at);
         let write = match &self.change {
             Change::Check => RecordWrite::Check,
-            Change::Put { body, terms, keep } => {
-                let keep =
-                    keep.then(|| Keep { digest: body.digest(), actor: None, caused_by: None });
+            Change::Put { body, terms, keep, actor } => {
+                let keep = keep.then(|| Keep {
+                    digest: body.digest(),
+                    actor: actor.clone(),
+                    caused_by: None,
+                });
                 let (body, terms) = (body.clone(), terms.clone());
                 RecordWrite::Put(Box::new(RecordPut {
                     write_id,

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use windlass_kernel::request::{About, RecordRef};
 use windlass_kernel::{
     Body, Collection, Commit, CommitError, Conflict, Error, Expect, Keep, Namespace, Op, Query,
     Record, RecordFound, RecordId, RecordKey, RecordOp, RecordPut, RecordVersion, RecordWrite,
-    Terms, Timestamp, WriteId,
+    Sha256Digest, Terms, Timestamp, WriteId, bodies,
 };
 
 use crate::commit::CommitClient;
@@ -37,8 +38,12 @@ pub struct Records<T> {
 /// A document and its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document<T> {
+    /// The collection.
+    pub collection: Collection,
     /// The id of the record.
     pub id: RecordId,
+    /// The digest of the document's bytes.
+    pub digest: Sha256Digest,
     /// The revision. Expect it in the next write.
     pub revision: u64,
     /// The document.
@@ -49,6 +54,20 @@ pub struct Document<T> {
     pub created_at: Timestamp,
     /// When it was written last.
     pub updated_at: Timestamp,
+}
+
+impl<T> Document<T> {
+    /// The record at this revision, for a request to people that is about it.
+    pub fn reference(&self) -> RecordRef {
+        let (collection, id) = (self.collection.clone(), self.id.clone());
+        RecordRef { collection, id, revision: self.revision, digest: self.digest }
+    }
+}
+
+impl<T> From<&Document<T>> for About {
+    fn from(document: &Document<T>) -> Self {
+        Self::Record(document.reference())
+    }
 }
 
 impl<T: Serialize + DeserializeOwned> Records<T> {
@@ -108,7 +127,9 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
         limit: u32,
     ) -> Result<Vec<RecordVersion>, Error> {
         let query = Query::RecordVersions { key: self.key(id.as_ref())?, before, limit };
-        self.core.store.list(query).await?.record_versions()
+        let mut versions = self.core.store.list(query).await?.record_versions()?;
+        bodies::fill(&*self.core.store, bodies::of_versions(&mut versions)).await?;
+        Ok(versions)
     }
 
     async fn row(&self, key: RecordKey) -> Result<Option<Record>, Error> {
@@ -169,11 +190,13 @@ impl<T: Serialize + DeserializeOwned> Records<T> {
 fn document<T: DeserializeOwned>(record: Record) -> Result<Option<Document<T>>, Error> {
     let Record { key, revision, body, terms, created_at, updated_at, .. } = record;
     let Some(body) = body else { return Ok(None) };
+    let digest = body.digest();
     let value = body.read().map_err(|source| {
         let message = format!("record {key} is not of the type that the caller reads");
         Error::new(source.kind(), source.code(), message).with_source(source)
     })?;
-    Ok(Some(Document { id: key.id, revision, value, terms, created_at, updated_at }))
+    let RecordKey { collection, id, .. } = key;
+    Ok(Some(Document { collection, id, digest, revision, value, terms, created_at, updated_at }))
 }
 
 /// A write of a record that is not sent yet.
@@ -283,7 +306,14 @@ impl<T: Serialize + DeserializeOwned> Listing<'_, T> {
             after: self.after,
             limit,
         };
-        let rows = records.core.store.list(query).await?.records()?;
+        let store = &records.core.store;
+        let mut rows = store.list(query).await?.records()?;
+        for row in rows.iter_mut().filter(|row| row.body.as_ref().is_some_and(Body::is_reference)) {
+            // A record that was written meanwhile is read as it is now.
+            if let Some(now) = store.records(vec![row.key.clone()]).await?.pop().flatten() {
+                *row = now;
+            }
+        }
         rows.into_iter().filter_map(|record| document(record).transpose()).collect()
     }
 }

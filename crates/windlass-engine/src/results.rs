@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, Run, RunKey, RunStatus};
 
 use crate::core::{Core, FixedState};
@@ -32,8 +32,22 @@ const RECENT_MAX: usize = 16_384;
 const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const RECENT_OVERHEAD_BYTES: usize = 200;
 
-#[derive(Default)]
-pub(crate) struct Results(Mutex<State>);
+/// How long a watch of ends waits after an end: those that follow it share one answer. The time grows,
+/// because a waiter that is called again and again asks about many runs, which costs more.
+const ENDS_DELAY_MIN: Duration = Duration::from_millis(20);
+const ENDS_DELAY_MAX: Duration = Duration::from_millis(250);
+
+pub(crate) struct Results {
+    state: Mutex<State>,
+    // How many runs ended through this process.
+    ends: watch::Sender<u64>,
+}
+
+impl Default for Results {
+    fn default() -> Self {
+        Self { state: Mutex::default(), ends: watch::Sender::new(0) }
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -46,7 +60,7 @@ struct State {
 impl Results {
     /// The result of a run if it is cached, else a receiver that will get it.
     pub(crate) fn wait_for(&self, run_key: RunKey) -> Result<Ended, oneshot::Receiver<Ended>> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let Some(ended) = state.recent.get(&run_key) {
             return Ok(ended.clone());
         }
@@ -63,7 +77,14 @@ impl Results {
     }
 
     pub(crate) fn ended(&self, ended: Ended) {
-        let mut state = self.0.lock();
+        self.store_ended(ended);
+        if self.ends.receiver_count() > 0 {
+            self.ends.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    fn store_ended(&self, ended: Ended) {
+        let mut state = self.state.lock();
         let state = &mut *state;
         for sender in state.waiting.remove(&ended.run_key).into_iter().flatten() {
             let _ = sender.send(ended.clone());
@@ -88,7 +109,7 @@ pub(crate) struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = self.results.0.lock();
+        let mut state = self.results.state.lock();
         if let Some(senders) = state.waiting.get_mut(&self.run_key) {
             senders.retain(|sender| !sender.is_closed());
             if senders.is_empty() {
@@ -106,6 +127,12 @@ pub(crate) struct ResultWaiter {
 }
 
 impl ResultWaiter {
+    /// Watches ends of runs from now on.
+    pub(crate) fn watch_ends(&self) -> EndsWatch {
+        let ends = self.results.ends.subscribe();
+        EndsWatch { core: Arc::clone(&self.core), ends, poll: POLL_MIN, delay: ENDS_DELAY_MIN }
+    }
+
     /// Waits until a run has ended.
     pub(crate) async fn wait(&self, run_key: RunKey) -> Result<Ended, Error> {
         let (core, results) = (&self.core, &self.results);
@@ -122,14 +149,14 @@ impl ResultWaiter {
             let held_run = self.runs.held(run_key);
             let goes_on = held_run.is_some_and(|held_run| !held_run.is_released());
             if !goes_on {
-                let run = core.current(run_key).await?;
+                let mut run = core.current(run_key).await?;
                 if run.status.is_ended() {
+                    core.fill_run(&mut run).await?;
                     return Ok(ended(run));
                 }
             }
             if core.lifecycle.is_stopped() {
-                let message = "the engine has stopped; wait for the run with another engine";
-                return Err(Error::new(ErrorKind::Unavailable, ErrorCode::EngineStopping, message));
+                return Err(stopped());
             }
             if !core.options.shared {
                 let stopped = std::pin::pin!(core.lifecycle.stopped());
@@ -145,6 +172,57 @@ impl ResultWaiter {
             }
         }
     }
+}
+
+/// Tells a waiter for many runs when to look at them again, so that it sends one query and not one for
+/// each run.
+pub struct EndsWatch {
+    core: Arc<Core>,
+    ends: watch::Receiver<u64>,
+    poll: Duration,
+    delay: Duration,
+}
+
+impl EndsWatch {
+    /// Waits until some run may have ended: one has ended through this process since the last call, or, if
+    /// other processes use the store, some time has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::EngineStopping`]: the engine has stopped.
+    pub async fn changed(&mut self) -> Result<(), Error> {
+        let core = &self.core;
+        let timeout = async {
+            match core.options.shared {
+                true => core.env.sleep(self.poll).await,
+                false => std::future::pending().await,
+            }
+        };
+        let timed_out = {
+            let ended = std::pin::pin!(self.ends.changed());
+            let timeout = std::pin::pin!(timeout);
+            let either = futures::future::select(ended, timeout);
+            match core.lifecycle.until_stopped(either).await {
+                Some(futures::future::Either::Right(_)) => true,
+                Some(futures::future::Either::Left(_)) => false,
+                None => return Err(stopped()),
+            }
+        };
+        match timed_out {
+            true => self.poll = (self.poll * 2).min(POLL_MAX),
+            false => {
+                self.poll = POLL_MIN;
+                core.env.sleep(self.delay).await;
+                self.delay = (self.delay * 2).min(ENDS_DELAY_MAX);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stopped() -> Error {
+    let message = "the engine has stopped; wait for the run with another engine";
+    Error::new(ErrorKind::Unavailable, ErrorCode::EngineStopping, message)
 }
 
 fn ended(run: Run) -> Ended {
@@ -164,9 +242,9 @@ mod tests {
             let _waiting = results.waiting(run_key);
             let _leaves = results.wait_for(run_key).expect_err("it has not ended");
         }
-        assert_eq!(results.0.lock().waiting[&run_key].len(), 1);
+        assert_eq!(results.state.lock().waiting[&run_key].len(), 1);
         drop(stays);
         drop(results.waiting(run_key));
-        assert!(results.0.lock().waiting.is_empty());
+        assert!(results.state.lock().waiting.is_empty());
     }
 }

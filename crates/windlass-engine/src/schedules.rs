@@ -197,7 +197,10 @@ impl ScheduleControl {
         query.workflow = Some(WorkflowName::from_stored(SCHEDULE_WORKFLOW));
         query.order = Order::Ascending;
         query.after = after;
-        let page = self.core.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
+        let mut page = self.core.store.list(windlass_kernel::Query::Runs(query)).await?.runs()?;
+        for run in &mut page {
+            self.core.fill_run(run).await?;
+        }
         let next = page.last().filter(|_| page.len() == limit as usize).map(|run| run.run_key);
         let mut schedules = Vec::new();
         for run in page.iter().filter(|run| !run.status.is_ended()) {

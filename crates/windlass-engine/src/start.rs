@@ -280,7 +280,11 @@ impl RunStarter {
         id: &RunId,
     ) -> Result<Option<Run>, Error> {
         let (workflow, id) = (workflow.clone(), id.clone());
-        self.core.store.find(namespace.clone(), workflow, id).await
+        let mut found = self.core.store.find(namespace.clone(), workflow, id).await?;
+        if let Some(run) = &mut found {
+            self.core.fill_run(run).await?;
+        }
+        Ok(found)
     }
 
     /// Refuses a request that could never start a run.

@@ -16,7 +16,9 @@ use crate::breakers::TaskBreaker;
 
 pub use self::context::TaskContext;
 pub(crate) use self::internal::{
-    CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, CARRY_STEPS, internal_queue, internal_routes,
+    AWAIT_KEY, CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, CARRY_STEPS, DELIVER_KEY,
+    FORGET_KEY, FORGET_RECEIPT, REQUEST_DUE, TIDY_KEY, WITHDRAW_REQUEST, internal_queue,
+    internal_routes,
 };
 pub(crate) use self::runner::TaskRunner;
 pub(crate) use self::table::{Claim, TaskReservation, Tasks};
@@ -128,6 +130,9 @@ pub struct TaskBody {
     /// The circuit breaker in front of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<TaskBreaker>,
+    /// Whether the commit that settles an effect writes a receipt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub receipt: bool,
 }
 
 pub(crate) fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {

@@ -13,6 +13,7 @@ use crate::commit::CommitClient;
 use crate::control::{ATTEMPTS_MAX, busy, refuse_ended, with_actor};
 use crate::core::Core;
 use crate::events;
+use crate::keyed::KeyedEvents;
 use crate::local_runs::LocalRuns;
 use crate::registry::Registry;
 use crate::result_message::ChildResult;
@@ -26,6 +27,7 @@ pub(crate) struct Terminator {
     pub(crate) registry: Arc<Registry>,
     pub(crate) commits: Arc<CommitClient>,
     pub(crate) runs: Arc<LocalRuns>,
+    pub(crate) keyed: Arc<KeyedEvents>,
 }
 
 impl Terminator {
@@ -128,7 +130,7 @@ impl Terminator {
         let RunOverview { run, open_steps } = overview;
         draft.keep_unstarted();
         let model = self.registry.description(&run);
-        let has_reach = open_steps.iter().any(|step| model.reaches_outside(&step.kind));
+        let has_reach = open_steps.iter().any(|step| model.reaches_outside(step));
         let mut last = open_steps.iter().map(|step| step.updated_at).fold(at, Timestamp::max);
         let mut stamp = || {
             last = last.plus(std::time::Duration::from_micros(1));
@@ -173,6 +175,10 @@ impl Terminator {
         // Effects are delivered however the run ends.
         let works = tasks.iter().filter(|task| &*task.kind != EFFECT);
         ops.extend(works.map(|task| Op::Settle { task_id: task.task_id }));
+        for task in &tasks {
+            let forget = self.keyed.forget_registered(task, at)?;
+            ops.extend(forget.map(|task| Op::Enqueue(Box::new(task))));
+        }
         Ok(ops)
     }
 

@@ -11,21 +11,24 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 use tracing::{Instrument as _, Span};
 use windlass_kernel::{
-    Body, BoxFuture, CauseCheck, Commit, CommitError, Committed, Conflict, Draft, Encoding, End,
-    Error, ErrorCode, ErrorKind, Hold, Limits, LogId, Message, MessageKind, ModelName, NewEvent,
-    NewRun, Op, Query, Run, RunKey, RunOverview, Stamp, Task, TaskId, Timestamp, WorkerKey,
-    WorkflowName,
+    Body, BodyKey, BodyOwner, BoxFuture, CauseCheck, Commit, CommitError, Committed, Conflict,
+    Draft, Encoding, End, Error, ErrorCode, ErrorKind, Hold, Limits, LogId, Message, MessageKind,
+    ModelName, NewEvent, NewRun, Op, Query, Run, RunKey, RunOverview, Sha256Digest, Stamp, StepKey,
+    Task, TaskId, Timestamp, WorkerKey, WorkflowName, bodies,
 };
 
+use crate::commit::CommitClient;
 use crate::control::Control;
 use crate::core::Core;
 use crate::description::ModelDescription;
 use crate::env::{Env, Lane};
 use crate::held_run::HeldRun;
+use crate::keyed::{EventAddress, KeyedWait};
 use crate::local_completion::{LocalCompletion, PendingClaim};
 use crate::metrics::Metrics;
 use crate::model::{Program, TurnError};
@@ -120,6 +123,10 @@ impl Turn {
 
     pub(crate) fn core(&self) -> &Core {
         &self.runner.core
+    }
+
+    pub(crate) fn request_parts(&self) -> (Arc<Core>, Arc<CommitClient>) {
+        (Arc::clone(&self.runner.core), Arc::clone(&self.runner.commits))
     }
 
     pub(crate) fn begin_replay(&mut self, within: &Span) {
@@ -331,7 +338,9 @@ impl Turn {
     pub(crate) async fn refresh(&mut self) -> Result<(), TurnError> {
         if std::mem::take(&mut self.row.stale) {
             let overview = self.runner.core.store.run_overview_by_key(self.run.run_key).await;
-            *self.run = overview.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
+            let mut run = overview.map_err(TurnError::Store)?.ok_or(TurnError::Lost)?.run;
+            self.runner.core.fill_run(&mut run).await.map_err(TurnError::Store)?;
+            *self.run = run;
             self.row.released = false;
         }
         Ok(())
@@ -416,6 +425,13 @@ impl Turn {
             Some(left) => left.fetch_sub(1, Ordering::Relaxed) > 0,
             None => true,
         }
+    }
+
+    /// Whether other runs may wait for the capacity that this turn uses, so that a long turn should be
+    /// released between two steps.
+    pub fn is_contended(&self) -> bool {
+        let Run { workflow, turn, .. } = &*self.run;
+        self.runner.capacity.is_contended(workflow, turn.limit_key.as_ref())
     }
 
     /// The oldest control request that was read.
@@ -540,6 +556,8 @@ impl Turn {
             let wanted = |m: &Message| m.consumed.is_some() && kinds.contains(&m.kind);
             found.extend(page.into_iter().filter(wanted));
             if last {
+                let slots = bodies::of_messages(&mut found);
+                bodies::fill(&*self.runner.core.store, slots).await.map_err(TurnError::Store)?;
                 return Ok(found);
             }
         }
@@ -574,6 +592,32 @@ impl Turn {
         Ok(task)
     }
 
+    /// The task that registers the wait of a step for an event by key. The commit that makes the step wait
+    /// enqueues it; the commit that ends the wait with an event settles it.
+    ///
+    /// # Errors
+    ///
+    /// If the task cannot be written as JSON.
+    pub fn await_key(
+        &self,
+        step_key: &StepKey,
+        address: &EventAddress,
+        until: Timestamp,
+        at: Timestamp,
+    ) -> Result<Task, Error> {
+        self.runner.terminator.keyed.await_task(&self.run, step_key, address, until, at)
+    }
+
+    /// The task that removes the registration of a wait which the run gave up. The same commit settles
+    /// the task that registers it.
+    ///
+    /// # Errors
+    ///
+    /// If the task cannot be written as JSON.
+    pub fn forget_key(&self, wait: &KeyedWait, at: Timestamp) -> Result<Task, Error> {
+        self.runner.terminator.keyed.forget_task(&self.run.namespace, wait, at)
+    }
+
     /// An internal task that sends messages that came too late for this generation to the next one.
     pub fn carry_over(&self, at: Timestamp) -> Result<Task, Error> {
         let mut task = self.runner.terminator.internal_task(CARRY_OVER, &self.run, at)?;
@@ -596,7 +640,9 @@ impl Turn {
     pub async fn result_of(&self, run_key: RunKey) -> Result<Option<Body>, TurnError> {
         let overview =
             self.runner.core.store.run_overview_by_key(run_key).await.map_err(TurnError::Store)?;
-        let result = overview.and_then(|RunOverview { run, .. }| run.output.or(run.error));
+        let Some(RunOverview { mut run, .. }) = overview else { return Ok(None) };
+        self.runner.core.fill_run(&mut run).await.map_err(TurnError::Store)?;
+        let result = run.output.or(run.error);
         let read = |body: Body| match body.encoding {
             Encoding::Json => Ok(body),
             Encoding::Bytes => {
@@ -607,6 +653,19 @@ impl Turn {
         result.map(read).transpose().map_err(TurnError::Blocked)
     }
 
+    /// Large bodies of the run's tree by digest, in the order of the digests; `None` for one that does not
+    /// exist. [`Draft::put_body`] stores them.
+    pub async fn bodies(&self, digests: &[Sha256Digest]) -> Result<Vec<Option<Bytes>>, TurnError> {
+        let owner = BodyOwner::Run(self.run.run_key);
+        let mut found = Vec::with_capacity(digests.len());
+        for digests in digests.chunks(bodies::BODIES_MAX) {
+            let key = |digest: &Sha256Digest| BodyKey { owner: owner.clone(), digest: *digest };
+            let keys = digests.iter().map(key).collect();
+            found.extend(self.runner.core.store.bodies(keys).await.map_err(TurnError::Store)?);
+        }
+        Ok(found)
+    }
+
     /// Looks up the newest generation of a run by its name.
     pub async fn find(
         &self,
@@ -615,7 +674,11 @@ impl Turn {
     ) -> Result<Option<Run>, TurnError> {
         let namespace = self.run.namespace.clone();
         let found = self.runner.core.store.find(namespace, workflow.clone(), id.clone()).await;
-        found.map_err(TurnError::Store)
+        let mut found = found.map_err(TurnError::Store)?;
+        if let Some(run) = &mut found {
+            self.runner.core.fill_run(run).await.map_err(TurnError::Store)?;
+        }
+        Ok(found)
     }
 }
 

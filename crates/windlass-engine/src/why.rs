@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use windlass_kernel::request::{Assignee, RequestState, RequestStatus, Verdict};
 use windlass_kernel::{
     BoxFuture, BreakerStatus, Error, ErrorKind, LimitState, LoadSteps, Loaded, LogLevel,
     MessageKind, Order, Query, Run, RunId, RunKey, RunOverview, RunStatus, RunsQuery, Step,
@@ -17,6 +18,7 @@ use crate::events;
 use crate::explain::{ChildRef, StepContext, worker_name};
 use crate::rates::Rates;
 use crate::registry::Registry;
+use crate::requests::RequestRef;
 use crate::terminate::Terminator;
 use crate::turn_failure::BLOCKED_CATEGORY;
 use crate::workers::WorkerRow;
@@ -76,6 +78,8 @@ pub enum Why {
     AwaitingActivity,
     /// No live worker serves the activity.
     ActivityUnserved,
+    /// It waits for people to decide.
+    AwaitingDecision,
     /// It starts later.
     StartsLater,
     /// No live worker serves its workflow.
@@ -134,7 +138,8 @@ impl Explainer {
         let stuck = |reason: &Reason| {
             use Why::{ActivityUnserved, Blocked, Paused, Unserved, Waiting};
             matches!(reason.code, Paused | Blocked | Unserved | ActivityUnserved | Waiting)
-                || reason.code == Why::AwaitingEvent && reason.until.is_none()
+                || matches!(reason.code, Why::AwaitingEvent | Why::AwaitingDecision)
+                    && reason.until.is_none()
         };
         let moving = !run.status.is_ended() && !reasons.iter().any(stuck);
         Ok(Explanation { run, moving, reasons })
@@ -198,6 +203,9 @@ impl Explainer {
                 let executing = kind.is_executing(&run, step, self.core.clock.now());
                 let context = StepContext { step, executing, tasks: &tasks, workers };
                 let child = list.explain(kind, &context);
+                if kind.role == StepRole::Request {
+                    self.explain_request(&run, step, &mut list).await?;
+                }
                 let task = context.task();
                 if let Some(task) = task.filter(|task| !task.ready && task.worker.is_none()) {
                     self.explain_delay(task, step, &mut list).await?;
@@ -244,6 +252,24 @@ impl Explainer {
         };
         let reason = list.reason(code, text);
         list.reasons.push(Reason { step: Some(name.to_owned()), until: task.due_at, ..reason });
+        Ok(())
+    }
+
+    // Completes the reason of a step that waits for people.
+    async fn explain_request(
+        &self,
+        run: &Run,
+        step: &Step,
+        list: &mut ReasonList<'_>,
+    ) -> Result<(), Error> {
+        let Some(named) = RequestRef::of(step) else { return Ok(()) };
+        let key = RequestState::key_of(&run.namespace, &named.request);
+        let record = self.core.store.records(vec![key]).await?.pop().flatten();
+        let state = record.and_then(|record| record.body?.read::<RequestState>().ok());
+        if let (Some(state), Some(reason)) = (state, list.reasons.last_mut()) {
+            reason.text = format!("{:?} waits for {}", step.step_key.as_str(), waits_for(&state));
+            reason.until = state.due_at;
+        }
         Ok(())
     }
 
@@ -434,4 +460,26 @@ impl ReasonList<'_> {
         self.reasons.push(reason);
         child
     }
+}
+
+// For example: 1 of 2 approvals, of role cfo, since 2026-11-18T08:00:00Z (request 0199…).
+fn waits_for(state: &RequestState) -> String {
+    let (id, since) = (&state.id, state.opened_at);
+    if state.status != RequestStatus::Open {
+        return format!("its next turn: request {id} is {}", state.status);
+    }
+    let asked: Vec<String> = state
+        .assignees
+        .iter()
+        .map(|assignee| match assignee {
+            Assignee::Role(role) => format!("role {role}"),
+            Assignee::Person(id) => id.clone(),
+        })
+        .collect();
+    let (has, needs) = (state.count(Verdict::Approve), state.quorum);
+    let until = state.due_at.map(|due| format!(", due at {due}")).unwrap_or_default();
+    let asked = asked.join(", ");
+    format!(
+        "people: {has} of {needs} approvals, waits for {asked} since {since}{until} (request {id})"
+    )
 }

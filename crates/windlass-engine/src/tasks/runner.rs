@@ -7,8 +7,8 @@ use futures::future::Either;
 use tracing::Instrument as _;
 use uuid::Uuid;
 use windlass_kernel::{
-    Commit, CommitError, HeldItem, Hold, Op, Reschedule, RetryPolicy, Run, Task, TaskGuard,
-    Timestamp, Wake,
+    Commit, CommitError, Committed, HeldItem, Hold, Op, Reschedule, RetryPolicy, Run, Task,
+    TaskGuard, Timestamp, Wake,
 };
 
 use super::context::RunningAttempt;
@@ -22,10 +22,12 @@ use crate::core::Core;
 use crate::env::Lane;
 use crate::heartbeats::Heartbeats;
 use crate::held_run::HeldRun;
+use crate::keyed::KeyedEvents;
 use crate::local_completion;
 use crate::metrics::Measure;
 use crate::rates::Rates;
-use crate::settle::{self, Attempt, AttemptOutcome};
+use crate::receipts::Receipts;
+use crate::settle::{self, Attempt, AttemptOutcome, Finished};
 use crate::task_stats::TaskStats;
 use crate::telemetry;
 use crate::trials::Suspect;
@@ -114,6 +116,10 @@ impl TaskRunner {
                     Some(true) => return finished.count(&core.metrics),
                     // Nobody needs the result.
                     Some(false) => return,
+                    None if Receipts::is_asked(task) => {
+                        let settled = self.control.receipts.settle(task, &finished).await;
+                        return self.settled(task, settled, Some(&finished));
+                    }
                     None => (finished.commit(task), Some(finished)),
                 }
             }
@@ -128,13 +134,23 @@ impl TaskRunner {
         };
         match Arc::clone(&self.commits).commit(commit).instrument(span).await {
             Err(error @ CommitError::Invalid(_)) => self.settle_refused(task, hold, &error).await,
-            settled => {
-                if let (Ok(_), Some(finished)) = (&settled, finished) {
-                    finished.count(&core.metrics);
-                }
-                log_refusal(task, settled.map(|_| ()));
-            }
+            settled => self.settled(task, settled, finished.as_ref()),
         }
+    }
+
+    fn settled(
+        &self,
+        task: &Task,
+        settled: Result<Committed, CommitError>,
+        finished: Option<&Finished>,
+    ) {
+        if let (Ok(_), Some(finished)) = (&settled, finished) {
+            finished.count(&self.core.metrics);
+        }
+        if matches!(settled, Err(CommitError::Unavailable(_))) {
+            self.turns.scan_later();
+        }
+        log_refusal(task, settled.map(|_| ()));
     }
 
     // The store will never accept the result: without this the task would run again and again.
@@ -161,6 +177,9 @@ impl TaskRunner {
     }
 
     async fn run_internal(&self, task: &Task, hold: Hold) {
+        if internal::is_of_record(task) {
+            return self.run_of_record(task, hold).await;
+        }
         let guard = TaskGuard::Held { task_id: task.task_id, hold };
         let ops = match internal::run(&self.control, task).await {
             Ok(mut ops) => {
@@ -182,6 +201,20 @@ impl TaskRunner {
             }
             settled => log_refusal(task, settled.map(|_| ())),
         }
+    }
+}
+
+impl TaskRunner {
+    async fn run_of_record(&self, task: &Task, hold: Hold) {
+        let result = match task.name.as_str() {
+            internal::FORGET_RECEIPT => self.control.receipts.run_task(task, hold).await,
+            _ => self.control.keyed.run_task(task, hold).await,
+        };
+        let Err(error) = result else { return };
+        tracing::warn!(name = %task.name, %error, "an internal task failed; retrying");
+        let at = self.core.clock.now().plus(INTERNAL_RETRY);
+        let retry = Arc::clone(&self.commits).commit(KeyedEvents::retry(task, hold, at)).await;
+        log_refusal(task, retry.map(|_| ()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which messages of a run its turn has read.
 
-use windlass_kernel::{Error, Message, Query, RunKey};
+use windlass_kernel::{Error, Message, Query, RunKey, bodies};
 
 use crate::core::Core;
 
@@ -41,9 +41,11 @@ impl Inbox {
             after = page.last().map_or(after, |message| message.seq);
             found.extend(page);
             if is_last {
+                found.retain(|message: &Message| message.consumed.is_none());
+                bodies::fill(&*core.store, bodies::of_messages(&mut found)).await?;
                 // All accepted messages are read. Later messages notify again.
                 (self.read_to, self.accepted, self.notified) = (after, after, false);
-                return Ok(found.into_iter().filter(|message| message.consumed.is_none()));
+                return Ok(found.into_iter());
             }
         }
     }
