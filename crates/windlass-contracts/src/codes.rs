@@ -60,6 +60,8 @@ codes! {
     WORKFLOW_NO_EDGE = "WORKFLOW_NO_EDGE";
     /// The document changed in a stable region that does not allow it.
     WORKFLOW_VERSION_DRIFT = "WORKFLOW_VERSION_DRIFT";
+    /// A document does not match the schema of its type.
+    DOCUMENT_INVALID = "DOCUMENT_INVALID";
     /// The policy refuses an action.
     WORKFLOW_POLICY_DENIED = "WORKFLOW_POLICY_DENIED";
     /// An expression, template or rule could not be evaluated.

@@ -10,6 +10,7 @@ pub mod codes;
 pub mod compile;
 pub mod diagnostic;
 pub mod diff;
+pub mod document;
 pub mod dsl;
 pub mod envelope;
 mod graph;

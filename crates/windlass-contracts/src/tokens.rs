@@ -49,6 +49,12 @@ pub fn advance(
 pub enum Input {
     /// The run begins.
     Start,
+    /// The run begins at a lifecycle state: the document has it from an earlier run. Every gate behind
+    /// the state must be passed again.
+    StartAt {
+        /// The name of the state.
+        state: String,
+    },
     /// A person calls the action of a gate, such as `submit` or `cancel`.
     Action {
         /// The name of the gate.

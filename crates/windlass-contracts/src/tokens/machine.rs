@@ -80,8 +80,9 @@ impl<'a> Machine<'a> {
     fn take(&mut self, input: &Input) {
         match (self.state.status, input) {
             (Status::New, Input::Start) => self.root_to(ids::START.to_owned()),
+            (Status::New, Input::StartAt { state }) => self.start_at(state),
             (Status::New, _) => self.ignore("the run has not begun"),
-            (_, Input::Start) => self.ignore("the run has begun already"),
+            (_, Input::Start | Input::StartAt { .. }) => self.ignore("the run has begun already"),
             (Status::Completed, _) => self.ignore("the run is complete"),
             (_, Input::Action { gate }) if self.cancels(gate) => self.cancel(gate),
             (_, _) if self.drift() => {
@@ -91,9 +92,17 @@ impl<'a> Machine<'a> {
         }
     }
 
+    fn start_at(&mut self, state: &str) {
+        let id = ids::state(state);
+        match self.artefact.nodes.contains_key(&id) {
+            true => self.root_to(id),
+            false => self.ignored = Some(format!("the workflow has no state {state:?}")),
+        }
+    }
+
     fn take_running(&mut self, input: &Input) {
         match input {
-            Input::Start | Input::DocumentChanged => {}
+            Input::Start | Input::StartAt { .. } | Input::DocumentChanged => {}
             Input::Retry => self.retry(),
             Input::Action { gate } => self.open_gate(gate),
             Input::Approval { key, asked, decisions } => {
