@@ -26,10 +26,10 @@ impl Writes {
         &mut self,
         name: impl AsRef<str>,
         input: &T,
-        retry: RetryPolicy,
+        (retry, receipt): (RetryPolicy, bool),
         limits: &Limits,
     ) -> Result<(), Error> {
-        let effect = Effect::new(name, input, retry, limits.task_bytes_max)?;
+        let effect = Effect::new(name, input, (retry, receipt), limits.task_bytes_max)?;
         if self.effects.len() >= EFFECTS_MAX {
             return Err(too_much(format!("a step may enqueue at most {EFFECTS_MAX} effects")));
         }
@@ -89,11 +89,11 @@ pub(crate) struct Effect {
 }
 
 impl Effect {
-    /// `bytes_max` is what a task may have.
+    /// With a retry policy, and whether it asks for a receipt. `bytes_max` is what a task may have.
     pub(crate) fn new<T: Serialize + ?Sized>(
         name: impl AsRef<str>,
         input: &T,
-        retry: RetryPolicy,
+        (retry, receipt): (RetryPolicy, bool),
         bytes_max: usize,
     ) -> Result<Self, Error> {
         let name = RouteName::new(name)?;
@@ -113,6 +113,7 @@ impl Effect {
             heartbeat_ms: None,
             close_by: None,
             breaker: None,
+            receipt,
         })?;
         if body.len() > bytes_max {
             return Err(too_much(format!(

@@ -2,12 +2,18 @@
 
 #![warn(clippy::missing_errors_doc)]
 #![cfg_attr(
-    not(all(feature = "machines", feature = "relays", feature = "steps")),
+    not(all(
+        feature = "agents",
+        feature = "contracts",
+        feature = "machines",
+        feature = "relays",
+        feature = "steps"
+    )),
     allow(dead_code, reason = "each model uses another part of what they share")
 )]
 
 mod any_error;
-#[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
+#[cfg(any(feature = "contracts", feature = "machines", feature = "relays", feature = "steps"))]
 mod effects;
 #[cfg(all(test, any(feature = "machines", feature = "relays", feature = "steps")))]
 mod fixtures;
@@ -18,6 +24,10 @@ mod schedule;
 mod value;
 mod workflow_ref;
 
+#[cfg(feature = "agents")]
+pub mod agents;
+#[cfg(feature = "contracts")]
+pub mod contracts;
 #[cfg(feature = "machines")]
 pub mod machines;
 #[cfg(feature = "relays")]
@@ -35,6 +45,10 @@ use windlass_engine::ModelDescription;
 
 /// The models of this crate, for processes that describe runs without serving their workflows.
 pub const MODELS: &[&ModelDescription] = &[
+    #[cfg(feature = "agents")]
+    &agents::DESCRIPTION,
+    #[cfg(feature = "contracts")]
+    &contracts::DESCRIPTION,
     #[cfg(feature = "machines")]
     &machines::DESCRIPTION,
     #[cfg(feature = "relays")]

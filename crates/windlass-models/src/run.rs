@@ -15,6 +15,11 @@ use crate::workflow_ref::Format;
 /// The output of a generation that was continued by the next.
 pub(crate) const CONTINUED: &str = "{\"windlass\":\"continued\"}";
 
+/// Whether the output says that the run goes on as its next generation.
+pub(crate) fn is_continued(output: Option<&Body>) -> bool {
+    output.is_some_and(|output| output.bytes.as_ref() == CONTINUED.as_bytes())
+}
+
 /// Where a run is.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -548,7 +553,7 @@ impl<O> RunHandle<O> {
             match ended.status {
                 RunStatus::Complete => {
                     let output = ended.output.unwrap_or_else(|| Body::json("null"));
-                    if output.bytes.as_ref() == CONTINUED.as_bytes() {
+                    if is_continued(Some(&output)) {
                         run_key = self.engine.next_generation_of(run_key).await?;
                         continue;
                     }

@@ -24,5 +24,5 @@ pub use description::DESCRIPTION;
 pub(crate) use description::MODEL;
 pub use error::{NonRetryable, StepError};
 pub use step::{Attempt, StepCall, StepTx};
-pub use wait::{Child, EventWait, Sleep};
+pub use wait::{Child, EventWait, EventWaitWithMeta, ReceivedEvent, RequestWait, Sleep};
 pub use workflow::{register, serve_activity};

@@ -40,7 +40,8 @@ pub fn continue_as_new(turn: &mut Turn, draft: &mut Draft, input: Body) -> Resul
     let run_key = draft.also_create(new, stamp)?;
     // A result is for a step of this generation. The next one may have a step of the same key.
     let is_result = |message: &Message| {
-        matches!(message.kind, MessageKind::ActivityResult | MessageKind::ChildResult)
+        use MessageKind::{ActivityResult, ChildResult, Decision};
+        matches!(message.kind, ActivityResult | ChildResult | Decision)
     };
     let unread: BTreeMap<u64, Message> = std::mem::take(&mut turn.mailbox);
     for message in unread.into_values().filter(|message| !is_result(message)) {

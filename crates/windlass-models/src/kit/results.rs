@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use windlass_engine::{ActivityResult, ChildResult, Turn, TurnError};
+use windlass_engine::{ActivityResult, ChildResult, EventAddress, Turn, TurnError};
 use windlass_kernel::{Body, Message, MessageKind};
 
 /// The unread results of a run, by what waits for them.
@@ -14,6 +14,8 @@ pub struct ResultIndex {
     activities: BTreeMap<Box<str>, VecDeque<u64>>,
     children: BTreeMap<Box<str>, VecDeque<u64>>,
     events: BTreeMap<Box<str>, VecDeque<u64>>,
+    // By the digest of type and key.
+    keyed: BTreeMap<Box<str>, VecDeque<u64>>,
 }
 
 impl ResultIndex {
@@ -31,6 +33,9 @@ impl ResultIndex {
                     (&mut self.children, result.map(|result| result.id))
                 }
                 MessageKind::Event => (&mut self.events, Some(message.name.as_str().to_owned())),
+                MessageKind::KeyedEvent => {
+                    (&mut self.keyed, EventAddress::digest_of(message).map(str::to_owned))
+                }
                 _ => continue,
             };
             if let Some(key) = key {
@@ -57,17 +62,37 @@ impl ResultIndex {
         name: &str,
         mailbox: &'m BTreeMap<u64, Message>,
     ) -> Option<&'m Message> {
-        let found = self.events.get_mut(name)?;
-        while let Some(seq) = found.front() {
-            if let Some(message) = mailbox.get(seq) {
-                return Some(message);
-            }
-            // It was consumed.
-            found.pop_front();
-        }
-        self.events.remove(name);
-        None
+        oldest_unread(&mut self.events, name, mailbox)
     }
+
+    /// The oldest unread event by key.
+    pub fn keyed_event<'m>(
+        &mut self,
+        address: &EventAddress,
+        mailbox: &'m BTreeMap<u64, Message>,
+    ) -> Option<&'m Message> {
+        if self.keyed.is_empty() {
+            return None;
+        }
+        oldest_unread(&mut self.keyed, &address.digest(), mailbox)
+    }
+}
+
+fn oldest_unread<'m>(
+    index: &mut BTreeMap<Box<str>, VecDeque<u64>>,
+    key: &str,
+    mailbox: &'m BTreeMap<u64, Message>,
+) -> Option<&'m Message> {
+    let found = index.get_mut(key)?;
+    while let Some(seq) = found.front() {
+        if let Some(message) = mailbox.get(seq) {
+            return Some(message);
+        }
+        // It was consumed.
+        found.pop_front();
+    }
+    index.remove(key);
+    None
 }
 
 fn take_oldest(index: &mut BTreeMap<Box<str>, VecDeque<u64>>, key: &str) -> Option<u64> {

@@ -1,5 +1,7 @@
 //! Rows of steps.
 
+use std::time::Duration;
+
 use windlass_kernel::{Draft, Run, Step, StepKey, StepKind, StepStatus, Timestamp};
 
 /// A pending step that the next event of a commit creates.
@@ -28,4 +30,9 @@ pub fn blank_step(run: &Run, position: u64, key: StepKey, kind: StepKind, at: Ti
         created_at: at,
         updated_at: at,
     }
+}
+
+/// Whole microseconds of a span, as `took_us` in the events of steps has them.
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -498,6 +498,7 @@ fn new_activity(
         heartbeat_ms: options.heartbeat_timeout.map(millis),
         close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
         breaker: options.breaker(&spec.type_name, limits)?,
+        receipt: false,
     };
     let route = Route {
         queue: QueueName::with_limits(&options.queue, limits)?,

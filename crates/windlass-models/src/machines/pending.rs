@@ -388,7 +388,7 @@ impl Pending {
         input: &Value,
         retry: RetryPolicy,
     ) -> Result<Option<Planned>, Error> {
-        let effect = Effect::new(&name, input, retry, self.limits.task_bytes_max)?;
+        let effect = Effect::new(&name, input, (retry, false), self.limits.task_bytes_max)?;
         let spec = self.spec("the effect's input", name.clone(), input, None)?;
         let id = (Kind::Effect, name);
         let mut number = self.used.get(&id).copied().unwrap_or(0) + 1;

@@ -23,6 +23,7 @@ pub(crate) const STEP_RETRIED: EventType = EventType::from_static("relay.step_re
 pub(crate) const STEP_FAILED: EventType = EventType::from_static("relay.step_failed");
 pub(crate) const STEP_CANCELLED: EventType = EventType::from_static("relay.step_cancelled");
 pub(crate) const MEMO_RECORDED: EventType = EventType::from_static("relay.memo_recorded");
+pub(crate) const SIGNAL_TIMED_OUT: EventType = EventType::from_static("relay.signal_timed_out");
 
 /// The retry policy of a relay that names none: three attempts, 1 s doubling up to 60 s, 10 % jitter.
 pub(crate) const RETRY: RetryPolicy =
@@ -43,12 +44,13 @@ static STEPS: [StepDescription; 2] = [
     StepDescription::new(MEMO, StepRole::Record),
 ];
 
-static EVENTS: [EventDescription; 5] = [
+static EVENTS: [EventDescription; 6] = [
     EventDescription::new(STEP_COMPLETED, EventMeaning::ActivityCompleted),
     EventDescription::opening(STEP_RETRIED, EventMeaning::ActivityRetried),
     EventDescription::new(STEP_FAILED, EventMeaning::ActivityFailed),
     EventDescription::new(STEP_CANCELLED, EventMeaning::ActivityCancelled),
     EventDescription::new(MEMO_RECORDED, EventMeaning::Other),
+    EventDescription::opening(SIGNAL_TIMED_OUT, EventMeaning::Other),
 ];
 
 /// The model `relays`.

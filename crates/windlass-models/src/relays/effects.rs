@@ -47,7 +47,22 @@ impl Effects {
         input: &T,
         retry: RetryPolicy,
     ) -> Result<(), Error> {
-        self.stored.lock().writes.add_effect(name, input, retry, &self.limits)
+        self.stored.lock().writes.add_effect(name, input, (retry, false), &self.limits)
+    }
+
+    /// As [`Effects::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
+    /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Effects::enqueue`].
+    pub fn enqueue_with_receipt<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        self.stored.lock().writes.add_effect(name, input, (retry, true), &self.limits)
     }
 
     /// Writes a record in the commit of the outcome. It must have the revision that is given, or not exist

@@ -146,8 +146,13 @@ impl RunGroup {
         Ok(counts)
     }
 
-    async fn page(&self, after: Option<RunKey>) -> Result<Vec<Run>, Error> {
+    async fn page(
+        &self,
+        status: Option<RunStatus>,
+        after: Option<RunKey>,
+    ) -> Result<Vec<Run>, Error> {
         let query = RunsQuery {
+            status,
             workflow: Some(self.relay.name.clone()),
             label: Some((GROUP_LABEL.to_owned(), self.name.clone())),
             order: Order::Ascending,
@@ -169,23 +174,13 @@ impl RunGroup {
     ///
     /// The store cannot be read, or the engine stops.
     pub async fn wait_all(&self) -> Result<GroupCounts, Error> {
+        let mut ends = self.relay.engine.watch_ends();
         loop {
-            let mut after = None;
-            loop {
-                let page = self.page(after).await?;
-                let Some(last) = page.last() else { break };
-                after = Some(last.run_key);
-                let live = page.iter().filter(|run| !run.status.is_ended());
-                let waits = live.map(|run| self.relay.engine.wait(run.run_key));
-                for ended in futures::future::join_all(waits).await {
-                    ended?;
-                }
-            }
-            // Keys are made where runs are submitted, so one may have come behind the last page.
             let counts = self.counts().await?;
             if counts.live == 0 {
                 return Ok(counts);
             }
+            ends.changed().await?;
         }
     }
 
@@ -204,26 +199,40 @@ impl RunGroup {
     ///
     /// The store cannot be read, or the engine stops.
     pub async fn wait_any(&self) -> Result<Option<Finished>, Error> {
-        let mut waits = FuturesUnordered::new();
+        let mut ends = self.relay.engine.watch_ends();
+        loop {
+            let counts = self.counts().await?;
+            if counts.total() == 0 {
+                return Ok(None);
+            }
+            let ended = [
+                (RunStatus::Complete, counts.succeeded),
+                (RunStatus::Errored, counts.failed),
+                (RunStatus::Terminated, counts.cancelled),
+            ];
+            for (status, _) in ended.into_iter().filter(|(_, count)| *count > 0) {
+                if let Some(run) = self.ended(status).await? {
+                    let (run_key, id) = (run.run_key, run.id.as_str());
+                    return finished(&self.relay.engine, run_key, id).await.map(Some);
+                }
+            }
+            ends.changed().await?;
+        }
+    }
+
+    // A run that ended so, in its newest generation.
+    async fn ended(&self, status: RunStatus) -> Result<Option<Run>, Error> {
         let mut after = None;
         loop {
-            let page = self.page(after).await?;
-            let Some(last) = page.last() else { break };
+            let page = self.page(Some(status), after).await?;
+            let Some(last) = page.last() else { return Ok(None) };
             after = Some(last.run_key);
             for run in page {
-                let ended = run.status.is_ended();
-                if ended && !self.relay.engine.is_newest(&run).await? {
-                    continue;
+                if self.relay.engine.is_newest(&run).await? {
+                    return Ok(Some(run));
                 }
-                let engine = &self.relay.engine;
-                let wait = async move { finished(engine, run.run_key, run.id.as_str()).await };
-                if ended {
-                    return wait.await.map(Some);
-                }
-                waits.push(wait);
             }
         }
-        waits.next().await.transpose()
     }
 
     /// Cancels all of its runs, and returns when they have ended. Answers how many were cancelled.
@@ -265,7 +274,7 @@ impl RunGroup {
     async fn live(&self) -> Result<Vec<RunKey>, Error> {
         let (mut live, mut after) = (Vec::new(), None);
         loop {
-            let page = self.page(after).await?;
+            let page = self.page(None, after).await?;
             let Some(last) = page.last() else { return Ok(live) };
             after = Some(last.run_key);
             live.extend(page.iter().filter(|run| !run.status.is_ended()).map(|run| run.run_key));

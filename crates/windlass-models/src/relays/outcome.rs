@@ -70,6 +70,13 @@ pub enum StepOutcome {
         /// How long it waits at most; for ever if there is none.
         timeout: Option<Duration>,
     },
+    /// The run goes on as its next generation, whose first step gets the payload: for relays that need
+    /// more steps than one run may have. Signals that were not consumed, headers and labels go along;
+    /// a parent and the hook get the end of the last generation.
+    ContinueAsNew {
+        /// The payload of the first step of the next generation.
+        payload: Bytes,
+    },
     /// The run ends with a result.
     Succeed {
         /// The result.
@@ -99,6 +106,69 @@ impl StepOutcome {
         Self::Continue { payload: payload.into() }
     }
 
+    /// The next step runs with this payload after a delay: a text such as `"5 minutes"`, a [`Duration`], or
+    /// milliseconds.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, StepOutcome};
+    /// fn outcome() -> Result<StepOutcome, RelayError> {
+    ///     StepOutcome::after("gathered", "5 minutes")
+    /// }
+    /// # assert!(outcome().is_ok());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A permanent error with the name `InvalidDuration` if the text is no duration.
+    pub fn after(payload: impl Into<Bytes>, delay: impl IntoDuration) -> Result<Self, RelayError> {
+        let delay = duration_of("the delay of the next step", delay)?;
+        Ok(Self::ContinueAfter { payload: payload.into(), delay })
+    }
+
+    /// The next step runs with this payload when a signal comes.
+    ///
+    /// ```
+    /// # use windlass::relays::StepOutcome;
+    /// let outcome = StepOutcome::on_signal("ordered", "paid");
+    /// # drop(outcome);
+    /// ```
+    pub fn on_signal(payload: impl Into<Bytes>, signal: impl Into<String>) -> Self {
+        Self::ContinueOnSignal { payload: payload.into(), signal: signal.into(), timeout: None }
+    }
+
+    /// As [`StepOutcome::on_signal`], and the next step runs without the signal if it does not come in time.
+    ///
+    /// ```
+    /// # use windlass::relays::{RelayError, StepOutcome};
+    /// fn outcome() -> Result<StepOutcome, RelayError> {
+    ///     StepOutcome::on_signal_for("ordered", "paid", "2 days")
+    /// }
+    /// # assert!(outcome().is_ok());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A permanent error with the name `InvalidDuration` if the text is no duration.
+    pub fn on_signal_for(
+        payload: impl Into<Bytes>,
+        signal: impl Into<String>,
+        timeout: impl IntoDuration,
+    ) -> Result<Self, RelayError> {
+        let timeout = Some(duration_of("the timeout of a signal", timeout)?);
+        Ok(Self::ContinueOnSignal { payload: payload.into(), signal: signal.into(), timeout })
+    }
+
+    /// The run goes on as its next generation with this payload.
+    ///
+    /// ```
+    /// # use windlass::relays::StepOutcome;
+    /// let outcome = StepOutcome::continue_as_new("page 1001");
+    /// # drop(outcome);
+    /// ```
+    pub fn continue_as_new(payload: impl Into<Bytes>) -> Self {
+        Self::ContinueAsNew { payload: payload.into() }
+    }
+
     /// The run ends with this result.
     ///
     /// ```
@@ -109,6 +179,11 @@ impl StepOutcome {
     pub fn done(result: impl Into<Bytes>) -> Self {
         Self::Succeed { result: result.into() }
     }
+}
+
+pub(super) fn duration_of(name: &str, span: impl IntoDuration) -> Result<Duration, RelayError> {
+    span.into_duration()
+        .map_err(|error| RelayError::permanent(format!("{name}: {error}")).named("InvalidDuration"))
 }
 
 /// Why a step could not be run. `?` converts any error into one that is tried again and has the name of the
@@ -247,5 +322,24 @@ mod tests {
         assert_eq!((error.name(), error.is_permanent()), (Some("InvalidDuration"), true));
         assert!(error.message().contains("\"soon\" is not a duration"), "{error}");
         assert!(error.message().ends_with("the failure was: busy"), "{error}");
+        for outcome in [StepOutcome::after("", "soon"), StepOutcome::on_signal_for("", "s", "soon")]
+        {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.name(), error.is_permanent()), (Some("InvalidDuration"), true));
+        }
+    }
+
+    #[test]
+    fn delays_are_texts_or_durations() {
+        let minute = Duration::from_secs(60);
+        let after = StepOutcome::ContinueAfter { payload: Bytes::new(), delay: minute };
+        assert_eq!(StepOutcome::after("", "1 minute").unwrap(), after);
+        assert_eq!(StepOutcome::after("", minute).unwrap(), after);
+        let timeout = |outcome: StepOutcome| match outcome {
+            StepOutcome::ContinueOnSignal { timeout, .. } => timeout,
+            _ => None,
+        };
+        assert_eq!(timeout(StepOutcome::on_signal_for("", "s", 60_000).unwrap()), Some(minute));
+        assert_eq!(timeout(StepOutcome::on_signal("", "s")), None);
     }
 }

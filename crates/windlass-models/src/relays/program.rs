@@ -17,16 +17,21 @@ use windlass_kernel::{
     Run, RunStatus, Stamp, Step as StepRow, StepKey, StepStatus, Timestamp, Wake,
 };
 
-use super::description::{MEMO, MEMO_RECORDED, RELAY, STEP_CANCELLED};
+use super::description::{MEMO, MEMO_RECORDED, RELAY, SIGNAL_TIMED_OUT, STEP_CANCELLED};
 use super::effects::Effects;
 use super::outcome::RelayError;
 use super::record::{self, After, Verdict};
 use super::relay::{Ran, Relay, headers_of};
 use super::step::{Memos, RelayStep, Signal, Wanted};
-use crate::kit;
+use crate::kit::{self, micros};
 
 /// How many errors of failed attempts a step keeps, the latest ones.
 const ERRORS_MAX: usize = 20;
+/// After this many steps a turn is released if other runs wait for its capacity, so that a long run
+/// does not hold the only slot of its workflow until it ends.
+const STEPS_PER_TURN: u32 = 16;
+/// The same for slow steps.
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct RelayProgram {
     relay: Arc<Relay>,
@@ -39,6 +44,8 @@ pub(crate) struct RelayProgram {
     memos: Arc<Memos>,
     // The step before, for what the next one has in common with it.
     before: Option<RelayStep>,
+    // How long the last attempt took; none if there was no attempt.
+    pub(crate) took: Option<Duration>,
 }
 
 /// The next step.
@@ -114,10 +121,13 @@ impl RelayProgram {
             open: open.unwrap_or_default(),
             memos,
             before: None,
+            took: None,
         })
     }
 
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let began = turn.now();
+        let mut steps = 0;
         loop {
             if kit::apply_control(turn).await? {
                 return Ok(());
@@ -129,12 +139,15 @@ impl RelayProgram {
             if let Some(due) = self.open.due.filter(|due| *due > turn.now()) {
                 return self.park(turn, Wake::At(due)).await;
             }
-            if turn.is_draining() || !turn.take_step() {
+            let long = steps >= STEPS_PER_TURN || turn.now().since(began) >= TURN_MAX;
+            let yields = steps > 0 && long && turn.is_contended();
+            if yields || turn.is_draining() || !turn.take_step() {
                 return self.park(turn, Wake::Now).await;
             }
             if self.run_step(turn).await? {
                 return Ok(());
             }
+            steps += 1;
         }
     }
 
@@ -150,8 +163,8 @@ impl RelayProgram {
     fn announce(&self, turn: &Turn, wake: Wake) {
         match wake {
             Wake::At(_) if self.open.attempt > 0 => turn.announce(EnqueuedReason::Retry),
-            Wake::At(_) => turn.announce(EnqueuedReason::Wake),
-            Wake::Now | Wake::OnMessage => {}
+            Wake::At(_) | Wake::Now => turn.announce(EnqueuedReason::Wake),
+            Wake::OnMessage => {}
         }
     }
 
@@ -181,7 +194,8 @@ impl RelayProgram {
                 Signal::Received(body.bytes)
             }
             None => {
-                draft.open_step(row);
+                let payload = json!({ "step": self.number, "name": &*name });
+                draft.step(SIGNAL_TIMED_OUT, &payload, row, stamp).map_err(TurnError::Blocked)?;
                 Signal::TimedOut
             }
         };
@@ -198,7 +212,9 @@ impl RelayProgram {
         // All work that the step has started elsewhere should stop with it, also when the engine stops and
         // all of this is dropped.
         let stops = step.cancel_token.clone().drop_guard();
+        let began = turn.env().elapsed();
         let ran = self.drive(turn, &step, &mut work).await?;
+        self.took = Some(turn.env().elapsed() - began);
         stops.disarm();
         drop(work);
         if turn.has_unread() {
@@ -434,6 +450,7 @@ impl RelayProgram {
             match turn.answered(sent.await)? {
                 Ok(_) => {
                     record::count(turn.metrics(), &verdict);
+                    self.took = None;
                     return Ok(self.follow(turn, verdict, after));
                 }
                 Err(refused) if is_about_writes(&refused) && verdict.is_final() => {
@@ -523,7 +540,9 @@ impl RelayProgram {
             let mut row = self.row(&draft, turn, stamp.at);
             row.status = StepStatus::Cancelled;
             row.attempt = step.attempt;
-            let payload = json!({ "step": self.number, "attempt": step.attempt });
+            let took_us = self.took.map(micros);
+            let payload =
+                json!({ "step": self.number, "attempt": step.attempt, "took_us": took_us });
             draft.step(STEP_CANCELLED, &payload, row, stamp).map_err(TurnError::Blocked)?;
             turn.end_cancelled(&mut draft, cancel).await?;
             let sent = turn.send(draft);

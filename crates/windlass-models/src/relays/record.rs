@@ -15,7 +15,7 @@ use windlass_kernel::{
 use super::description::{RELAY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_RETRIED};
 use super::outcome::{RelayError, StepOutcome};
 use super::program::{Open, RelayProgram, delay_max, signal_of};
-use crate::kit;
+use crate::kit::{self, micros};
 
 /// The record of an attempt.
 pub(crate) enum Verdict {
@@ -71,6 +71,9 @@ pub(crate) fn check(
         | StepOutcome::ContinueOnSignal { payload, .. } => {
             ("payload", payload.len(), limits.step_bytes_max)
         }
+        StepOutcome::ContinueAsNew { payload } => {
+            ("payload", payload.len(), limits.input_bytes_max)
+        }
         StepOutcome::Succeed { result } => ("result", result.len(), limits.output_bytes_max),
         StepOutcome::Fail { .. } | StepOutcome::Cancel { .. } => ("reason", 0, 0),
     };
@@ -94,7 +97,10 @@ pub(crate) fn check(
     let goes_on = payload_len(&outcome).is_some();
     if goes_on && number as usize + 1 >= limits.steps_per_run_max {
         let max = limits.steps_per_run_max;
-        return Err(RelayError::permanent(format!("a run may have at most {max} steps")));
+        return Err(RelayError::permanent(format!(
+            "a run may have at most {max} steps; return StepOutcome::ContinueAsNew before that"
+        ))
+        .named("StepLimit"));
     }
     let longest = delay_max(limits.sleep_days_max);
     let delay = match &outcome {
@@ -165,21 +171,37 @@ pub(crate) fn write(
     let stamp = turn.stamp();
     let mut row = program.row(draft, turn, stamp.at);
     row.attempt = attempt;
+    let took_us = program.took.map(micros);
     match verdict {
         Verdict::Outcome(StepOutcome::Succeed { result }) => {
             // The result is the run's output: nothing is stored twice.
             row.status = StepStatus::Completed;
-            let payload = Completed { outcome: Some("succeed"), ..Completed::of(number, attempt) };
+            let mut payload = Completed::of(number, attempt, took_us);
+            payload.outcome = Some("succeed");
             draft.step(STEP_COMPLETED, &payload, row, stamp)?;
             let output = body(result, json);
             kit::complete(turn, draft, output)?;
+            Ok(After::Ended)
+        }
+        Verdict::Outcome(StepOutcome::ContinueAsNew { payload: input }) => {
+            // The payload is the input of the next generation: nothing is stored twice.
+            row.status = StepStatus::Completed;
+            let payload = Completed {
+                outcome: Some("continue_as_new"),
+                payload_bytes: Some(input.len()),
+                ..Completed::of(number, attempt, took_us)
+            };
+            draft.step(STEP_COMPLETED, &payload, row, stamp)?;
+            kit::continue_as_new(turn, draft, body(input, json))?;
             Ok(After::Ended)
         }
         Verdict::Outcome(StepOutcome::Fail { reason }) => {
             let error = error_body("Fail", reason, number, &[])?;
             row.status = StepStatus::Errored;
             row.error = Some(error.clone());
-            let payload = json!({ "step": number, "attempt": attempt, "outcome": "fail" });
+            let payload = json!({
+                "step": number, "attempt": attempt, "outcome": "fail", "took_us": took_us,
+            });
             draft.step(STEP_FAILED, &payload, row, stamp)?;
             kit::fail(turn, draft, "Fail", error)?;
             Ok(After::Ended)
@@ -188,7 +210,9 @@ pub(crate) fn write(
             let error = error_body("Cancel", reason, number, &[])?;
             row.status = StepStatus::Cancelled;
             row.error = Some(error.clone());
-            let payload = json!({ "step": number, "attempt": attempt, "outcome": "cancel" });
+            let payload = json!({
+                "step": number, "attempt": attempt, "outcome": "cancel", "took_us": took_us,
+            });
             draft.step(STEP_CANCELLED, &payload, row, stamp)?;
             let payload = json!({ "request": "step" });
             turn.end(draft, events::WORKFLOW_TERMINATED, &payload, End::Terminated(Some(error)))?;
@@ -197,7 +221,7 @@ pub(crate) fn write(
         Verdict::Outcome(outcome) => {
             row.status = StepStatus::Completed;
             row.result = payload_of(outcome.clone()).map(|payload| body(&payload, json));
-            let mut payload = Completed::of(number, attempt);
+            let mut payload = Completed::of(number, attempt, took_us);
             payload.payload_bytes = payload_len(outcome);
             let open = next_open(outcome, turn.now(), &mut payload);
             draft.step(STEP_COMPLETED, &payload, row, stamp)?;
@@ -219,7 +243,7 @@ pub(crate) fn write(
             };
             let payload = json!({
                 "step": number, "attempt": attempt, "error": { "name": name },
-                "retry_in_ms": delay.as_millis() as u64,
+                "retry_in_ms": delay.as_millis() as u64, "took_us": took_us,
             });
             draft.step(STEP_RETRIED, &payload, row, stamp)?;
             let wake = wake_for(&open, turn);
@@ -243,7 +267,9 @@ pub(crate) fn write(
             };
             let letter = turn.dead_letter(dead, stamp.at)?;
             draft.op(Op::DeadLetter(Box::new(letter)));
-            let payload = json!({ "step": number, "attempt": attempt, "error": { "name": name } });
+            let payload = json!({
+                "step": number, "attempt": attempt, "error": { "name": name }, "took_us": took_us,
+            });
             draft.step(STEP_FAILED, &payload, row, stamp)?;
             kit::fail(turn, draft, name, error)?;
             Ok(After::Ended)
@@ -265,11 +291,14 @@ struct Completed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<&'a str>,
     step: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_us: Option<u64>,
 }
 
 impl Completed<'_> {
-    fn of(step: u32, attempt: u32) -> Self {
-        Self { attempt, delay_ms: None, outcome: None, payload_bytes: None, signal: None, step }
+    fn of(step: u32, attempt: u32, took_us: Option<u64>) -> Self {
+        let (delay_ms, outcome, payload_bytes, signal) = (None, None, None, None);
+        Self { attempt, delay_ms, outcome, payload_bytes, signal, step, took_us }
     }
 }
 

@@ -13,7 +13,7 @@ use windlass_engine::{
 };
 use windlass_kernel::{
     Body, BoxFuture, Error, ErrorCode, ErrorKind, Loaded, OnEnd, QueueName, RetryPolicy, RouteName,
-    Run, RunStatus, Store, WorkflowName,
+    Run, RunStatus, Store, WorkflowName, bodies,
 };
 
 use super::description::{DESCRIPTION, NAME};
@@ -91,6 +91,7 @@ fn told_by<H: TerminalHook>(hook: &H, name: &RouteName, input: &str) -> Result<A
         heartbeat_ms: None,
         close_by: None,
         breaker: None,
+        receipt: false,
     };
     let body = serde_json::value::to_raw_value(&body).map_err(internal)?;
     let queue = QueueName::from_stored(EFFECTS_QUEUE);
@@ -192,15 +193,17 @@ fn failure(error: &HookError) -> TaskFailure {
 // The run's row has its end and does not change any more.
 async fn read_outcome(store: &dyn Store, context: &TaskContext) -> Result<RunOutcome, Error> {
     let run_key = context.run_key.ok_or_else(|| Error::corrupt("a hook's task names no run"))?;
-    let run = store.run_overview_by_key(run_key).await?.map(|overview| overview.run).ok_or_else(
-        || {
-            Error::new(
-                ErrorKind::NotFound,
-                ErrorCode::RunNotFound,
-                format!("there is no run {run_key}"),
-            )
-        },
-    )?;
+    let mut run =
+        store.run_overview_by_key(run_key).await?.map(|overview| overview.run).ok_or_else(
+            || {
+                Error::new(
+                    ErrorKind::NotFound,
+                    ErrorCode::RunNotFound,
+                    format!("there is no run {run_key}"),
+                )
+            },
+        )?;
+    bodies::fill(store, bodies::of_run(&mut run)).await?;
     let Some(status) = terminal(run.status) else {
         return Err(Error::corrupt(format!("run {run_key} has not ended")));
     };

@@ -10,8 +10,8 @@ use windlass_kernel::{
 };
 
 use super::description::{
-    MEMO_RECORDED, MODEL, NAME, RELAY, RETRY, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED,
-    STEP_RETRIED,
+    MEMO_RECORDED, MODEL, NAME, RELAY, RETRY, SIGNAL_TIMED_OUT, STEP_CANCELLED, STEP_COMPLETED,
+    STEP_FAILED, STEP_RETRIED,
 };
 use super::group::RunGroup;
 use super::hook::{TerminalHook, TerminalStatus};
@@ -21,7 +21,7 @@ use super::relay::{
     HookHandler, Relay, RelayModel, Terms, headers_of, hook_route, message_of, terminal,
 };
 use super::spec::{RESERVED_PREFIX, RunSpec, header_rules};
-use crate::run::RunHandle;
+use crate::run::{RunHandle, is_continued};
 use crate::workflow_ref::{Due, Format, Start, WorkflowRef};
 
 /// How much of a ledger is read at once.
@@ -504,7 +504,10 @@ pub(crate) async fn finished(
     run_key: RunKey,
     run_id: &str,
 ) -> Result<Finished, Error> {
-    let ended = engine.wait(run_key).await?;
+    let mut ended = engine.wait(run_key).await?;
+    while is_continued(ended.output.as_ref()) {
+        ended = engine.wait(engine.next_generation_of(ended.run_key).await?).await?;
+    }
     let status = terminal(ended.status).ok_or_else(|| {
         let message = "the engine reported the end of a run that has not ended";
         Error::new(ErrorKind::Internal, ErrorCode::Internal, message)
@@ -538,7 +541,14 @@ async fn step_of(engine: &Engine, run: &Run) -> Result<u32, Error> {
 fn step_after(event: &Event) -> Option<u32> {
     let said = event.payload_json().ok()?;
     let number = || said["step"].as_u64().and_then(|number| u32::try_from(number).ok());
-    let of_step = [STEP_COMPLETED, STEP_RETRIED, STEP_FAILED, STEP_CANCELLED, MEMO_RECORDED];
+    let of_step = [
+        STEP_COMPLETED,
+        STEP_RETRIED,
+        STEP_FAILED,
+        STEP_CANCELLED,
+        MEMO_RECORDED,
+        SIGNAL_TIMED_OUT,
+    ];
     match &event.event_type {
         kind if *kind == STEP_COMPLETED && said.get("outcome").is_none() => Some(number()? + 1),
         kind if of_step.contains(kind) => number(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use windlass_kernel::IntoDuration;
 
-use super::outcome::{RelayError, StepOutcome, StepRunner};
+use super::outcome::{RelayError, StepOutcome, StepRunner, duration_of};
 use super::step::RelayStep;
 
 /// As [`StepRunner`], with payloads of a type, written as JSON. [`Typed`] makes a runner of it.
@@ -45,12 +46,45 @@ pub enum TypedOutcome<P, O> {
         /// How long it waits at most.
         timeout: Option<Duration>,
     },
+    /// The run goes on as its next generation.
+    ContinueAsNew(P),
     /// The run ends with a result.
     Succeed(O),
     /// The run ends as failed, for this reason.
     Fail(String),
     /// The run ends as cancelled, for this reason.
     Cancel(String),
+}
+
+impl<P, O> TypedOutcome<P, O> {
+    /// As [`StepOutcome::after`].
+    ///
+    /// # Errors
+    ///
+    /// A permanent error with the name `InvalidDuration` if the text is no duration.
+    pub fn after(payload: P, delay: impl IntoDuration) -> Result<Self, RelayError> {
+        let delay = duration_of("the delay of the next step", delay)?;
+        Ok(Self::ContinueAfter(payload, delay))
+    }
+
+    /// As [`StepOutcome::on_signal`].
+    pub fn on_signal(payload: P, signal: impl Into<String>) -> Self {
+        Self::ContinueOnSignal { payload, signal: signal.into(), timeout: None }
+    }
+
+    /// As [`StepOutcome::on_signal_for`].
+    ///
+    /// # Errors
+    ///
+    /// A permanent error with the name `InvalidDuration` if the text is no duration.
+    pub fn on_signal_for(
+        payload: P,
+        signal: impl Into<String>,
+        timeout: impl IntoDuration,
+    ) -> Result<Self, RelayError> {
+        let timeout = Some(duration_of("the timeout of a signal", timeout)?);
+        Ok(Self::ContinueOnSignal { payload, signal: signal.into(), timeout })
+    }
 }
 
 /// A [`StepRunner`] of a [`TypedRunner`]. A payload that does not read fails the step for good.
@@ -75,6 +109,9 @@ impl<R: TypedRunner> StepRunner for Typed<R> {
             }
             TypedOutcome::ContinueOnSignal { payload, signal, timeout } => {
                 StepOutcome::ContinueOnSignal { payload: written(&payload)?, signal, timeout }
+            }
+            TypedOutcome::ContinueAsNew(payload) => {
+                StepOutcome::ContinueAsNew { payload: written(&payload)? }
             }
             TypedOutcome::Succeed(output) => StepOutcome::Succeed { result: written(&output)? },
             TypedOutcome::Fail(reason) => StepOutcome::Fail { reason },

@@ -179,6 +179,7 @@ impl<O> Activity<O> {
             heartbeat_ms: self.heartbeat.map(millis),
             close_by: None,
             breaker: None,
+            receipt: false,
         };
         let attempts_max = self.policy.attempts_max();
         Ok(Plan::Activity { route, body: Body::of(&body)?, priority: self.priority, attempts_max })

@@ -56,15 +56,17 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, Timestamp};
 
 use super::error::{Failure, StepError};
 use super::wake::wake_operation;
-use crate::kit::ChildRef;
+use crate::kit::{ChildRef, KeyedWait};
+use windlass_engine::RequestRef;
 
 pub(crate) use outbox::{Outbox, PendingEvent, PendingLog, Snapshot};
-pub(crate) use plan::{Kind, Plan};
+pub(crate) use plan::{EventMeta, Kind, Plan};
 pub(crate) use queues::RecordCount;
 use queues::{Queues, StepCount};
 
@@ -154,6 +156,8 @@ pub(crate) struct Wait {
     pub(crate) due: Option<Timestamp>,
     pub(crate) wait_for: Option<Arc<str>>,
     pub(crate) child: Option<ChildRef>,
+    pub(crate) request: Option<RequestRef>,
+    pub(crate) keyed: Option<Box<KeyedWait>>,
 }
 
 /// A loaded result and the time of its record.
@@ -328,13 +332,16 @@ pub(crate) struct Entry {
     waker: Option<Waker>,
     /// How many attempts have ended.
     pub(crate) attempt: u32,
+    /// When the consumed event was sent, if the code asked for it.
+    pub(crate) sent_at: Option<Timestamp>,
 }
 
 impl Entry {
     fn new(kind: Kind) -> Self {
         let state = State::Idle { intent: Intent::None };
         let reads: Reads = |_| Ok(());
-        Self { kind, plan: None, reads, state, row: Row::Missing, waker: None, attempt: 0 }
+        let (plan, row, waker) = (None, Row::Missing, None);
+        Self { kind, plan, reads, state, row, waker, attempt: 0, sent_at: None }
     }
 
     /// Whether the code holds an operation with this key.
@@ -392,6 +399,8 @@ impl Entry {
 pub(crate) struct Completion {
     pub(crate) key: Key,
     pub(crate) attempt: u32,
+    /// How long the attempt took, by the clock of this process.
+    pub(crate) took: Duration,
     pub(crate) outcome: Outcome,
     /// The attempt was cut off, or the probe failed: nobody knows what the body has done.
     pub(crate) unknown: bool,
@@ -636,6 +645,22 @@ impl Core {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.attempt = attempt;
         }
+    }
+
+    pub(crate) fn set_sent_at(&mut self, key: &Key, sent_at: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.sent_at = Some(sent_at);
+        }
+    }
+
+    /// When the event that settled a wait was sent. A wait that was recorded by code which did not ask
+    /// for it has only the time of its record.
+    pub(crate) fn sent_at(&self, key: &Key) -> Option<Timestamp> {
+        let entry = self.entries.get(key)?;
+        entry.sent_at.or(match &entry.state {
+            State::Recorded(record) | State::Carried(record) => Some(record.at),
+            _ => None,
+        })
     }
 
     /// The entry and the place of its row; the given place if it has no row yet.

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_engine::Env;
+use windlass_kernel::request::Request;
 use windlass_kernel::{
     Body, CausalRef, Error, ErrorCode, EventId, IntoDuration, Ledger, Limits, LogLevel,
     MessageName, Namespace, QueueName, RetryPolicy, Route, RouteName, Run, RunKey, Sha256Digest,
@@ -21,7 +22,7 @@ use super::activity::Activity;
 use super::core::{Core, Key, PendingEvent, PendingLog, Plan};
 use super::error::StepError;
 use super::step::{Attempt, StepCall, StepTx};
-use super::wait::{Child, EventWait, Sleep};
+use super::wait::{Child, EventWait, RequestWait, Sleep};
 use super::wake::{self, RootWaker};
 use crate::any_error::AnyError;
 use crate::value::Value;
@@ -250,8 +251,25 @@ impl Ctx {
         event_type: impl AsRef<str>,
     ) -> EventWait<T> {
         let name = MessageName::with_limits(event_type.as_ref(), &self.shared.limits);
-        let plan = name.map(|name| Plan::Event { name, timeout: EVENT_TIMEOUT });
+        let timeout = EVENT_TIMEOUT;
+        let plan = name.map(|name| Plan::Event { name, key: None, timeout, with_meta: false });
         EventWait::new(self.clone(), key.as_ref(), plan)
+    }
+
+    /// Asks people and waits for the outcome of the request, which says who decided what. The commit that
+    /// makes the run wait also opens the request.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result, requests::Request};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let request = Request::to("role:cfo").title("Pay invoice 7").quorum(2).due("3 days");
+    /// let outcome = ctx.request("approve", request).await?;
+    /// if !outcome.is_approved() { /* … */ }
+    /// # Ok(()) }
+    /// ```
+    pub fn request(&self, key: impl AsRef<str>, request: Request) -> RequestWait {
+        let plan = request.check(&self.shared.limits).map(|()| Plan::Request(Box::new(request)));
+        RequestWait::new(self.clone(), key.as_ref(), plan)
     }
 
     /// Runs another workflow as a child and waits for its output. The child ends with its parent.

@@ -7,7 +7,7 @@ use windlass_engine::description::{EventDescription, EventMeaning, StepDescripti
 use windlass_kernel::{Body, Error, EventType, ModelName, RetryLimit, RetryPolicy, Run, StepKind};
 
 use super::core::{Kind, Snapshot};
-use crate::kit::{ACTIVITY, ACTIVITY_STEP, CHILD, CHILD_STEP};
+use crate::kit::{ACTIVITY, ACTIVITY_STEP, CHILD, CHILD_STEP, REQUEST, REQUEST_STEP};
 
 /// The name of this model, as runs carry it.
 pub(crate) const MODEL: &str = "steps";
@@ -32,12 +32,13 @@ pub(crate) const RETRY: RetryPolicy =
 
 static STEP_RETRY: RetryPolicy = RETRY;
 
-static STEPS: [StepDescription; 5] = [
+static STEPS: [StepDescription; 6] = [
     StepDescription::new(DO, StepRole::Work),
     StepDescription::new(SLEEP, StepRole::Sleep),
     StepDescription::new(EVENT, StepRole::Event),
     ACTIVITY_STEP,
     CHILD_STEP,
+    REQUEST_STEP,
 ];
 
 static EVENTS: [EventDescription; 8] = [
@@ -78,6 +79,7 @@ impl Kind {
             Self::Event => EVENT,
             Self::Child => CHILD,
             Self::Activity => ACTIVITY,
+            Self::Request => REQUEST,
         }
     }
 }

@@ -16,7 +16,7 @@ use windlass_kernel::{
 };
 
 use crate::effects::Writes;
-use crate::kit::{self, LargeResults, ResultIndex};
+use crate::kit::{self, LargeResults, RequestResults, ResultIndex, micros};
 
 use super::core::{
     Completion, Core, Entry, Key, Outcome, Place, Plan, Started, State, nondeterminism,
@@ -48,6 +48,7 @@ pub(crate) struct StepsProgram {
     out_of_steps: bool,
     pub(crate) large: LargeResults,
     pub(crate) results: ResultIndex,
+    pub(crate) requests: RequestResults,
     pub(crate) scan: WaitScan,
     // Activities that died in the generation before and are tried again in this one.
     pub(crate) revived: Option<Revived>,
@@ -82,6 +83,7 @@ impl StepsProgram {
             out_of_steps: false,
             large: LargeResults::default(),
             results: ResultIndex::default(),
+            requests: RequestResults::default(),
             scan: WaitScan::default(),
             revived: None,
         }
@@ -97,6 +99,7 @@ impl StepsProgram {
 
     async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
         self.out_of_steps = false;
+        self.requests.begin_turn();
         if self.revived.is_none() {
             self.revived = Some(turn.revived().await?);
         }
@@ -104,6 +107,7 @@ impl StepsProgram {
             kit::read_messages(turn).await?;
             // Before the workflow is asked whether it waits for them.
             self.large.fetch(turn).await?;
+            self.requests.fetch(turn).await?;
             let hold_back = turn.control().is_some() || turn.is_draining() || self.out_of_steps;
             self.advance(turn, hold_back)?;
             let flooded = self.core().outbox.logs.len() > RECORDS_MAX;
@@ -127,6 +131,10 @@ impl StepsProgram {
                         if turn.apply_control().await? {
                             return Ok(());
                         }
+                        continue;
+                    }
+                    // The code has claimed its waits by now, also in a run that was loaded.
+                    if self.close_stale(turn).await? {
                         continue;
                     }
                     return self.park(turn).await;
@@ -260,7 +268,7 @@ impl StepsProgram {
             self.fallible = Some(FallibleStep { completion, drafted_at: None });
             return Ok(());
         }
-        let Completion { key, attempt, outcome, writes, .. } = completion;
+        let Completion { key, attempt, took, outcome, writes, .. } = completion;
         let retry_at = match &outcome {
             Ok(_) => None,
             Err(failure) => self.next_attempt(turn, &key, attempt, failure),
@@ -284,7 +292,7 @@ impl StepsProgram {
         let stamp = turn.stamp();
         let mut row = self.row(turn, &key, stamp.at);
         row.attempt = attempt;
-        let mut payload = json!({ "key": &*key, "attempt": attempt });
+        let mut payload = json!({ "key": &*key, "attempt": attempt, "took_us": micros(took) });
         match &outcome {
             Ok(result) => {
                 row.status = StepStatus::Completed;
@@ -483,10 +491,14 @@ impl StepsProgram {
         let completion = &mut step.completion;
         let writes = std::mem::take(&mut completion.writes);
         let (attempt, outcome) = (completion.attempt, completion.outcome.clone());
+        let took_us = micros(completion.took);
         row.attempt = attempt;
         row.status = StepStatus::Completed;
         row.result = outcome.ok();
-        let payload = json!({ "key": &**key, "attempt": attempt, "statements": writes.sql.len() });
+        let statements = writes.sql.len();
+        let payload = json!({
+            "key": &**key, "attempt": attempt, "statements": statements, "took_us": took_us,
+        });
         let draft = self.draft(turn);
         draft.step(STEP_COMPLETED, &payload, row, stamp).map_err(TurnError::Blocked)?;
         self.write(turn, key, &writes)?;
@@ -526,9 +538,10 @@ impl StepsProgram {
                 let Some(FallibleStep { completion, .. }) = self.fallible.take() else {
                     return Ok(());
                 };
-                let Completion { key, attempt, .. } = completion;
+                let Completion { key, attempt, took, .. } = completion;
                 let (outcome, unknown, writes) = (Err(failure), false, Writes::default());
-                self.record_completion(turn, Completion { key, attempt, outcome, unknown, writes })
+                let completion = Completion { key, attempt, took, outcome, unknown, writes };
+                self.record_completion(turn, completion)
             }
             Err(refused) => Err(TurnError::Blocked(windlass_engine::refusal(&refused))),
         }
@@ -607,8 +620,9 @@ impl StepsProgram {
         };
         match wake {
             Wake::At(_) if retries(&self.core()) => turn.announce(EnqueuedReason::Retry),
-            Wake::At(_) => turn.announce(EnqueuedReason::Wake),
-            Wake::Now | Wake::OnMessage => {}
+            // The turn was released before its end, for example because a tick may begin no more steps.
+            Wake::At(_) | Wake::Now => turn.announce(EnqueuedReason::Wake),
+            Wake::OnMessage => {}
         }
         Ok(())
     }

@@ -76,6 +76,21 @@ impl Attempt {
     ) -> Result<(), Error> {
         self.tx.enqueue(name, input, retry)
     }
+
+    /// As [`Attempt::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
+    /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`Attempt::enqueue`].
+    pub fn enqueue_with_receipt<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        self.tx.enqueue_with_receipt(name, input, retry)
+    }
 }
 
 /// Writes that are in the commit of a step's result: statements that run in its transaction, records,
@@ -123,7 +138,22 @@ impl StepTx {
         input: &T,
         retry: RetryPolicy,
     ) -> Result<(), Error> {
-        self.writes.lock().add_effect(name, input, retry, &self.limits)
+        self.writes.lock().add_effect(name, input, (retry, false), &self.limits)
+    }
+
+    /// As [`StepTx::enqueue`], with a receipt: when the effect is delivered or given up, the same commit
+    /// writes a record that says so. `Engine::receipts` reads the receipts of a run.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepTx::enqueue`].
+    pub fn enqueue_with_receipt<T: Serialize + ?Sized>(
+        &self,
+        name: impl AsRef<str>,
+        input: &T,
+        retry: RetryPolicy,
+    ) -> Result<(), Error> {
+        self.writes.lock().add_effect(name, input, (retry, true), &self.limits)
     }
 
     /// Writes a record if the step succeeds. It must have the revision that is given, or not exist
@@ -621,7 +651,8 @@ impl<T: Serialize + DeserializeOwned, E> StepCall<'_, T, E> {
             writes = Writes::default();
         }
         let (key, attempt) = (self.operation.key().clone(), self.attempt);
-        let completion = Completion { key, attempt, outcome, unknown, writes };
+        let took = self.operation.ctx.shared.env.elapsed() - self.began;
+        let completion = Completion { key, attempt, took, outcome, unknown, writes };
         self.operation.ctx.shared.core.lock().completed(completion);
     }
 }

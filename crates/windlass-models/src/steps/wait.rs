@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use serde::de::DeserializeOwned;
-use windlass_kernel::{Error, ErrorCode, IntoDuration};
+use windlass_kernel::request::RequestOutcome;
+use windlass_kernel::{Error, ErrorCode, EventKey, IntoDuration, Timestamp};
 
 use super::core::{Found, Kind, Plan};
 use super::ctx::{Ctx, invalid};
@@ -71,6 +72,24 @@ impl<T> EventWait<T> {
         Self { wait: Wait::new(ctx, key, plan), payload: PhantomData }
     }
 
+    /// Asks for the type and the time of the event beside its payload.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let event = ctx.event::<String>("approval", "approved").with_meta().await?;
+    /// println!("{} sent {} at {}", event.payload, event.event_type, event.sent_at);
+    /// # Ok(()) }
+    /// ```
+    pub fn with_meta(mut self) -> EventWaitWithMeta<T> {
+        let mut event_type = String::new();
+        if let Some(Plan::Event { name, with_meta, .. }) = &mut self.wait.plan {
+            *with_meta = true;
+            event_type = name.as_str().to_owned();
+        }
+        EventWaitWithMeta { event: self, event_type }
+    }
+
     /// How long it waits, from one second to 365 days. Default a day. Then it ends with an error
     /// of the code `EVENT_TIMEOUT`, which the workflow can catch.
     ///
@@ -95,11 +114,96 @@ impl<T> EventWait<T> {
     }
 }
 
+impl<T> EventWait<T> {
+    /// Waits for an event that is sent to a key instead of this run: every run that waits for this type
+    /// and key gets the event once. An event that was sent earlier, and has not expired, is taken at once.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Result};
+    /// # async fn example(ctx: Ctx) -> Result<()> {
+    /// let place: String = ctx.event("parcel", "scanned").key("parcel-17").await?;
+    /// # drop(place);
+    /// # Ok(()) }
+    /// ```
+    pub fn key(mut self, key: impl AsRef<str>) -> Self {
+        let checked = EventKey::with_limits(key, &self.wait.operation.ctx.shared.limits);
+        match (checked, &mut self.wait.plan) {
+            (Ok(asked), Some(Plan::Event { key, .. })) => *key = Some(asked),
+            (Ok(_), _) => {}
+            (Err(error), _) => self.wait.operation.refuse(&error),
+        }
+        self
+    }
+}
+
 impl<T: DeserializeOwned> Future for EventWait<T> {
     type Output = Result<T, StepError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.wait.poll(Kind::Event, cx)
+    }
+}
+
+/// A request to people and the wait for its outcome.
+#[must_use = "a request does nothing unless it is awaited"]
+pub struct RequestWait(Wait);
+
+impl RequestWait {
+    pub(crate) fn new(ctx: Ctx, key: &str, plan: Result<Plan, Error>) -> Self {
+        Self(Wait::new(ctx, key, plan))
+    }
+}
+
+impl Future for RequestWait {
+    type Output = Result<RequestOutcome, StepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(Kind::Request, cx)
+    }
+}
+
+/// An event that a run has waited for, with its type and time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceivedEvent<T> {
+    /// Its type.
+    pub event_type: String,
+    /// When it was sent, by the clock of the store. A run that waited with a build that did not ask for
+    /// it has the time at which it consumed the event.
+    pub sent_at: Timestamp,
+    /// Its payload.
+    pub payload: T,
+}
+
+/// A wait for an event with its type and time.
+#[must_use = "a wait does nothing unless it is awaited"]
+pub struct EventWaitWithMeta<T> {
+    event: EventWait<T>,
+    event_type: String,
+}
+
+impl<T> EventWaitWithMeta<T> {
+    /// As [`EventWait::timeout`].
+    pub fn timeout(mut self, timeout: impl IntoDuration) -> Self {
+        self.event = self.event.timeout(timeout);
+        self
+    }
+}
+
+impl<T: DeserializeOwned> Future for EventWaitWithMeta<T> {
+    type Output = Result<ReceivedEvent<T>, StepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let wait = &mut self.event.wait;
+        let Poll::Ready(read) = wait.poll::<T>(Kind::Event, cx) else { return Poll::Pending };
+        let operation = &wait.operation;
+        let sent_at = operation.ctx.shared.core.lock().sent_at(operation.key());
+        let event_type = std::mem::take(&mut self.event_type);
+        Poll::Ready(read.map(|payload| ReceivedEvent {
+            event_type,
+            sent_at: sent_at.unwrap_or(Timestamp::ZERO),
+            payload,
+        }))
     }
 }
 

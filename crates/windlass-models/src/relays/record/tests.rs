@@ -7,6 +7,7 @@ fn limits() -> Limits {
     Limits {
         step_bytes_max: 1_000,
         output_bytes_max: 2_000,
+        input_bytes_max: 3_000,
         steps_per_run_max: 3,
         sleep_days_max: 2,
         ..Limits::DEFAULT
@@ -50,6 +51,8 @@ fn an_outcome_that_cannot_be_stored_is_a_permanent_error() {
     check(StepOutcome::next(bytes(1)), 1, "");
     check(StepOutcome::next(bytes(1)), 2, "at most 3 steps");
     check(StepOutcome::done(bytes(1)), 2, "");
+    check(StepOutcome::continue_as_new(bytes(3_000)), 2, "");
+    check(StepOutcome::continue_as_new(bytes(3_001)), 2, "has 3001 bytes; at most 3000");
     check(StepOutcome::Fail { reason: "no".into() }, 2, "");
     check(StepOutcome::Cancel { reason: "no".into() }, 2, "");
     check(after(2 * DAY), 0, "");
@@ -89,7 +92,7 @@ fn the_next_step_waits_as_the_outcome_says() {
     let now = Timestamp::from_millis(1_000);
     // The outcome, when the next step is due, its signal, and what the event says.
     let check = |outcome: StepOutcome, due_ms: Option<i64>, wait_for: Option<&str>, event: &str| {
-        let mut payload = Completed::of(4, 2);
+        let mut payload = Completed::of(4, 2, Some(7));
         let open = next_open(&outcome, now, &mut payload);
         assert_eq!(open.due.map(Timestamp::as_millis), due_ms);
         assert_eq!(open.wait_for.as_deref(), wait_for);
@@ -97,10 +100,15 @@ fn the_next_step_waits_as_the_outcome_says() {
         assert_eq!(serde_json::to_string(&payload).expect("JSON"), event);
     };
     let second = Duration::from_secs(1);
-    check(StepOutcome::next(bytes(1)), None, None, r#"{"attempt":2,"step":4}"#);
-    check(after(Duration::ZERO), None, None, r#"{"attempt":2,"step":4}"#);
-    check(after(second), Some(2_000), None, r#"{"attempt":2,"delay_ms":1000,"step":4}"#);
-    let event = r#"{"attempt":2,"signal":"go","step":4}"#;
+    check(StepOutcome::next(bytes(1)), None, None, r#"{"attempt":2,"step":4,"took_us":7}"#);
+    check(after(Duration::ZERO), None, None, r#"{"attempt":2,"step":4,"took_us":7}"#);
+    check(
+        after(second),
+        Some(2_000),
+        None,
+        r#"{"attempt":2,"delay_ms":1000,"step":4,"took_us":7}"#,
+    );
+    let event = r#"{"attempt":2,"signal":"go","step":4,"took_us":7}"#;
     check(on_signal("go", None), None, Some("go"), event);
     check(on_signal("go", Some(second)), Some(2_000), Some("go"), event);
 }

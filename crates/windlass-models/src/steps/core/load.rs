@@ -2,13 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, Limits, Run, Step, StepStatus};
+use windlass_engine::RequestRef;
+use windlass_kernel::{
+    Body, Error, ErrorCode, ErrorKind, Limits, Run, Step, StepStatus, Timestamp,
+};
 
 use super::super::error::Failure;
+use super::KeyedWait;
 use super::queues::{Bodies, OpenWaits, Queues, Replay, StepCount};
 use super::{
-    ChildRef, Core, Entry, Intent, Key, Kind, Outbox, Outcome, Place, Record, RecordCount, Row,
-    Snapshot, State, Wait,
+    ChildRef, Core, Entry, EventMeta, Intent, Key, Kind, Outbox, Outcome, Place, Record,
+    RecordCount, Row, Snapshot, State, Wait,
 };
 
 impl Core {
@@ -77,7 +81,13 @@ fn entry(run: &Run, step: &Step) -> Result<Entry, Error> {
         row: Row::Stored(place),
         waker: None,
         attempt: step.attempt.saturating_sub(running),
+        sent_at: sent_at(kind, step),
     })
+}
+
+fn sent_at(kind: Kind, step: &Step) -> Option<Timestamp> {
+    let input = step.input.as_ref().filter(|_| kind == Kind::Event)?;
+    input.read::<EventMeta>().ok().map(|meta| meta.sent_at)
 }
 
 fn outcome(step: &Step) -> Option<Outcome> {
@@ -113,5 +123,7 @@ fn open_state(kind: Kind, step: &Step) -> State {
         due: step.due_at,
         wait_for: step.wait_for.clone(),
         child: child.and_then(|input| input.read::<ChildRef>().ok()),
+        request: RequestRef::of(step).filter(|_| kind == Kind::Request),
+        keyed: KeyedWait::of(step).filter(|_| kind == Kind::Event).map(Box::new),
     })
 }

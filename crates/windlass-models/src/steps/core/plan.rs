@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use windlass_kernel::request::Request;
 use windlass_kernel::{
-    Body, ErrorCode, MessageName, ModelName, RetryPolicy, Route, Timestamp, WorkflowName,
+    Body, ErrorCode, EventKey, MessageName, ModelName, RetryPolicy, Route, Timestamp, WorkflowName,
 };
 
 /// The kind of an operation.
@@ -15,6 +17,7 @@ pub(crate) enum Kind {
     Event,
     Child,
     Activity,
+    Request,
 }
 
 impl Kind {
@@ -25,11 +28,12 @@ impl Kind {
             Self::Event => "event",
             Self::Child => "child",
             Self::Activity => "activity",
+            Self::Request => "request",
         }
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
-        [Self::Do, Self::Sleep, Self::Event, Self::Child, Self::Activity]
+        [Self::Do, Self::Sleep, Self::Event, Self::Child, Self::Activity, Self::Request]
             .into_iter()
             .find(|kind| kind.as_str() == text)
     }
@@ -42,11 +46,18 @@ impl Kind {
             Self::Event => ErrorCode::EventTimeout,
             Self::Child => ErrorCode::ChildFailed,
             Self::Activity => ErrorCode::ActivityFailed,
+            Self::Request => ErrorCode::RequestFailed,
         }
     }
 }
 
 /// How an operation is carried out. The latest claim of its key decides.
+/// The facts of a consumed event that its wait records for code that asks for them.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct EventMeta {
+    pub(crate) sent_at: Timestamp,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Do {
@@ -58,7 +69,10 @@ pub(crate) enum Plan {
     SleepUntil(Timestamp),
     Event {
         name: MessageName,
+        key: Option<EventKey>,
         timeout: Duration,
+        /// Whether the code asks for the event's time, which is then recorded.
+        with_meta: bool,
     },
     Child {
         workflow: WorkflowName,
@@ -72,6 +86,7 @@ pub(crate) enum Plan {
         priority: i16,
         attempts_max: Option<u32>,
     },
+    Request(Box<Request>),
 }
 
 impl Plan {
@@ -82,6 +97,7 @@ impl Plan {
             Self::Event { .. } => Kind::Event,
             Self::Child { .. } => Kind::Child,
             Self::Activity { .. } => Kind::Activity,
+            Self::Request(_) => Kind::Request,
         }
     }
 

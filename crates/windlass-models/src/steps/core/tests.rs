@@ -25,7 +25,7 @@ fn record() -> Record {
 }
 
 fn wait() -> Wait {
-    Wait { due: Some(DUE), wait_for: None, child: None }
+    Wait { due: Some(DUE), wait_for: None, child: None, request: None, keyed: None }
 }
 
 fn all_states() -> Vec<State> {
@@ -302,7 +302,8 @@ impl Bench {
 
     fn end(&mut self, key: &str, unknown: bool) {
         let (outcome, writes) = (outcome("1"), Default::default());
-        let completion = Completion { key: key.into(), attempt: 1, outcome, unknown, writes };
+        let took = std::time::Duration::ZERO;
+        let completion = Completion { key: key.into(), attempt: 1, took, outcome, unknown, writes };
         self.core.completed(completion);
     }
 
@@ -394,7 +395,13 @@ fn a_row_is_loaded_into_the_state_that_it_stands_for() {
         Step { input: child_input, wait_for: Some("child".into()), ..open(Kind::Child, Waiting) };
     let bench = Bench::new(&[waiting]);
     let state = &bench.core.entry(&"k".into()).expect("the key has an entry").state;
-    let wait = Wait { due: None, wait_for: Some("child".into()), child: Some(child) };
+    let wait = Wait {
+        due: None,
+        wait_for: Some("child".into()),
+        child: Some(child),
+        request: None,
+        keyed: None,
+    };
     assert_eq!(state, &State::WaitLoaded(wait));
 }
 
@@ -597,7 +604,8 @@ fn a_row_of_a_commit_that_failed_gets_a_new_place() {
 fn a_dropped_wait_is_cancelled_unless_the_code_claims_it_again() {
     let mut bench = Bench::new(&[]);
     let name = MessageName::new("paid").expect("a valid name");
-    let event = Plan::Event { name, timeout: Duration::from_secs(1) };
+    let timeout = Duration::from_secs(1);
+    let event = Plan::Event { name, key: None, timeout, with_meta: false };
     for (key, plan) in [("asked", sleep()), ("kept", sleep()), ("dropped", event)] {
         bench.claim(key, plan).expect("a claim");
     }

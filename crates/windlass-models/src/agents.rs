@@ -1,0 +1,58 @@
+//! Continuation-passing programs that call language models, tools and people.
+//!
+//! A program is a set of functions with names. A function gets the [`Workflow`] and a [`Continuation`], and
+//! uses the continuation up to state what comes next. The workflow is plain data: any later build can resume it.
+
+mod agent;
+mod calls;
+mod continuation;
+mod description;
+mod env;
+mod fork;
+mod human;
+mod inspect;
+pub mod live;
+mod llm;
+mod merge;
+mod model;
+mod observe;
+pub mod prices;
+mod program;
+mod provider;
+mod request;
+mod state;
+mod tool;
+mod trampoline;
+mod transcript;
+mod wire;
+mod workflow;
+
+pub use agent::{Agent, LLM_TIMEOUT, STEPS_MAX};
+pub use continuation::{Choice, Continuation};
+pub use description::DESCRIPTION;
+pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
+pub use inspect::{Unfit, check, transcripts};
+pub use model::{register, remote};
+pub use observe::{
+    CausalRef, EnvChangeSetSummary, EnvChangeSummary, EventId, FlowSummary, ObservabilityConfig,
+    ObservabilityContext, PendingCause, PendingWorkflowEvent, StepSummary, WorkflowNext,
+};
+pub use provider::{
+    EventFamily, NoSink, Provider, ProviderError, ProviderErrorKind, ProviderRequest,
+    ProviderResponse, RateLimit, RateLimits, StreamPart, TokenSink, Usage, WireFormat,
+};
+pub use request::{
+    BRANCHES_MAX, ForkBranch, LlmRequest, Response, ResponseInfo, TOOL_USES_MAX, ToolResult,
+    ToolUse,
+};
+pub use tool::{
+    Probe, TOOL_TIMEOUT, Tool, ToolCallId, ToolContext, ToolOutput, ToolSet, dispatch_tool_uses,
+};
+pub use trampoline::{
+    CallResult, Function, Trampoline, WorkflowError, WorkflowOutcome, WorkflowResult,
+    WorkflowStepOutcome,
+};
+pub use transcript::{TRANSCRIPT_ITEMS_MAX, Transcript};
+pub use windlass_kernel::request::{Request as HumanRequest, RequestOutcome};
+pub use wire::{Item, user_text};
+pub use workflow::{DEFERRED_MAX, Workflow};

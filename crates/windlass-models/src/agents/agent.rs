@@ -1,0 +1,156 @@
+//! An agent: the functions, tools and providers of a program, with its options.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_kernel::{Decision, Error, ErrorCode, ErrorKind, RetryLimit, RetryPolicy};
+
+use super::provider::{Provider, ProviderError};
+use super::request::{ForkBranch, LlmRequest};
+use super::tool::{Tool, ToolSet};
+use super::trampoline::{Function, Trampoline};
+use super::workflow::{Step, Workflow};
+
+/// How long one attempt of a provider call may take by default.
+pub const LLM_TIMEOUT: Duration = Duration::from_secs(600);
+/// How many steps a run makes at most by default.
+pub const STEPS_MAX: u64 = 100_000;
+
+/// The retry policy of provider calls that name none: six attempts, 1 s doubling up to 60 s, 10 % jitter.
+pub(crate) const RETRY: RetryPolicy =
+    RetryPolicy::exponential(RetryLimit::Times(5), Duration::from_secs(1))
+        .with_max_delay(Duration::from_secs(60))
+        .with_jitter(0.1);
+
+/// A program with all that it calls. Register it with an engine, or run it with
+/// [`live::Executor`](super::live::Executor).
+pub struct Agent {
+    pub(crate) name: String,
+    pub(crate) entry: String,
+    pub(crate) trampoline: Trampoline,
+    pub(crate) tools: ToolSet,
+    providers: BTreeMap<String, Arc<dyn Provider>>,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) timeout: Duration,
+    pub(crate) steps_max: u64,
+    pub(crate) output_key: Option<String>,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Agent {
+    /// An agent whose runs begin with the function `entry`.
+    pub fn new(name: impl Into<String>, entry: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            entry: entry.into(),
+            trampoline: Trampoline::new(),
+            tools: ToolSet::default(),
+            providers: BTreeMap::new(),
+            retry: RETRY,
+            timeout: LLM_TIMEOUT,
+            steps_max: STEPS_MAX,
+            output_key: None,
+        }
+    }
+
+    /// Adds a function.
+    #[must_use]
+    pub fn function<F>(mut self, name: impl Into<String>, function: F) -> Self
+    where
+        F: for<'a> Function<'a>,
+    {
+        self.trampoline.register(name, function);
+        self
+    }
+
+    /// Changes the functions themselves: versions, upcasters, names, limits of events.
+    #[must_use]
+    pub fn functions(mut self, change: impl FnOnce(&mut Trampoline)) -> Self {
+        change(&mut self.trampoline);
+        self
+    }
+
+    /// Adds a tool.
+    #[must_use]
+    pub fn tool(mut self, tool: impl Tool) -> Self {
+        self.tools.add(tool);
+        self
+    }
+
+    /// The tools, for the definitions in requests.
+    pub fn tools(&self) -> &ToolSet {
+        &self.tools
+    }
+
+    /// Adds a provider under its name.
+    #[must_use]
+    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.providers.insert(provider.name().to_owned(), provider);
+        self
+    }
+
+    /// The retry policy of provider calls. Default: six attempts, 1 s doubling up to 60 s.
+    #[must_use]
+    pub fn retry_policy(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// How long one attempt of a provider call may take. Default ten minutes.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many steps a run makes at most. Default 100,000.
+    #[must_use]
+    pub fn steps_max(mut self, steps: u64) -> Self {
+        self.steps_max = steps;
+        self
+    }
+
+    /// The env key that is the output of a run. Default: the whole env.
+    #[must_use]
+    pub fn output(mut self, key: impl Into<String>) -> Self {
+        self.output_key = Some(key.into());
+        self
+    }
+
+    pub(crate) fn provider_named(&self, name: &str) -> Result<Arc<dyn Provider>, Error> {
+        self.providers.get(name).cloned().ok_or_else(|| {
+            let message = format!("no provider named {name:?} is registered with this agent");
+            Error::new(ErrorKind::NotFound, ErrorCode::AgentProviderNotFound, message)
+        })
+    }
+
+    pub(crate) fn llm_timeout(&self, request: &LlmRequest) -> Duration {
+        request.timeout_ms.map_or(self.timeout, Duration::from_millis)
+    }
+
+    pub(crate) fn decide(&self, attempt: u32, error: &ProviderError, random: u64) -> Decision {
+        let (name, retryable) = (error.kind().as_str(), error.kind().is_retryable());
+        self.retry.decide(attempt, name, retryable, error.retry_after(), random)
+    }
+
+    /// The workflow with which a branch begins.
+    pub(crate) fn branch(&self, parent: &Workflow, branch: &ForkBranch) -> Result<Workflow, Error> {
+        let version = self.trampoline.version_of(&branch.function)?;
+        let mut forked = Workflow::new(format!("{}:{}", parent.run_id(), branch.name), "");
+        forked.env = parent.env.clone();
+        forked.transcripts = parent.transcripts.clone();
+        forked.bodies = parent.bodies.clone();
+        forked.step = Step::Call { function: branch.function.clone(), version };
+        for (key, value) in &branch.set {
+            forked.set(key, value)?;
+        }
+        Ok(forked)
+    }
+}

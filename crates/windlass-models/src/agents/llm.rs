@@ -1,0 +1,341 @@
+//! Calls of language models in a turn.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use windlass_engine::{EnqueuedReason, Turn, TurnError};
+use windlass_kernel::{
+    Body, Decision, Draft, Error, Sha256Digest, Step as StepRow, StepKey, StepStatus, Wake,
+};
+
+use super::description::{LLM, LlmEvents};
+use super::live::{build, call_once, info_of};
+use super::program::{AgentProgram, Driven, Failure, Flow, Live, drive};
+use super::provider::{NoSink, Provider, ProviderError, ProviderRequest, ProviderResponse};
+use super::request::LlmRequest;
+use super::state::response_row;
+use super::transcript::Piece;
+use super::workflow::{ResponseAt, ResponseValue, Step};
+use crate::kit;
+
+/// The record of a request: references and parameters from which its bytes are built again.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RequestRecord {
+    pub(crate) provider: String,
+    pub(crate) model: String,
+    pub(crate) params: Sha256Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transcript: Option<String>,
+    /// Items of the transcript, by run and number.
+    pub(crate) items: Vec<(windlass_kernel::RunKey, u64, u64)>,
+    pub(crate) bytes: usize,
+    pub(crate) digest: Sha256Digest,
+}
+
+fn key(number: u64) -> StepKey {
+    StepKey::from_stored(format!("llm:{number}"))
+}
+
+fn request_of(live: &Live) -> Option<(&LlmRequest, &str)> {
+    match &live.workflow.step {
+        Step::Llm { request, output_key } => Some((request, output_key)),
+        _ => None,
+    }
+}
+
+impl AgentProgram {
+    fn provider(&self, live: &Live) -> Result<Arc<dyn Provider>, Error> {
+        let (request, _) = request_of(live).ok_or_else(|| Error::corrupt("no call is open"))?;
+        self.agent.provider_named(&request.provider)
+    }
+
+    /// Writes the intent of a call: its row and the event that suspends the workflow.
+    pub(crate) fn enter_llm(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        live: &mut Live,
+    ) -> Result<Flow, Error> {
+        let provider = self.provider(live)?;
+        live.workflow.counters.llm += u64::from(live.progress.retried.is_none());
+        let number = live.workflow.counters.llm;
+        let Some((request, output_key)) = request_of(live) else { return Ok(Flow::Continue) };
+        let body = build(&live.workflow, request, provider.wire_format())?;
+        let record = self.request_record(live, request, &body);
+        let stamp = turn.stamp();
+        let mut row = kit::new_step(&turn.run, draft, key(number), LLM, stamp.at);
+        row.status = StepStatus::Running;
+        row.attempt = live.progress.attempts;
+        row.input = Some(Body::of(&record)?);
+        let mut payload = json!({
+            "continuation_id": row.step_key, "provider": request.provider, "model": request.model,
+            "output_key": output_key, "request_bytes": record.bytes, "request_digest": record.digest,
+            "request": provider.wire_format().summarise_request(&body),
+            "request_ref": { "kind": "step_input", "step_key": row.step_key },
+        });
+        let events = LlmEvents::of(provider.event_family());
+        let event = match live.progress.retried {
+            None => events.suspended.clone(),
+            Some(run) => {
+                payload["attempt"] = (live.progress.attempts + 1).into();
+                payload["retry_of"] = json!(run);
+                events.retried.clone()
+            }
+        };
+        draft.step(event, &payload, row.clone(), stamp)?;
+        live.rows.push(row);
+        Ok(Flow::Continue)
+    }
+
+    fn request_record(&self, live: &Live, request: &LlmRequest, body: &[u8]) -> RequestRecord {
+        let transcript = request.transcript.as_ref();
+        let transcript = transcript.and_then(|name| live.workflow.transcripts.get(name));
+        let pieces = transcript.map(|transcript| transcript.pieces()).unwrap_or_default();
+        let items = pieces.iter().filter_map(|piece| match piece {
+            Piece::Stored(stored) => Some((stored.run, stored.from, stored.to)),
+            Piece::Inline(_) => None,
+        });
+        let params = serde_json::to_vec(&request.params).unwrap_or_default();
+        RequestRecord {
+            provider: request.provider.clone(),
+            model: request.model.clone(),
+            params: Sha256Digest::of(&params),
+            transcript: request.transcript.clone(),
+            items: items.collect(),
+            bytes: body.len(),
+            digest: Sha256Digest::of(body),
+        }
+    }
+
+    /// Makes the call that the workflow waits for.
+    pub(crate) async fn llm(&mut self, turn: &mut Turn) -> Result<Flow, TurnError> {
+        self.begin(turn).await?;
+        let provider = self.provider(self.live()).map_err(TurnError::Blocked)?;
+        let number = self.live().workflow.counters.llm;
+        let live = self.live_mut();
+        let interrupted = std::mem::take(&mut live.interrupted);
+        let Some(mut row) = live.take_row(key(number).as_str()) else {
+            return Err(TurnError::Blocked(Error::corrupt(format!(
+                "the call llm:{number} has no row"
+            ))));
+        };
+        if interrupted && row.status == StepStatus::Running {
+            // Another worker may have sent the request: it may be paid, and it is sent again.
+            self.lost_attempt(turn, &provider, &mut row).await?;
+        }
+        if let Some(due) = row.due_at.filter(|due| *due > turn.now()) {
+            self.live_mut().rows.push(row);
+            self.park(turn, Wake::At(due)).await?;
+            turn.announce(EnqueuedReason::Retry);
+            return Ok(Flow::Over);
+        }
+        if row.status != StepStatus::Running {
+            self.mark_running(turn, &mut row).await?;
+        }
+        let Some((request, _)) = request_of(self.live()) else { return Ok(Flow::Continue) };
+        let timeout = self.agent.llm_timeout(request);
+        let body = build(&self.live().workflow, request, provider.wire_format());
+        let sent = ProviderRequest {
+            provider: request.provider.clone(),
+            model: request.model.clone(),
+            body: body.map_err(TurnError::Blocked)?,
+            call_id: format!("{}:llm:{number}", turn.run.id),
+            attempt: row.attempt + 1,
+            stream: false,
+        };
+        let env = Arc::clone(turn.env());
+        let call = call_once(&*provider, &sent, &*env, timeout, &NoSink);
+        match drive(turn, call).await? {
+            Driven::Cancelled => {
+                self.live_mut().rows.push(row);
+                Ok(Flow::Continue)
+            }
+            Driven::Done(Ok(response)) => self.llm_completed(turn, &provider, row, response).await,
+            Driven::Done(Err(error)) => self.llm_failed(turn, &provider, row, error).await,
+        }
+    }
+
+    async fn lost_attempt(
+        &self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        row: &mut StepRow,
+    ) -> Result<(), TurnError> {
+        row.attempt += 1;
+        let stamp = turn.stamp();
+        row.updated_at = stamp.at;
+        let payload = json!({
+            "continuation_id": row.step_key, "attempt": row.attempt + 1,
+            "error": "unknown_outcome", "possibly_paid": true,
+        });
+        let event = LlmEvents::of(provider.event_family()).retried.clone();
+        let mut draft = turn.draft();
+        draft.step(event, &payload, row.clone(), stamp).map_err(TurnError::Blocked)?;
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    // A later attempt is marked before it is sent, so that a crash shows it as possibly paid.
+    async fn mark_running(&self, turn: &mut Turn, row: &mut StepRow) -> Result<(), TurnError> {
+        (row.status, row.due_at) = (StepStatus::Running, None);
+        row.updated_at = turn.stamp().at;
+        let mut draft = turn.draft();
+        draft.open_step(row.clone());
+        turn.commit(draft).await.map(|_| ())
+    }
+
+    async fn llm_completed(
+        &mut self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        mut row: StepRow,
+        response: ProviderResponse,
+    ) -> Result<Flow, TurnError> {
+        let mut live = self.live().clone();
+        let mut draft = turn.draft();
+        let built =
+            self.record_response(turn, &mut draft, &mut live, provider, &mut row, &response);
+        match built {
+            Ok(flow) => {
+                turn.commit(draft).await?;
+                self.live = Some(live);
+                Ok(flow)
+            }
+            // The response is too large for the store, or the next step cannot be entered.
+            Err(error) => {
+                let failure = Failure::from(error);
+                self.llm_ended(turn, provider, row, failure, json!({ "possibly_paid": true })).await
+            }
+        }
+    }
+
+    fn record_response(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        live: &mut Live,
+        provider: &Arc<dyn Provider>,
+        row: &mut StepRow,
+        response: &ProviderResponse,
+    ) -> Result<Flow, Error> {
+        let Some((request, output_key)) = request_of(live) else { return Ok(Flow::Continue) };
+        let (request, output_key) = (request.clone(), output_key.to_owned());
+        let (format, events) = (provider.wire_format(), LlmEvents::of(provider.event_family()));
+        let items = format.response_items(&response.body)?;
+        let flow = live.workflow.flow_mark();
+        let from = live.workflow.counters.items;
+        live.workflow.counters.items += items.len().max(1) as u64;
+        let stamp = turn.stamp();
+        let item_row = response_row(turn, draft, from, format, response.body.clone(), stamp.at)?;
+        let info = info_of(response);
+        let payload = json!({
+            "continuation_id": row.step_key, "attempt": row.attempt + 1, "usage": info.usage,
+            "model": info.model, "stop_reason": info.stop_reason, "message_id": info.message_id,
+            "request_id": info.request_id, "response_bytes": response.body.len(),
+            "response_digest": Sha256Digest::of(&response.body),
+            "content_blocks": format.content(&response.body)?.len(),
+            "text_bytes": format.text(&response.body)?.len(),
+            "tool_uses": format.tool_uses(&response.body)?.len(),
+            "response_ref": { "kind": "step_result", "step_key": item_row.step_key },
+        });
+        let result = json!({ "item": from, "usage": info.usage });
+        (row.status, row.result) = (StepStatus::Completed, Some(Body::of(&result)?));
+        row.attempt += 1;
+        (row.due_at, row.error, row.updated_at) = (None, None, stamp.at);
+        draft.steps(events.completed.clone(), &payload, vec![row.clone(), item_row], stamp)?;
+        let run = turn.run.run_key;
+        if let Some(name) = &request.transcript {
+            let transcript = live.workflow.transcript(name);
+            transcript.set_format(name, format)?;
+            transcript.push_stored(run, from, items.into_iter().map(Into::into).collect());
+        }
+        let at = ResponseAt { format, run: Some(run), item: Some(from), body: None };
+        live.workflow.bodies.insert((run, from), response.body.clone());
+        live.workflow.resume(&output_key, ResponseValue { at, info }.to_value())?;
+        live.workflow.counters.steps += 1;
+        (live.progress.attempts, live.progress.retried) = (0, None);
+        live.progress.receipts.clear();
+        let payload = json!({
+            "continuation_id": row.step_key, "output_key": output_key,
+            "env": live.workflow.env_changes(), "flow": live.workflow.flow_since(flow),
+        });
+        self.complete(turn, draft, live, events.resumed.clone(), &payload, Vec::new())
+    }
+
+    async fn llm_failed(
+        &mut self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        mut row: StepRow,
+        error: ProviderError,
+    ) -> Result<Flow, TurnError> {
+        let details = json!({
+            "kind": error.kind().as_str(), "error_type": error.name(), "status": error.status(),
+            "request_id": error.request_id(), "possibly_paid": error.kind().may_be_paid(),
+        });
+        let attempt = row.attempt + 1;
+        // A new generation has attempts of its own.
+        let counted = attempt - self.live().progress.attempts;
+        let Decision::RetryIn(delay) = self.agent.decide(counted, &error, turn.env().random())
+        else {
+            let failure = Failure { name: "PROVIDER_FAILED".into(), message: error.to_string() };
+            return self.llm_ended(turn, provider, row, failure, details).await;
+        };
+        let stamp = turn.stamp();
+        let due = turn.now().plus(delay);
+        let mut payload = json!({
+            "continuation_id": row.step_key, "attempt": attempt + 1, "retry_at": due.to_string(),
+        });
+        merge_into(&mut payload, &details);
+        row.attempt = attempt;
+        (row.status, row.due_at, row.updated_at) = (StepStatus::Waiting, Some(due), stamp.at);
+        let failure = Failure { name: error.kind().as_str().into(), message: error.to_string() };
+        row.error = Some(failure.body().map_err(TurnError::Blocked)?);
+        let mut draft = turn.draft();
+        let event = LlmEvents::of(provider.event_family()).retried.clone();
+        draft.step(event, &payload, row.clone(), stamp).map_err(TurnError::Blocked)?;
+        kit::release(turn, &mut draft, Wake::At(due));
+        turn.commit(draft).await?;
+        turn.metrics().steps_retried.add(1);
+        turn.announce(EnqueuedReason::Retry);
+        self.live_mut().rows.push(row);
+        Ok(Flow::Over)
+    }
+
+    // The call failed for good.
+    async fn llm_ended(
+        &mut self,
+        turn: &mut Turn,
+        provider: &Arc<dyn Provider>,
+        mut row: StepRow,
+        failure: Failure,
+        details: serde_json::Value,
+    ) -> Result<Flow, TurnError> {
+        let stamp = turn.stamp();
+        row.attempt += 1;
+        (row.status, row.due_at, row.updated_at) = (StepStatus::Errored, None, stamp.at);
+        (row.result, row.error) = (None, Some(failure.body().map_err(TurnError::Blocked)?));
+        let mut payload = json!({
+            "continuation_id": row.step_key, "attempt": row.attempt, "error": failure.summary(),
+            "error_ref": { "kind": "step_error", "step_key": row.step_key },
+        });
+        merge_into(&mut payload, &details);
+        let mut draft = turn.draft();
+        let event = LlmEvents::of(provider.event_family()).failed.clone();
+        let live = self.live_mut();
+        live.progress.attempts = row.attempt;
+        let body = super::state::save(&live.workflow, &live.progress, &live.stored);
+        draft.step(event, &payload, row, stamp).map_err(TurnError::Blocked)?;
+        draft.state(body.map_err(TurnError::Blocked)?, turn.stamp());
+        self.end_failed(turn, &mut draft, &failure, &payload).map_err(TurnError::Blocked)?;
+        turn.commit(draft).await?;
+        turn.metrics().steps_failed.add(1);
+        Ok(Flow::Over)
+    }
+}
+
+fn merge_into(payload: &mut serde_json::Value, details: &serde_json::Value) {
+    if let (Some(payload), Some(details)) = (payload.as_object_mut(), details.as_object()) {
+        payload.extend(details.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+}

@@ -1,0 +1,72 @@
+//! Agents as the engine serves them.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use windlass_engine::{Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program};
+use windlass_kernel::Error;
+
+use super::agent::Agent;
+use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
+use super::program::{AgentProgram, first_workflow};
+use super::state::{self, Progress, StoredValues};
+use super::workflow::Step;
+use crate::workflow_ref::{Format, WorkflowRef};
+
+struct Agents {
+    agent: Arc<Agent>,
+    engine: EngineParts,
+}
+
+impl Model for Agents {
+    fn description(&self) -> &'static ModelDescription {
+        &DESCRIPTION
+    }
+
+    fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
+        let program = AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
+        Ok(Box::new(program))
+    }
+
+    // The first function's event rides in the commit that creates the run. A snapshot with large values needs
+    // rows, which the first turn writes.
+    fn begin(&self, creating: &mut Creating<'_>) -> Result<(), Error> {
+        let run = creating.run();
+        if run.state.is_some() || run.input.len() > 4 * 1024 {
+            return Ok(());
+        }
+        let workflow = first_workflow(&self.agent, run)?;
+        let Step::Call { function, version } = &workflow.step else { return Ok(()) };
+        let payload = serde_json::json!({ "function": function, "version": version, "depth": 0 });
+        let progress = Progress { begun: true, ..Progress::default() };
+        let body = state::save(&workflow, &progress, &StoredValues::default())?;
+        let stamp = creating.stamp();
+        creating.draft.event(CALL_STARTED, &payload, stamp)?;
+        let stamp = creating.stamp();
+        creating.draft.state(body, stamp);
+        Ok(())
+    }
+}
+
+/// Registers an agent under its name. The input of a run is a JSON object, which becomes the env of the workflow;
+/// its output is the env at the end, or the key that [`Agent::output`] names.
+///
+/// # Errors
+///
+/// The name is not valid, or a workflow with this name is registered; or the entry function is missing.
+pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Value>, Error> {
+    agent.trampoline.version_of(&agent.entry)?;
+    let workflow = remote(engine, &agent.name)?;
+    let model = Agents { agent: Arc::new(agent), engine: engine.parts() };
+    engine.register(workflow.name.clone(), Arc::new(model))?;
+    Ok(workflow)
+}
+
+/// An agent that another process serves: this process can start its runs and find them.
+///
+/// # Errors
+///
+/// The name is not valid.
+pub fn remote(engine: &Engine, name: impl AsRef<str>) -> Result<WorkflowRef<Value, Value>, Error> {
+    WorkflowRef::new(engine, name, Format::json(MODEL))
+}

@@ -1,0 +1,231 @@
+//! What a program asks for: calls of language models, tools, people and branches.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use windlass_kernel::{Error, ErrorCode};
+
+use super::env::invalid;
+use super::provider::{Usage, WireFormat};
+
+/// How many branches a fork has at most.
+pub const BRANCHES_MAX: usize = 128;
+/// How many tool calls one dispatch has at most.
+pub const TOOL_USES_MAX: usize = 128;
+
+/// A call of a language model. The parameters are the provider's own JSON, in the order in which they
+/// are given; the items of the conversation come from a transcript.
+///
+/// ```
+/// use serde_json::json;
+/// use windlass_models::agents::LlmRequest;
+///
+/// let request = LlmRequest::new("anthropic", "claude-sonnet")
+///     .param("max_tokens", 1_024)
+///     .param("system", "Answer in one sentence.")
+///     .transcript("chat");
+/// assert_eq!(request.provider(), "anthropic");
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[must_use]
+pub struct LlmRequest {
+    pub(crate) provider: String,
+    pub(crate) model: String,
+    pub(crate) params: Vec<(String, Box<RawValue>)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transcript: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+impl LlmRequest {
+    /// A call of a model of a provider.
+    pub fn new(provider: impl Into<String>, model: impl Into<String>) -> Self {
+        let model = model.into();
+        let request = Self {
+            provider: provider.into(),
+            model: String::new(),
+            params: Vec::new(),
+            transcript: None,
+            timeout_ms: None,
+        };
+        Self { model: model.clone(), ..request.param("model", model) }
+    }
+
+    /// Adds a member of the request's body. A second value for a member replaces the first one.
+    pub fn param(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        let (name, value): (String, Value) = (name.into(), value.into());
+        let value = RawValue::from_string(value.to_string()).expect("a JSON value is JSON text");
+        match self.params.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = value,
+            None => self.params.push((name, value)),
+        }
+        self
+    }
+
+    /// Sends the items of this transcript, and appends the response to it.
+    pub fn transcript(mut self, name: impl Into<String>) -> Self {
+        self.transcript = Some(name.into());
+        self
+    }
+
+    /// How long one attempt may take. Default: the option of the agent.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// The name of the provider.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// The requested model.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+}
+
+/// A response in the env.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub(crate) format: WireFormat,
+    pub(crate) body: bytes::Bytes,
+    pub(crate) info: ResponseInfo,
+}
+
+/// What the env keeps of a response beside the reference to its body.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseInfo {
+    /// Why the model stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// The model that answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The provider's id of the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// The provider's id of the HTTP request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The tokens that the call used.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+impl Response {
+    /// The body as the provider sent it.
+    pub fn body(&self) -> &bytes::Bytes {
+        &self.body
+    }
+
+    /// Why the model stopped, its usage and the ids of the provider.
+    pub fn info(&self) -> &ResponseInfo {
+        &self.info
+    }
+
+    /// The format of the body.
+    pub fn wire_format(&self) -> WireFormat {
+        self.format
+    }
+
+    /// The text of the response.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ProviderFailed`] if the body is not a response of its format.
+    pub fn text(&self) -> Result<String, Error> {
+        self.format.text(&self.body)
+    }
+
+    /// The tool calls that the response asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::ProviderFailed`] if the body is not a response of its format.
+    pub fn tool_uses(&self) -> Result<Vec<ToolUse>, Error> {
+        self.format.tool_uses(&self.body)
+    }
+}
+
+/// A tool call that a model asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolUse {
+    /// The provider's id of the call; the result goes back under it.
+    pub id: String,
+    /// The name of the tool.
+    pub name: String,
+    /// The input.
+    pub input: Value,
+}
+
+/// The result of a tool call, as the env keeps it and the model reads it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// The provider's id of the call.
+    pub tool_use_id: String,
+    /// The name of the tool.
+    pub name: String,
+    /// The result; text goes to the model as text, everything else as JSON.
+    pub content: Value,
+    /// Whether the model should read it as an error.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// A branch of a fork: it begins with a copy of the env and runs until it halts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForkBranch {
+    pub(crate) name: String,
+    pub(crate) function: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, Value)>,
+}
+
+impl ForkBranch {
+    /// A branch that begins with this function.
+    pub fn new(name: impl Into<String>, function: impl Into<String>) -> Self {
+        Self { name: name.into(), function: function.into(), set: Vec::new() }
+    }
+
+    /// Sets a key of the branch's env. The key belongs to the branch: the join merges it as a change.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.set.push((key.into(), value.into()));
+        self
+    }
+
+    /// The two branches `lhs` and `rhs`.
+    pub fn pair(lhs: impl Into<String>, rhs: impl Into<String>) -> Vec<Self> {
+        vec![Self::new("lhs", lhs), Self::new("rhs", rhs)]
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+pub(crate) fn check_branches(branches: &[ForkBranch]) -> Result<(), Error> {
+    if branches.is_empty() || branches.len() > BRANCHES_MAX {
+        let found = branches.len();
+        let message = format!("a fork has {found} branches; 1 to {BRANCHES_MAX} are allowed");
+        return Err(invalid(ErrorCode::InvalidSize, message));
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for ForkBranch { name, .. } in branches {
+        if name.is_empty() || name.len() > 100 || name.contains('\0') {
+            let message =
+                format!("the branch name {name:?} is not valid: use 1 to 100 bytes, no NUL");
+            return Err(invalid(ErrorCode::InvalidName, message));
+        }
+        if !names.insert(name) {
+            let message = format!("two branches of a fork have the name {name:?}");
+            return Err(invalid(ErrorCode::InvalidName, message));
+        }
+    }
+    Ok(())
+}

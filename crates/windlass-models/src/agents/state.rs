@@ -1,0 +1,432 @@
+//! The snapshot of a run in its row, and the rows of its items and large values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use windlass_engine::Turn;
+use windlass_kernel::{
+    Body, Draft, Error, ErrorCode, Query, Run, RunKey, Sha256Digest, Step as StepRow, StepKey,
+    StepStatus, Store, Timestamp,
+};
+
+use super::description::{ITEMS, RESPONSE, VALUE};
+use super::env::{Env, VALUE_MEMBER, invalid};
+use super::fork::ForkState;
+use super::provider::WireFormat;
+use super::transcript::{Piece, Transcript};
+use super::workflow::{ResponseAt, Snapshot, Step, Workflow};
+use crate::kit;
+
+/// An env value above this size has a row of its own, which the snapshot refers to.
+const VALUE_BYTES_MAX: usize = 4 * 1024;
+/// Parameters of a request above this size have a row of their own.
+const PARAMS_BYTES_MAX: usize = 1024;
+/// How many rows for items and values one commit writes at most: the event seals each of them.
+const ROWS_MAX: usize = 64;
+const PARAMS: &str = "$params";
+
+/// The state of a run besides its workflow.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Whether the event that begins the current step is written.
+    #[serde(default)]
+    pub(crate) begun: bool,
+    /// Whether the run is a branch of a fork.
+    #[serde(default)]
+    pub(crate) branch: bool,
+    /// How often the provider was called for the current step in earlier generations.
+    #[serde(default)]
+    pub(crate) attempts: u32,
+    /// The generation that this one retries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retried: Option<RunKey>,
+    /// The branches of the current fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fork: Option<ForkState>,
+    /// Further generations before `retried` that may have receipts of the current dispatch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) receipts: Vec<RunKey>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    workflow: Snapshot,
+    progress: Progress,
+}
+
+/// Where large values are stored, by digest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoredValues(BTreeMap<Sha256Digest, RunKey>);
+
+#[derive(Serialize, Deserialize)]
+struct ValueRef {
+    run: RunKey,
+    digest: Sha256Digest,
+    bytes: usize,
+}
+
+/// The rows that a commit writes before it saves a snapshot.
+pub(crate) fn flush(
+    workflow: &mut Workflow,
+    stored: &mut StoredValues,
+    turn: &Turn,
+    draft: &Draft,
+    at: Timestamp,
+) -> Result<Vec<StepRow>, Error> {
+    let mut rows = Vec::new();
+    let run = turn.run.run_key;
+    let max = turn.limits().step_bytes_max;
+    let mut put = |key: String, kind, result: Body, input: Option<Body>| -> Result<(), Error> {
+        if result.len() > max {
+            let message =
+                format!("an item or a value has {} bytes; at most {max} are allowed", result.len());
+            return Err(invalid(ErrorCode::InvalidSize, message));
+        }
+        if rows.len() == ROWS_MAX {
+            let message = format!(
+                "one step writes more than {ROWS_MAX} large values and pieces of transcripts"
+            );
+            return Err(invalid(ErrorCode::InvalidSize, message));
+        }
+        let mut row = kit::new_step(&turn.run, draft, StepKey::from_stored(key), kind, at);
+        (row.status, row.result, row.input) = (StepStatus::Completed, Some(result), input);
+        rows.push(row);
+        Ok(())
+    };
+    let Workflow { transcripts, counters, env, step, .. } = workflow;
+    for transcript in transcripts.values_mut() {
+        if !transcript.pieces().iter().any(|piece| matches!(piece, Piece::Inline(_))) {
+            continue;
+        }
+        for piece in std::mem::take(transcript.pieces_mut()) {
+            match piece {
+                Piece::Stored(stored) => {
+                    transcript.push_stored(stored.run, stored.from, stored.items)
+                }
+                Piece::Inline(items) => {
+                    for items in parts(items, max) {
+                        let from = counters.items;
+                        counters.items += items.len() as u64;
+                        put(format!("item:{from}"), ITEMS, array(&items), None)?;
+                        transcript.push_stored(run, from, items);
+                    }
+                }
+            }
+        }
+    }
+    let large = env.entries().filter(|(.., summary)| summary.bytes > VALUE_BYTES_MAX);
+    let mut texts: Vec<Vec<u8>> =
+        large.map(|(_, value, _)| value.to_string().into_bytes()).collect();
+    if let Step::Llm { request, .. } = step {
+        let text = params_text(&request.params);
+        texts.extend((text.len() > PARAMS_BYTES_MAX).then_some(text));
+    }
+    for text in texts {
+        let digest = Sha256Digest::of(&text);
+        if !stored.0.contains_key(&digest) {
+            put(value_key(&digest), VALUE, Body::json(text), None)?;
+            stored.0.insert(digest, run);
+        }
+    }
+    Ok(rows)
+}
+
+/// The row of a response.
+pub(crate) fn response_row(
+    turn: &Turn,
+    draft: &Draft,
+    from: u64,
+    format: WireFormat,
+    body: Bytes,
+    at: Timestamp,
+) -> Result<StepRow, Error> {
+    let max = turn.limits().step_bytes_max;
+    if body.len() > max {
+        let message = format!("the response has {} bytes; at most {max} are allowed", body.len());
+        return Err(invalid(ErrorCode::InvalidSize, message));
+    }
+    let key = StepKey::from_stored(format!("item:{from}"));
+    let mut row = kit::new_step(&turn.run, draft, key, RESPONSE, at);
+    row.status = StepStatus::Completed;
+    row.input = Some(Body::of(&json!({ "format": format }))?);
+    row.result = Some(Body::json(body));
+    Ok(row)
+}
+
+fn value_key(digest: &Sha256Digest) -> String {
+    format!("value:{digest}")
+}
+
+fn params_text(params: &[(String, Box<RawValue>)]) -> Vec<u8> {
+    serde_json::to_vec(params).unwrap_or_default()
+}
+
+fn array(items: &[Arc<RawValue>]) -> Body {
+    let texts: Vec<&str> = items.iter().map(|item| item.get()).collect();
+    Body::json(format!("[{}]", texts.join(",")))
+}
+
+// Items in rows of at most `max` bytes.
+fn parts(items: Vec<Arc<RawValue>>, max: usize) -> Vec<Vec<Arc<RawValue>>> {
+    let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 2);
+    for item in items {
+        let more = item.get().len() + 1;
+        if bytes + more > max && !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            bytes = 2;
+        }
+        bytes += more;
+        part.push(item);
+    }
+    parts.push(part);
+    parts
+}
+
+/// The env as the snapshot has it: large values are references.
+pub(crate) fn stored_env(env: &Env, stored: &StoredValues) -> Map<String, Value> {
+    let reference = |value: &Value| {
+        let text = value.to_string();
+        let digest = Sha256Digest::of(text.as_bytes());
+        let run = stored.0.get(&digest)?;
+        let at = ValueRef { run: *run, digest, bytes: text.len() };
+        Some(json!({ VALUE_MEMBER: at }))
+    };
+    let entries = env.entries().map(|(key, value, summary)| {
+        let large = summary.bytes > VALUE_BYTES_MAX;
+        let value = large.then(|| reference(value)).flatten().unwrap_or_else(|| value.clone());
+        (key.to_owned(), value)
+    });
+    entries.collect()
+}
+
+/// The snapshot of a run, after [`flush`].
+pub(crate) fn save(
+    workflow: &Workflow,
+    progress: &Progress,
+    stored: &StoredValues,
+) -> Result<Body, Error> {
+    let mut step = workflow.step.clone();
+    if let Step::Llm { request, .. } = &mut step {
+        let text = params_text(&request.params);
+        let digest = Sha256Digest::of(&text);
+        if let Some(run) = stored.0.get(&digest).filter(|_| text.len() > PARAMS_BYTES_MAX) {
+            let at = ValueRef { run: *run, digest, bytes: text.len() };
+            let at = serde_json::value::to_raw_value(&at).map_err(unwritable)?;
+            request.params = vec![(PARAMS.to_owned(), at)];
+        }
+    }
+    let snapshot = Snapshot {
+        v: super::workflow::SNAPSHOT_VERSION,
+        run_id: workflow.run_id().to_owned(),
+        env: stored_env(&workflow.env, stored),
+        step,
+        stack: workflow.stack.clone(),
+        transcripts: workflow.transcripts.clone(),
+        counters: workflow.counters,
+    };
+    Body::of(&State { workflow: snapshot, progress: progress.clone() })
+}
+
+fn unwritable(source: serde_json::Error) -> Error {
+    invalid(ErrorCode::AgentSnapshotInvalid, "the snapshot cannot be written").with_source(source)
+}
+
+fn read_state(body: &Body) -> Result<State, Error> {
+    serde_json::from_slice(&body.bytes).map_err(|source| {
+        let message = "the snapshot of the run cannot be read by this build";
+        invalid(ErrorCode::AgentSnapshotInvalid, message).with_source(source)
+    })
+}
+
+/// A run with all that its snapshot refers to.
+pub(crate) async fn load(
+    store: &dyn Store,
+    body: &Body,
+    page: u32,
+) -> Result<(Workflow, Progress, StoredValues), Error> {
+    let State { workflow: mut snapshot, progress } = read_state(body)?;
+    let mut rows = Rows::default();
+    rows.read(store, runs_of(&snapshot.env, &snapshot.transcripts, Some(&snapshot.step)), page)
+        .await?;
+    let mut stored = StoredValues::default();
+    let bodies = rows.resolve(&mut snapshot.env, &mut snapshot.transcripts, &mut stored)?;
+    if let Step::Llm { request, .. } = &mut snapshot.step
+        && let [(name, at)] = request.params.as_slice()
+        && name == PARAMS
+    {
+        let at: ValueRef = serde_json::from_str(at.get()).map_err(unwritable)?;
+        let text = rows.value(&at)?;
+        stored.0.insert(at.digest, at.run);
+        request.params = serde_json::from_slice(&text).map_err(unwritable)?;
+    }
+    let mut workflow = Workflow::try_from(snapshot)?;
+    workflow.bodies = bodies;
+    Ok((workflow, progress, stored))
+}
+
+/// Reads the values and items that the end of a branch refers to.
+pub(crate) async fn resolve(
+    store: &dyn Store,
+    env: &mut Map<String, Value>,
+    transcripts: &mut BTreeMap<String, Transcript>,
+    stored: &mut StoredValues,
+    page: u32,
+) -> Result<BTreeMap<(RunKey, u64), Bytes>, Error> {
+    let mut rows = Rows::default();
+    rows.read(store, runs_of(env, transcripts, None), page).await?;
+    rows.resolve(env, transcripts, stored)
+}
+
+// The runs whose rows a snapshot refers to.
+fn runs_of(
+    env: &Map<String, Value>,
+    transcripts: &BTreeMap<String, Transcript>,
+    step: Option<&Step>,
+) -> BTreeSet<RunKey> {
+    let mut runs = BTreeSet::new();
+    for value in env.values() {
+        runs.extend(value_ref(value).map(|at| at.run));
+        runs.extend(ResponseAt::of(value).map(|(run, _)| run));
+    }
+    for piece in transcripts.values().flat_map(Transcript::pieces) {
+        if let Piece::Stored(stored) = piece {
+            runs.insert(stored.run);
+        }
+    }
+    if let Some(Step::Llm { request, .. }) = step
+        && let [(name, at)] = request.params.as_slice()
+        && name == PARAMS
+        && let Ok(at) = serde_json::from_str::<ValueRef>(at.get())
+    {
+        runs.insert(at.run);
+    }
+    runs
+}
+
+fn value_ref(value: &Value) -> Option<ValueRef> {
+    ValueRef::deserialize(value.get(VALUE_MEMBER)?).ok()
+}
+
+/// Items, responses and values of runs.
+#[derive(Default)]
+struct Rows {
+    items: BTreeMap<(RunKey, u64), Arc<RawValue>>,
+    responses: BTreeMap<(RunKey, u64), Bytes>,
+    values: BTreeMap<Sha256Digest, Bytes>,
+}
+
+impl Rows {
+    async fn read(
+        &mut self,
+        store: &dyn Store,
+        runs: BTreeSet<RunKey>,
+        page: u32,
+    ) -> Result<(), Error> {
+        for run in runs {
+            for row in steps_of(store, run, page).await? {
+                self.take(run, &row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, run: RunKey, row: &StepRow) -> Result<(), Error> {
+        let Some(result) = &row.result else { return Ok(()) };
+        let key = row.step_key.as_str();
+        let damaged = || Error::corrupt(format!("row {key:?} of run {run} is damaged"));
+        if row.kind == VALUE {
+            let digest = Sha256Digest::of(&result.bytes);
+            if value_key(&digest) != key {
+                return Err(damaged());
+            }
+            self.values.insert(digest, result.bytes.clone());
+            return Ok(());
+        }
+        if row.kind != ITEMS && row.kind != RESPONSE {
+            return Ok(());
+        }
+        let from = key.strip_prefix("item:").and_then(|n| n.parse::<u64>().ok());
+        let from = from.ok_or_else(damaged)?;
+        let items: Vec<Box<RawValue>> = if row.kind == ITEMS {
+            serde_json::from_slice(&result.bytes).map_err(|_| damaged())?
+        } else {
+            self.responses.insert((run, from), result.bytes.clone());
+            let input: Value =
+                row.input.as_ref().ok_or_else(damaged)?.read().map_err(|_| damaged())?;
+            let format = WireFormat::deserialize(&input["format"]).map_err(|_| damaged())?;
+            format.response_items(&result.bytes)?
+        };
+        let numbered = (from..).zip(items).map(|(n, item)| ((run, n), item.into()));
+        self.items.extend(numbered);
+        Ok(())
+    }
+
+    fn value(&self, at: &ValueRef) -> Result<Bytes, Error> {
+        let missing =
+            || Error::corrupt(format!("the value {} of run {} is gone", at.digest, at.run));
+        self.values.get(&at.digest).cloned().ok_or_else(missing)
+    }
+
+    fn resolve(
+        &self,
+        env: &mut Map<String, Value>,
+        transcripts: &mut BTreeMap<String, Transcript>,
+        stored: &mut StoredValues,
+    ) -> Result<BTreeMap<(RunKey, u64), Bytes>, Error> {
+        let mut bodies = BTreeMap::new();
+        for value in env.values_mut() {
+            if let Some(at) = value_ref(value) {
+                let text = self.value(&at)?;
+                *value = serde_json::from_slice(&text).map_err(unwritable)?;
+                stored.0.insert(at.digest, at.run);
+            }
+            if let Some(at) = ResponseAt::of(value)
+                && let Some(body) = self.responses.get(&at)
+            {
+                bodies.insert(at, body.clone());
+            }
+        }
+        for piece in transcripts.values_mut().flat_map(Transcript::pieces_mut) {
+            let Piece::Stored(piece) = piece else { continue };
+            let (run, range) = (piece.run, piece.from..piece.to);
+            let items = range.map(|n| self.items.get(&(run, n)).cloned());
+            piece.items = items.collect::<Option<_>>().ok_or_else(|| {
+                Error::corrupt(format!("items of a transcript are gone from run {run}"))
+            })?;
+        }
+        Ok(bodies)
+    }
+}
+
+/// All steps of a run.
+pub(crate) async fn steps_of(
+    store: &dyn Store,
+    run_key: RunKey,
+    limit: u32,
+) -> Result<Vec<StepRow>, Error> {
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let query = Query::Steps { run_key, after: after.clone(), limit };
+        let page = store.list(query).await?.steps()?;
+        let last = page.len() < limit as usize;
+        after = page.last().map(|row| (row.position, row.step_key.clone()));
+        found.extend(page);
+        if last {
+            return Ok(found);
+        }
+    }
+}
+
+/// The snapshot with which a retry begins: the same step, not begun yet.
+pub(crate) fn retry_state(run: &Run) -> Result<Option<Body>, Error> {
+    let Some(body) = &run.state else { return Ok(None) };
+    let State { workflow, mut progress } = read_state(body)?;
+    progress.begun = false;
+    progress.receipts.extend(progress.retried.take());
+    progress.retried = Some(run.run_key);
+    Body::of(&State { workflow, progress }).map(Some)
+}

@@ -1,0 +1,38 @@
+//! Documents with a lifecycle: contracts of the operator, patches of tenants, runs, and approvals.
+//!
+//! A lifecycle contract ([`windlass_contracts`]) says which states a document has, which gates are between them,
+//! and what must happen before a gate opens. Tenants fill the slots between them with their own steps. The
+//! compiler proves that no patch avoids an obligation. [`Contracts`] publishes both, creates and edits documents,
+//! and takes the decisions of people.
+
+mod actions;
+mod approvals;
+mod definitions;
+mod description;
+mod document;
+mod documents;
+mod error;
+mod handle;
+mod names;
+mod operations;
+mod policy;
+mod program;
+mod rows;
+mod shared;
+mod work;
+
+pub use actions::{Action, ActionCall, ActionOutcome, DOCUMENT_UPDATE};
+pub use approvals::{ASKED_MAX, Approval, ApprovalStatus, AskedPerson, DecisionNote};
+pub use definitions::{
+    DefinitionHead, DefinitionVersion, PublishedRef, TypeHead, TypeVersion, problems_of,
+};
+pub use description::DESCRIPTION;
+pub use document::{AmendedFrom, Document, DocumentRow, Note, PendingAction, Person};
+pub use documents::DocumentVersion;
+pub use handle::{Contracts, ContractsBuilder};
+pub use names::{EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, STEPS_MAX, VERSIONS_MAX};
+pub use operations::{Position, Rebuilt};
+pub use policy::{AllowAll, Policy};
+pub use work::WEBHOOK_EFFECT;
+
+pub use windlass_contracts as language;

@@ -1,0 +1,145 @@
+//! The row of a document: its content, its state, and who did what last.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use windlass_contracts::types::EditWindow;
+use windlass_kernel::{Error, Record, RunKey, Sha256Digest, Subject, Timestamp};
+
+/// The body of a document's record.
+///
+/// State and edit window stand here and not in the run, so that they hold when no run lives and when no
+/// engine works.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentRow {
+    /// The document type.
+    #[serde(rename = "type")]
+    pub entity_type: String,
+    /// The id, unique in the type.
+    pub id: String,
+    /// The version of the content, from 1.
+    pub version: u64,
+    /// The content.
+    pub content: Value,
+    /// The digest of the content's canonical JSON. Approvals name it.
+    pub digest: Sha256Digest,
+    /// The lifecycle state.
+    pub state: String,
+    /// The edits that callers may make.
+    pub edit_window: EditWindow,
+    /// The version of the last change that was not limited to immaterial fields.
+    pub material_version: u64,
+    /// The version of the last such change that no action of the run made.
+    pub drift_version: u64,
+    /// The version of the lifecycle contract.
+    pub envelope_version: u32,
+    /// The hash of the artefact that the document is pinned to.
+    pub artefact: Sha256Digest,
+    /// The person who created the document or asked for its last transition.
+    pub requester: String,
+    /// Everybody who has changed the content. None of them approves it.
+    pub editors: BTreeSet<String>,
+    /// The last person who wrote the document.
+    pub actor: Person,
+    /// The gates that a person can open now.
+    #[serde(default)]
+    pub gates: BTreeSet<String>,
+    /// Actions of people that the run has not carried out yet, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<PendingAction>,
+    /// The generation of the run that works on the document, from its first commit on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunKey>,
+    /// The generation in which that run began. A retry goes on with it, a restart begins a new one.
+    #[serde(default)]
+    pub run_origin: u32,
+    /// The document that this one amends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amended_from: Option<AmendedFrom>,
+    /// The reason of the last write.
+    pub note: Note,
+}
+
+/// A person as a document remembers them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Person {
+    /// The id.
+    pub id: String,
+    /// The roles at the time of the write.
+    #[serde(default)]
+    pub roles: Vec<String>,
+}
+
+impl Person {
+    pub(crate) fn of(subject: &Subject) -> Self {
+        Self { id: subject.id().to_owned(), roles: subject.roles().to_vec() }
+    }
+
+    /// The value that expressions read as `actor`.
+    pub(crate) fn value(&self) -> Value {
+        json!({"user_id": self.id, "roles": self.roles})
+    }
+}
+
+/// An action that a person called and the run has not carried out yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingAction {
+    /// The gate that the action opens.
+    pub gate: String,
+    /// The person.
+    pub by: Person,
+    /// When it was called.
+    pub at: Timestamp,
+}
+
+/// A reference to the document that another one amends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AmendedFrom {
+    /// Its id.
+    pub id: String,
+    /// Its version.
+    pub version: u64,
+}
+
+/// The audit note of a write: who did what, when and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// The person, or `system` for the run itself.
+    pub who: String,
+    /// The kind of the write: `create`, `edit`, `action`, `state` or `run`.
+    pub what: String,
+    /// When.
+    pub when: Timestamp,
+    /// Why, in the words of the caller or of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A document with the revision of its row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Document {
+    /// The revision, which every write increases.
+    pub revision: u64,
+    /// The row.
+    #[serde(flatten)]
+    pub row: DocumentRow,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was written last.
+    pub updated_at: Timestamp,
+}
+
+impl Document {
+    pub(crate) fn read(record: Record) -> Result<Option<Self>, Error> {
+        let Record { revision, body, created_at, updated_at, key, .. } = record;
+        let Some(body) = body else { return Ok(None) };
+        let row = body.read().map_err(|source| {
+            Error::corrupt(format!("the record of document {key} cannot be read"))
+                .with_source(source)
+        })?;
+        Ok(Some(Self { revision, row, created_at, updated_at }))
+    }
+}

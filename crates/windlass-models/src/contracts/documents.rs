@@ -1,0 +1,465 @@
+//! The single write path of documents. Every write of a caller passes `mutate`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use windlass_contracts::document::{FieldChange, changes, is_material};
+use windlass_contracts::types::{EditWindow, GateTrigger, LifecycleContract};
+use windlass_engine::{RecordChange, StartRun, conflict_delay, refusal};
+use windlass_kernel::{
+    Body, CommitError, Conflict, Error, ErrorCode, Expect, MessageKind, OnExisting, Query, RunId,
+    Subject,
+};
+
+use super::description::NAME;
+use super::document::{AmendedFrom, Document, DocumentRow, Note, PendingAction, Person};
+use super::error::{bad_document, conflict, invalid, no_document, not_found, refused};
+use super::handle::Contracts;
+use super::names::{
+    DOCUMENT_WRITTEN, DOCUMENTS, EDITORS_MAX, PENDING_MAX, REASON_BYTES_MAX, digest_of,
+    document_id, key, workflow_of,
+};
+
+/// How often a write is decided again because another writer was first.
+const ROUNDS_MAX: u32 = 16;
+
+/// A content version of a document.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentVersion {
+    /// The version.
+    pub version: u64,
+    /// The revision of the row that has it.
+    pub revision: u64,
+    /// The content.
+    pub content: Value,
+    /// The audit note.
+    pub note: Note,
+}
+
+/// A write that `mutate` makes.
+enum Write<'a> {
+    Edit { version: u64, content: &'a Value },
+    Action { gate: &'a str },
+}
+
+impl Contracts {
+    /// Creates a document and starts its run, in one commit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DocumentExists`], [`ErrorCode::DocumentInvalid`], [`ErrorCode::ContractTypeNotFound`] or
+    /// [`ErrorCode::PolicyRefused`].
+    pub async fn create(
+        &self,
+        entity_type: &str,
+        id: &str,
+        content: &Value,
+        by: &Subject,
+    ) -> Result<Document, Error> {
+        self.create_from(entity_type, id, content, None, by).await
+    }
+
+    async fn create_from(
+        &self,
+        entity_type: &str,
+        id: &str,
+        content: &Value,
+        amended_from: Option<AmendedFrom>,
+        by: &Subject,
+    ) -> Result<Document, Error> {
+        let record = document_id(entity_type, id)?;
+        let namespace = self.engine.namespace();
+        let effective = self.shared.effective(namespace, entity_type).await?;
+        let contract = self.shared.contract(entity_type, effective.envelope_version).await?;
+        contract.validator.check(content).map_err(|problems| bad_document(&problems))?;
+        let person = Person::of(by);
+        let now = self.engine.clock().now();
+        let row = DocumentRow {
+            entity_type: entity_type.to_owned(),
+            id: id.to_owned(),
+            version: 1,
+            content: content.clone(),
+            digest: digest_of(content)?,
+            state: contract.contract.initial.clone(),
+            edit_window: initial_window(&contract.contract),
+            material_version: 1,
+            drift_version: 1,
+            envelope_version: effective.envelope_version,
+            artefact: effective.hash,
+            requester: person.id.clone(),
+            editors: BTreeSet::from([person.id.clone()]),
+            actor: person.clone(),
+            gates: BTreeSet::new(),
+            pending: Vec::new(),
+            run: None,
+            run_origin: 0,
+            amended_from,
+            note: Note { who: person.id.clone(), what: "create".to_owned(), when: now, why: None },
+        };
+        self.allow(&person, "create", &row)?;
+        let workflow = workflow_of(entity_type)?;
+        let input = json!({"type": entity_type, "document": id, "artefact": row.artefact});
+        let mut start = StartRun::new(workflow, NAME, Body::of(&input)?);
+        start.id = Some(RunId::new(id)?);
+        start.on_existing = OnExisting::Refuse;
+        start.records = vec![put_document(&record, &row, Expect::Absent, true)?.by(&by.actor())];
+        match self.engine.start_run(start).await {
+            Ok(_) => {}
+            Err(error) if is_taken(&error) => {
+                let message = format!("there is a document {id:?} of type {entity_type:?} already");
+                return Err(conflict(ErrorCode::DocumentExists, message));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Document { revision: 1, row, created_at: now, updated_at: now })
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DocumentNotFound`] if there is none.
+    pub async fn document(&self, entity_type: &str, id: &str) -> Result<Document, Error> {
+        let found = self.shared.document(self.engine.namespace(), entity_type, id).await?;
+        found.ok_or_else(|| no_document(entity_type, id))
+    }
+
+    /// A page of documents of a type, by id: all of them, or those in a state.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, or a name is not valid.
+    pub async fn documents(
+        &self,
+        entity_type: &str,
+        state: Option<&str>,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Document>, Error> {
+        super::names::check_type_name(entity_type)?;
+        let term = match state {
+            Some(state) => ("state", format!("{entity_type}:{state}")),
+            None => ("type", entity_type.to_owned()),
+        };
+        let after = after.map(|id| document_id(entity_type, id)).transpose()?;
+        let query = Query::Records {
+            namespace: self.engine.namespace().clone(),
+            collection: windlass_kernel::Collection::new(DOCUMENTS)?,
+            term: Some((term.0.into(), term.1.into())),
+            after: after.map(windlass_kernel::RecordId::new).transpose()?,
+            limit,
+        };
+        let rows = self.engine.store().list(query).await?.records()?;
+        rows.into_iter().filter_map(|record| Document::read(record).transpose()).collect()
+    }
+
+    /// Replaces the content of a document that has this version. A content that is the same writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::WorkflowEditLocked`] if the edit window is locked, [`ErrorCode::DocumentConflict`] if the
+    /// document has another version, [`ErrorCode::DocumentInvalid`], [`ErrorCode::PolicyRefused`].
+    pub async fn edit(
+        &self,
+        entity_type: &str,
+        id: &str,
+        version: u64,
+        content: &Value,
+        by: &Subject,
+        why: Option<&str>,
+    ) -> Result<Document, Error> {
+        self.mutate(entity_type, id, Write::Edit { version, content }, by, why).await
+    }
+
+    /// Calls the action of a gate, such as `submit` or `cancel`. The run carries it out.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DocumentActionClosed`] if the gate is not open.
+    pub async fn act(
+        &self,
+        entity_type: &str,
+        id: &str,
+        gate: &str,
+        by: &Subject,
+        why: Option<&str>,
+    ) -> Result<Document, Error> {
+        self.mutate(entity_type, id, Write::Action { gate }, by, why).await
+    }
+
+    /// Creates a document that amends a locked one, with its content. It runs the workflow from its start.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::DocumentActionClosed`] if the document is not locked: edit it instead.
+    pub async fn amend(
+        &self,
+        entity_type: &str,
+        id: &str,
+        new_id: &str,
+        by: &Subject,
+    ) -> Result<Document, Error> {
+        let found = self.document(entity_type, id).await?;
+        if found.row.edit_window != EditWindow::Locked {
+            let message = format!("document {id:?} is not locked; edit it instead");
+            return Err(refused(ErrorCode::DocumentActionClosed, message));
+        }
+        self.allow(&Person::of(by), "amend", &found.row)?;
+        let from = AmendedFrom { id: id.to_owned(), version: found.row.version };
+        self.create_from(entity_type, new_id, &found.row.content, Some(from), by).await
+    }
+
+    /// A content version of a document.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::RecordVersionNotFound`] if there is none with this number.
+    pub async fn document_version(
+        &self,
+        entity_type: &str,
+        id: &str,
+        version: u64,
+    ) -> Result<DocumentVersion, Error> {
+        let namespace = self.engine.namespace();
+        self.shared.document_version(namespace, entity_type, id, version).await
+    }
+
+    /// The fields that differ between two content versions.
+    ///
+    /// # Errors
+    ///
+    /// As [`Contracts::document_version`].
+    pub async fn document_diff(
+        &self,
+        entity_type: &str,
+        id: &str,
+        from: u64,
+        to: u64,
+    ) -> Result<BTreeMap<String, FieldChange>, Error> {
+        let before = self.document_version(entity_type, id, from).await?;
+        let after = self.document_version(entity_type, id, to).await?;
+        Ok(changes(&before.content, &after.content))
+    }
+
+    fn allow(&self, person: &Person, write: &str, row: &DocumentRow) -> Result<(), Error> {
+        self.shared.policy.write(person, write, row).map_err(|reason| {
+            let message = format!("the policy refuses {write:?} by {:?}: {reason}", person.id);
+            refused(ErrorCode::PolicyRefused, message)
+        })
+    }
+
+    /// Reads the document, decides, and writes the row together with the message that wakes its run. It
+    /// decides again if another writer was first.
+    async fn mutate(
+        &self,
+        entity_type: &str,
+        id: &str,
+        write: Write<'_>,
+        by: &Subject,
+        why: Option<&str>,
+    ) -> Result<Document, Error> {
+        if why.is_some_and(|why| why.len() > REASON_BYTES_MAX) {
+            let message = format!("a reason has at most {REASON_BYTES_MAX} bytes");
+            return Err(invalid(ErrorCode::InvalidSize, message));
+        }
+        let record = document_id(entity_type, id)?;
+        let mut losses = 0;
+        loop {
+            let found = self.document(entity_type, id).await?;
+            let Some(mut row) = self.decide(&found, &write, by).await? else { return Ok(found) };
+            let now = self.engine.clock().now();
+            row.actor = Person::of(by);
+            row.note.who = by.id().to_owned();
+            (row.note.when, row.note.why) = (now, why.map(str::to_owned));
+            let change = put_document(&record, &row, Expect::At(found.revision), true)?;
+            // A generation that has not committed yet reads the row in its first commit.
+            let wake = row.run.map(|run_key| {
+                let (kind, name) = (MessageKind::Event, DOCUMENT_WRITTEN);
+                self.engine.wake_message(run_key, kind, name, None)
+            });
+            let messages = wake.transpose()?.into_iter().collect();
+            match self.engine.commit_with(&[change.by(&by.actor())], messages).await {
+                Ok(_) => {
+                    let revision = found.revision + 1;
+                    return Ok(Document { revision, row, updated_at: now, ..found });
+                }
+                Err(CommitError::Conflict(Conflict::Record { .. })) if losses < ROUNDS_MAX => {
+                    losses += 1;
+                    let env = self.engine.env();
+                    env.sleep(conflict_delay(env.random(), losses)).await;
+                }
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+    }
+
+    /// The row after a write; nothing if it changes nothing.
+    async fn decide(
+        &self,
+        found: &Document,
+        write: &Write<'_>,
+        by: &Subject,
+    ) -> Result<Option<DocumentRow>, Error> {
+        let person = Person::of(by);
+        let contract =
+            self.shared.contract(&found.row.entity_type, found.row.envelope_version).await?;
+        let mut row = found.row.clone();
+        match write {
+            Write::Edit { version, content } => {
+                if row.edit_window == EditWindow::Locked {
+                    let message = format!(
+                        "document {:?} is {:?} and its edit window is locked; amend it instead",
+                        row.id, row.state
+                    );
+                    return Err(refused(ErrorCode::WorkflowEditLocked, message));
+                }
+                if row.version != *version {
+                    let message = format!(
+                        "document {:?} was expected to have version {version}, but it has version {}; \
+                         read it again, then decide",
+                        row.id, row.version
+                    );
+                    return Err(conflict(ErrorCode::DocumentConflict, message));
+                }
+                contract.validator.check(content).map_err(|problems| bad_document(&problems))?;
+                if row.content == **content {
+                    return Ok(None);
+                }
+                self.allow(&person, "edit", &row)?;
+                let immaterial: BTreeSet<String> =
+                    contract.contract.immaterial_fields.iter().cloned().collect();
+                row.set_content((*content).clone(), &immaterial, false)?;
+                row.editors.insert(person.id);
+                if row.editors.len() > EDITORS_MAX {
+                    let message = format!(
+                        "{EDITORS_MAX} people have edited the document, which is the limit"
+                    );
+                    return Err(refused(ErrorCode::InvalidSize, message));
+                }
+                row.note.what = "edit".to_owned();
+            }
+            Write::Action { gate } => {
+                if row.pending.iter().any(|pending| pending.gate == **gate) {
+                    return Ok(None);
+                }
+                check_gate(&contract.contract, &row, gate)?;
+                self.allow(&person, gate, &row)?;
+                if row.pending.len() >= PENDING_MAX {
+                    let message =
+                        format!("{PENDING_MAX} actions wait for the run, which is the limit");
+                    return Err(refused(ErrorCode::DocumentActionClosed, message));
+                }
+                let at = self.engine.clock().now();
+                row.requester.clone_from(&person.id);
+                row.pending.push(PendingAction { gate: (*gate).to_owned(), by: person, at });
+                row.note.what = format!("action {gate}");
+            }
+        }
+        Ok(Some(row))
+    }
+}
+
+impl super::shared::Shared {
+    pub(crate) async fn document_version(
+        &self,
+        namespace: &windlass_kernel::Namespace,
+        entity_type: &str,
+        id: &str,
+        version: u64,
+    ) -> Result<DocumentVersion, Error> {
+        let key = key(namespace, DOCUMENTS, &document_id(entity_type, id)?)?;
+        let limit = self.limits.page_rows_max.min(100);
+        let mut before = None;
+        let mut found = None;
+        loop {
+            let query = Query::RecordVersions { key: key.clone(), before, limit };
+            let page = self.store.list(query).await?.record_versions()?;
+            let last = page.len() < limit as usize;
+            before = page.last().map(|kept| kept.revision);
+            for kept in page {
+                let row: DocumentRow = kept.body.read()?;
+                if row.version < version {
+                    return found.ok_or_else(|| no_version(entity_type, id, version));
+                }
+                // The oldest kept row of a version is the write that made it.
+                if row.version == version {
+                    let (content, note) = (row.content, row.note);
+                    found =
+                        Some(DocumentVersion { version, revision: kept.revision, content, note });
+                }
+            }
+            if last {
+                return found.ok_or_else(|| no_version(entity_type, id, version));
+            }
+        }
+    }
+}
+
+fn no_version(entity_type: &str, id: &str, version: u64) -> Error {
+    let message = format!("document {id:?} of type {entity_type:?} has no version {version}");
+    not_found(ErrorCode::RecordVersionNotFound, message)
+}
+
+impl DocumentRow {
+    /// Sets another content and counts the version.
+    pub(crate) fn set_content(
+        &mut self,
+        content: Value,
+        immaterial: &BTreeSet<String>,
+        by_run: bool,
+    ) -> Result<(), Error> {
+        let material = is_material(&self.content, &content, immaterial);
+        self.version += 1;
+        if material {
+            self.material_version = self.version;
+            if !by_run {
+                self.drift_version = self.version;
+            }
+        }
+        self.digest = digest_of(&content)?;
+        self.content = content;
+        Ok(())
+    }
+}
+
+/// The write of a document's row.
+pub(crate) fn put_document(
+    record: &str,
+    row: &DocumentRow,
+    expect: Expect,
+    keep: bool,
+) -> Result<RecordChange, Error> {
+    let change = RecordChange::put_own(DOCUMENTS, record, row, expect)?
+        .term("type", &row.entity_type)?
+        .term("state", &format!("{}:{}", row.entity_type, row.state))?;
+    Ok(if keep { change.keep() } else { change })
+}
+
+fn initial_window(contract: &LifecycleContract) -> EditWindow {
+    let initial = contract.states.iter().find(|state| state.name == contract.initial);
+    initial.map_or(EditWindow::Locked, |state| state.edit_window)
+}
+
+/// Refuses the action of a gate that is not open. Before the first commit of a run, nobody knows which gates
+/// are open, so every action gate is accepted; the run ignores it if it is closed.
+fn check_gate(contract: &LifecycleContract, row: &DocumentRow, gate: &str) -> Result<(), Error> {
+    let known =
+        contract.gates.iter().any(|spec| spec.name == gate && spec.trigger != GateTrigger::Arrival);
+    if known && (row.run.is_none() || row.gates.contains(gate)) {
+        return Ok(());
+    }
+    let open: Vec<&str> = row.gates.iter().map(String::as_str).collect();
+    let message = format!(
+        "the action {gate:?} is not open for document {:?} in the state {:?}; open are: {}",
+        row.id,
+        row.state,
+        if open.is_empty() { "none".to_owned() } else { open.join(", ") }
+    );
+    Err(refused(ErrorCode::DocumentActionClosed, message))
+}
+
+fn is_taken(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::RunExists | ErrorCode::RecordConflict)
+}

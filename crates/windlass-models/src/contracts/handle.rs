@@ -1,0 +1,235 @@
+//! The handle of contracts: registers document types and is the way to definitions, documents and approvals.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use windlass_contracts::approvers::Directory;
+use windlass_engine::{
+    Engine, Lane, Model, ModelDescription, Opened, Program, RecordChange, refusal,
+};
+use windlass_kernel::{Error, ErrorCode, ErrorKind, Expect, Namespace};
+
+use super::actions::{Action, Actions};
+use super::description::DESCRIPTION;
+use super::error::invalid;
+use super::names::{DIRECTORY, PEOPLE, SETTINGS, STEPS_MAX, workflow_of};
+use super::policy::{AllowAll, Policy};
+use super::program::DocumentProgram;
+use super::shared::Shared;
+
+/// How often a process that shares its store looks for new document types.
+const RELOAD_EVERY: Duration = Duration::from_secs(10);
+
+/// Documents, their contracts and their approvals, in one namespace. Cheap to clone.
+#[derive(Clone)]
+pub struct Contracts {
+    pub(crate) engine: Engine,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Options of [`Contracts`].
+#[must_use = "a builder does nothing until it is opened"]
+pub struct ContractsBuilder {
+    actions: Actions,
+    policy: Arc<dyn Policy>,
+    steps_max: u64,
+    serves_webhooks: bool,
+}
+
+impl Contracts {
+    /// A builder with default options.
+    pub fn builder() -> ContractsBuilder {
+        ContractsBuilder {
+            actions: Actions::with_built_in(),
+            policy: Arc::new(AllowAll),
+            steps_max: STEPS_MAX,
+            serves_webhooks: false,
+        }
+    }
+
+    /// The same contracts for another tenant.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: Namespace) -> Self {
+        Self { engine: self.engine.in_namespace(namespace), shared: Arc::clone(&self.shared) }
+    }
+
+    /// The engine of this handle.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn operator(&self) -> Engine {
+        self.engine.in_namespace(self.shared.operator.clone())
+    }
+
+    /// Replaces the people, roles, managers and delegations of this tenant.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidSize`] if the directory is too large for a record.
+    pub async fn put_directory(&self, directory: &Directory) -> Result<(), Error> {
+        self.put_people(DIRECTORY, directory).await
+    }
+
+    /// The people, roles, managers and delegations of this tenant.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn directory(&self) -> Result<Directory, Error> {
+        Ok(self.shared.directory(self.engine.namespace()).await?.0)
+    }
+
+    /// Replaces the settings of this tenant, which expressions read as `org`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidSize`] if the settings are too large for a record.
+    pub async fn put_settings(&self, settings: &serde_json::Value) -> Result<(), Error> {
+        self.put_people(SETTINGS, settings).await
+    }
+
+    async fn put_people<T: serde::Serialize>(&self, id: &str, value: &T) -> Result<(), Error> {
+        let namespace = self.engine.namespace();
+        let found = self.shared.row(super::names::key(namespace, PEOPLE, id)?).await?;
+        let expect = found.map_or(Expect::Absent, |record| Expect::At(record.revision));
+        let change = RecordChange::put_own(PEOPLE, id, value, expect)?.keep();
+        let written = self.engine.commit_with(&[change], Vec::new()).await;
+        written.map(drop).map_err(|error| refusal(&error))
+    }
+
+    /// Serves the documents of a type. A type that is served already stays so.
+    pub(crate) fn serve(&self, entity_type: &str) -> Result<(), Error> {
+        serve(&self.engine, &self.shared, entity_type)
+    }
+
+    /// Drops all cached artefacts and contracts, so that they are read and verified again.
+    pub fn evict(&self) {
+        self.shared.evict();
+    }
+}
+
+impl ContractsBuilder {
+    /// Registers an action that nodes can call.
+    pub fn action(mut self, name: &str, action: Arc<Action>) -> Self {
+        self.actions.add(name, action);
+        self
+    }
+
+    /// Sets the policy.
+    pub fn policy(mut self, policy: impl Policy) -> Self {
+        self.policy = Arc::new(policy);
+        self
+    }
+
+    /// The most steps of one run. [default: 10,000]
+    pub fn steps_max(mut self, steps_max: u64) -> Self {
+        self.steps_max = steps_max;
+        self
+    }
+
+    /// States that this program delivers the effects named [`super::WEBHOOK_EFFECT`]. Without it, definitions
+    /// with webhooks are refused.
+    pub fn webhooks(mut self) -> Self {
+        self.serves_webhooks = true;
+        self
+    }
+
+    /// Serves all document types of the store. In a store that processes share, new types are found within ten
+    /// seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidOption`] if there may be no steps, or the store does not answer.
+    pub async fn open(self, engine: &Engine) -> Result<Contracts, Error> {
+        let Self { actions, policy, steps_max, serves_webhooks } = self;
+        if steps_max == 0 {
+            return Err(invalid(ErrorCode::InvalidOption, "a run needs at least 1 step"));
+        }
+        let shared = Arc::new(Shared::new(engine, actions, policy, steps_max, serves_webhooks));
+        let contracts = Contracts { engine: engine.clone(), shared };
+        for head in contracts.types().await? {
+            contracts.serve(&head.entity_type)?;
+        }
+        if engine.options().shared {
+            contracts.reload_types();
+        }
+        Ok(contracts)
+    }
+}
+
+impl Contracts {
+    // The task holds the engine only while it reads, so that it does not keep the engine alive.
+    fn reload_types(&self) {
+        let (env, shared) = (Arc::clone(self.engine.env()), Arc::downgrade(&self.shared));
+        let engine = self.engine.downgrade();
+        let sleep = Arc::clone(&env);
+        let task = async move {
+            loop {
+                sleep.sleep(RELOAD_EVERY).await;
+                let (Some(engine), Some(shared)) = (engine.upgrade(), Weak::upgrade(&shared))
+                else {
+                    return;
+                };
+                if engine.is_stopping() {
+                    return;
+                }
+                let contracts = Self { engine, shared };
+                let found = match contracts.types().await {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::warn!(%error, "failed to read the document types; retrying");
+                        continue;
+                    }
+                };
+                for head in found {
+                    if let Err(error) = contracts.serve(&head.entity_type) {
+                        tracing::warn!(%error, "failed to serve a document type");
+                    }
+                }
+            }
+        };
+        env.spawn(Lane::Service, Box::pin(task));
+    }
+}
+
+fn serve(engine: &Engine, shared: &Arc<Shared>, entity_type: &str) -> Result<(), Error> {
+    let workflow = workflow_of(entity_type)?;
+    if engine.model_of(&workflow).is_some() {
+        return Ok(());
+    }
+    let model = DocumentModel { shared: Arc::clone(shared), entity_type: entity_type.to_owned() };
+    match engine.register(workflow, Arc::new(model)) {
+        Err(error) if error.code() == ErrorCode::WorkflowExists => Ok(()),
+        result => result,
+    }
+}
+
+struct DocumentModel {
+    shared: Arc<Shared>,
+    entity_type: String,
+}
+
+impl Model for DocumentModel {
+    fn description(&self) -> &'static ModelDescription {
+        &DESCRIPTION
+    }
+
+    fn prepare(&self, start: &mut windlass_engine::StartRun) -> Result<(), Error> {
+        // Only the commit that creates a document starts its run.
+        if start.headers.is_some() || start.records.is_empty() {
+            let message = format!(
+                "a run of {:?} starts when its document is created; create the document instead",
+                start.workflow
+            );
+            return Err(Error::new(ErrorKind::Refused, ErrorCode::DocumentNotFound, message));
+        }
+        Ok(())
+    }
+
+    fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
+        let program =
+            DocumentProgram::open(Arc::clone(&self.shared), &self.entity_type, opened.run())?;
+        Ok(Box::new(program))
+    }
+}

@@ -1,0 +1,399 @@
+//! A run of a document: reads the records, decides with the token engine, and commits.
+//!
+//! A message only wakes the run. Each round reads the document's row and the requests for approval again, and
+//! each commit checks the revision of the document that the decision was made for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use windlass_contracts::tokens::{Input, State, Status, StepStatus as RowStatus, Verdict};
+use windlass_contracts::types::{CompiledWorkflow, NodeType};
+use windlass_engine::{Program, Turn, TurnError, conflict_delay};
+use windlass_kernel::{
+    Body, BoxFuture, CommitError, Conflict, Draft, Error, ErrorCode, Expect, Message, MessageKind,
+    Run, StepKey, Timestamp, Wake,
+};
+
+use super::approvals::Approval;
+use super::description::DOCUMENT_MUTATED;
+use super::document::{Document, Person};
+use super::documents::put_document;
+use super::error::no_document;
+use super::names::{APPROVALS, DOCUMENTS, document_id, key};
+use super::rows::{self, Snapshot};
+use super::shared::{Contract, Shared};
+use super::work::{Stop, Work};
+use crate::kit;
+
+/// After so many lost rounds the run waits before it tries again.
+const LOSSES_MAX: u32 = 50;
+/// The most messages that one commit consumes.
+const CONSUMED_MAX: usize = 100;
+
+pub(crate) struct DocumentProgram {
+    pub(crate) shared: Arc<Shared>,
+    entity_type: String,
+    id: String,
+    snapshot: Snapshot,
+}
+
+#[derive(Deserialize)]
+struct RunInput {
+    document: String,
+}
+
+/// The records that a round reads.
+pub(crate) struct View {
+    pub(crate) document: Document,
+    pub(crate) artefact: Arc<CompiledWorkflow>,
+    pub(crate) contract: Arc<Contract>,
+    pub(crate) org: Value,
+    /// The requests of waiting approvals, by key of the step.
+    pub(crate) approvals: BTreeMap<String, (Approval, u64)>,
+}
+
+/// The next thing that a run does.
+enum Next {
+    /// Writes the rows that a retry has from the generation before.
+    CarryOver,
+    /// Gives an input to the token engine.
+    Take(Input, Person),
+}
+
+impl DocumentProgram {
+    pub(crate) fn open(shared: Arc<Shared>, entity_type: &str, run: &Run) -> Result<Self, Error> {
+        let input: RunInput = run.input.read()?;
+        let snapshot = match &run.state {
+            Some(state) => state.read()?,
+            None => {
+                Snapshot { origin: run.generation, run: Some(run.run_key), ..Snapshot::default() }
+            }
+        };
+        Ok(Self { shared, entity_type: entity_type.to_owned(), id: input.document, snapshot })
+    }
+
+    async fn take(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        turn.replayed();
+        let mut losses = 0;
+        loop {
+            if kit::apply_control(turn).await? {
+                return Ok(());
+            }
+            let view = match self.view(turn).await {
+                Ok(view) => view,
+                Err(error) if error.is_retryable() => return Err(TurnError::Store(error)),
+                Err(error) if error.code() == ErrorCode::DocumentNotFound => {
+                    let stop = Stop::new("DOCUMENT_NOT_FOUND", error.message(), None);
+                    return self.fail(turn, &stop).await;
+                }
+                Err(error) => return Err(TurnError::Blocked(error)),
+            };
+            let Some(next) = self.next(&view, turn) else { return self.park(turn).await };
+            if turn.is_draining() || !turn.take_step() {
+                return self.park_until(turn, Wake::Now).await;
+            }
+            match self.advance(turn, &view, next).await? {
+                Advanced::Released => return Ok(()),
+                Advanced::Again => losses = 0,
+                Advanced::Lost => {
+                    losses += 1;
+                    if losses > LOSSES_MAX {
+                        let at = turn.now().plus(Duration::from_secs(1));
+                        return self.park_until(turn, Wake::At(at)).await;
+                    }
+                    let delay = conflict_delay(turn.env().random(), losses);
+                    let sleep = turn.env().sleep(delay);
+                    sleep.await;
+                }
+            }
+        }
+    }
+
+    async fn view(&self, turn: &Turn) -> Result<View, Error> {
+        let namespace = &turn.run.namespace;
+        let document = self.shared.document(namespace, &self.entity_type, &self.id).await?;
+        let document = document.ok_or_else(|| no_document(&self.entity_type, &self.id))?;
+        let row = &document.row;
+        let artefact = self.shared.artefact(namespace, row.artefact).await?;
+        let contract = self.shared.contract(&self.entity_type, row.envelope_version).await?;
+        let org = self.shared.settings(namespace).await?;
+        let waits: Vec<&str> = self
+            .snapshot
+            .state
+            .open
+            .values()
+            .filter(|row| row.node_type == NodeType::Approval && row.status == RowStatus::Waiting)
+            .map(|row| row.key.as_str())
+            .collect();
+        let mut approvals = BTreeMap::new();
+        for chunk in waits.chunks(self.shared.limits.records_per_commit_max) {
+            let keys: Result<Vec<_>, Error> = chunk
+                .iter()
+                .map(|step| key(namespace, APPROVALS, &self.approval_id(step)))
+                .collect();
+            let found = self.shared.store.records(keys?).await?;
+            for (step, record) in chunk.iter().zip(found) {
+                let Some(record) = record else { continue };
+                let Some(body) = &record.body else { continue };
+                approvals.insert((*step).to_owned(), (body.read()?, record.revision));
+            }
+        }
+        Ok(View { document, artefact, contract, org, approvals })
+    }
+
+    pub(crate) fn approval_id(&self, step: &str) -> String {
+        Approval::id_of(&self.entity_type, &self.id, self.snapshot.origin, step)
+    }
+
+    pub(crate) fn origin(&self) -> u32 {
+        self.snapshot.origin
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.snapshot.state
+    }
+
+    /// The next thing to do, from records and the clock alone. Messages do not matter.
+    fn next(&self, view: &View, turn: &Turn) -> Option<Next> {
+        let (state, row) = (&self.snapshot.state, &view.document.row);
+        let by = |input| Some(Next::Take(input, row.actor.clone()));
+        match state.status {
+            Status::New if row.state == view.contract.contract.initial => return by(Input::Start),
+            Status::New => return by(Input::StartAt { state: row.state.clone() }),
+            _ if self.snapshot.run != Some(turn.run.run_key) => return Some(Next::CarryOver),
+            Status::Failed => return by(Input::Retry),
+            Status::Running | Status::Completed => {}
+        }
+        if let Some(pending) = row.pending.first() {
+            let input = Input::Action { gate: pending.gate.clone() };
+            return Some(Next::Take(input, pending.by.clone()));
+        }
+        if row.version != self.snapshot.seen_version {
+            return by(Input::DocumentChanged);
+        }
+        let now = turn.now().as_micros();
+        let mut waiting = state.open.values().filter(|row| row.status == RowStatus::Waiting);
+        waiting.find_map(|step| {
+            if step.resume_at.is_some_and(|at| at <= now) {
+                return by(Input::Timer { key: step.key.clone() });
+            }
+            let (approval, _) = view.approvals.get(&step.key)?;
+            let asked = approval.counted(&row.editors);
+            let decisions: BTreeMap<String, Verdict> = approval
+                .decisions
+                .iter()
+                .filter(|(person, _)| asked.contains(*person))
+                .map(|(person, note)| (person.clone(), note.verdict))
+                .collect();
+            if decisions.is_empty()
+                || step.output["decisions"] == json!(decisions)
+                || self.snapshot.ignored.get(&step.key) == Some(&decisions)
+            {
+                return None;
+            }
+            let last = approval.decisions.iter().max_by_key(|(_, note)| note.at)?.0;
+            let person = Person { id: last.clone(), roles: Vec::new() };
+            Some(Next::Take(Input::Approval { key: step.key.clone(), asked, decisions }, person))
+        })
+    }
+
+    /// Releases the turn until the next time that a step waits for.
+    async fn park(&mut self, turn: &mut Turn) -> Result<(), TurnError> {
+        let wake = self.wake(&self.snapshot.state);
+        self.park_until(turn, wake).await
+    }
+
+    async fn park_until(&mut self, turn: &mut Turn, wake: Wake) -> Result<(), TurnError> {
+        let mut draft = turn.draft();
+        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        kit::release(turn, &mut draft, wake);
+        turn.commit(draft).await?;
+        drop_messages(turn, &consumed);
+        Ok(())
+    }
+
+    fn wake(&self, state: &State) -> Wake {
+        let waiting = state.open.values().filter(|row| row.status == RowStatus::Waiting);
+        let first = waiting.filter_map(|row| row.resume_at).min();
+        first.map_or(Wake::OnMessage, |at| Wake::At(Timestamp::from_micros(at)))
+    }
+
+    async fn advance(
+        &mut self,
+        turn: &mut Turn,
+        view: &View,
+        next: Next,
+    ) -> Result<Advanced, TurnError> {
+        let work = match next {
+            Next::CarryOver => Work::carry_over(self, view),
+            Next::Take(input, person) => {
+                let now = turn.now();
+                let namespace = turn.run.namespace.clone();
+                match Work::of(self, view, namespace, input, person, now).await {
+                    Ok(work) => work,
+                    Err(stop) if stop.retryable => return Err(TurnError::Store(stop.error())),
+                    Err(stop) => {
+                        self.fail(turn, &stop).await?;
+                        return Ok(Advanced::Released);
+                    }
+                }
+            }
+        };
+        self.commit(turn, view, work).await
+    }
+
+    async fn commit(
+        &mut self,
+        turn: &mut Turn,
+        view: &View,
+        mut work: Work,
+    ) -> Result<Advanced, TurnError> {
+        let mut snapshot = self.snapshot.clone();
+        let run_key = turn.run.run_key;
+        snapshot.run = Some(run_key);
+        snapshot.seen_version = work.row.version;
+        match work.ignored.take() {
+            Some((step, decisions)) => drop(snapshot.ignored.insert(step, decisions)),
+            None => snapshot.ignored.clear(),
+        }
+        let mut draft = turn.draft();
+        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        (work.row.run, work.row.run_origin) = (Some(run_key), snapshot.origin);
+        self.write_rows(turn, &mut draft, &mut snapshot, &work).map_err(TurnError::Blocked)?;
+        self.write_records(turn, &mut draft, view, &work).map_err(TurnError::Blocked)?;
+        snapshot.state = work.state.clone();
+        let stamp = turn.stamp();
+        let state = Body::of(&snapshot).map_err(TurnError::Blocked)?;
+        draft.state(state, stamp);
+        let ended = match (work.state.status, &work.stop) {
+            (_, Some(stop)) => {
+                turn.cancel_open_steps(&mut draft).await?;
+                let body = stop.body().map_err(TurnError::Blocked)?;
+                kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
+                true
+            }
+            (Status::Completed, _) => {
+                let row = &work.row;
+                let output =
+                    json!({"document": row.id, "version": row.version, "state": row.state});
+                let output = Body::of(&output).map_err(TurnError::Blocked)?;
+                kit::complete(turn, &mut draft, output).map_err(TurnError::Blocked)?;
+                true
+            }
+            _ => false,
+        };
+        match turn.try_commit(draft).await? {
+            Ok(_) => {
+                self.snapshot = snapshot;
+                drop_messages(turn, &consumed);
+                Ok(if ended { Advanced::Released } else { Advanced::Again })
+            }
+            Err(CommitError::Conflict(Conflict::Record { .. })) => Ok(Advanced::Lost),
+            Err(error) => Err(TurnError::Blocked(windlass_engine::refusal(&error))),
+        }
+    }
+
+    fn write_rows(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        snapshot: &mut Snapshot,
+        work: &Work,
+    ) -> Result<(), Error> {
+        let fails = work.stop.is_some();
+        for row in work.rows.values() {
+            let before = self.snapshot.state.open.get(&row.seq);
+            let settled = before.is_some_and(|before| before.status == RowStatus::Completed);
+            rows::write(turn, draft, snapshot, row, settled, fails)?;
+        }
+        Ok(())
+    }
+
+    fn write_records(
+        &self,
+        turn: &mut Turn,
+        draft: &mut Draft,
+        view: &View,
+        work: &Work,
+    ) -> Result<(), Error> {
+        let namespace = turn.run.namespace.clone();
+        let record = document_id(&self.entity_type, &self.id)?;
+        let (before, at) = (&view.document.row, Expect::At(view.document.revision));
+        let document = if work.row == *before {
+            windlass_engine::RecordChange::check(DOCUMENTS, record, at)?
+        } else {
+            let keep = (work.row.version, &work.row.state) != (before.version, &before.state);
+            put_document(&record, &work.row, at, keep)?
+        };
+        let approvals = work.approvals.values().filter(|one| one.is_changed());
+        let approvals: Result<Vec<_>, Error> =
+            approvals.map(|one| one.approval.put(one.expect)).collect();
+        for change in std::iter::once(document).chain(approvals?).chain(work.records.clone()) {
+            change.check_limits(turn.limits())?;
+            let stamp = turn.stamp();
+            draft.record(change.op(&namespace, stamp), stamp)?;
+        }
+        for (key, effect) in &work.effects {
+            effect.enqueue(turn, draft, ("step", json!(key)))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the run with an error. Nothing of the decision that failed is written: a retry decides again.
+    async fn fail(&mut self, turn: &mut Turn, stop: &Stop) -> Result<(), TurnError> {
+        let mut draft = turn.draft();
+        let consumed = consume(turn, &mut draft).map_err(TurnError::Blocked)?;
+        turn.cancel_open_steps(&mut draft).await?;
+        let stamp = turn.stamp();
+        draft.state(Body::of(&self.snapshot).map_err(TurnError::Blocked)?, stamp);
+        let body = stop.body().map_err(TurnError::Blocked)?;
+        kit::fail(turn, &mut draft, &stop.name, body).map_err(TurnError::Blocked)?;
+        turn.commit(draft).await?;
+        drop_messages(turn, &consumed);
+        Ok(())
+    }
+}
+
+enum Advanced {
+    Released,
+    Again,
+    Lost,
+}
+
+/// Consumes the messages that have woken the run. Their bodies are not read.
+fn consume(turn: &mut Turn, draft: &mut Draft) -> Result<Vec<u64>, Error> {
+    let messages: Vec<Message> = turn
+        .mailbox
+        .values()
+        .filter(|message| message.kind != MessageKind::Control)
+        .take(CONSUMED_MAX)
+        .cloned()
+        .collect();
+    if !messages.is_empty() {
+        let stamp = turn.stamp();
+        let payload = json!({ "messages": messages.len() });
+        let by = StepKey::from_stored("document");
+        draft.consume_all(DOCUMENT_MUTATED, &payload, &messages, by, stamp)?;
+    }
+    Ok(messages.into_iter().map(|message| message.seq).collect())
+}
+
+fn drop_messages(turn: &mut Turn, consumed: &[u64]) {
+    for seq in consumed {
+        turn.mailbox.remove(seq);
+    }
+}
+
+impl Program for DocumentProgram {
+    fn turn<'a>(&'a mut self, turn: &'a mut Turn) -> BoxFuture<'a, Result<(), TurnError>> {
+        Box::pin(self.take(turn))
+    }
+
+    fn bytes(&self) -> usize {
+        const ROW: usize = 1_500;
+        size_of::<Self>() + 500 + self.snapshot.state.open.len() * ROW
+    }
+}

@@ -1,0 +1,527 @@
+//! One input and everything that follows from it, until all tokens wait: the content of one commit.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::Timestamp as Time;
+use serde_json::{Map, Value, json};
+use windlass_contracts::approvers::{self, Directory, Resolution};
+use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
+use windlass_contracts::diagnostic::Diagnostic;
+use windlass_contracts::dsl::Scope;
+use windlass_contracts::ids;
+use windlass_contracts::tokens::{
+    Decision, Effect as TokenEffect, Facts, Input, State, Status, StepRow, StepStatus as RowStatus,
+    Verdict, advance,
+};
+use windlass_contracts::types::{
+    ApprovalConfig, ApproverSpec, GateTrigger, NodeConfig, NodeType, RolePick,
+};
+use windlass_engine::RecordChange;
+use windlass_kernel::{
+    Body, Error, ErrorCode, Expect, Namespace, RetryPolicy, Sha256Digest, Timestamp,
+};
+
+use super::actions::ActionCall;
+use super::approvals::{Approval, ApprovalStatus, AskedPerson};
+use super::document::{DocumentRow, Person};
+use super::error::bad_document;
+use super::names::{NOTIFICATIONS, ROTATIONS};
+use super::policy::NodePolicy;
+use super::program::{DocumentProgram, View};
+use crate::effects::Effect;
+
+/// The effect of a node that calls a URL. Its input has `url`, `body` and `idempotencyKey`.
+pub const WEBHOOK_EFFECT: &str = "contracts.webhook";
+
+/// Why a run stops with an error.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub(crate) name: String,
+    message: String,
+    step: Option<String>,
+    pub(crate) retryable: bool,
+}
+
+impl Stop {
+    pub(crate) fn new(name: &str, message: impl Into<String>, step: Option<&str>) -> Self {
+        let (name, message) = (name.to_owned(), message.into());
+        Self { name, message, step: step.map(str::to_owned), retryable: false }
+    }
+
+    fn problem(problem: &Diagnostic, step: &str) -> Self {
+        Self::new(problem.code.as_str(), &problem.message, Some(step))
+    }
+
+    fn of(error: &Error) -> Self {
+        let mut stop = Self::new(error.code().as_str(), error.message(), None);
+        stop.retryable = error.is_retryable();
+        stop
+    }
+
+    pub(crate) fn error(&self) -> Error {
+        let kind = windlass_kernel::ErrorKind::Unavailable;
+        Error::new(kind, ErrorCode::StoreUnavailable, self.message.clone())
+    }
+
+    pub(crate) fn body(&self) -> Result<Body, Error> {
+        Body::of(&json!({"name": self.name, "message": self.message, "step": self.step}))
+    }
+}
+
+/// A request for approval that the commit may change.
+pub(crate) struct Held {
+    pub(crate) approval: Approval,
+    pub(crate) expect: Expect,
+    before: Option<Approval>,
+}
+
+impl Held {
+    pub(crate) fn is_changed(&self) -> bool {
+        self.before.as_ref() != Some(&self.approval)
+    }
+}
+
+/// The content of a commit.
+pub(crate) struct Work {
+    pub(crate) state: State,
+    pub(crate) row: DocumentRow,
+    pub(crate) rows: BTreeMap<u64, StepRow>,
+    pub(crate) approvals: BTreeMap<String, Held>,
+    pub(crate) records: Vec<RecordChange>,
+    pub(crate) effects: Vec<(String, Effect)>,
+    pub(crate) stop: Option<Stop>,
+    /// The decisions that the token engine ignored.
+    pub(crate) ignored: Option<(String, BTreeMap<String, Verdict>)>,
+}
+
+impl Work {
+    /// Writes the rows that wait as steps of a generation that goes on with a state.
+    pub(crate) fn carry_over(program: &DocumentProgram, view: &View) -> Self {
+        let state = program.state().clone();
+        let is_live =
+            |row: &&StepRow| matches!(row.status, RowStatus::Waiting | RowStatus::Arrived);
+        let rows = state.open.values().filter(is_live).map(|row| (row.seq, row.clone())).collect();
+        Self { rows, ..Self::at(state, view) }
+    }
+
+    fn at(state: State, view: &View) -> Self {
+        let held = |(step, (approval, revision)): (&String, &(Approval, u64))| {
+            let expect = Expect::At(*revision);
+            let (approval, before) = (approval.clone(), Some(approval.clone()));
+            (step.clone(), Held { approval, expect, before })
+        };
+        Self {
+            state,
+            row: view.document.row.clone(),
+            rows: BTreeMap::new(),
+            approvals: view.approvals.iter().map(held).collect(),
+            records: Vec::new(),
+            effects: Vec::new(),
+            stop: None,
+            ignored: None,
+        }
+    }
+
+    /// Gives an input to the token engine and carries out what it asks for.
+    pub(crate) async fn of(
+        program: &DocumentProgram,
+        view: &View,
+        namespace: Namespace,
+        input: Input,
+        person: Person,
+        now: Timestamp,
+    ) -> Result<Self, Stop> {
+        let mut work = Self::at(program.state().clone(), view);
+        let is_action = matches!(input, Input::Action { .. });
+        if is_action {
+            work.row.pending.remove(0);
+        }
+        let voted = match &input {
+            Input::Approval { key, decisions, .. } => Some((key.clone(), decisions.clone())),
+            _ => None,
+        };
+        let is_retry = input == Input::Retry;
+        let now_jiff = Time::from_microsecond(now.as_micros()).unwrap_or(Time::UNIX_EPOCH);
+        let mut worker = Worker {
+            program,
+            view,
+            namespace,
+            person,
+            now,
+            now_jiff,
+            directory: None,
+            queue: VecDeque::from([input]),
+            work,
+        };
+        let ignored = worker.run().await?;
+        let mut work = worker.work;
+        work.ignored = voted.filter(|_| ignored.is_some());
+        if let Some(reason) = ignored.filter(|_| is_action) {
+            work.row.note.why = Some(format!("the run ignored it: {reason}"));
+        }
+        work.finish(program, view, is_retry, now);
+        Ok(work)
+    }
+
+    /// Sets state, edit window and open gates of the document, and closes requests that are over.
+    fn finish(&mut self, program: &DocumentProgram, view: &View, is_retry: bool, now: Timestamp) {
+        let artefact = &*view.artefact;
+        if !self.state.lifecycle.is_empty() && self.row.state != self.state.lifecycle {
+            self.row.state.clone_from(&self.state.lifecycle);
+            self.row.note.who = "system".to_owned();
+            self.row.note.what = "state".to_owned();
+            self.row.note.when = now;
+            self.row.note.why = None;
+        }
+        self.row.edit_window = self.state.edit_window(artefact);
+        self.row.gates = match self.state.status {
+            Status::Running => self.open_gates(view),
+            _ => BTreeSet::new(),
+        };
+        for row in self.rows.values().filter(|row| row.node_type == NodeType::Approval) {
+            let Some(held) = self.approvals.get_mut(&row.key) else { continue };
+            let is_open = held.approval.status == ApprovalStatus::Open;
+            if is_open && matches!(row.status, RowStatus::Completed) {
+                held.approval.status = ApprovalStatus::Closed;
+            }
+        }
+        if self.state.status == Status::Failed {
+            let failed = self.state.open.values().find(|row| row.status == RowStatus::Failed);
+            self.stop = failed.map(stop_of);
+        } else if self.state.next_seq > program.shared.steps_max {
+            let max = program.shared.steps_max;
+            let message = format!("the run has more than {max} steps");
+            self.stop = Some(Stop::new(WORKFLOW_STEP_LIMIT.as_str(), message, None));
+        }
+        // A retry that changes nothing fails as before, for example after drift.
+        debug_assert!(!is_retry || self.stop.is_some() || self.state.status != Status::Failed);
+    }
+
+    fn open_gates(&self, view: &View) -> BTreeSet<String> {
+        let artefact = &*view.artefact;
+        let gate_of = |node: &str, trigger: GateTrigger| match artefact
+            .nodes
+            .get(node)
+            .map(|node| &node.config)
+        {
+            Some(NodeConfig::LifecycleGate(config)) if config.trigger == trigger => {
+                Some(config.gate.clone())
+            }
+            _ => None,
+        };
+        let waiting = self.state.open.values().filter(|row| row.status == RowStatus::Waiting);
+        let actions = waiting.filter_map(|row| gate_of(&row.node, GateTrigger::Action));
+        let leaving = artefact.adjacency.get(&ids::state(&self.state.lifecycle));
+        let leaving = leaving.into_iter().flatten().filter_map(|id| artefact.edges_by_id.get(id));
+        let cancels = leaving.filter_map(|edge| gate_of(&edge.target, GateTrigger::Cancel));
+        actions.chain(cancels).collect()
+    }
+}
+
+fn stop_of(row: &StepRow) -> Stop {
+    let error = &row.output["error"];
+    let text = |name: &str| error[name].as_str().unwrap_or_default();
+    Stop::new(text("code"), text("message"), Some(&row.key))
+}
+
+struct Worker<'a> {
+    program: &'a DocumentProgram,
+    view: &'a View,
+    namespace: Namespace,
+    person: Person,
+    now: Timestamp,
+    now_jiff: Time,
+    directory: Option<Directory>,
+    queue: VecDeque<Input>,
+    work: Work,
+}
+
+impl Worker<'_> {
+    /// Returns why the first input changed nothing.
+    async fn run(&mut self) -> Result<Option<String>, Stop> {
+        let mut ignored = None;
+        let mut first = true;
+        while let Some(input) = self.queue.pop_front() {
+            let decision = self.decide(&input)?;
+            if std::mem::take(&mut first) {
+                ignored = decision.ignored;
+            }
+            self.work.rows.extend(decision.steps.into_iter().map(|row| (row.seq, row)));
+            self.work.state = decision.state;
+            for effect in decision.effects {
+                self.carry_out(effect).await?;
+            }
+        }
+        Ok(ignored)
+    }
+
+    fn decide(&self, input: &Input) -> Result<Decision, Stop> {
+        let actor = self.person.value();
+        let row = &self.work.row;
+        let policy = NodePolicy {
+            policy: &*self.program.shared.policy,
+            person: &self.person,
+            document: row,
+        };
+        let facts = Facts {
+            version: row.version,
+            material_version: row.material_version,
+            drift_version: row.drift_version,
+            entity: &row.content,
+            actor: &actor,
+            org: &self.view.org,
+            now: self.now_jiff,
+            policy: &policy,
+        };
+        advance(&self.view.artefact, &self.work.state, input, &facts)
+            .map_err(|problem| Stop::new(problem.code.as_str(), problem.message, None))
+    }
+
+    async fn carry_out(&mut self, effect: TokenEffect) -> Result<(), Stop> {
+        match effect {
+            // The state and the rows say it already.
+            TokenEffect::EnterState { .. }
+            | TokenEffect::SetTimer { .. }
+            | TokenEffect::ApplyApprovals { .. } => Ok(()),
+            TokenEffect::AwaitEvent { key, .. } => {
+                Err(Stop::new("CONTRACT_INVALID", "events by key are not supported", Some(&key)))
+            }
+            TokenEffect::RequestApproval { key, node, version, config, due_at } => {
+                self.request(key, node, version, &config, due_at).await
+            }
+            TokenEffect::Escalate { key, to } => self.escalate(&key, &to).await,
+            TokenEffect::Withdraw { key } => {
+                if let Some(held) = self.work.approvals.get_mut(&key) {
+                    held.approval.status = ApprovalStatus::Withdrawn;
+                }
+                Ok(())
+            }
+            TokenEffect::Mutate {
+                key,
+                action_type,
+                payload,
+                run_as,
+                await_result,
+                may_change_document,
+                ..
+            } => {
+                let call = ActionCall {
+                    action_type: &action_type,
+                    entity_type: &self.work.row.entity_type,
+                    id: &self.work.row.id,
+                    version: self.work.row.version,
+                    content: &self.work.row.content,
+                    payload: &payload,
+                    run_as,
+                    actor: &self.person,
+                    idempotency_key: &key,
+                };
+                let outcome = self.program.shared.actions.call(&call).map_err(|reason| {
+                    Stop::new("ACTION_FAILED", format!("{action_type}: {reason}"), Some(&key))
+                })?;
+                if let Some(content) = outcome.content {
+                    self.change_content(content, &action_type, may_change_document, &key)?;
+                }
+                for (name, input) in outcome.effects {
+                    self.effect(&key, &name, &input)?;
+                }
+                self.work.records.extend(outcome.records);
+                if await_result {
+                    let result = outcome.result;
+                    self.queue.push_back(Input::ActionResult { key, result });
+                }
+                Ok(())
+            }
+            TokenEffect::Webhook { key, url, body, .. } => {
+                let input = json!({"url": url, "body": body, "idempotencyKey": key});
+                self.effect(&key, WEBHOOK_EFFECT, &input)
+            }
+            TokenEffect::Notify { key, to, subject, body, .. } => {
+                self.notify(&key, &to, &subject, body.as_deref()).await
+            }
+        }
+    }
+
+    fn change_content(
+        &mut self,
+        content: Value,
+        action_type: &str,
+        may_change: bool,
+        key: &str,
+    ) -> Result<(), Stop> {
+        if content == self.work.row.content {
+            return Ok(());
+        }
+        if !may_change {
+            let message = format!(
+                "{action_type:?} changes the document, but the contract does not list it in documentActions"
+            );
+            return Err(Stop::new("PATCH_DOCUMENT_ACTION", message, Some(key)));
+        }
+        let contract = &self.view.contract;
+        contract.validator.check(&content).map_err(|problems| {
+            Stop::new("DOCUMENT_INVALID", bad_document(&problems).message(), Some(key))
+        })?;
+        let immaterial = &self.view.artefact.immaterial_fields;
+        let row = &mut self.work.row;
+        row.set_content(content, immaterial, true).map_err(|error| Stop::of(&error))?;
+        row.note.who = "system".to_owned();
+        row.note.what = format!("run {action_type}");
+        row.note.when = self.now;
+        row.note.why = None;
+        Ok(())
+    }
+
+    fn effect(&mut self, key: &str, name: &str, input: &Value) -> Result<(), Stop> {
+        let max = self.program.shared.limits.task_bytes_max;
+        let effect = Effect::new(name, input, (RetryPolicy::webhooks(), true), max)
+            .map_err(|error| Stop::of(&error))?;
+        self.work.effects.push((key.to_owned(), effect));
+        Ok(())
+    }
+
+    async fn request(
+        &mut self,
+        key: String,
+        node: String,
+        version: u64,
+        config: &ApprovalConfig,
+        due_at: Option<i64>,
+    ) -> Result<(), Stop> {
+        let Some(spec) = &config.approvers else {
+            let message = "approval chains are not supported";
+            return Err(Stop::new("CONTRACT_INVALID", message, Some(&key)));
+        };
+        let counter = self.rotate(&node, spec).await?;
+        let found = self.resolve(spec, counter, true, &key).await?;
+        let row = &self.work.row;
+        let mut approval = Approval {
+            id: self.program.approval_id(&key),
+            entity_type: row.entity_type.clone(),
+            document: row.id.clone(),
+            version,
+            digest: row.digest,
+            label: self.view.artefact.nodes.get(&node).and_then(|node| node.label.clone()),
+            node,
+            step: key.clone(),
+            origin: self.program.origin(),
+            asked: Vec::new(),
+            decisions: BTreeMap::new(),
+            status: ApprovalStatus::Open,
+            due_at: due_at.map(Timestamp::from_micros),
+            created_at: self.now,
+        };
+        let too_many = |message: String| Stop::new("APPROVER_LIMIT", message, Some(&key));
+        approval.ask(asked(&found)).map_err(too_many)?;
+        let held = Held { approval, expect: Expect::Absent, before: None };
+        self.work.approvals.insert(key, held);
+        Ok(())
+    }
+
+    async fn escalate(&mut self, key: &str, to: &ApproverSpec) -> Result<(), Stop> {
+        let found = self.resolve(to, 0, true, key).await?;
+        let Some(held) = self.work.approvals.get_mut(key) else { return Ok(()) };
+        held.approval
+            .ask(asked(&found))
+            .map_err(|message| Stop::new("APPROVER_LIMIT", message, Some(key)))
+    }
+
+    /// The number of requests that a node has made before, if it asks one person after the other.
+    async fn rotate(&mut self, node: &str, spec: &ApproverSpec) -> Result<u64, Stop> {
+        if !matches!(spec, ApproverSpec::Role { pick: RolePick::RoundRobin, .. }) {
+            return Ok(0);
+        }
+        let id = format!("{}/{node}", self.work.row.entity_type);
+        let shared = &self.program.shared;
+        let found = shared.read::<u64>(&self.namespace, ROTATIONS, &id).await;
+        let found = found.map_err(|error| Stop::of(&error))?;
+        let (count, expect) =
+            found.map_or((0, Expect::Absent), |(count, revision)| (count, Expect::At(revision)));
+        let change = RecordChange::put_own(ROTATIONS, &id, &(count + 1), expect)
+            .map_err(|error| Stop::of(&error))?;
+        self.work.records.push(change);
+        Ok(count)
+    }
+
+    async fn resolve(
+        &mut self,
+        spec: &ApproverSpec,
+        counter: u64,
+        excludes: bool,
+        key: &str,
+    ) -> Result<Resolution, Stop> {
+        if self.directory.is_none() {
+            let read = self.program.shared.directory(&self.namespace).await;
+            self.directory = Some(read.map_err(|error| Stop::of(&error))?.0);
+        }
+        let none = BTreeSet::new();
+        let row = &self.work.row;
+        let actor = self.person.value();
+        let context = Value::Object(self.work.state.context.clone());
+        let request = approvers::Request {
+            requester: if excludes { &row.requester } else { "" },
+            editors: if excludes { &row.editors } else { &none },
+            counter,
+            scope: Scope::new(&row.content, self.now_jiff)
+                .actor(&actor)
+                .org(&self.view.org)
+                .context(&context),
+            rules: &self.view.artefact.rules,
+        };
+        let directory = self.directory.get_or_insert_default();
+        approvers::resolve(spec, directory, &request)
+            .map_err(|problem| Stop::problem(&problem, key))
+    }
+
+    async fn notify(
+        &mut self,
+        key: &str,
+        to: &ApproverSpec,
+        subject: &str,
+        body: Option<&str>,
+    ) -> Result<(), Stop> {
+        let found = self.resolve(to, 0, false, key).await?;
+        let row = &self.work.row;
+        let origin = self.program.origin().to_string();
+        for asked in &found.asked {
+            let parts: [&[u8]; 5] = [
+                row.entity_type.as_bytes(),
+                row.id.as_bytes(),
+                origin.as_bytes(),
+                key.as_bytes(),
+                asked.person.as_bytes(),
+            ];
+            let id = Sha256Digest::of_parts(&parts).to_string();
+            let note: Map<String, Value> = Map::from_iter([
+                ("to".to_owned(), json!(asked.person)),
+                ("type".to_owned(), json!(row.entity_type)),
+                ("document".to_owned(), json!(row.id)),
+                ("subject".to_owned(), json!(subject)),
+                ("body".to_owned(), json!(body)),
+                ("at".to_owned(), json!(self.now)),
+            ]);
+            let change = RecordChange::put_own(NOTIFICATIONS, id, &note, Expect::Absent)
+                .and_then(|change| change.term("to", &asked.person))
+                .map_err(|error| Stop::of(&error))?;
+            self.work.records.push(change);
+        }
+        Ok(())
+    }
+}
+
+fn asked(found: &Resolution) -> Vec<AskedPerson> {
+    let text = |reason: &approvers::Reason| match reason {
+        approvers::Reason::Direct => "named".to_owned(),
+        approvers::Reason::Role { role } => format!("role {role}"),
+        approvers::Reason::Manager { of, level } => format!("manager of {of}, level {level}"),
+        approvers::Reason::Rule { rule } => format!("rule {rule}"),
+        approvers::Reason::Expression => "expression".to_owned(),
+        _ => "other".to_owned(),
+    };
+    let person = |asked: &approvers::Asked| AskedPerson {
+        person: asked.person.clone(),
+        on_behalf_of: asked.on_behalf_of.clone(),
+        reason: text(&asked.reason),
+    };
+    found.asked.iter().map(person).collect()
+}
