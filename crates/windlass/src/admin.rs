@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 pub use windlass_engine::{
     Admission, Archive, BackpressureConfig, EnqueuedReason, Metrics, Missed, OnEnqueued, Options,
-    Overlap, Requeued, Retention, Schedule, ScheduleState, SchedulesPage, Swept, Timing,
+    Overlap, Requeued, Retention, Schedule, ScheduleState, SchedulesPage, Swept, Tick, Ticked,
+    Timing,
 };
 pub use windlass_kernel::verify::{Anchor, Report};
 pub use windlass_kernel::{
@@ -91,21 +92,23 @@ impl<'a> Admin<'a> {
         windlass_kernel::verify::verify_store(&**self.core.store(), &[]).await
     }
 
-    /// Takes ready runs, begins at most `steps_max` steps in them and waits until they give their turns back.
-    /// For hosts that drive the engine themselves ([`Builder::background`](crate::Builder::background)). Returns
-    /// the number of runs.
+    /// Takes ready runs and tasks within the limits of `tick`, and waits for them. For hosts that drive the
+    /// engine themselves ([`Builder::background`](crate::Builder::background)). With
+    /// [`Tick::wait_max`] it returns in time, and the result says how much goes on.
     ///
     /// ```
     /// # async fn example(engine: windlass::Engine) -> windlass::Result<()> {
-    /// while engine.admin().tick(100, None).await? > 0 {}
+    /// use windlass::admin::Tick;
+    ///
+    /// while engine.admin().tick(Tick::default()).await?.processed > 0 {}
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
     /// The store cannot be used.
-    pub async fn tick(self, runs_max: u32, steps_max: Option<u32>) -> Result<u32, Error> {
-        self.core.tick(runs_max, steps_max).await
+    pub async fn tick(self, tick: Tick) -> Result<Ticked, Error> {
+        self.core.tick(tick).await
     }
 
     /// Whether the workers are near enough to their backlog to accept a new run.

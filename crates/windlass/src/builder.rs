@@ -6,6 +6,7 @@ use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Limits, Namespa
 
 use crate::admin::{Admission, Archive, BackpressureConfig, Connections, EnqueuedReason, Options};
 use crate::model::{self, Env, TokioEnv};
+use crate::requests::Directory;
 use crate::{Address, Engine};
 
 /// Sets the options of an engine and starts it. No call overwrites another option.
@@ -276,6 +277,29 @@ impl Builder {
     /// ```
     pub fn archive(mut self, archive: Arc<dyn Archive>) -> Self {
         self.options.archive = Some(archive);
+        self
+    }
+
+    /// Sets who has which role, so that requests to people can ask for all members of a role. Default
+    /// nobody knows: a request to a role needs a number as its quorum.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use windlass::requests::Directory;
+    ///
+    /// struct Roles;
+    ///
+    /// impl Directory for Roles {
+    ///     fn members(&self, role: &str) -> Option<Vec<String>> {
+    ///         (role == "cfo").then(|| vec!["ann".into(), "bob".into()])
+    ///     }
+    /// }
+    ///
+    /// windlass::Engine::builder().directory(Roles).open("memory:").await?;
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn directory(mut self, directory: impl Directory + 'static) -> Self {
+        self.options.directory = Some(Arc::new(directory));
         self
     }
 

@@ -6,8 +6,17 @@ struct Readme;
 #[doc = include_str!("../../../docs/steps.md")]
 struct Steps;
 
+#[doc = include_str!("../../../docs/events.md")]
+struct Events;
+
 #[doc = include_str!("../../../docs/records.md")]
 struct Records;
+
+#[doc = include_str!("../../../docs/requests.md")]
+struct Requests;
+
+#[doc = include_str!("../../../docs/contracts.md")]
+struct Contracts;
 
 #[doc = include_str!("../../../docs/machines.md")]
 struct Machines;
@@ -17,3 +26,6 @@ struct Relays;
 
 #[doc = include_str!("../../../docs/webhooks.md")]
 struct Webhooks;
+
+#[doc = include_str!("../../../docs/agents-providers.md")]
+struct AgentsProviders;

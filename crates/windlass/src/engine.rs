@@ -5,13 +5,12 @@ use std::future::Future;
 #[cfg(feature = "steps")]
 use std::sync::Arc;
 
-#[cfg(feature = "steps")]
 use serde::Serialize;
 #[cfg(feature = "steps")]
 use serde::de::DeserializeOwned;
-use windlass_engine::Records;
-use windlass_kernel::{Error, ErrorCode, ErrorKind, IntoDuration, Namespace};
-#[cfg(any(feature = "machines", feature = "relays", feature = "steps"))]
+use windlass_engine::{Receipt, Records, SendByKey};
+use windlass_kernel::{Body, Error, ErrorCode, ErrorKind, IntoDuration, Namespace, RunKey, TaskId};
+#[cfg(any(feature = "agents", feature = "machines", feature = "relays", feature = "steps"))]
 use windlass_models::WorkflowRef;
 #[cfg(feature = "machines")]
 use windlass_models::machines;
@@ -23,6 +22,7 @@ use windlass_models::steps::{self, Ctx};
 use windlass_models::{AnyError, Value};
 
 use crate::admin::Admin;
+use crate::requests::Requests;
 use crate::runs::Runs;
 use crate::{Builder, model};
 
@@ -107,6 +107,60 @@ impl Engine {
         Admin::new(&self.core)
     }
 
+    /// Sends an event to a key when it is awaited: every run that waits for this type and key, now or
+    /// within the time to live of the event (by default a day), gets it once.
+    ///
+    /// ```
+    /// # use windlass::{Ctx, Engine, Result};
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let engine = Engine::open("memory:").await?;
+    /// let track = async |ctx: Ctx, (): ()| -> Result<String> {
+    ///     Ok(ctx.event("parcel", "scanned").key("parcel-17").await?)
+    /// };
+    /// let runs = engine.workflow("track", track)?;
+    /// engine.send_by_key("scanned", "parcel-17", &"Oslo").id("scan-1").ttl("2 days").await?;
+    /// assert_eq!(runs.start(()).await?.result().await?, "Oslo");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::EventKeyFull`](crate::ErrorCode::EventKeyFull) if the key keeps too many events,
+    /// [`ErrorCode::MessageExists`](crate::ErrorCode::MessageExists) if it keeps another event with this id.
+    pub fn send_by_key<T: Serialize + ?Sized>(
+        &self,
+        event_type: impl AsRef<str>,
+        key: impl AsRef<str>,
+        payload: &T,
+    ) -> SendByKey {
+        self.core.send_by_key(event_type, key, Body::of(payload))
+    }
+
+    /// The receipt of an effect that was enqueued with a receipt; `None` if the effect is not settled
+    /// yet, or its receipt was deleted.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn receipt(&self, task_id: TaskId) -> Result<Option<Receipt>, Error> {
+        self.core.receipt(task_id).await
+    }
+
+    /// A page of the receipts of a run's effects: what became of them, after how many attempts, and when.
+    /// They are deleted 90 days after the end of the run (`Options::receipt_retention`).
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn receipts(
+        &self,
+        run_key: RunKey,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<Vec<Receipt>, Error> {
+        self.core.receipts(run_key, after, limit).await
+    }
+
     /// The records of a collection: documents outside any run, with a revision that each write increases.
     ///
     /// ```
@@ -126,6 +180,22 @@ impl Engine {
     /// ```
     pub fn records<T>(&self, collection: impl Into<String>) -> Records<T> {
         self.core.records(collection)
+    }
+
+    /// The requests to people: decisions, delegations, comments and the inbox.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use windlass::requests::{InboxOrder, InboxQuery};
+    ///
+    /// let engine = windlass::Engine::open("memory:").await?;
+    /// let query = InboxQuery::Role("cfo".into());
+    /// let page = engine.requests().inbox(&query, InboxOrder::Due, None, 50).await?;
+    /// assert!(page.requests.is_empty());
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    pub fn requests(&self) -> Requests {
+        self.core.requests()
     }
 
     /// A listing of runs, with filters and pages. Await it.
@@ -241,6 +311,43 @@ impl Engine {
 impl From<model::Engine> for Engine {
     fn from(core: model::Engine) -> Self {
         Self { core }
+    }
+}
+
+/// Workflows of the model `agents`.
+#[cfg(feature = "agents")]
+impl Engine {
+    /// Registers an agent: functions, tools and providers under one name. The input of a run is a JSON object, which
+    /// becomes the env of its workflow.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use windlass::agents::{Agent, CallResult, Continuation, Workflow};
+    ///
+    /// async fn greet(workflow: &mut Workflow, next: Continuation) -> CallResult {
+    ///     let name: String = workflow.get("name")?;
+    ///     workflow.set("greeting", &format!("Hello, {name}!"))?;
+    ///     Ok(next.halt())
+    /// }
+    ///
+    /// let engine = windlass::Engine::open("memory:").await?;
+    /// let agent = Agent::new("greeter", "greet").function("greet", greet).output("greeting");
+    /// let greeters = engine.agent(agent)?;
+    /// let run = greeters.start(json!({ "name": "Ann" })).await?;
+    /// assert_eq!(run.result().await?, "Hello, Ann!");
+    /// # Ok::<(), windlass::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorCode::InvalidName`] if the name is not valid, [`ErrorCode::WorkflowExists`] if a workflow with this name
+    /// is registered, [`ErrorCode::AgentFunctionNotFound`] if the first function is missing.
+    pub fn agent(
+        &self,
+        agent: windlass_models::agents::Agent,
+    ) -> Result<WorkflowRef<serde_json::Value, serde_json::Value>, Error> {
+        windlass_models::agents::register(&self.core, agent)
     }
 }
 

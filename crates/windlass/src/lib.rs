@@ -36,6 +36,8 @@
 //! | `sqlite` | the store in an SQLite file | yes |
 //! | `steps` | workflows as async functions: [`Ctx`], [`Engine::workflow`] | yes |
 //! | `postgres` | the store in PostgreSQL, for several processes | |
+//! | `agents` | [`agents`]: programs that call language models, tools and people | |
+//! | `contracts` | [`contracts`]: documents with a lifecycle, approvals and compiled workflows | |
 //! | `machines` | [`machines`]: state machines with activities, timers and signals | |
 //! | `relays` | [`relays`]: a payload that goes from step to step, with hooks | |
 //! | `webhooks` | signed webhooks, steps behind HTTP, safe outbound calls | |
@@ -45,7 +47,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 #![cfg_attr(
-    not(all(feature = "steps", feature = "machines", feature = "relays")),
+    not(all(feature = "agents", feature = "steps", feature = "machines", feature = "relays")),
     allow(
         rustdoc::broken_intra_doc_links,
         reason = "links to items of features that are left out"
@@ -54,6 +56,8 @@
 
 mod address;
 pub mod admin;
+#[cfg(feature = "agents")]
+pub mod agents;
 mod archive;
 mod builder;
 mod engine;
@@ -64,26 +68,37 @@ pub mod outbound;
 pub mod relays;
 mod runs;
 mod store;
+#[cfg(any(feature = "agents", feature = "webhooks"))]
+mod tls;
 #[cfg(feature = "webhooks")]
 pub mod webhooks;
+
+pub mod requests;
 
 pub use address::Address;
 pub use builder::Builder;
 pub use engine::Engine;
 pub use runs::{Runs, RunsPage};
-pub use windlass_engine::{Document, Listing, PutRecord, RecordChange, Records};
+pub use windlass_engine::{
+    Document, Listing, PutRecord, Receipt, ReceiptError, ReceiptOutcome, RecordChange, Records,
+    SendByKey, SentByKey,
+};
 pub use windlass_engine::{Explanation, Missed, Overlap, Reason, TaskContext, TaskFailure, Why};
 pub use windlass_kernel as kernel;
 pub use windlass_kernel::{
     Backoff, Error, ErrorCode, ErrorKind, Expect, IntoDuration, Limits, LogLevel, Namespace, Rate,
     RetryLimit, RetryPolicy, Run, RunKey, RunStatus, SqlValue, Store, Timestamp, Uuid,
 };
+#[cfg(feature = "contracts")]
+pub use windlass_models::contracts;
 #[cfg(feature = "machines")]
 pub use windlass_models::machines;
 #[cfg(feature = "steps")]
 pub use windlass_models::steps;
 #[cfg(feature = "steps")]
-pub use windlass_models::steps::{Attempt, Ctx, NonRetryable, StepCall, StepError, StepTx};
+pub use windlass_models::steps::{
+    Attempt, Ctx, NonRetryable, ReceivedEvent, StepCall, StepError, StepTx,
+};
 pub use windlass_models::{AnyError, RunHandle, SetSchedule, Start, Status, Value, WorkflowRef};
 
 /// The result of a workflow, a step or an activity; `?` converts any error.

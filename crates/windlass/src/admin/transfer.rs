@@ -13,10 +13,12 @@ mod import;
 mod record;
 mod record_import;
 
+use std::collections::BTreeSet;
+
 use windlass_kernel::verify::WholeRun;
 use windlass_kernel::{
-    Error, ErrorCode, ErrorKind, Event, LogId, LogLine, Message, Query, Run, RunKey, Store, Task,
-    TasksQuery,
+    Body, BodyKey, BodyOwner, Error, ErrorCode, ErrorKind, Event, LogId, LogLine, Message, Query,
+    Run, RunKey, Sha256Digest, Store, Task, TasksQuery, bodies,
 };
 
 pub use format::RunExport;
@@ -34,6 +36,8 @@ pub(crate) struct Parts {
     pub(crate) whole: WholeRun,
     pub(crate) tasks: Vec<Task>,
     pub(crate) logs: Vec<LogLine>,
+    /// Large bodies that no row of the run names. Only the export of a root has them.
+    pub(crate) bodies: Vec<Body>,
 }
 
 /// Reads a run out of a store. None if there is no such run.
@@ -95,10 +99,47 @@ async fn read(store: &dyn Store, run_key: RunKey) -> Result<Option<Parts>, Error
             break;
         }
     }
+    bodies::fill(store, bodies::of_messages(&mut messages)).await?;
     let tasks = read_tasks(store, &loaded.run).await?;
     let logs = read_logs(store, run_key).await?;
     let whole = WholeRun { run: loaded.run, steps: loaded.steps, messages, events };
-    Ok(Some(Parts { whole, tasks, logs }))
+    let bodies = read_bodies(store, &whole).await?;
+    Ok(Some(Parts { whole, tasks, logs, bodies }))
+}
+
+// The state of a run can name large bodies of its tree, and so can the states of its children. Nobody but
+// the model can read a state, so the root takes all bodies that its own rows do not name.
+async fn read_bodies(store: &dyn Store, whole: &WholeRun) -> Result<Vec<Body>, Error> {
+    let run = &whole.run;
+    if run.root != run.run_key {
+        return Ok(Vec::new());
+    }
+    let owner = BodyOwner::Run(run.run_key);
+    let mut digests: Vec<Sha256Digest> = Vec::new();
+    loop {
+        let after = digests.last().copied();
+        let query = Query::Bodies { owner: owner.clone(), after, limit: PAGE };
+        let page = store.list(query).await?.bodies()?;
+        let last = page.len() < PAGE as usize;
+        digests.extend(page.iter().map(|body| body.digest));
+        if last {
+            break;
+        }
+    }
+    if digests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let steps = whole.steps.iter().flat_map(|step| [&step.input, &step.result, &step.error]);
+    let messages = whole.messages.iter().map(|message| &message.body);
+    let rows = steps.chain(messages).chain([&run.output, &run.error]).flatten();
+    let named: BTreeSet<Sha256Digest> = rows.chain([&run.input]).map(Body::digest).collect();
+    let mut found = Vec::new();
+    for digest in digests.into_iter().filter(|digest| !named.contains(digest)) {
+        let key = BodyKey { owner: owner.clone(), digest };
+        let read = store.bodies(vec![key]).await?;
+        found.extend(read.into_iter().flatten().map(Body::bytes));
+    }
+    Ok(found)
 }
 
 pub(crate) async fn read_tasks(store: &dyn Store, run: &Run) -> Result<Vec<Task>, Error> {

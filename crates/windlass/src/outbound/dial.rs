@@ -9,11 +9,10 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::HeaderMap;
-use rustls::ClientConfig;
-use rustls_platform_verifier::BuilderVerifierExt as _;
 use windlass_kernel::{BoxFuture, Error, ErrorCode, ErrorKind};
 
 use super::{Answer, Call};
+use crate::tls::{self, unusable};
 
 /// How long a connection that nobody uses is kept.
 const IDLE: Duration = Duration::from_secs(30);
@@ -47,7 +46,7 @@ impl Network {
     pub(super) fn new(connect_timeout: Duration) -> Result<Self, Error> {
         let pins = Arc::new(Pins::default());
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls().map_err(unusable)?)
+            .tls_backend_preconfigured(tls::config().map_err(unusable)?)
             .dns_resolver(Arc::clone(&pins))
             .redirect(reqwest::redirect::Policy::none())
             // Without this, variables of the environment would send calls to a third party.
@@ -59,22 +58,6 @@ impl Network {
             .map_err(unusable)?;
         Ok(Self { client, pins })
     }
-}
-
-// A configuration of its own: a library does not choose the TLS provider of the whole process.
-fn tls() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_platform_verifier()?;
-    let mut config = config.with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
-}
-
-fn unusable(source: impl std::error::Error + Send + Sync + 'static) -> Error {
-    let message = "the client for calls to others cannot be made";
-    Error::new(ErrorKind::Unavailable, ErrorCode::CallFailed, message).with_source(source)
 }
 
 impl Dial for Network {

@@ -257,6 +257,7 @@ fn outcome(answered: Answered) -> Result<Result<StepOutcome, RelayError>, String
             let timeout = rest.timeout_ms.take().map(Duration::from_millis);
             Ok(StepOutcome::ContinueOnSignal { payload: rest.payload()?, signal, timeout })
         }
+        "continue_as_new" => Ok(StepOutcome::ContinueAsNew { payload: rest.payload()? }),
         "succeed" => {
             let (json, base64) = (rest.result.take(), rest.result_base64.take());
             Ok(StepOutcome::Succeed { result: Payload::read("result", json, base64)? })

@@ -1,5 +1,6 @@
 //! The public API: errors of step bodies, listings, delayed runs, cancelling, and the builder.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass::kernel::RetryLimit;
@@ -125,6 +126,20 @@ async fn limits_of_the_builder_are_those_of_the_store() {
     let options = engine.admin().options();
     assert_eq!((&*options.worker_name, options.blocked_retry), ("large", Duration::from_secs(1)));
     engine.stop("1 second").await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_above_those_of_the_store_are_refused() {
+    let store = windlass::admin::open_store("memory:").await.unwrap();
+    let start = |limits| Engine::builder().limits(limits).start(Arc::clone(&store));
+    let raised = Limits { step_bytes_max: 4 << 20, ..Limits::default() };
+    let refused = start(raised).await.err().unwrap();
+    assert_eq!(refused.code(), ErrorCode::InvalidOption);
+    let expect = "the limit step_bytes_max is 4194304, and the store was opened with 1048576";
+    assert!(refused.message().starts_with(expect), "{refused}");
+    // Only the engine counts steps, and the store may allow more than the engine.
+    let fine = Limits { steps_per_run_max: 10_000, step_bytes_max: 1_000, ..Limits::default() };
+    start(fine).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::admin::Options;
+use windlass::admin::{Options, Tick};
 use windlass::kernel::{Query, StepStatus};
 use windlass::{AnyError, Ctx, Engine, Result, RunStatus, WorkflowRef};
 
@@ -27,6 +27,7 @@ on_every_store!(
     events_race_with_generations,
     pauses_and_resumes_beside_each_other,
     a_host_that_ticks,
+    a_tick_returns_in_time,
     a_caller_may_be_dropped_before_the_answer,
 );
 
@@ -379,13 +380,53 @@ async fn a_host_that_ticks(h: Arc<Harness>) {
     let run = flow.start(()).await.unwrap();
     fence_elsewhere().await;
     assert_eq!(counts.get("step"), 0, "nothing moves by itself");
+    let tick = async |steps_max| {
+        let tick = Tick { runs_max: 10, steps_max, wait_max: None };
+        let ticked = engine.admin().tick(tick).await.unwrap();
+        assert_eq!(ticked.in_progress, 0, "without `wait_max` a tick waits to the end");
+        ticked.processed
+    };
     // Three steps, and then the last one.
-    assert_eq!(engine.admin().tick(10, Some(3)).await.unwrap(), 1);
+    assert_eq!(tick(Some(3)).await, 1);
     assert_eq!((counts.get("step"), completed(&run).await.len()), (3, 3));
-    assert_eq!(engine.admin().tick(10, None).await.unwrap(), 1);
+    assert_eq!(tick(None).await, 1);
     assert_eq!(counts.get("step"), 4);
     run.result().await.unwrap();
-    assert_eq!(engine.admin().tick(10, None).await.unwrap(), 0);
+    assert_eq!(tick(None).await, 0);
+}
+
+async fn a_tick_returns_in_time(h: Arc<Harness>) {
+    let engine = h.engine_with(|options| Options { background: false, ..options }).await;
+    let counts = Counts::new();
+    let inner = counts.clone();
+    let flow = engine
+        .workflow("held", move |ctx: Ctx, key: String| {
+            let counts = inner.clone();
+            async move {
+                let body = async || {
+                    counts.hit("begun");
+                    while counts.get(&key) == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    ok(())
+                };
+                ok(ctx.step("wait", body).await?)
+            }
+        })
+        .unwrap();
+    let slow = flow.start("slow".to_owned()).await.unwrap();
+    let soon = Tick { wait_max: Some(Duration::ZERO), ..Tick::default() };
+    let ticked = engine.admin().tick(soon).await.unwrap();
+    assert_eq!((ticked.processed, ticked.in_progress), (1, 1));
+    until("its step has begun", || async { counts.get("begun") == 1 }).await;
+    // Work of another tick is none of this one's: with a tick that waits to the end this would hang.
+    let quick = flow.start("quick".to_owned()).await.unwrap();
+    counts.hit("quick");
+    let ticked = engine.admin().tick(Tick::default()).await.unwrap();
+    assert_eq!((ticked.processed, ticked.in_progress), (1, 0));
+    quick.result().await.unwrap();
+    counts.hit("slow");
+    slow.result().await.unwrap();
 }
 
 async fn a_caller_may_be_dropped_before_the_answer(h: Arc<Harness>) {

@@ -162,6 +162,31 @@ impl Harness {
         Ok(engine)
     }
 
+    /// An engine on a store with other limits than the defaults. In memory it is a store of its own.
+    pub(crate) async fn engine_with_limits(&self, limits: Limits) -> Engine {
+        let options = Options {
+            shared: self.kind == Kind::Postgres,
+            limits: limits.clone(),
+            ..Options::default()
+        };
+        let builder = windlass::Builder::from(options);
+        let engine = match self.kind {
+            Kind::Memory => builder.open("memory:").await,
+            Kind::Sqlite => {
+                builder.open(&format!("sqlite://{}/test.db", self.folder.path().display())).await
+            }
+            Kind::Postgres => {
+                let mut options = schema::options(&self.schema().name);
+                (options.pool_size_max, options.committers, options.threads) = (3, 1, 1);
+                options.limits = limits;
+                builder.start(self.schema().open(options).await).await
+            }
+        };
+        let engine = engine.expect("the engine starts");
+        self.engines.lock().push(engine.clone());
+        engine
+    }
+
     async fn start(&self, builder: Builder) -> Engine {
         let engine = builder.start(self.open().await).await.expect("the engine starts");
         self.engines.lock().push(engine.clone());

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::admin::Options;
+use windlass::admin::{Options, Tick};
 use windlass::kernel::CausalRef;
 use windlass::{Ctx, ErrorCode, LogLevel};
 
-use crate::harness::{Harness, event_types, ok, on_every_store, until_asked, until_waiting};
+use crate::harness::{Harness, event_types, ok, on_every_store, until, until_asked, until_waiting};
 
 on_every_store!(
     log_lines_say_where_they_come_from,
     events_of_the_author_are_recorded_once,
     time_chance_and_ids_replay_alike,
     hosts_hear_of_what_is_enqueued,
+    hosts_hear_of_results_and_control_requests,
 );
 
 async fn log_lines_say_where_they_come_from(h: Arc<Harness>) {
@@ -160,11 +161,64 @@ async fn hosts_hear_of_what_is_enqueued(h: Arc<Harness>) {
     let flow = engine
         .workflow("w", async |ctx: Ctx, (): ()| ok(ctx.event::<u32>("e", "e").await?))
         .unwrap();
+    let count = |expect: &str| heard.lock().iter().filter(|line| *line == expect).count();
     let run = flow.start(()).id("one").await.unwrap();
     run.send_event("e", &1).await.unwrap();
     run.result().await.unwrap();
-    let heard = heard.lock();
-    for expect in ["w one create", "w one event"] {
-        assert_eq!(heard.iter().filter(|line| *line == expect).count(), 1, "{heard:?}");
-    }
+    until("both were heard", || async { count("w one create") == 1 && count("w one event") == 1 })
+        .await;
+}
+
+async fn hosts_hear_of_results_and_control_requests(h: Arc<Harness>) {
+    let heard: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
+    let inner = heard.clone();
+    let tell = move |mut options: Options| {
+        options.background = false;
+        options.on_enqueued = Some(Arc::new(move |workflow, id, reason| {
+            inner.lock().push(format!("{workflow} {id} {}", reason.as_str()));
+        }));
+        options
+    };
+    let engine = h.engine_with(tell).await;
+    engine.activity("add", async |_, n: u32| Ok(n + 1)).unwrap();
+    engine.workflow("child", async |_: Ctx, (): ()| ok(())).unwrap();
+    let flow = engine
+        .workflow("w", async |ctx: Ctx, (): ()| {
+            ctx.step("one", async || ok(())).await?;
+            ctx.step("two", async || ok(())).await?;
+            ctx.child_named::<_, ()>("child", "child", &()).await?;
+            ctx.activity::<_, u32>("add", "add", &1).await?;
+            ok(ctx.event::<u32>("e", "e").await?)
+        })
+        .unwrap();
+    let count = |expect: &str| heard.lock().iter().filter(|line| *line == expect).count();
+    let tick = async |steps_max| {
+        let tick = Tick { steps_max, ..Tick::default() };
+        engine.admin().tick(tick).await.unwrap().processed
+    };
+    let run = flow.start(()).id("one").await.unwrap();
+    assert_eq!(tick(Some(1)).await, 1);
+    // The tick may begin no more steps, and the run has more to do.
+    until("a parked run is heard", || async { count("w one wake") == 1 }).await;
+    // The parent waits for its child; then the child ends.
+    assert_eq!(tick(None).await, 1);
+    assert_eq!(count("w one event"), 0);
+    assert_eq!(tick(None).await, 1);
+    until("the result of a child is heard", || async { count("w one event") == 1 }).await;
+    assert_eq!(tick(None).await, 1);
+    until("a new task is heard", || async { count("w one wake") == 2 }).await;
+    assert_eq!(tick(None).await, 1);
+    until("the result of an activity is heard", || async { count("w one event") == 2 }).await;
+    tick(None).await;
+    // Nobody holds the run, so this is no message.
+    run.pause().await.unwrap();
+    run.resume().await.unwrap();
+    until("a resumed run is heard", || async { count("w one resume") == 1 }).await;
+    let before = count("w one wake");
+    run.wake().await.unwrap();
+    until("a control request is heard", || async { count("w one wake") == before + 1 }).await;
+    run.send_event("e", &1).await.unwrap();
+    until("an event is heard", || async { count("w one event") == 3 }).await;
+    while tick(None).await > 0 {}
+    run.result().await.unwrap();
 }

@@ -3,10 +3,15 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agents;
+mod agents_crashes;
+mod agents_fixtures;
+mod agents_forks;
 mod api;
 mod carried;
 mod changes;
 mod children;
+mod contracts;
 mod control;
 mod crashes;
 mod delayed_start;
@@ -14,8 +19,13 @@ mod effects;
 mod examples;
 mod harness;
 mod isolation;
+mod keyed_events;
+mod large_bodies;
 mod ledger_lines;
 mod limits;
+mod llm_batches;
+mod llm_clients;
+mod llm_limits;
 mod machines_activity_retry;
 mod machines_backpressure;
 mod machines_circuit_breaker;
@@ -35,6 +45,7 @@ mod model_state;
 mod outbound;
 mod pair;
 mod panics;
+mod receipts;
 #[cfg(feature = "webhooks")]
 mod receiver;
 mod records;
@@ -46,15 +57,18 @@ mod relays;
 mod relays_cancel;
 mod relays_ends;
 mod relays_errors;
+mod relays_long;
 mod relays_memos;
 mod relays_shared;
 mod replay;
+mod requests;
 mod retention;
 mod retries;
 mod schedules;
 mod sql;
 mod step_errors;
 mod steps;
+mod tampering;
 mod transfer;
 mod transfer_damage;
 #[cfg(feature = "webhooks")]

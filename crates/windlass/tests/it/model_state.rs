@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::json;
+use windlass::admin::transfer::{Importer, RunExport, export_run};
 use windlass::kernel::verify::verify_store;
 use windlass::kernel::{
-    Body, BoxFuture, CausalRef, Draft, Error, EventType, Message, MessageKind, ModelName, NewEvent,
-    NewRun, RunId, RunKey, RunStatus, Step, StepKey, StepStatus, Turn as TurnRow, Wake,
-    WorkflowName,
+    Body, BodyKey, BodyOwner, BoxFuture, CausalRef, Draft, Error, EventType, Message, MessageKind,
+    ModelName, NewEvent, NewRun, RunId, RunKey, RunStatus, Sha256Digest, Step, StepKey, StepStatus,
+    Turn as TurnRow, Wake, WorkflowName,
 };
 use windlass::model::{
-    Creating, Model, ModelDescription, Opened, Program, StartEvent, StartRun, Turn, TurnError, kit,
+    Creating, Model, ModelDescription, Opened, Program, StartEvent, StartRun, TokioEnv, Turn,
+    TurnError, kit,
 };
 use windlass::{Ctx, Engine, Uuid};
 
@@ -26,6 +29,8 @@ on_every_store!(
     a_cause_that_steps_name_and_nobody_has_fails_the_run,
 );
 
+/// A large body of a model, which its state names.
+const TRANSCRIPT: &[u8] = b"a transcript";
 const NAME: ModelName = ModelName::from_static("keepers");
 const PREPARED: EventType = EventType::from_static("step.prepared");
 const BEGUN: EventType = EventType::from_static("step.begun");
@@ -35,6 +40,7 @@ static DESCRIPTION: ModelDescription = {
     let mut model = ModelDescription::new(NAME);
     model.retry_state = |_| Ok(Some(Body::json("\"retried\"")));
     model.restart_state = |_| Ok(Some(Body::json("\"restarted\"")));
+    model.bodies_of_state = |_| vec![Sha256Digest::of(TRANSCRIPT)];
     model.retry_carries = |_, step| step.step_key.as_str() == "kept";
     model
 };
@@ -80,6 +86,7 @@ impl Keeper {
                     let step = done(turn, draft, key, None);
                     draft.step(DONE, &json!({ "key": key }), step, turn.stamp())?;
                 }
+                draft.put_body(Bytes::from_static(TRANSCRIPT));
                 draft.state(Body::json("\"first\""), turn.stamp());
                 kit::fail(turn, draft, "Planned", Body::json("{}"))?;
             }
@@ -174,7 +181,14 @@ impl Program for Keeper {
         if turn.run.input == Body::json("\"causes\"") {
             return Box::pin(name_causes(turn));
         }
-        Box::pin(kit::commit_turn(turn, |turn, draft| self.advance(turn, draft)))
+        Box::pin(async {
+            let digests = [Sha256Digest::of(TRANSCRIPT), Sha256Digest::of(b"nothing")];
+            if turn.run.input == Body::json("\"fail\"") && turn.run.generation > 0 {
+                let found = turn.bodies(&digests).await?;
+                assert_eq!(found, [Some(Bytes::from_static(TRANSCRIPT)), None]);
+            }
+            kit::commit_turn(turn, |turn, draft| self.advance(turn, draft)).await
+        })
     }
 
     fn bytes(&self) -> usize {
@@ -233,6 +247,22 @@ async fn the_model_decides_what_the_next_generation_begins_with(h: Arc<Harness>)
     assert_eq!(keys, ["kept"]);
     let restarted = engine.core().restart(run, None).await.unwrap().run_key;
     assert_eq!(ended(&engine, restarted).await, complete("\"restarted\""));
+    // Each generation is a root, with a copy of the body that its state names. An export takes it along.
+    let store = engine.admin().store();
+    let key = |run_key| {
+        let digest = Sha256Digest::of(TRANSCRIPT);
+        vec![BodyKey { owner: BodyOwner::Run(run_key), digest }]
+    };
+    let expect = [Some(Bytes::from_static(TRANSCRIPT))];
+    for run_key in [run, retried, restarted] {
+        assert_eq!(store.bodies(key(run_key)).await.unwrap(), expect);
+        let line = export_run(&**store, run_key).await.unwrap().unwrap().to_line().unwrap();
+        let other = windlass::admin::open_store("memory:").await.unwrap();
+        let env = TokioEnv::new().unwrap();
+        let importer = Importer::begin(Arc::clone(&other), &*env).await.unwrap();
+        importer.import(RunExport::parse(&line).unwrap()).await.unwrap();
+        assert_eq!(other.bodies(key(run_key)).await.unwrap(), expect);
+    }
     assert_verified(&engine).await;
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass::admin::Options;
+use windlass::admin::{Options, Tick};
 use windlass::kernel::{
     Body, Encoding, Query, RetryPolicy, Step as StepRow, StepStatus, TasksQuery,
 };
@@ -218,7 +218,8 @@ async fn a_terminated_run_has_no_open_steps(h: Arc<Harness>) {
     let relay = engine.relay("script", Script(counts), NoopTerminalHook).build().unwrap();
     relay.submit(RunSpec::new("next next next done").id("b")).await.unwrap();
     for step in 1..=2 {
-        engine.admin().tick(1, Some(1)).await.unwrap();
+        let tick = Tick { runs_max: 1, steps_max: Some(1), wait_max: None };
+        engine.admin().tick(tick).await.unwrap();
         assert_eq!(relay.status("b").await.unwrap().unwrap().step, step);
     }
     assert!(relay.cancel("b").await.unwrap());

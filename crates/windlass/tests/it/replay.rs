@@ -20,6 +20,7 @@ on_every_store!(
     the_loser_of_a_race_is_cancelled,
     a_wait_that_lost_can_be_asked_for_again,
     a_hundred_rounds_of_eviction,
+    an_event_has_its_type_and_time_on_replay_too,
 );
 
 async fn three(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<Vec<u32>> {
@@ -29,6 +30,29 @@ async fn three(counts: Arc<Counts>, ctx: Ctx, (): ()) -> Result<Vec<u32>> {
         ctx.event::<()>(format!("after {key}"), "go").await?;
     }
     Ok(all)
+}
+
+async fn an_event_has_its_type_and_time_on_replay_too(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let flow = engine
+        .workflow("meta", async |ctx: Ctx, (): ()| {
+            let paid = ctx.event::<u32>("paid", "paid").with_meta().timeout("1 hour").await?;
+            ctx.event::<()>("go", "go").await?;
+            ok((paid.event_type, paid.sent_at, paid.payload))
+        })
+        .unwrap();
+    let run = flow.start(()).await.unwrap();
+    until_asked(&run, "paid").await;
+    run.send_event("paid", &7).await.unwrap();
+    until_asked(&run, "go").await;
+    until_waiting(&engine, &run).await;
+    let query = windlass::kernel::Query::Messages { run_key: run.run_key(), after: 0, limit: 1 };
+    let sent = engine.admin().store().list(query).await.unwrap().messages().unwrap().remove(0);
+    // The run consumes the event later than it was sent, so only a record of that time gives it back.
+    engine.core().evict_all();
+    run.send_event("go", &()).await.unwrap();
+    assert_eq!(run.result().await.unwrap(), ("paid".to_owned(), sent.sent_at, 7));
+    assert!(engine.admin().verify().await.unwrap().is_clean());
 }
 
 async fn completed_steps_do_not_run_again(h: Arc<Harness>) {

@@ -33,6 +33,8 @@ pub struct RunExport {
     tasks: Vec<TaskLine>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     logs: Vec<LogEntry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bodies: Vec<BodyText>,
 }
 
 impl RunExport {
@@ -46,6 +48,7 @@ impl RunExport {
             messages: messages.iter().map(MessageLine::of).collect(),
             tasks: parts.tasks.iter().map(TaskLine::of).collect(),
             logs: parts.logs.iter().map(LogEntry::of).collect(),
+            bodies: parts.bodies.iter().map(BodyText::of).collect(),
         }
     }
 
@@ -142,7 +145,8 @@ impl RunExport {
         let tasks: Result<_, _> = self.tasks.into_iter().map(|task| task.back(&run)).collect();
         let logs: Result<_, _> = self.logs.into_iter().map(|line| line.back(run_key)).collect();
         let whole = WholeRun { run, steps: steps?, messages: messages?, events };
-        Ok(Parts { whole, tasks: tasks?, logs: logs? })
+        let bodies: Result<_, _> = self.bodies.into_iter().map(BodyText::back).collect();
+        Ok(Parts { whole, tasks: tasks?, logs: logs?, bodies: bodies? })
     }
 }
 

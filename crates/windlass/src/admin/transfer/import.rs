@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use windlass_engine::{Env, new_uuid};
 use windlass_kernel::{
-    CauseCheck, Commit, CommitError, Committed, Conflict, Error, ErrorCode, ErrorKind, Event, Head,
-    Hold, Limits, LogId, LogLine, MemoryStore, Message, NewMessage, OnExisting, Op, Query, Run,
-    RunChange, RunGuard, RunKey, RunStatus, Step, Store, Task, TaskId, Turn, TurnChange, Wake,
-    WorkerInfo, WorkerKey, WorkerStatus,
+    Body, BodyOwner, BodySource, CauseCheck, Commit, CommitError, Committed, Conflict, Error,
+    ErrorCode, ErrorKind, Event, Head, Hold, Limits, LogId, LogLine, MemoryStore, Message,
+    NewMessage, OnExisting, Op, PutBody, Query, Run, RunChange, RunGuard, RunKey, RunStatus, Step,
+    Store, Task, TaskId, Turn, TurnChange, Wake, WorkerInfo, WorkerKey, WorkerStatus,
 };
 
 use super::{PAGE, Parts, RunExport, read_logs, read_tasks};
@@ -279,9 +279,11 @@ impl Importer {
 
     // From where the run is to what it was.
     async fn grow(&self, parts: Parts, mut at: Growing, have: &Have) -> Result<(), Error> {
-        let Parts { whole, tasks, logs } = parts;
+        let Parts { whole, tasks, logs, bodies } = parts;
         let run = whole.run;
-        let mut rows: Vec<Op> = Vec::new();
+        let owner = BodyOwner::Run(run.run_key);
+        let put = |body: Body| Op::PutBody(Box::new(PutBody::new(owner.clone(), body.bytes)));
+        let mut rows: Vec<Op> = bodies.into_iter().map(put).collect();
         let next = at.head.next_ordinal;
         rows.extend(whole.events.iter().filter(|event| event.ordinal >= next).cloned().map(append));
         let missing = |step: &&Step| have.steps.get(step.step_key.as_str()) != Some(*step);
@@ -351,6 +353,7 @@ impl Importer {
     // The same commit again answers as the first would have.
     pub(super) async fn send(&self, commit: Commit) -> Result<Committed, CommitError> {
         let mut sends = 0;
+        let commit = commit.with_large_bodies_apart(self.limits.inline_bytes_max);
         loop {
             sends += 1;
             let answer = self.store.commit(vec![commit.clone()]).await.pop();
@@ -420,6 +423,10 @@ fn weight(op: &Op) -> usize {
         Op::PutMessage(message) => of(&message.body),
         Op::Enqueue(task) => of(&task.body) + of(&task.errors),
         Op::PutLog(line) => line.message.len() + of(&line.data),
+        Op::PutBody(put) => match put.source() {
+            BodySource::Bytes(bytes) => bytes.len(),
+            BodySource::Tree(_) => 0,
+        },
         _ => 0,
     }
 }

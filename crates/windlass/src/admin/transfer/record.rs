@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use windlass_kernel::{
     CausalRef, Collection, Error, ErrorCode, ErrorKind, Namespace, Query, Record, RecordId,
-    RecordKey, RecordVersion, Sha256Digest, Store, Terms, Timestamp, Uuid, WriteId,
+    RecordKey, RecordVersion, Sha256Digest, Store, Terms, Timestamp, Uuid, WriteId, bodies,
 };
 
 use super::PAGE;
@@ -90,6 +90,7 @@ pub async fn export_record(
             break;
         }
     }
+    bodies::fill(store, bodies::of_versions(&mut versions)).await?;
     versions.reverse();
     Ok(Some(RecordExport::of(&RecordParts { record, versions })))
 }

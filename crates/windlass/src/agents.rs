@@ -1,0 +1,19 @@
+//! `agents`: continuation-passing programs that call language models, tools and people.
+//!
+//! [`AnthropicClient`] and [`OpenaiClient`] are the providers that this crate brings.
+
+mod anthropic;
+mod assemble;
+pub mod batches;
+mod client;
+mod failure;
+mod headers;
+mod limited;
+mod openai;
+mod sse;
+
+pub use anthropic::AnthropicClient;
+pub use client::{ApiKey, ClientOptions};
+pub use limited::LimitedProvider;
+pub use openai::OpenaiClient;
+pub use windlass_models::agents::*;

@@ -1,0 +1,112 @@
+//! Limits of a provider's account that all processes share through the store.
+
+use std::sync::Arc;
+
+use windlass::Engine;
+use windlass::agents::{
+    AnthropicClient, ClientOptions, LimitedProvider, NoSink, Provider, ProviderErrorKind as Kind,
+    ProviderRequest,
+};
+use windlass_testkit::scripted_llm::{Fail, Op, RatePlan, Rule, Script, ScriptedLlm, Tokens, When};
+
+use crate::harness::{Harness, Kind as StoreKind, on_every_store, until};
+
+on_every_store!(
+    a_retry_after_closes_the_account_for_all_processes,
+    an_exhausted_limit_of_an_answer_closes_the_account,
+    a_spend_limit_closes_the_account_until_it_is_opened_again,
+);
+
+async fn engines(h: &Harness) -> (Engine, Engine) {
+    let first = h.engine().await;
+    // A file of SQLite has one process, so both providers share its engine.
+    let second = match h.kind {
+        StoreKind::Sqlite => first.clone(),
+        _ => h.engine().await,
+    };
+    (first, second)
+}
+
+fn provider(engine: &Engine, server: &ScriptedLlm, key: &str) -> LimitedProvider {
+    let options = ClientOptions::new(key).base_url(server.url());
+    let client = AnthropicClient::new(options).unwrap();
+    let key = client.key().clone();
+    LimitedProvider::new(engine, client, &key)
+}
+
+async fn call(provider: &LimitedProvider, text: &str) -> Result<(), (Kind, Option<u16>)> {
+    let body = format!(
+        r#"{{"model":"m","max_tokens":9,"messages":[{{"role":"user","content":"{text}"}}]}}"#
+    );
+    let request = ProviderRequest {
+        provider: "anthropic".to_owned(),
+        model: "m".to_owned(),
+        body: body.into(),
+        call_id: "c".to_owned(),
+        attempt: 1,
+        stream: false,
+    };
+    let called = provider.call(&request, &NoSink).await;
+    called.map(drop).map_err(|error| (error.kind(), error.status()))
+}
+
+async fn a_retry_after_closes_the_account_for_all_processes(h: Arc<Harness>) {
+    let script = Script::new()
+        .rule(Rule::when(When::last("long")).fail(Fail::rate_limit(3_600)))
+        .rule(Rule::any().fail(Fail { retry_after_ms: Some(300), ..Fail::status(429) }).times(1))
+        .rule(Rule::any().text("x"));
+    let server = ScriptedLlm::start(script).unwrap();
+    let (first, second) = engines(&h).await;
+    let (one, two) = (provider(&first, &server, "a"), provider(&second, &server, "a"));
+    assert_eq!(call(&one, "x").await, Err((Kind::RequestRateLimited, Some(429))));
+    // A short wait passes within the call, in the other process too.
+    assert_eq!(call(&two, "x").await, Ok(()));
+    assert_eq!(call(&one, "long").await, Err((Kind::RequestRateLimited, Some(429))));
+    let asked = server.report().count(Op::Live);
+    for provider in [&two, &one] {
+        let refused = call(provider, "x").await;
+        assert_eq!(refused, Err((Kind::RequestRateLimited, None)), "it is not sent");
+    }
+    assert_eq!(server.report().count(Op::Live), asked);
+    let other = provider(&second, &server, "another key");
+    assert_eq!(call(&other, "x").await, Ok(()));
+}
+
+async fn an_exhausted_limit_of_an_answer_closes_the_account(h: Arc<Harness>) {
+    let usage = Tokens { input: 30, output: 30, ..Tokens::default() };
+    let mut rule = Rule::any().text("x");
+    rule.answer.as_mut().unwrap().usage = Some(usage);
+    for (plan, calls, kind) in [
+        (
+            RatePlan { requests: 2, tokens: 10_000, window_ms: 3_600_000 },
+            2,
+            Kind::RequestRateLimited,
+        ),
+        (RatePlan { requests: 99, tokens: 80, window_ms: 3_600_000 }, 1, Kind::TokenRateLimited),
+    ] {
+        let server = ScriptedLlm::start(Script::new().rule(rule.clone()).rate(plan)).unwrap();
+        let (first, second) = engines(&h).await;
+        let key = format!("{kind:?}");
+        let (one, two) = (provider(&first, &server, &key), provider(&second, &server, &key));
+        for _ in 0..calls {
+            assert_eq!(call(&one, "x").await, Ok(()));
+        }
+        assert_eq!(call(&two, "x").await, Err((kind, None)), "no call is refused by the provider");
+        assert_eq!(server.report().count(Op::Live), calls);
+        assert_eq!(server.report().refused, 0);
+    }
+}
+
+async fn a_spend_limit_closes_the_account_until_it_is_opened_again(h: Arc<Harness>) {
+    let script = Script::new()
+        .rule(Rule::any().fail(Fail::spend_limit()).times(1))
+        .rule(Rule::any().text("x"));
+    let server = ScriptedLlm::start(script).unwrap();
+    let (first, second) = engines(&h).await;
+    let (one, two) = (provider(&first, &server, "b"), provider(&second, &server, "b"));
+    assert_eq!(call(&one, "x").await, Err((Kind::SpendLimitReached, Some(429))));
+    assert_eq!(call(&two, "x").await, Err((Kind::SpendLimitReached, None)));
+    assert_eq!(server.report().count(Op::Live), 1);
+    two.reopen().await.unwrap();
+    until("the account is open", || async { call(&one, "x").await.is_ok() }).await;
+}

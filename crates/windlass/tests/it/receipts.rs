@@ -1,0 +1,101 @@
+//! Receipts of effects: written by the commit that settles the effect, updated by a requeue, deleted later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use windlass::admin::Options;
+use windlass::kernel::{Body, BoxFuture, RetryLimit, RetryPolicy};
+use windlass::model::{TaskHandler, TaskResult};
+use windlass::{
+    Ctx, Engine, Receipt, ReceiptOutcome, Result, RunHandle, StepTx, TaskContext, TaskFailure,
+};
+
+use crate::harness::{Harness, on_every_store, until};
+
+on_every_store!(
+    an_effect_leaves_a_receipt_if_it_asks_for_one,
+    a_dead_effect_leaves_a_receipt_that_a_requeue_updates,
+    receipts_are_deleted_some_time_after_the_end_of_the_run,
+);
+
+/// Delivers mail while it is on.
+struct Mail(Arc<AtomicBool>);
+
+impl TaskHandler for Mail {
+    fn run(&self, _: TaskContext, _: Body) -> BoxFuture<'static, TaskResult> {
+        let on = self.0.load(Ordering::Relaxed);
+        let refused = || TaskFailure::new("Refused", "the other side refuses", true);
+        Box::pin(std::future::ready(if on { Ok(Body::json("null")) } else { Err(refused()) }))
+    }
+}
+
+// Runs a workflow that enqueues one effect with a receipt and one without.
+async fn enqueue(engine: &Engine, on: bool) -> (RunHandle<()>, Arc<AtomicBool>) {
+    let on = Arc::new(AtomicBool::new(on));
+    engine.serve_effects("mail", Arc::new(Mail(Arc::clone(&on)))).unwrap();
+    let send = async |ctx: Ctx, (): ()| -> Result<()> {
+        let send = async |tx: StepTx| {
+            let delay = Duration::from_millis(5);
+            let retry = || RetryPolicy::constant(RetryLimit::Times(1), delay);
+            tx.enqueue_with_receipt("mail", "paid", retry())?;
+            tx.enqueue("mail", "thanks", retry())?;
+            Ok(())
+        };
+        Ok(ctx.step_tx("send", send).await?)
+    };
+    let run = engine.workflow("send", send).unwrap().start(()).await.unwrap();
+    run.result().await.unwrap();
+    (run, on)
+}
+
+// The receipt of the run's effect, once it has an outcome.
+async fn receipt(engine: &Engine, run: &RunHandle<()>, outcome: ReceiptOutcome) -> Receipt {
+    let read = async || engine.receipts(run.run_key(), None, 10).await.unwrap();
+    until("the receipt has its outcome", async || {
+        read().await.first().is_some_and(|receipt| receipt.outcome == outcome)
+    })
+    .await;
+    let mut receipts = read().await;
+    assert_eq!(receipts.len(), 1, "only one of the effects asks for a receipt");
+    receipts.remove(0)
+}
+
+async fn an_effect_leaves_a_receipt_if_it_asks_for_one(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let (run, _) = enqueue(&engine, true).await;
+    let receipt = receipt(&engine, &run, ReceiptOutcome::Delivered).await;
+    assert_eq!((&*receipt.name, receipt.run_key), ("mail", Some(run.run_key())));
+    assert_eq!((receipt.attempts, receipt.requeues, &receipt.error), (1, 0, &None));
+    assert!(receipt.enqueued_at <= receipt.settled_at);
+    assert_eq!(engine.receipt(receipt.task_id).await.unwrap(), Some(receipt.clone()));
+    let other = engine.in_namespace("other").unwrap();
+    assert_eq!(other.receipt(receipt.task_id).await.unwrap(), None);
+}
+
+async fn a_dead_effect_leaves_a_receipt_that_a_requeue_updates(h: Arc<Harness>) {
+    let engine = h.engine().await;
+    let (run, on) = enqueue(&engine, false).await;
+    let dead = receipt(&engine, &run, ReceiptOutcome::Dead).await;
+    assert_eq!((dead.attempts, dead.requeues), (2, 0));
+    let error = dead.error.expect("the last error");
+    assert_eq!((&*error.name, &*error.message), ("Refused", "the other side refuses"));
+    on.store(true, Ordering::Relaxed);
+    engine.admin().requeue(dead.task_id, None).await.unwrap();
+    let delivered = receipt(&engine, &run, ReceiptOutcome::Delivered).await;
+    assert_eq!((delivered.attempts, delivered.requeues, delivered.error), (3, 1, None));
+    assert_eq!(delivered.enqueued_at, dead.enqueued_at);
+    assert!(delivered.settled_at > dead.settled_at);
+}
+
+async fn receipts_are_deleted_some_time_after_the_end_of_the_run(h: Arc<Harness>) {
+    let retention = Duration::from_secs(1);
+    let set = |options| Options { receipt_retention: retention, ..options };
+    let engine = h.engine_with(set).await;
+    let (run, _) = enqueue(&engine, true).await;
+    receipt(&engine, &run, ReceiptOutcome::Delivered).await;
+    until("the receipt is deleted", async || {
+        engine.receipts(run.run_key(), None, 10).await.unwrap().is_empty()
+    })
+    .await;
+}
