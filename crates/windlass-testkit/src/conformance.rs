@@ -11,6 +11,7 @@ pub mod create;
 pub mod fences;
 pub mod guards;
 pub mod health;
+pub mod large_bodies;
 pub mod ledger;
 pub mod limits;
 pub mod listings;
@@ -142,6 +143,7 @@ macro_rules! conformance {
                 are_listed_with_their_holders,
                 never_exceeded_by_concurrent_claims,
                 let_claims_see_past_a_long_queue,
+                do_not_let_urgent_work_starve_the_oldest,
             ],
             listings: [
                 counts_of_runs_with_a_label,
@@ -174,6 +176,14 @@ macro_rules! conformance {
                 of_many_senders_at_once,
                 between_load_and_release_never_lost,
                 are_refused_above_the_limits,
+            ],
+            large_bodies: [
+                are_stored_once_and_loaded_whole,
+                belong_to_the_root_of_a_tree,
+                of_models_are_put_read_and_copied,
+                of_records_go_when_nothing_names_them,
+                are_refused_under_a_wrong_owner,
+                count_against_the_mailbox,
             ],
             model_state: [
                 is_sealed_by_an_event_that_is_written_anyway,

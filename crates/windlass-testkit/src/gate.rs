@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use windlass_kernel::{
-    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
+    Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
     DeleteTrees, Deleted, Error, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
     Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
     Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
@@ -126,13 +127,13 @@ impl<G: Gate> Store for GatedStore<G> {
         self.gated(|inner| inner.held(worker))
     }
 
-    fn load_with(
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
     ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         self.gate.on_load(run_keys.len());
-        self.gated(|inner| inner.load_with(run_keys, steps))
+        self.gated(|inner| inner.load_rows(run_keys, steps))
     }
 
     fn find(
@@ -160,8 +161,15 @@ impl<G: Gate> Store for GatedStore<G> {
         self.gated(|inner| inner.run_overview_by_key(run_key))
     }
 
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
-        self.gated(|inner| inner.records(keys))
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>> {
+        self.gated(|inner| inner.bodies(keys))
+    }
+
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        self.gated(|inner| inner.record_rows(keys))
     }
 
     fn list(&self, query: Query) -> BoxFuture<'_, Result<Rows, Error>> {

@@ -15,6 +15,8 @@ pub mod gate;
 pub mod memory;
 pub mod outage;
 pub mod replay;
+#[cfg(feature = "scripted-llm")]
+pub mod scripted_llm;
 pub mod sim;
 mod sync_store;
 pub mod world;

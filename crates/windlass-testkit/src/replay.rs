@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use windlass_engine::{Engine, Options, new_uuid};
+use windlass_engine::{Engine, Options, Tick, new_uuid};
 use windlass_kernel::{
     Body, Commit, Draft, Encoding, Error, ErrorCode, ErrorKind, EventId, Loaded, MemoryStore,
     Message, MessageId, MessageKind, MessageName, ModelName, Namespace, NewMessage, NewRun,
@@ -207,10 +207,11 @@ pub fn replay<W>(
     }
     import(exported, &store, &engine)?;
     let ticking = engine.clone();
-    let ticked = world.executor.block_on(STEPS_MAX, async move { ticking.tick(1, Some(0)).await });
+    let tick = Tick { runs_max: 1, steps_max: Some(0), wait_max: None };
+    let ticked = world.executor.block_on(STEPS_MAX, async move { ticking.tick(tick).await });
     drop(registered);
     match ticked {
-        Ok(Ok(1)) => {}
+        Ok(Ok(ticked)) if ticked.processed == 1 => {}
         Ok(Ok(_)) => return Err(Divergence::new("NOT_TAKEN", "the run's turn was not taken")),
         Ok(Err(error)) => return Err(error.into()),
         Err(stuck) => return Err(Divergence::new("NOT_AT_REST", in_words(&stuck))),

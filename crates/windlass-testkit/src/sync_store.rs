@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
+use bytes::Bytes;
 use windlass_kernel::{
-    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
+    Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitResults,
     DeleteTrees, Deleted, Error, Fact, Health, Heartbeat, HeldItem, LimitKey, LoadSteps, Loaded,
     Namespace, NamespaceStats, Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows,
     Run, RunId, RunKey, RunOverview, SettingName, Store, TaskId, TaskStat, Timestamp, WakeSink,
@@ -91,10 +92,11 @@ impl Store for SyncStore {
         drain_worker(worker: WorkerKey) -> Result<bool, Error>;
         reap(worker: WorkerKey, limit: u32) -> Result<Reaped, Error>;
         held(worker: WorkerKey) -> Result<Vec<HeldItem>, Error>;
-        load_with(run_keys: Vec<RunKey>, steps: LoadSteps) -> Result<Vec<Loaded>, Error>;
+        load_rows(run_keys: Vec<RunKey>, steps: LoadSteps) -> Result<Vec<Loaded>, Error>;
+        bodies(keys: Vec<BodyKey>) -> Result<Vec<Option<Bytes>>, Error>;
         find(namespace: Namespace, workflow: WorkflowName, id: RunId) -> Result<Option<Run>, Error>;
         run_overview_by_key(run_key: RunKey) -> Result<Option<RunOverview>, Error>;
-        records(keys: Vec<RecordKey>) -> Result<Vec<Option<Record>>, Error>;
+        record_rows(keys: Vec<RecordKey>) -> Result<Vec<Option<Record>>, Error>;
         list(query: Query) -> Result<Rows, Error>;
         health() -> Result<Health, Error>;
         namespace_stats(namespace: Namespace) -> Result<NamespaceStats, Error>;

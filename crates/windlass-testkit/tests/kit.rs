@@ -82,6 +82,53 @@ fn retries_follow_their_backoff() {
 }
 
 #[test]
+fn timers_go_on_while_a_run_is_paused() {
+    let test = TestEngine::new();
+    let sleeps = async |ctx: Ctx, (): ()| -> Result<()> {
+        ctx.sleep("s", "2 hours").await?;
+        Ok(())
+    };
+    let sleeps = test.engine().workflow("sleeps", sleeps).unwrap();
+    for (paused_for, minutes) in [("3 hours", 180), ("90 minutes", 120)] {
+        let begun = test.now();
+        let run = test.run(sleeps.start(())).unwrap();
+        test.run(run.pause()).unwrap();
+        test.advance(paused_for);
+        assert_eq!(test.status(&run).status, RunStatus::Paused);
+        test.run(run.resume()).unwrap();
+        test.run_to_end(run.result()).unwrap();
+        // The sleep ends when it would have ended without the pause, or at once if that is past.
+        let (took, expect) = (test.now().since(begun), Duration::from_secs(minutes * 60));
+        let late = took.checked_sub(expect);
+        let in_time = late.is_some_and(|late| late < Duration::from_secs(1));
+        assert!(in_time, "{took:?} with a pause of {paused_for}");
+    }
+}
+
+#[test]
+fn a_race_ends_when_the_first_wait_ends() {
+    let test = TestEngine::new();
+    let races = async |ctx: Ctx, (): ()| -> Result<String> {
+        let long = std::pin::pin!(ctx.sleep("long", "30 days"));
+        let short = std::pin::pin!(ctx.sleep("short", "1 day"));
+        match futures::future::select(long, short).await {
+            futures::future::Either::Left(_) => Ok("long".to_owned()),
+            futures::future::Either::Right(_) => Ok("short".to_owned()),
+        }
+    };
+    let races = test.engine().workflow("races", races).unwrap();
+    let begun = test.now();
+    let run = test.run(races.start(())).unwrap();
+    test.advance("12 hours");
+    test.evict_all();
+    assert_eq!(test.run_to_end(run.result()).unwrap(), "short");
+    let took = test.now().since(begun);
+    let day = Duration::from_secs(24 * 60 * 60);
+    assert!(took >= day && took < day + Duration::from_secs(1), "{took:?}");
+    test.verify();
+}
+
+#[test]
 #[should_panic(expected = "no timer is set")]
 fn waiting_for_nothing_is_reported() {
     let test = TestEngine::new();

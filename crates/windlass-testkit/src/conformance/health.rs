@@ -50,6 +50,10 @@ pub async fn counts_and_ages_of_queues(world: World) {
     assert_eq!((health.tasks.ready, health.tasks.scheduled), (capped(2), capped(1)));
     assert_eq!((health.tasks.held, health.tasks.scheduled_next), (capped(1), Some(later)));
     assert!(health.tasks.ready_oldest.is_some_and(|at| at >= now), "the old one was claimed");
+    for (max, tasks) in [(10, 2), (2, 2), (1, 1)] {
+        let counted = world.store.ready_counts(max).await.unwrap();
+        assert_eq!(counted.1, tasks, "at most {max} are counted");
+    }
     assert_eq!((health.turns.ready, health.turns.scheduled), (capped(0), capped(1)));
     assert_eq!((health.turns.held, health.turns.ready_oldest), (capped(1), None));
     assert_eq!(health.turns.scheduled_next, Some(later));

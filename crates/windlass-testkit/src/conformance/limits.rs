@@ -41,6 +41,43 @@ pub async fn hold_back_claims(world: World) {
     assert_eq!(world.claim_tasks(world.worker(), 10).await.len(), 2);
 }
 
+/// Behind the long queue of a full limit, a claim for the oldest takes the oldest, whatever its priority.
+pub async fn do_not_let_urgent_work_starve_the_oldest(world: World) {
+    set(&world, "full", Some(0)).await;
+    set(&world, "free", Some(1)).await;
+    // They come first in the order of priority, so a claim looks at each limit by itself.
+    let task = |_| Task { priority: 20, ..limited(&world, "full") };
+    world.enqueue((0..150).map(task).collect()).await;
+    world.advance_ms(5).await;
+    let oldest = Task { priority: -5, ..limited(&world, "free") };
+    world.enqueue(vec![oldest.clone()]).await;
+    let turn =
+        |text: &str, priority| Turn { limit_key: Some(key(text)), priority, ..Turn::ready() };
+    for n in 0..120 {
+        world.create(world.new_run(&format!("full-{n}"), turn("full", 20))).await;
+    }
+    set(&world, "turns", Some(1)).await;
+    let run = world.create(world.new_run("oldest", turn("turns", -5))).await.run_key;
+    world.advance_ms(5).await;
+    world.create(world.new_run("urgent", turn("turns", 9))).await;
+    let urgent = |_| Task { priority: 9, ..limited(&world, "free") };
+    world.enqueue((0..3).map(urgent).collect()).await;
+    let claim = async |order| {
+        let request = ClaimRequest {
+            worker: world.worker(),
+            turns: ClaimFilter { routes: vec![route("default", "w")], max: 1, after: None },
+            tasks: ClaimFilter { routes: vec![route("q", "t")], max: 1, after: None },
+            order,
+            offer: Duration::ZERO,
+        };
+        world.store.claim(request).await.unwrap()
+    };
+    let claims = claim(ClaimOrder::Oldest).await;
+    let tasks: Vec<_> = claims.tasks.iter().map(|task| task.task_id).collect();
+    let turns: Vec<_> = claims.turns.iter().map(|turn| turn.run_key).collect();
+    assert_eq!((tasks, turns), (vec![oldest.task_id], vec![run]));
+}
+
 /// Slots come back when a holder settles, gives back or is reaped.
 pub async fn come_back_after_settling_and_reaping(world: World) {
     set(&world, "api", Some(1)).await;

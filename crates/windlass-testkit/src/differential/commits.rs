@@ -122,6 +122,12 @@ impl Author {
             let ops = records::ops(&mut self.beside, world).await;
             commits.push(Commit::new(None, None, ops));
         }
+        // Most bodies have one to three bytes.
+        for commit in &mut commits {
+            if self.beside.chance(400) {
+                *commit = commit.with_large_bodies_apart(self.beside.below(3) as usize);
+            }
+        }
         commits
     }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use bytes::Bytes;
 use windlass_kernel::{
-    BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState, Loaded, LogLine, Message,
-    Namespace, NamespaceStats, Query, Record, RecordKey, RecordVersion, RunCount, RunKey, Store,
-    Task, TaskStat, TasksQuery, Worker,
+    BodyKey, BodyOwner, BodyRef, BreakerRow, DeadLetter, Event, Health, HeldItem, LimitState,
+    Loaded, LogLine, Message, Namespace, NamespaceStats, Query, Record, RecordKey, RecordVersion,
+    RunCount, RunKey, Store, Task, TaskStat, TasksQuery, Worker,
 };
 
 /// The rows of a store.
@@ -27,6 +28,7 @@ pub(super) struct Dump {
     records: Vec<Record>,
     versions: Vec<RecordVersion>,
     by_term: Vec<Record>,
+    bodies: Vec<(BodyRef, Option<Bytes>)>,
     health: Health,
 }
 
@@ -35,7 +37,9 @@ impl Dump {
         let keys = every_run(store).await;
         let loaded = store.load(keys.clone()).await.unwrap();
         let (mut events, mut messages, mut logs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bodies = Vec::new();
         for run_key in keys {
+            bodies.extend(bodies_of(store, BodyOwner::Run(run_key)).await);
             let query = Query::Events { run_key, from: 0, limit: 1_000 };
             events.extend(store.list(query).await.unwrap().events().unwrap());
             let query = Query::Messages { run_key, after: 0, limit: 1_000 };
@@ -84,6 +88,7 @@ impl Dump {
         let (mut versions, mut by_term) = (Vec::new(), Vec::new());
         for record in &records {
             let RecordKey { namespace, collection, .. } = record.key.clone();
+            bodies.extend(bodies_of(store, BodyOwner::Record(record.key.clone())).await);
             let term = Some(("t".into(), record.key.id.as_str().into()));
             let query = Query::Records { namespace, collection, term, after: None, limit: 1_000 };
             by_term.extend(store.list(query).await.unwrap().records().unwrap());
@@ -108,6 +113,7 @@ impl Dump {
             records,
             versions,
             by_term,
+            bodies,
             health,
         }
     }
@@ -128,6 +134,7 @@ impl Dump {
         same("task stats", &self.stats, &found.stats, place);
         same("records", &self.records, &found.records, place);
         same("kept versions", &self.versions, &found.versions, place);
+        same("large bodies", &self.bodies, &found.bodies, place);
         same("records by term", &self.by_term, &found.by_term, place);
         assert_eq!(self.health, found.health, "health differs: {place}");
     }
@@ -151,6 +158,16 @@ async fn every_run(store: &dyn Store) -> Vec<RunKey> {
         }
         keys.extend(page);
     }
+}
+
+async fn bodies_of(store: &dyn Store, owner: BodyOwner) -> Vec<(BodyRef, Option<Bytes>)> {
+    let query = Query::Bodies { owner: owner.clone(), after: None, limit: 1_000 };
+    let mut found = Vec::new();
+    for body in store.list(query).await.unwrap().bodies().unwrap() {
+        let key = BodyKey { owner: owner.clone(), digest: body.digest };
+        found.push((body, store.bodies(vec![key]).await.unwrap().remove(0)));
+    }
+    found
 }
 
 async fn tasks_of(store: &dyn Store, namespace: &Namespace) -> Vec<Task> {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::channel::oneshot;
 use windlass_kernel::{
-    Body, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
+    Body, BodyKey, BoxFuture, BreakerRow, ClaimRequest, ClaimedTurn, Claims, Commit, CommitError,
     CommitResults, Committed, DeleteTrees, Deleted, Error, ErrorCode, ErrorKind, Health, Heartbeat,
     HeldItem, LimitKey, Limits, LoadSteps, Loaded, MemoryStore, Namespace, NamespaceStats,
     Promoted, Query, RateRow, Reaped, Record, RecordKey, Renewed, Rows, Run, RunId, RunKey,
@@ -552,13 +553,13 @@ impl Store for NodeStore {
         self.ask("held", apply, |held| held.len().to_string())
     }
 
-    fn load_with(
+    fn load_rows(
         &self,
         run_keys: Vec<RunKey>,
         steps: LoadSteps,
     ) -> BoxFuture<'_, Result<Vec<Loaded>, Error>> {
         let apply = move |network: &Network| {
-            let rows = network.at_once(network.inner.load_with(run_keys, steps))?;
+            let rows = network.at_once(network.inner.load_rows(run_keys, steps))?;
             Ok(network.bugs.loaded(rows))
         };
         self.ask("load", apply, |loaded| {
@@ -587,8 +588,16 @@ impl Store for NodeStore {
         })
     }
 
-    fn records(&self, keys: Vec<RecordKey>) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
-        let apply = move |network: &Network| network.at_once(network.inner.records(keys));
+    fn bodies(&self, keys: Vec<BodyKey>) -> BoxFuture<'_, Result<Vec<Option<Bytes>>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.bodies(keys));
+        self.ask("bodies", apply, |_| String::new())
+    }
+
+    fn record_rows(
+        &self,
+        keys: Vec<RecordKey>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Record>>, Error>> {
+        let apply = move |network: &Network| network.at_once(network.inner.record_rows(keys));
         self.ask("records", apply, |_| String::new())
     }
 

@@ -293,9 +293,9 @@ impl Checker {
             self.fail("16 a message is consumed at most once", detail);
             return true;
         };
-        // Results of children and activities go to the step that waits for each.
-        let ordered =
-            !matches!(message.kind, MessageKind::ChildResult | MessageKind::ActivityResult);
+        // Results of children, activities and requests go to the step that waits for each.
+        use MessageKind::{ActivityResult, ChildResult, Decision};
+        let ordered = !matches!(message.kind, ChildResult | ActivityResult | Decision);
         let skipped = open.iter().find(|other| {
             ordered
                 && other.seq < seq
