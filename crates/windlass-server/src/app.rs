@@ -15,6 +15,7 @@ use crate::docs::Docs;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::series::Series;
 use crate::store_status::StoreStatus;
 use crate::table::Table;
 
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) docs: Docs,
     pub(crate) metrics: Metrics,
     pub(crate) store_status: StoreStatus,
+    pub(crate) series: Arc<Series>,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) waits: Semaphore,
     pub(crate) streams: Arc<Semaphore>,
@@ -68,6 +70,7 @@ impl App {
         Ok(Self(Arc::new(Shared {
             metrics: Metrics::new(&engine, &store_status)?,
             store_status,
+            series: Series::of(&engine),
             requests: Arc::new(Semaphore::new(options.requests_max)),
             waits: Semaphore::new(options.waits_max),
             streams: Arc::new(Semaphore::new(options.streams_max)),

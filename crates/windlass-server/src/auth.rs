@@ -4,6 +4,7 @@ mod caller;
 mod hooks;
 mod jwt;
 mod keys;
+mod session;
 mod signatures;
 mod stored;
 
@@ -14,11 +15,12 @@ use axum::http::{HeaderMap, HeaderName, header};
 use windlass::Timestamp;
 use windlass::kernel::{Namespace, Subject};
 
-pub use caller::{Caller, Scope, Scopes};
+pub use caller::{Caller, CallerKey, Scope, Scopes};
 pub use hooks::{Authorize, Denied, Target};
 pub use jsonwebtoken::Algorithm;
 pub use jwt::{Jwt, JwtKey};
-pub use keys::{ApiKey, IssuedKey, KeyStore, Keys, MemoryKeys, NewKey};
+pub use keys::{ApiKey, IssuedKey, KeyCreator, KeyStore, Keys, MemoryKeys, NewKey};
+pub(crate) use session::{COOKIE, SESSION_SECONDS, check_same_origin};
 pub use stored::StoredKeys;
 
 use crate::error::ApiError;
@@ -93,7 +95,11 @@ impl Guard {
             reject_proxied(&parts.headers)?;
             return Ok(Arc::clone(caller));
         }
-        let token = bearer(&parts.headers)?;
+        let cookie = session::token(parts)?;
+        let token = match cookie {
+            Some(token) => token,
+            None => bearer(&parts.headers)?,
+        };
         match (&self.keys, &self.jwt) {
             (Some(keys), _) if token.starts_with(keys::PREFIX) => keys.caller(token).await,
             (_, Some(jwt)) if !token.starts_with(keys::PREFIX) => jwt.caller(token).map(Arc::new),
@@ -101,6 +107,11 @@ impl Guard {
                 "this server does not accept this kind of credential",
             )),
         }
+    }
+
+    /// Whether requests need a credential.
+    pub(crate) fn requires_credential(&self) -> bool {
+        self.open.is_none()
     }
 
     /// Calls the authorization hook of the embedding program.
@@ -114,10 +125,9 @@ impl Guard {
         let asked = match scope {
             Scope::Read => hooks.read(caller, target),
             Scope::Create => hooks.create(caller, target),
-            // Only routes of a program's own route set can require `decide` or `define`.
-            Scope::Manage | Scope::Admin | Scope::Decide | Scope::Define => {
-                hooks.manage(caller, target)
-            }
+            // Only routes of a program's own route set can require `define`.
+            Scope::Manage | Scope::Admin | Scope::Define => hooks.manage(caller, target),
+            Scope::Decide => hooks.decide(caller, target),
             Scope::Records => hooks.records(caller, target),
             Scope::SendEvent => hooks.send_event(caller, target),
             Scope::Tick => hooks.tick(caller),

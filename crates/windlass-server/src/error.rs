@@ -117,8 +117,13 @@ impl From<Error> for ApiError {
         // react.
         let status = match (code, error.kind()) {
             (ErrorCode::InstanceNotFound, _) | (_, ErrorKind::NotFound) => StatusCode::NOT_FOUND,
-            (ErrorCode::MessagesLimit, _) => StatusCode::TOO_MANY_REQUESTS,
-            (ErrorCode::RecordConflict, _) => StatusCode::PRECONDITION_FAILED,
+            (ErrorCode::MessagesLimit | ErrorCode::EventKeyFull, _) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            (ErrorCode::NotAssigned | ErrorCode::DeciderExcluded, _) => StatusCode::FORBIDDEN,
+            (ErrorCode::RecordConflict | ErrorCode::DocumentConflict, _) => {
+                StatusCode::PRECONDITION_FAILED
+            }
             (_, ErrorKind::Invalid) => StatusCode::BAD_REQUEST,
             (
                 _,

@@ -174,8 +174,11 @@ async fn authenticate(
                 Some(found.1.to_owned())
             };
             let (workflow, collection) = (param("workflowName"), param("collection"));
-            let id = param("instanceId").or_else(|| param("id").filter(|_| collection.is_some()));
+            let has_id = collection.is_some() || scope == Scope::Decide;
+            let id = param("instanceId").or_else(|| param("id").filter(|_| has_id));
+            let (event_type, id) = (param("eventType"), id.or_else(|| param("eventKey")));
             let action = match &collection {
+                None if event_type.is_some() => event_type.as_deref(),
                 None => parts.uri.path().trim_end_matches('/').rsplit('/').next(),
                 Some(_) => Some(records::action(&parts.method, id.as_deref())),
             };

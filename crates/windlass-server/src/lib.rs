@@ -14,7 +14,10 @@ struct Quickstart;
 mod app;
 pub mod auth;
 mod connections;
+#[cfg(feature = "contracts")]
+pub mod contracts;
 mod cursor;
+mod dashboard;
 mod depth;
 mod docs;
 mod error;
@@ -30,6 +33,7 @@ mod precondition;
 mod reference;
 mod router;
 mod routes;
+mod series;
 mod serve;
 mod store_status;
 mod table;

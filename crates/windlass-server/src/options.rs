@@ -21,6 +21,9 @@ pub struct Options {
     pub authorize: Option<Arc<dyn Authorize>>,
     /// Routes of models and of the program that embeds the server. Default none.
     pub routes: Vec<RouteSet>,
+    /// Whether to serve the dashboard at `/ui/`, with a redirect from `/`. Default `false`, because the
+    /// program that mounts the router may have a route at `/`.
+    pub dashboard: bool,
     /// Whether to serve `POST /_runner/tick`. Default `false`.
     pub tick: bool,
     /// Whether to serve `/metrics` without authentication. Default `false`: it requires `admin`.
@@ -68,6 +71,7 @@ impl Default for Options {
             auth: Auth::default(),
             authorize: None,
             routes: Vec::new(),
+            dashboard: false,
             tick: false,
             metrics_open: false,
             body_bytes_max: 2 * MIB,

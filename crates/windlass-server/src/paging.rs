@@ -13,7 +13,7 @@ use crate::auth::{Scope, Target};
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::Call;
-use crate::view::parse_time;
+use crate::view::{ErrorView, parse_time};
 
 /// The default number of rows of a page.
 const PAGE_ROWS: u32 = 25;
@@ -146,6 +146,37 @@ pub(crate) struct Filter {
     query: RunsQuery,
     labels: Vec<(String, String)>,
     statuses: Option<Vec<RunStatus>>,
+    refine: Refine,
+}
+
+/// Filters without an index: a page reads at most [`STORE_PAGES_MAX`] pages of the store to find its rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refine {
+    /// Ids that begin with this.
+    pub(crate) id_prefix: Option<String>,
+    /// Runs of this model.
+    pub(crate) model: Option<String>,
+    /// Children of this run.
+    pub(crate) parent: Option<RunKey>,
+    /// Runs of this tree.
+    pub(crate) root: Option<RunKey>,
+    /// Only runs without a parent.
+    pub(crate) roots_only: bool,
+    /// Failed runs whose error has this name.
+    pub(crate) error_name: Option<String>,
+}
+
+impl Refine {
+    fn matches(&self, run: &Run) -> bool {
+        let prefix = self.id_prefix.as_deref().is_none_or(|id| run.id.as_str().starts_with(id));
+        let model = self.model.as_deref().is_none_or(|name| run.model.as_str() == name);
+        let parent = self.parent.is_none_or(|parent| run.parent == Some(parent));
+        let root = self.root.is_none_or(|root| run.root == root);
+        let is_root = !self.roots_only || run.parent.is_none();
+        let named = |name: &str| run.error.as_ref().is_some_and(|e| ErrorView::of(e).name == name);
+        let error = self.error_name.as_deref().is_none_or(named);
+        prefix && model && parent && root && is_root && error
+    }
 }
 
 impl Filter {
@@ -168,12 +199,24 @@ impl Filter {
         }
         let labels: Result<Vec<_>, _> =
             params.label.iter().map(|label| parse_label(label)).collect();
-        let mut filter = Self { query, labels: Vec::new(), statuses: None }.with_labels(labels?)?;
-        if let Some(cursor) = params.cursor.as_deref() {
+        let refine = Refine::default();
+        let filter = Self { query, labels: Vec::new(), statuses: None, refine };
+        filter.with_labels(labels?)?.at_cursor(params.cursor.as_deref())
+    }
+
+    /// Starts at a cursor of this listing.
+    pub(crate) fn at_cursor(mut self, cursor: Option<&str>) -> Result<Self, ApiError> {
+        if cursor.is_some() {
             let read = |key: &str| key.parse::<RunKey>().ok();
-            filter.query.after = cursor::decode_as(&filter.listing(), Some(cursor), read)?;
+            self.query.after = cursor::decode_as(&self.listing(), cursor, read)?;
         }
-        Ok(filter)
+        Ok(self)
+    }
+
+    /// Also requires what no index finds.
+    pub(crate) fn refined(mut self, refine: Refine) -> Self {
+        self.refine = refine;
+        self
     }
 
     /// The name of the listing in its cursors: the filter and the order, but not the page size.
@@ -181,7 +224,11 @@ impl Filter {
         let mut labels = self.labels.clone();
         labels.sort();
         let asked = RunsQuery { after: None, limit: 0, label: None, ..self.query.clone() };
-        format!("runs-{}", cursor::digest_of(&(asked, labels)))
+        if self.statuses.is_none() && self.refine == Refine::default() {
+            return format!("runs-{}", cursor::digest_of(&(asked, labels)));
+        }
+        let (statuses, refine) = (&self.statuses, &self.refine);
+        format!("runs-{}", cursor::digest_of(&(asked, labels, statuses, refine)))
     }
 
     /// Also requires these labels.
@@ -216,7 +263,9 @@ impl Filter {
 
     fn matches(&self, run: &Run) -> bool {
         let labelled = |(key, value): &(String, String)| run.labels.get(key) == Some(value);
-        !is_internal(run.workflow.as_str()) && self.labels.iter().all(labelled)
+        !is_internal(run.workflow.as_str())
+            && self.labels.iter().all(labelled)
+            && self.refine.matches(run)
     }
 
     /// The statuses to list separately: a store lists runs by status.

@@ -4,15 +4,17 @@ use axum::routing::get;
 use utoipa_axum::routes;
 
 use crate::auth::Scope;
-use crate::docs;
 use crate::options::Options;
 use crate::table::{Access, Routes};
+use crate::{dashboard, docs};
 
+pub(crate) mod attention;
 pub(crate) mod control;
 pub(crate) mod durable;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod history;
+pub(crate) mod inbox;
 pub(crate) mod index;
 pub(crate) mod instances;
 pub(crate) mod keys;
@@ -20,11 +22,17 @@ pub(crate) mod ledger;
 pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod queues;
+pub(crate) mod receipts;
 pub(crate) mod records;
 pub(crate) mod result;
 pub(crate) mod runs;
 pub(crate) mod schedules;
+pub(crate) mod series;
+pub(crate) mod session;
 pub(crate) mod tick;
+pub(crate) mod timeline;
+pub(crate) mod tree;
+pub(crate) mod updates;
 #[cfg(feature = "webhooks")]
 pub(crate) mod webhooks;
 pub(crate) mod why;
@@ -36,9 +44,12 @@ pub(crate) type AddRoutes = fn(Routes, &Options) -> Routes;
 /// The sets that every server has.
 pub(crate) const SETS: &[AddRoutes] = &[
     probes,
+    dashboard::routes,
     instances,
+    sessions,
     operations,
     records::routes,
+    inbox::routes,
     durable::routes,
     #[cfg(feature = "webhooks")]
     webhooks::routes,
@@ -53,6 +64,7 @@ pub(crate) const CREATE: Access = Access::Scope(Scope::Create);
 pub(crate) const MANAGE: Access = Access::Scope(Scope::Manage);
 pub(crate) const SEND: Access = Access::Scope(Scope::SendEvent);
 pub(crate) const RECORDS: Access = Access::Scope(Scope::Records);
+pub(crate) const DECIDE: Access = Access::Scope(Scope::Decide);
 pub(crate) const ADMIN: Access = Access::Scope(Scope::Admin);
 
 /// The access that a scrape of metrics needs.
@@ -89,15 +101,31 @@ fn instances(routes: Routes, options: &Options) -> Routes {
         .add(MANAGE, routes!(control::restart))
         .add(MANAGE, routes!(control::retry))
         .add(SEND, routes!(events::send))
+        .add(SEND, routes!(events::send_by_key))
         .add(READ, routes!(history::history))
         .add_waiting(READ, routes!(result::result))
         .add(READ, routes!(ledger::ledger))
         .add(READ, routes!(ledger::generations))
+        .add(READ, routes!(timeline::timeline))
+        .add(READ, routes!(timeline::step))
+        .add(READ, routes!(timeline::state))
+        .add(READ, routes!(tree::tree))
+        .add(READ, routes!(tree::verify))
+        .add(READ, routes!(tree::event))
         .add(READ, routes!(live::live))
         .add(READ, routes!(why::why))
         .add(READ, routes!(runs::search))
         .add(READ, routes!(runs::get))
         .add(MANAGE, routes!(runs::bulk))
+}
+
+// The handlers authenticate: a sign-in brings its credential in the body, and any credential may ask who
+// it is.
+fn sessions(routes: Routes, _: &Options) -> Routes {
+    routes
+        .add(Access::Public, routes!(session::whoami))
+        .add(Access::Public, routes!(session::sign_in))
+        .add(Access::Public, routes!(session::sign_out))
 }
 
 fn operations(routes: Routes, _: &Options) -> Routes {
@@ -109,6 +137,10 @@ fn operations(routes: Routes, _: &Options) -> Routes {
         .add(MANAGE, routes!(schedules::pause))
         .add(MANAGE, routes!(schedules::resume))
         .add(READ, routes!(queues::queues))
+        .add(READ, routes!(receipts::get))
+        .add(READ, routes!(attention::attention))
+        .add(READ, routes!(series::series))
+        .add(READ, routes!(updates::updates))
         .add(Access::Operator, routes!(queues::workers))
         .add(ADMIN, routes!(keys::list))
         .add(ADMIN, routes!(keys::create))

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use windlass::Timestamp;
 use windlass::kernel::{
-    Body, CausalRef, Encoding, Event, LogLine, Message, Run, RunKey, RunStatus, Step, StepStatus,
+    Body, BodyRef, CausalRef, Encoding, Event, LogLine, Message, Run, RunKey, RunStatus, Step,
+    StepStatus,
 };
 use windlass_engine::description::StepRole;
 use windlass_engine::{Engine, ModelDescription};
@@ -80,8 +81,13 @@ pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
 /// JSON that is passed through without parsing.
 pub(crate) type Raw = Box<RawValue>;
 
-/// Converts a body to JSON: unchanged if it is JSON, else as base64.
+/// Converts a body to JSON: unchanged if it is JSON, else as base64. A listing does not read large bodies,
+/// and shows their digest and size.
 pub(crate) fn raw(body: &Body) -> Raw {
+    if let Some(BodyRef { digest, len }) = body.reference() {
+        let shown = json!({ "encoding": "reference", "digest": digest, "bytes": len });
+        return RawValue::from_string(shown.to_string()).expect("a serialized value is valid JSON");
+    }
     let text = match body.encoding {
         Encoding::Json => String::from_utf8(body.bytes.to_vec()).ok(),
         Encoding::Bytes => None,
@@ -165,6 +171,11 @@ pub(crate) struct RunSummary {
     pub run_key: RunKey,
     /// The generation, starting at 0.
     pub run_number: u32,
+    /// The model of the workflow.
+    pub model: String,
+    /// The parent, if this run is a child.
+    #[schema(value_type = Option<String>, format = Uuid)]
+    pub parent: Option<RunKey>,
     /// Where it is.
     pub details: InstanceStatus,
     /// The labels.
@@ -184,6 +195,8 @@ impl RunSummary {
             id: run.id.to_string(),
             run_key: run.run_key,
             run_number: run.generation,
+            model: run.model.to_string(),
+            parent: run.parent,
             details: InstanceStatus::of(run),
             labels: run.labels.clone(),
             created_at: Time(run.created_at),
@@ -246,7 +259,7 @@ impl StepView {
                 (open_until, None)
             }
             // A settled sleep or wait keeps the time that it was due at.
-            StepRole::Sleep | StepRole::Event => (None, step.due_at.map(Time)),
+            StepRole::Sleep | StepRole::Event | StepRole::Request => (None, step.due_at.map(Time)),
         };
         let waits_for_event =
             kind.role == StepRole::Event || untried && step.status == StepStatus::Waiting;

@@ -22,7 +22,7 @@ pub enum Scope {
     Tick,
     /// Read, write and remove records.
     Records,
-    /// Decide requests to people. No route of the server requires it yet.
+    /// Read the inbox, and decide about requests to people.
     Decide,
     /// Publish definitions. No route of the server requires it yet.
     Define,
@@ -99,12 +99,24 @@ pub struct Caller {
     pub actor: Option<Actor>,
     /// The person that the credential stands for.
     pub subject: Option<Subject>,
+    /// The API key, if the credential is one.
+    pub key: Option<CallerKey>,
+}
+
+/// The API key of a caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerKey {
+    /// The id of the key.
+    pub id: String,
+    /// The person who created the key.
+    pub created_by: Option<String>,
 }
 
 impl Caller {
     /// An anonymous caller with full access to a namespace.
     pub fn everything(namespace: Namespace) -> Self {
-        Self { namespace, scopes: [Scope::Admin].into_iter().collect(), actor: None, subject: None }
+        let scopes = [Scope::Admin].into_iter().collect();
+        Self { namespace, scopes, actor: None, subject: None, key: None }
     }
 
     /// The same caller on behalf of a person.

@@ -48,7 +48,7 @@ pub struct Target<'a> {
     /// The collection of records. For records, `id` is the id of the record, and `action` is `get`,
     /// `put`, `delete` or `list`.
     pub collection: Option<&'a str>,
-    /// The id of the run.
+    /// The id of the run. For an event that is sent to a key, the key; `action` is then its type.
     pub id: Option<&'a str>,
     /// The last segment of the path, such as `pause`.
     pub action: Option<&'a str>,
@@ -93,6 +93,11 @@ pub trait Authorize: Send + Sync + 'static {
 
     /// Whether records may be read, written or removed, as the action says.
     fn records<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Whether the inbox may be read, or a request to people be changed, as the action says.
+    fn decide<'a>(&'a self, _caller: &'a Caller, _target: &'a Target<'a>) -> Verdict<'a> {
         Box::pin(ready(Ok(())))
     }
 

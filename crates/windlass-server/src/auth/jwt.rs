@@ -159,7 +159,7 @@ impl Jwt {
             Some(subject) => Some(subject.actor()),
             None => sub.map(|sub| Actor::new("user", sub)),
         };
-        Ok(Caller { namespace, scopes: scopes(&claims), actor, subject })
+        Ok(Caller { namespace, scopes: scopes(&claims), actor, subject, key: None })
     }
 
     // A token without the claim stands for no person. Roles that are not valid are left out: the claim

@@ -14,7 +14,7 @@ use windlass::kernel::{Actor, BoxFuture, Namespace, Subject};
 use windlass::{Error, ErrorCode, ErrorKind, Timestamp};
 use windlass_engine::after_write;
 
-use super::{Caller, Scope};
+use super::{Caller, CallerKey, Scope};
 use crate::error::ApiError;
 
 /// The prefix of every API key, so that people and secret scanners recognize it.
@@ -45,6 +45,9 @@ pub struct ApiKey {
     /// The person that the key was created for. Keys of programs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
+    /// The credential that created the key. Keys of earlier builds have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<KeyCreator>,
     /// SHA-256 of the whole key, in hexadecimal.
     pub digest: String,
     /// When the key was created.
@@ -60,6 +63,27 @@ pub struct ApiKey {
 fn known_scopes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Error> {
     let words = Vec::<String>::deserialize(from)?;
     Ok(words.iter().filter_map(|word| Scope::parse(word)).collect())
+}
+
+/// The credential that created an API key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyCreator {
+    /// The id of the API key that was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
+    /// The person that the credential stood for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+}
+
+impl KeyCreator {
+    /// The creator of a key that a caller creates.
+    pub fn of(caller: &Caller) -> Self {
+        Self {
+            key_id: caller.key.as_ref().map(|key| key.id.clone()),
+            subject: caller.subject.as_ref().map(|subject| subject.id().to_owned()),
+        }
+    }
 }
 
 impl ApiKey {
@@ -120,6 +144,8 @@ pub struct NewKey {
     pub scopes: Vec<Scope>,
     /// The person that the key is for; `None` for a program.
     pub subject: Option<Subject>,
+    /// The credential that creates it; `None` if a program does.
+    pub created_by: Option<KeyCreator>,
     /// The lifetime; unlimited if `None`.
     pub expires_in: Option<Duration>,
 }
@@ -177,6 +203,7 @@ impl Keys {
             namespace: new.namespace,
             scopes: new.scopes,
             subject: new.subject,
+            created_by: new.created_by,
             digest: hex::encode(Sha256::digest(key.as_bytes())),
             created_at: now,
             expires_at: new.expires_in.map(|span| now.plus(span)),
@@ -269,9 +296,17 @@ impl CachedKey {
             scopes: key.scopes.iter().copied().collect(),
             actor: Some(Actor::new("api_key", &key.id)),
             subject: None,
+            key: Some(CallerKey {
+                id: key.id.clone(),
+                created_by: key.created_by.as_ref().and_then(|creator| creator.subject.clone()),
+            }),
         };
         if let Some(subject) = &key.subject {
             caller = caller.on_behalf_of(subject.clone());
+            // Whoever created the key could use it too, so the ledger also says which key it was.
+            if let Some(actor) = &mut caller.actor {
+                actor.metadata.insert("api_key".into(), key.id.clone().into());
+            }
         }
         Some(Self { key, digest, caller: Arc::new(caller) })
     }
@@ -296,6 +331,7 @@ mod tests {
             namespace: Namespace::new("tenant").unwrap(),
             scopes: vec![Scope::Read],
             subject: None,
+            created_by: None,
             expires_in: Some(Duration::from_secs(60)),
         };
         let issued = keys.create(new.clone()).await.unwrap();
@@ -360,6 +396,7 @@ mod tests {
             namespace: Namespace::new(namespace).unwrap(),
             scopes: vec![Scope::Read],
             subject: None,
+            created_by: None,
             expires_in: None,
         };
         let mut last = None;

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::routes;
-use windlass::kernel::{ErrorCode, Run, RunKey, RunStatus, TaskId};
+use windlass::kernel::{ErrorCode, Run, RunKey, RunStatus, TaskId, bodies};
 
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
@@ -94,8 +94,9 @@ pub(crate) async fn find(
     let ours = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let run = overview.map(|overview| overview.run).filter(ours).ok_or_else(not_found)?;
+    let mut run = overview.map(|overview| overview.run).filter(ours).ok_or_else(not_found)?;
     ask(call, &run, scope, action).await?;
+    bodies::fill(&**call.engine.store(), bodies::of_run(&mut run)).await?;
     Ok(run)
 }
 

@@ -1,5 +1,6 @@
 //! Sends events to runs.
 
+use axum::extract::Path;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,9 +8,9 @@ use windlass::kernel::{Body, ErrorCode, MessageId, MessageName};
 
 use super::instances::{check_depth, find};
 use crate::error::{ApiError, ApiResult, Failure};
-use crate::extract::{AtRun, Call, Incoming, Payload};
+use crate::extract::{AtRun, Call, Incoming, MaybePayload, Payload, bad_path};
 use crate::json::Json;
-use crate::view::{InstanceStatus, Raw};
+use crate::view::{InstanceStatus, Raw, Time};
 
 /// An event to send.
 #[derive(Deserialize, ToSchema)]
@@ -84,4 +85,67 @@ pub(crate) async fn send(
         _ => error.into(),
     })?;
     Ok(Json(EventSent { status: call.status_after_write(&run).await }))
+}
+
+/// An event to send to a key.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct SendEventByKey {
+    /// The payload.
+    #[schema(value_type = Option<Value>)]
+    payload: Option<Raw>,
+    /// An id for deduplication. While the key keeps the event, a second event with the same id is
+    /// ignored if its payload is the same, and is rejected otherwise.
+    #[schema(max_length = 100)]
+    id: Option<String>,
+    /// How long the key keeps the event for runs that begin to wait later, such as `2 days`.
+    /// Default: the setting `event_ttl` of the server.
+    ttl: Option<String>,
+}
+
+impl Incoming for SendEventByKey {}
+
+/// An event that was sent to a key.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EventSentByKey {
+    /// The id of the event.
+    pub id: String,
+    /// How many runs got the event with this request. Others get it when they begin to wait.
+    pub delivered: usize,
+    /// Whether the key had the event already.
+    pub repeated: bool,
+    /// Until when runs that begin to wait get the event.
+    pub expires_at: Time,
+}
+
+/// Sends an event to a key instead of a run. Every run that waits for this type and key gets it once: runs
+/// that wait now, and runs that begin to wait before it expires.
+#[utoipa::path(post, path = "/events/{eventType}/{eventKey}",
+    tag = "events", operation_id = "sendEventByKey",
+    params(("eventType" = String, Path, description = "The type of the event"),
+        ("eventKey" = String, Path, description = "The key")),
+    request_body = Option<SendEventByKey>,
+    responses((status = 200, body = EventSentByKey), (status = "default", body = Failure)))]
+pub(crate) async fn send_by_key(
+    call: Call,
+    path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+    MaybePayload(event): MaybePayload<SendEventByKey>,
+) -> ApiResult<EventSentByKey> {
+    let Path((name, key)) = path.map_err(|error| bad_path(&error))?;
+    let limits = &call.engine.options().limits;
+    let name = event_type(&name, limits)?;
+    let payload = event.payload.map_or_else(|| "null".to_owned(), |body| body.get().to_owned());
+    check_depth("payload", &payload, limits.json_depth_max)?;
+    let mut send = call.engine.send_by_key(&name, key, Ok(Body::json(payload)));
+    if let Some(id) = event.id {
+        send = send.id(id);
+    }
+    if let Some(ttl) = &event.ttl {
+        send = send.ttl(ttl.as_str());
+    }
+    let sent = send.await?;
+    let expires_at = Time(sent.expires_at);
+    let (id, delivered, repeated) = (sent.id, sent.delivered, sent.repeated);
+    Ok(Json(EventSentByKey { id, delivered, repeated, expires_at }))
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass::kernel::{
     ErrorCode, LogId, LogLevel, LogLine, Message, MessageKind, Query, Run, RunKey, Step, StepKey,
+    bodies,
 };
 
 use super::instances::find;
@@ -115,9 +116,11 @@ pub(crate) async fn history(
     let (number, kinds) = (run.generation, Kinds::of(&call.engine, &run));
     let wanted = PageSpec { size, newest_first };
     let steps_after = steps_after.map(|position| position.at);
-    let (steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
-    let (events, more_events) =
+    let (mut steps, more_steps) = steps(&call, run.run_key, steps_after, wanted).await?;
+    bodies::fill(&**call.engine.store(), bodies::of_steps(&mut steps)).await?;
+    let (mut events, more_events) =
         events(&call, &run, events_after.map(|position| position.at), wanted).await?;
+    bodies::fill(&**call.engine.store(), bodies::of_messages(&mut events)).await?;
     let logs = match params.include_logs {
         Some(true) => {
             let filter = (level, params.log_category.map(Into::into));

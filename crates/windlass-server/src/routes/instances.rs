@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use windlass::RunStatus;
-use windlass::kernel::{Body, ErrorCode, OnExisting, Run, RunId, RunKey, Step, WorkflowName};
+use windlass::kernel::{
+    Body, ErrorCode, OnExisting, Run, RunId, RunKey, RunOverview, Step, WorkflowName, bodies,
+};
 use windlass_engine::StartRun;
 
 use super::result::{Wait, wait_for_end};
@@ -455,6 +457,13 @@ pub(crate) async fn get_batch(
     get(call, at).await
 }
 
+/// Reads the large bodies of one run, for a response about this run alone.
+pub(crate) async fn fill_overview(call: &Call, overview: &mut RunOverview) -> Result<(), ApiError> {
+    let RunOverview { run, open_steps } = overview;
+    let slots = bodies::of_run(run).chain(bodies::of_steps(open_steps));
+    Ok(bodies::fill(&**call.engine.store(), slots).await?)
+}
+
 /// Returns a run.
 #[utoipa::path(get, path = "/workflows/{workflowName}/instances/{instanceId}", tag = "instances",
     operation_id = "getInstance",
@@ -465,6 +474,8 @@ pub(crate) async fn get(call: Call, at: AtRun) -> ApiResult<InstanceView> {
     let namespace = call.engine.namespace().clone();
     let overview =
         call.engine.store().run_overview(namespace, at.workflow.clone(), at.id.clone()).await?;
-    let overview = overview.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
+    let mut overview =
+        overview.ok_or_else(|| run_not_found(at.workflow.as_str(), at.id.as_str()))?;
+    fill_overview(&call, &mut overview).await?;
     InstanceView::read(&call, &overview.run, &overview.open_steps).await.map(Json)
 }

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use windlass::ErrorCode;
 use windlass::kernel::{Namespace, Subject};
 
-use crate::auth::{ApiKey, Keys, NewKey, Scope};
+use crate::auth::{ApiKey, KeyCreator, Keys, NewKey, Scope};
 use crate::cursor::{self, decode_as};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Params, Payload};
@@ -71,12 +71,27 @@ pub(crate) struct KeyView {
     /// The person that the key is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<SubjectBody>,
+    /// The credential that created the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<KeyCreatorView>,
     /// When the key was created.
     pub created_at: Time,
     /// When the key expires.
     pub expires_at: Option<Time>,
     /// When the key was revoked.
     pub revoked_at: Option<Time>,
+}
+
+/// The credential that created a key.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KeyCreatorView {
+    /// The API key that was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
+    /// The person that the credential stood for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
 }
 
 impl From<ApiKey> for KeyView {
@@ -86,6 +101,9 @@ impl From<ApiKey> for KeyView {
             name: key.name,
             namespace: key.namespace.to_string(),
             subject: key.subject.as_ref().map(SubjectBody::from),
+            created_by: key
+                .created_by
+                .map(|creator| KeyCreatorView { key_id: creator.key_id, subject: creator.subject }),
             scopes: key.scopes,
             created_at: Time(key.created_at),
             expires_at: key.expires_at.map(Time),
@@ -198,7 +216,9 @@ pub(crate) async fn create(call: Call, Payload(new): Payload<CreateKey>) -> ApiR
         return Err(ApiError::forbidden(message));
     }
     let subject = new.subject.map(|subject| Subject::new(subject.id, subject.roles)).transpose()?;
-    let new = NewKey { name: new.name, namespace, scopes: new.scopes, subject, expires_in };
+    let created_by = Some(KeyCreator::of(&call.caller));
+    let (name, scopes) = (new.name, new.scopes);
+    let new = NewKey { name, namespace, scopes, subject, created_by, expires_in };
     let issued = keys(&call)?.create(new).await?;
     Ok(Json(CreatedKey { key: issued.key, known: issued.stored.into() }))
 }

@@ -13,12 +13,13 @@ use axum::response::{IntoResponse, Response, Sse};
 use futures::Stream;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use windlass::kernel::{ErrorCode, Event, LogId, Query, Run, RunKey, StepKey};
 
 use super::history::generation;
 use super::instances::find;
-use crate::app::App;
+use crate::app::{App, CredentialPermit};
 use crate::auth::{Caller, Scope, Target};
 use crate::cursor;
 use crate::error::{ApiError, Failure};
@@ -99,22 +100,7 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
     }
     let mut position = position.unwrap_or_else(|| Position::beginning(run.generation));
     position.ended = false;
-    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
-        let message = format!(
-            "too many live streams (limit {}); close some, or retry later",
-            call.app.options.streams_max
-        );
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
-            .retry_after(5)
-    })?;
-    let of_credential = call.app.streams_of.acquire(&call.caller).map_err(|()| {
-        let max = call.app.streams_of.max();
-        let message = format!(
-            "too many live streams of this credential (limit {max}); close some, or retry later"
-        );
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
-            .retry_after(5)
-    })?;
+    let permits = admit_stream(&call)?;
     let (sender, receiver) = channel(BUFFERED);
     let stopped = call.stopped();
     let credential_revoked =
@@ -131,10 +117,31 @@ pub(crate) async fn live(call: Call, at: AtRun, parts: Parts) -> Result<Response
                 tracing::warn!(code = %error.code(), message = error.message(), "closed a live stream after an error");
             }
         }
-        drop((permit, of_credential));
+        drop(permits);
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Ok(Sse::new(event_stream(receiver)).keep_alive(keep_alive).into_response())
+}
+
+/// Permits for one stream: of the server, and of the caller's credential.
+pub(crate) fn admit_stream(
+    call: &Call,
+) -> Result<(OwnedSemaphorePermit, CredentialPermit), ApiError> {
+    let too_many = |message: String| {
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyStreams, message)
+            .retry_after(5)
+    };
+    let permit = call.app.streams.clone().try_acquire_owned().map_err(|_| {
+        let max = call.app.options.streams_max;
+        too_many(format!("too many live streams (limit {max}); close some, or retry later"))
+    })?;
+    let of_credential = call.app.streams_of.acquire(&call.caller).map_err(|()| {
+        let max = call.app.streams_of.max();
+        too_many(format!(
+            "too many live streams of this credential (limit {max}); close some, or retry later"
+        ))
+    })?;
+    Ok((permit, of_credential))
 }
 
 /// Whether this generation is the newest and has ended, so that no events can follow.
@@ -175,7 +182,9 @@ fn credential_revoked(
     }
 }
 
-fn event_stream(receiver: Receiver<SseEvent>) -> impl Stream<Item = Result<SseEvent, Infallible>> {
+pub(crate) fn event_stream(
+    receiver: Receiver<SseEvent>,
+) -> impl Stream<Item = Result<SseEvent, Infallible>> {
     futures::stream::unfold(receiver, |mut receiver| async {
         let event = receiver.recv().await?;
         Some((Ok(event), receiver))
@@ -302,7 +311,8 @@ fn status_of(run: &Run) -> serde_json::Value {
     })
 }
 
-fn step_of(event: &Event) -> Option<StepKey> {
+/// The key of the step that an event is about.
+pub(crate) fn step_of(event: &Event) -> Option<StepKey> {
     let payload = event.payload_json().ok()?;
     match (&payload["key"], &payload["step"], &payload["memo"]) {
         (Value::String(key), ..) => Some(StepKey::from_stored(key.as_str())),

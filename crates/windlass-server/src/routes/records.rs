@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use windlass::ErrorCode;
 use windlass::kernel::{
     Body, CausalRef, Collection, CommitError, Conflict, Encoding, Expect, Query, Record,
-    RecordFound, RecordId, RecordKey, RecordVersion, Terms,
+    RecordFound, RecordId, RecordKey, RecordVersion, Terms, bodies,
 };
 use windlass_engine::{NewDocument, refusal};
 
@@ -606,11 +606,13 @@ pub(crate) async fn version(
     let query = Query::RecordVersions { key: at.key(&call), before, limit: 1 };
     let found = call.engine.store().list(query).await?.record_versions()?;
     let found = found.into_iter().find(|version| version.revision == revision);
-    let version = found.ok_or_else(|| {
+    let mut version = found.ok_or_else(|| {
         let (collection, id) = (&at.collection, &at.id);
         let message = format!("revision {revision} of record {collection}/{id} is not kept");
         ApiError::not_found(ErrorCode::RecordVersionNotFound, message)
     })?;
+    let slots = bodies::of_versions(std::slice::from_mut(&mut version));
+    bodies::fill(&**call.engine.store(), slots).await?;
     let response = match params.view {
         View::Document => document(&version.body),
         View::Full => Json(VersionView::of(&version, View::Full)).into_response(),

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use windlass::kernel::{ErrorCode, Run, RunId, RunKey, WorkflowName};
+use windlass::kernel::{ErrorCode, Run, RunId, RunKey, RunStatus, WorkflowName};
 
 use super::control::Action;
-use super::instances::{InstanceView, known_model};
+use super::instances::{InstanceView, fill_overview, known_model};
 use crate::app::is_internal;
 use crate::auth::{Scope, Target};
 use crate::error::{ApiError, ApiResult, Failure};
 use crate::extract::{Call, Incoming, Named, Params, Payload};
 use crate::json::Json;
-use crate::paging::{self, Direction, Filter, RunsParams};
+use crate::paging::{self, Direction, Filter, Refine, RunsParams};
 use crate::view::RunSummary;
 
 /// Filters of the search.
@@ -24,8 +24,9 @@ use crate::view::RunSummary;
 pub(crate) struct SearchParams {
     /// Only runs of this workflow.
     workflow: Option<String>,
-    /// Only runs with this status.
-    status: Option<String>,
+    /// Only runs with one of these statuses. Can be repeated.
+    #[serde(default)]
+    status: Vec<String>,
     /// Only runs with this label, as `key:value`. Can be repeated.
     #[serde(default)]
     label: Vec<String>,
@@ -33,6 +34,19 @@ pub(crate) struct SearchParams {
     created_from: Option<String>,
     /// Only runs created before this time (RFC 3339).
     created_before: Option<String>,
+    /// Only runs whose id begins with this. This filter and those below have no index: a page may have
+    /// fewer rows than asked for, and `nextCursor` continues the search.
+    id_prefix: Option<String>,
+    /// Only runs of this model.
+    model: Option<String>,
+    /// Only children of the run with this run key.
+    parent: Option<String>,
+    /// Only runs of the tree whose root has this run key.
+    root: Option<String>,
+    /// Only runs without a parent.
+    roots_only: Option<bool>,
+    /// Only failed runs whose error has this name.
+    error_code: Option<String>,
     /// Newest first (`desc`, the default) or oldest first (`asc`).
     #[param(inline)]
     order: Option<Direction>,
@@ -78,16 +92,33 @@ pub(crate) async fn search(
     Params(params): Params<SearchParams>,
 ) -> ApiResult<RunsPage> {
     let workflow = params.workflow.as_deref().map(|name| workflow_name(&call, name)).transpose()?;
+    let statuses: Result<Vec<_>, _> =
+        params.status.iter().map(|status| paging::parse_status(status)).collect();
+    let statuses = statuses?;
+    let refine = Refine {
+        id_prefix: params.id_prefix,
+        model: params.model,
+        parent: params.parent.as_deref().map(|key| parse_run_key("parent", key)).transpose()?,
+        root: params.root.as_deref().map(|key| parse_run_key("root", key)).transpose()?,
+        roots_only: params.roots_only.unwrap_or(false),
+        error_name: params.error_code,
+    };
+    let cursor = params.cursor;
     let filter = RunsParams {
-        status: params.status,
+        status: params.status.first().filter(|_| statuses.len() == 1).cloned(),
         label: params.label,
         created_from: params.created_from,
         created_before: params.created_before,
         order: params.order,
         page_size: params.page_size,
-        cursor: params.cursor,
+        cursor: None,
     };
-    let filter = Filter::new(call.engine.namespace().clone(), workflow, &filter)?;
+    let filter = Filter::new(call.engine.namespace().clone(), workflow, &filter)?.refined(refine);
+    let filter = match statuses.len() {
+        0 | 1 => filter,
+        _ => filter.with_statuses(&distinct(statuses)),
+    };
+    let filter = filter.at_cursor(cursor.as_deref())?;
     let page = paging::list(&call, &filter).await?;
     let next = page.cursor(&filter);
     Ok(Json(RunsPage {
@@ -96,6 +127,18 @@ pub(crate) async fn search(
         next_cursor: next.clone(),
         cursor: next,
     }))
+}
+
+fn parse_run_key(name: &str, text: &str) -> Result<RunKey, ApiError> {
+    text.parse().map_err(|_| {
+        let shown: String = text.chars().take(80).collect();
+        let message = format!("{name} {shown:?} is not a run key");
+        ApiError::invalid(ErrorCode::InvalidQuery, message)
+    })
+}
+
+fn distinct(statuses: Vec<RunStatus>) -> Vec<RunStatus> {
+    RunStatus::ALL.iter().copied().filter(|status| statuses.contains(status)).collect()
 }
 
 /// Returns one generation of a run, by its run key.
@@ -113,8 +156,9 @@ pub(crate) async fn get(call: Call, Named(key): Named) -> ApiResult<InstanceView
     let visible = |run: &Run| {
         run.namespace == *call.engine.namespace() && !is_internal(run.workflow.as_str())
     };
-    let overview = overview.filter(|overview| visible(&overview.run)).ok_or_else(not_found)?;
+    let mut overview = overview.filter(|overview| visible(&overview.run)).ok_or_else(not_found)?;
     ask(&call, Scope::Read, &overview.run, "runs").await?;
+    fill_overview(&call, &mut overview).await?;
     InstanceView::read(&call, &overview.run, &overview.open_steps).await.map(Json)
 }
 
@@ -133,6 +177,15 @@ pub(crate) struct BulkFilter {
     created_from: Option<String>,
     /// Only runs created before this time (RFC 3339).
     created_before: Option<String>,
+    /// Only runs whose id begins with this.
+    id_prefix: Option<String>,
+    /// Only runs of this model.
+    model: Option<String>,
+    /// Only failed runs whose error has this name.
+    error_code: Option<String>,
+    /// Only runs without a parent.
+    #[serde(default)]
+    roots_only: bool,
 }
 
 /// A bulk action.
@@ -208,7 +261,11 @@ pub(crate) async fn bulk(
         return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
     }
     let reason = request.reason.as_deref().map(super::control::check_reason).transpose()?;
-    let BulkFilter { workflow, status, labels, created_from, created_before } = request.filter;
+    let BulkFilter { labels, created_from, created_before, .. } = request.filter;
+    let BulkFilter { workflow, status, id_prefix, model, error_code, roots_only, .. } =
+        request.filter;
+    let refine =
+        Refine { id_prefix, model, error_name: error_code, roots_only, ..Refine::default() };
     let workflow = workflow.as_deref().map(|name| workflow_name(&call, name)).transpose()?;
     if let Some(workflow) = &workflow {
         // Distinguishes a misspelled workflow from a workflow without matching runs.
@@ -223,7 +280,7 @@ pub(crate) async fn bulk(
         page_size: Some(100),
         cursor: None,
     };
-    let filter = Filter::new(call.engine.namespace().clone(), workflow, &params)?;
+    let filter = Filter::new(call.engine.namespace().clone(), workflow, &params)?.refined(refine);
     let filter = filter.with_labels(labels)?.with_statuses(request.action.accepted_statuses());
     // A retry creates a generation with a later run key, which may fail again before the listing
     // reaches it. Run keys have millisecond precision, so runs of the current millisecond are

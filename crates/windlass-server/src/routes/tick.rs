@@ -35,12 +35,16 @@ impl Incoming for Tick {}
 
 /// The result of a tick.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Ticked {
     /// The number of processed turns and tasks.
     pub processed: u32,
+    /// How many of them the server still works on: they take longer than half the request timeout.
+    pub in_progress: u32,
 }
 
-/// Processes ready turns and tasks, and responds when they are done.
+/// Processes ready turns and tasks, and responds when they are done, or after half the request timeout
+/// with the number of those that go on.
 #[utoipa::path(post, path = "/_runner/tick", tag = "server", operation_id = "tick",
     request_body = Option<Tick>,
     responses((status = 200, body = Ticked), (status = "default", body = Failure)))]
@@ -51,6 +55,9 @@ pub(crate) async fn tick(call: Call, MaybePayload(tick): MaybePayload<Tick>) -> 
         let message = format!("maxInstances is {runs}; it must be between 1 and {max}");
         return Err(ApiError::invalid(ErrorCode::InvalidSize, message));
     }
-    let processed = call.engine.tick(runs, tick.max_steps).await?;
-    Ok(Json(Ticked { processed }))
+    // The response must come before the request times out; work that takes longer goes on.
+    let wait_max = Some(call.app.options.request_timeout / 2);
+    let tick = windlass::admin::Tick { runs_max: runs, steps_max: tick.max_steps, wait_max };
+    let windlass::admin::Ticked { processed, in_progress, .. } = call.engine.tick(tick).await?;
+    Ok(Json(Ticked { processed, in_progress }))
 }

@@ -45,6 +45,7 @@ impl Authorize for ByHeader {
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: header(parts, "x-hidden").map(|id| Actor::new("hidden", id)),
             subject: None,
+            key: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }

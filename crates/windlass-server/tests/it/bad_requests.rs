@@ -223,7 +223,11 @@ async fn random_requests_do_not_cause_internal_errors() {
         )
     });
     // A request without the whole of its body takes until its timeout.
-    let requests: Vec<String> = requests.collect();
+    // The stream of hints has no end.
+    let ends = |request: &String| {
+        !["GET /api/live?", "GET /api/live/?"].iter().any(|start| request.starts_with(start))
+    };
+    let requests: Vec<String> = requests.filter(ends).collect();
     for some in requests.chunks(25) {
         let exchanges = some.iter().map(|request| exchange(&server, request.as_bytes()));
         for (request, answer) in some.iter().zip(join_all(exchanges).await) {

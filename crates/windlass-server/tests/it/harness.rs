@@ -264,6 +264,15 @@ pub(crate) async fn read_response(response: Response) -> (u16, Value) {
     (status.as_u16(), body)
 }
 
+/// The text of a response; empty for a stream of events, which may have no end.
+pub(crate) async fn text_of(response: Response) -> String {
+    let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+    match kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
+        true => String::new(),
+        false => response.text().await.unwrap_or_default(),
+    }
+}
+
 /// Checks the status and code of an error response.
 #[track_caller]
 pub(crate) fn assert_error((status, body): (u16, Value), expect: (u16, &str)) {

@@ -294,6 +294,7 @@ async fn a_credential_has_its_own_limits() {
             namespace: Namespace::default_namespace(),
             scopes: vec![Scope::Admin],
             subject: None,
+            created_by: None,
             expires_in: None,
         });
         issuing.await.unwrap().key

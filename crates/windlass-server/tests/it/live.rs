@@ -201,6 +201,7 @@ async fn a_stream_ends_when_its_credential_expires() {
             namespace,
             scopes: vec![Scope::Read],
             subject: None,
+            created_by: None,
             expires_in,
         })
         .await

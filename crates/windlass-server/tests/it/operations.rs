@@ -6,7 +6,13 @@ use windlass_server::{Options, ServeOptions};
 
 use crate::harness::{Kind, Server, assert_error, on_both_stores, open, read};
 
-on_both_stores!(schedules, queues_and_workers, tick, health_and_metrics);
+on_both_stores!(
+    schedules,
+    queues_and_workers,
+    tick,
+    a_tick_answers_while_a_step_goes_on,
+    health_and_metrics,
+);
 
 async fn put(server: &Server, name: &str, body: Value) -> (u16, Value) {
     read(server.request(Method::PUT, &format!("/schedules/{name}")).json(&body)).await
@@ -113,11 +119,43 @@ async fn tick(kind: Kind) {
     assert_eq!(ticked["processed"], 1);
     server.wait_for_status("greet", "t-1", "complete").await;
     let none = read(server.request(Method::POST, "/_runner/tick")).await;
-    assert_eq!(none, (200, json!({ "processed": 0 })));
+    assert_eq!(none, (200, json!({ "processed": 0, "inProgress": 0 })));
     assert_error(
         server.post("/_runner/tick", json!({ "maxInstances": 0 })).await,
         (400, "INVALID_SIZE"),
     );
+    server.stop().await;
+}
+
+async fn a_tick_answers_while_a_step_goes_on(kind: Kind) {
+    let options =
+        Options { tick: true, request_timeout: std::time::Duration::from_millis(500), ..open() };
+    let engine =
+        windlass::admin::Options { background: false, ..windlass::admin::Options::default() };
+    let server = Server::start_as(kind, options, engine, ServeOptions::default()).await;
+    let (gate, open) = tokio::sync::watch::channel(false);
+    let held = move |ctx: windlass::Ctx, (): ()| {
+        let open = open.clone();
+        async move {
+            let body = move || {
+                let mut open = open.clone();
+                async move {
+                    open.wait_for(|open| *open).await?;
+                    windlass::Result::Ok(())
+                }
+            };
+            windlass::Result::Ok(ctx.step("wait", body).await?)
+        }
+    };
+    server.engine.workflow("held", held).unwrap();
+    server.post_ok("/workflows/held/instances", json!({ "id": "t-1" })).await;
+    let ticked = server.post_ok("/_runner/tick", json!({})).await;
+    assert_eq!(ticked, json!({ "processed": 1, "inProgress": 1 }));
+    // The next tick has nothing to wait for.
+    let none = server.post_ok("/_runner/tick", json!({})).await;
+    assert_eq!(none, json!({ "processed": 0, "inProgress": 0 }));
+    gate.send(true).unwrap();
+    server.wait_for_status("held", "t-1", "complete").await;
     server.stop().await;
 }
 

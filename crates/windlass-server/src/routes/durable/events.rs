@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use windlass::kernel::{Body, ErrorCode, Event, EventType, Message, Query, Run, RunKey, Step};
+use windlass::kernel::{
+    Body, ErrorCode, Event, EventType, Message, Query, Run, RunKey, Step, bodies,
+};
 use windlass_engine::ModelDescription;
 use windlass_engine::description::{ActivityArguments, EventMeaning};
 
@@ -106,7 +108,8 @@ impl<'a> Bodies<'a> {
         let mut messages = BTreeMap::new();
         for seq in sent {
             let query = Query::Messages { run_key: run.run_key, after: seq - 1, limit: 1 };
-            let found = call.engine.store().list(query).await?.messages()?;
+            let mut found = call.engine.store().list(query).await?.messages()?;
+            bodies::fill(&**call.engine.store(), bodies::of_messages(&mut found)).await?;
             messages.extend(found.into_iter().map(|message| (message.seq, message)));
         }
         Ok(Self { run, model, steps, messages })
@@ -225,8 +228,10 @@ async fn steps(
         let page = call.engine.store().list(query).await?.steps()?;
         let is_last = page.len() < STORE_ROWS as usize;
         after = page.last().map(|step| (step.position, step.step_key.clone()));
-        let named = page.into_iter().map(|step| (step.step_key.to_string(), step));
-        found.extend(named.filter(|(key, _)| keys.contains(key)));
+        let mut wanted: Vec<Step> =
+            page.into_iter().filter(|step| keys.contains(step.step_key.as_str())).collect();
+        bodies::fill(&**call.engine.store(), bodies::of_steps(&mut wanted)).await?;
+        found.extend(wanted.into_iter().map(|step| (step.step_key.to_string(), step)));
         if is_last {
             break;
         }

@@ -1,0 +1,473 @@
+//! Routes of the model `contracts`: types, definitions, documents and approvals.
+//!
+//! A program that serves documents adds the set to [`crate::Options::routes`]. Every write needs a caller with a
+//! subject, because the audit note of a document names a person.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, patch, post, put};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use windlass::ErrorCode;
+use windlass::contracts::language::diff::{diff, mermaid};
+use windlass::contracts::language::simulate::Scenario;
+use windlass::contracts::language::tokens::Verdict;
+use windlass::contracts::language::types::{LifecycleContract, OrgWorkflowDefinition};
+use windlass::contracts::language::{envelope, templates};
+use windlass::contracts::{Contracts, Document, problems_of};
+use windlass::kernel::{Expect, Sha256Digest, Subject};
+
+use crate::auth::{Caller, Scope};
+use crate::error::ApiError;
+use crate::extract::CallerEngine;
+use crate::precondition::{etag, expectation};
+use crate::table::{Access, RouteSet};
+
+type Answer = Result<Response, ApiError>;
+
+const PAGE_DEFAULT: u32 = 25;
+const PAGE_MAX: u32 = 100;
+
+/// The routes of contracts. Reads and writes of documents need the scope `records`, decisions `decide`, definitions
+/// `define`; only an operator publishes types.
+pub fn routes(contracts: &Contracts) -> RouteSet {
+    let (records, decide) = (Access::Scope(Scope::Records), Access::Scope(Scope::Decide));
+    let (define, read) = (Access::Scope(Scope::Define), Access::Scope(Scope::Read));
+    let with = |handler: MethodRouter<Contracts>| handler.with_state(contracts.clone());
+    let (g, p) = (Method::GET, Method::POST);
+    let document = "/documents/{type}/{document}";
+    let at = |rest: &str| format!("{document}{rest}");
+    RouteSet::new("contracts")
+        .route(read, g.clone(), "/contracts/templates", with(get(list_templates)))
+        .route(read, g.clone(), "/contracts/types", with(get(list_types)))
+        .route(Access::Operator, p.clone(), "/contracts/types", with(post(publish_type)))
+        .route(read, g.clone(), "/contracts/types/{type}", with(get(read_type)))
+        .route(define, g.clone(), "/contracts/{type}/definition", with(get(definition)))
+        .route(define, Method::PUT, "/contracts/{type}/draft", with(put(put_draft)))
+        .route(define, p.clone(), "/contracts/{type}/check", with(post(check)))
+        .route(define, p.clone(), "/contracts/{type}/simulate", with(post(simulate)))
+        .route(define, p.clone(), "/contracts/{type}/publish", with(post(publish)))
+        .route(define, p.clone(), "/contracts/{type}/archive", with(post(archive)))
+        .route(define, p.clone(), "/contracts/{type}/rebase", with(post(rebase)))
+        .route(define, p.clone(), "/contracts/{type}/rollback/{version}", with(post(roll_back)))
+        .route(define, g.clone(), "/contracts/{type}/versions/{version}", with(get(version)))
+        .route(define, g.clone(), "/contracts/{type}/effective", with(get(effective)))
+        .route(define, g.clone(), "/contracts/{type}/diff/{format}", with(get(effective_diff)))
+        .route(records, p.clone(), "/documents/{type}", with(post(create)))
+        .route(records, g.clone(), "/documents/{type}", with(get(list)))
+        .route(records, g.clone(), document, with(get(read_document)))
+        .route(records, Method::PATCH, document, with(patch(edit)))
+        .route(records, p.clone(), &at("/actions/{action}"), with(post(act)))
+        .route(records, p.clone(), &at("/amend"), with(post(amend)))
+        .route(records, g.clone(), &at("/versions/{version}"), with(get(document_version)))
+        .route(records, g.clone(), &at("/diff/{from}/{to}"), with(get(document_diff)))
+        .route(records, g.clone(), &at("/position"), with(get(position)))
+        .route(records, g.clone(), &at("/approvals"), with(get(approvals_of)))
+        .route(records, p.clone(), &at("/rebuild"), with(post(rebuild)))
+        .route(decide, g.clone(), "/approvals", with(get(inbox)))
+        .route(decide, g, "/approvals/{approval}", with(get(approval)))
+        .route(decide, p, "/approvals/{approval}/{decision}", with(post(decide_approval)))
+}
+
+fn ok<T: serde::Serialize>(value: &T) -> Answer {
+    Ok(axum::Json(json!(value)).into_response())
+}
+
+fn problem(error: windlass::Error) -> ApiError {
+    let details = problems_of(&error).map(|problems| json!(problems));
+    let api = ApiError::from(error);
+    details.into_iter().fold(api, ApiError::with_details)
+}
+
+fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, ApiError> {
+    let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    serde_json::from_slice(text).map_err(|error| {
+        ApiError::invalid(ErrorCode::InvalidBody, format!("the body cannot be read: {error}"))
+    })
+}
+
+/// The contracts in the namespace of the caller.
+fn of(contracts: &Contracts, CallerEngine(engine): &CallerEngine) -> Contracts {
+    contracts.in_namespace(engine.namespace().clone())
+}
+
+fn subject(caller: &Caller) -> Result<&Subject, ApiError> {
+    caller.subject.as_ref().ok_or_else(|| {
+        ApiError::forbidden("the credential names no person; use one that has a subject")
+    })
+}
+
+fn document_answer(status: StatusCode, document: &Document) -> Answer {
+    let tag = etag(document.row.version);
+    Ok((status, [(header::ETAG, tag)], axum::Json(json!(document))).into_response())
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    limit: Option<u32>,
+    after: Option<String>,
+    state: Option<String>,
+}
+
+impl Page {
+    fn of(query: Option<&str>) -> Result<Self, ApiError> {
+        let invalid = |message: String| ApiError::invalid(ErrorCode::InvalidQuery, message);
+        let page: Self = serde_html_form::from_str(query.unwrap_or_default())
+            .map_err(|error| invalid(error.to_string()))?;
+        match page.limit {
+            Some(limit) if !(1..=PAGE_MAX).contains(&limit) => {
+                Err(invalid(format!("`limit` is {limit}; use 1 to {PAGE_MAX}")))
+            }
+            _ => Ok(page),
+        }
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit.unwrap_or(PAGE_DEFAULT)
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    reason: Option<String>,
+}
+
+type Who = Extension<Arc<Caller>>;
+
+async fn list_templates() -> Answer {
+    ok(&templates::all())
+}
+
+async fn list_types(State(contracts): State<Contracts>) -> Answer {
+    ok(&json!({"types": contracts.types().await?}))
+}
+
+async fn publish_type(State(contracts): State<Contracts>, who: Who, bytes: Bytes) -> Answer {
+    let contract: LifecycleContract = body(&bytes)?;
+    ok(&contracts.publish_type(&contract, subject(&who)?).await.map_err(problem)?)
+}
+
+async fn read_type(State(contracts): State<Contracts>, Path(name): Path<String>) -> Answer {
+    ok(&contracts.contract(&name, None).await?)
+}
+
+async fn definition(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+) -> Answer {
+    ok(&of(&contracts, &engine).definition(&name).await?)
+}
+
+async fn put_draft(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer {
+    let definition: OrgWorkflowDefinition = body(&bytes)?;
+    ok(&of(&contracts, &engine).put_draft(&name, &definition).await?)
+}
+
+async fn check(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer {
+    let definition: OrgWorkflowDefinition = body(&bytes)?;
+    let compiled = of(&contracts, &engine).check(&name, &definition).await.map_err(problem)?;
+    ok(&json!({"hash": compiled.hash, "nodes": compiled.nodes.len()}))
+}
+
+async fn simulate(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer {
+    let scenario: Scenario = body(&bytes)?;
+    ok(&of(&contracts, &engine).simulate(&name, &scenario).await.map_err(problem)?)
+}
+
+async fn publish(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path(name): Path<String>,
+) -> Answer {
+    ok(&of(&contracts, &engine).publish(&name, subject(&who)?).await.map_err(problem)?)
+}
+
+async fn archive(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+) -> Answer {
+    ok(&of(&contracts, &engine).archive(&name).await?)
+}
+
+async fn rebase(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+) -> Answer {
+    let compiled = of(&contracts, &engine).rebase(&name).await.map_err(problem)?;
+    ok(&json!({"hash": compiled.hash, "envelopeVersion": compiled.envelope_version}))
+}
+
+async fn roll_back(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((name, version)): Path<(String, u32)>,
+) -> Answer {
+    let contracts = of(&contracts, &engine);
+    ok(&contracts.roll_back(&name, version, subject(&who)?).await.map_err(problem)?)
+}
+
+async fn version(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, version)): Path<(String, u32)>,
+) -> Answer {
+    ok(&of(&contracts, &engine).definition_version(&name, version).await?)
+}
+
+async fn effective(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+) -> Answer {
+    ok(&*of(&contracts, &engine).workflow(&name).await?)
+}
+
+async fn effective_diff(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, format)): Path<(String, String)>,
+) -> Answer {
+    let contracts = of(&contracts, &engine);
+    let compiled = contracts.workflow(&name).await?;
+    let contract = contracts.contract(&name, Some(compiled.envelope_version)).await?;
+    let envelope = envelope::generate(&contract).map_err(|problems| {
+        let text = problems.first().map(ToString::to_string).unwrap_or_default();
+        ApiError::invalid(ErrorCode::ContractInvalid, text)
+    })?;
+    let changes = diff(&envelope, &compiled);
+    match format.as_str() {
+        "json" => ok(&changes),
+        "text" => Ok(changes.to_string().into_response()),
+        "mermaid" => Ok(mermaid(&compiled).into_response()),
+        other => {
+            let message = format!("{other:?} is not a format; use json, text or mermaid");
+            Err(ApiError::invalid(ErrorCode::InvalidQuery, message))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewDocument {
+    id: String,
+    content: Value,
+}
+
+async fn create(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path(name): Path<String>,
+    bytes: Bytes,
+) -> Answer {
+    let NewDocument { id, content } = body(&bytes)?;
+    let made = of(&contracts, &engine).create(&name, &id, &content, subject(&who)?).await?;
+    document_answer(StatusCode::CREATED, &made)
+}
+
+async fn list(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(name): Path<String>,
+    uri: axum::http::Uri,
+) -> Answer {
+    let page = Page::of(uri.query())?;
+    let contracts = of(&contracts, &engine);
+    let (state, after) = (page.state.as_deref(), page.after.as_deref());
+    let documents = contracts.documents(&name, state, after, page.limit()).await?;
+    ok(&json!({"documents": documents}))
+}
+
+async fn read_document(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer {
+    document_answer(StatusCode::OK, &of(&contracts, &engine).document(&name, &id).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Edit {
+    content: Value,
+    reason: Option<String>,
+}
+
+async fn edit(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((name, id)): Path<(String, String)>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer {
+    let tag = headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok());
+    let Expect::At(version) = expectation(tag, None)? else {
+        let message = "send `If-Match` with the `ETag` of the document, which is its version";
+        return Err(ApiError::invalid(ErrorCode::InvalidQuery, message));
+    };
+    let Edit { content, reason } = body(&bytes)?;
+    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let edited = contracts.edit(&name, &id, version, &content, by, reason.as_deref()).await?;
+    document_answer(StatusCode::OK, &edited)
+}
+
+async fn act(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((name, id, action)): Path<(String, String, String)>,
+    bytes: Bytes,
+) -> Answer {
+    let Reason { reason } = body(&bytes)?;
+    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let called = contracts.act(&name, &id, &action, by, reason.as_deref()).await?;
+    document_answer(StatusCode::ACCEPTED, &called)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Amend {
+    id: String,
+}
+
+async fn amend(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((name, id)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Answer {
+    let Amend { id: new_id } = body(&bytes)?;
+    let made = of(&contracts, &engine).amend(&name, &id, &new_id, subject(&who)?).await?;
+    document_answer(StatusCode::CREATED, &made)
+}
+
+async fn document_version(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id, version)): Path<(String, String, u64)>,
+) -> Answer {
+    ok(&of(&contracts, &engine).document_version(&name, &id, version).await?)
+}
+
+async fn document_diff(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id, from, to)): Path<(String, String, u64, u64)>,
+) -> Answer {
+    ok(&json!({"changes": of(&contracts, &engine).document_diff(&name, &id, from, to).await?}))
+}
+
+async fn position(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer {
+    ok(&of(&contracts, &engine).position(&name, &id).await?)
+}
+
+async fn approvals_of(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+    uri: axum::http::Uri,
+) -> Answer {
+    let page = Page::of(uri.query())?;
+    let contracts = of(&contracts, &engine);
+    let found = contracts.approvals_of(&name, &id, page.after.as_deref(), page.limit()).await?;
+    ok(&json!({"approvals": found}))
+}
+
+async fn rebuild(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path((name, id)): Path<(String, String)>,
+) -> Answer {
+    ok(&of(&contracts, &engine).rebuild(&name, &id).await?)
+}
+
+async fn inbox(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    uri: axum::http::Uri,
+) -> Answer {
+    let page = Page::of(uri.query())?;
+    let contracts = of(&contracts, &engine);
+    let found = contracts.inbox(subject(&who)?, page.after.as_deref(), page.limit()).await?;
+    ok(&json!({"approvals": found}))
+}
+
+async fn approval(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    Path(id): Path<String>,
+) -> Answer {
+    ok(&of(&contracts, &engine).approval(&id).await?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decision {
+    digest: Option<Sha256Digest>,
+    reason: Option<String>,
+    to: Option<String>,
+}
+
+async fn decide_approval(
+    State(contracts): State<Contracts>,
+    engine: CallerEngine,
+    who: Who,
+    Path((id, decision)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Answer {
+    let Decision { digest, reason, to } = body(&bytes)?;
+    let (contracts, by) = (of(&contracts, &engine), subject(&who)?);
+    let missing = |field: &str| {
+        ApiError::invalid(ErrorCode::InvalidBody, format!("the body has no field {field:?}"))
+    };
+    let verdict = match decision.as_str() {
+        "approve" => Verdict::Approved,
+        "reject" => Verdict::Rejected,
+        "abstain" => Verdict::Abstained,
+        "delegate" => {
+            let to = to.ok_or_else(|| missing("to"))?;
+            return ok(&contracts.delegate_approval(&id, &to, by).await?);
+        }
+        other => {
+            let message =
+                format!("{other:?} is no decision; use approve, reject, abstain or delegate");
+            return Err(ApiError::not_found(ErrorCode::RouteNotFound, message));
+        }
+    };
+    let digest = digest.ok_or_else(|| missing("digest"))?;
+    ok(&contracts.decide_approval(&id, verdict, digest, by, reason.as_deref()).await?)
+}

@@ -1,0 +1,127 @@
+//! The dashboard: the files of `ui/dist`, embedded in the binary.
+//!
+//! All URLs in the files are relative. Each page gets a relative `<base>` from the depth of its own path,
+//! so that one build works under any prefix, also one that a proxy has removed.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use sha2::{Digest, Sha256};
+
+use crate::app::App;
+use crate::options::Options;
+use crate::table::{Access, Routes};
+
+/// Only files of this server, and no frames. React sets styles through the DOM, which needs no exception.
+const POLICY: &str = "default-src 'self'; base-uri 'self'; form-action 'self'; object-src 'none'; \
+                      frame-ancestors 'none'";
+
+const INDEX: &str = include_str!("../ui/dist/index.html");
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// The files: path, content type, content.
+const FILES: [(&str, &str, &[u8]); 5] = [
+    ("assets/index.js", JS, include_bytes!("../ui/dist/assets/index.js")),
+    ("assets/index.css", "text/css; charset=utf-8", include_bytes!("../ui/dist/assets/index.css")),
+    ("assets/live.worker.js", JS, include_bytes!("../ui/dist/assets/live.worker.js")),
+    ("theme.js", JS, include_bytes!("../ui/dist/theme.js")),
+    ("icon.svg", "image/svg+xml", include_bytes!("../ui/dist/icon.svg")),
+];
+
+/// Adds the dashboard, if the options ask for it.
+pub(crate) fn routes(routes: Routes, options: &Options) -> Routes {
+    if !options.dashboard {
+        return routes;
+    }
+    let routes = routes
+        .add_outside(Access::Public, "/ui", get(to_page))
+        .add_outside(Access::Public, "/ui/", get(index))
+        .add_outside(Access::Public, "/ui/{*path}", get(page));
+    // Without a base path, the index of the API is there.
+    match options.base.is_empty() {
+        true => routes,
+        false => routes.add_outside(Access::Public, "/", get(to_dashboard)),
+    }
+}
+
+async fn to_dashboard() -> Redirect {
+    Redirect::temporary("ui/")
+}
+
+async fn to_page() -> Redirect {
+    Redirect::permanent("ui/")
+}
+
+async fn index(State(app): State<App>, headers: HeaderMap) -> Response {
+    html(&app, &headers, "")
+}
+
+async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Response {
+    let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
+    match FILES.iter().find(|(name, ..)| *name == path) {
+        Some((_, kind, content)) => file(&headers, kind, content),
+        // The path of a view: the page reads it.
+        None => html(&app, &headers, path),
+    }
+}
+
+fn html(app: &App, headers: &HeaderMap, path: &str) -> Response {
+    let text = INDEX.replacen("href=\"./\"", &format!("href=\"{}\"", base_of(path)), 1).replacen(
+        "content=\"../api\"",
+        &format!("content=\"..{}\"", app.options.base),
+        1,
+    );
+    file(headers, "text/html; charset=utf-8", text.as_bytes())
+}
+
+/// The way from the page of a view to `/ui/`. The path is as the browser sent it: an escaped slash in the id
+/// of a run does not count.
+fn base_of(path: &str) -> String {
+    match path.matches('/').count() {
+        0 => "./".to_owned(),
+        depth => "../".repeat(depth),
+    }
+}
+
+fn file(headers: &HeaderMap, kind: &'static str, content: &[u8]) -> Response {
+    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(content)[..12]));
+    let known =
+        headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = match known {
+        true => StatusCode::NOT_MODIFIED.into_response(),
+        false => content.to_vec().into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_base_leads_back_to_the_root() {
+        for (path, expect) in
+            [("", "./"), ("runs", "./"), ("runs/", "../"), ("runs/a/b%2Fc", "../../")]
+        {
+            assert_eq!(base_of(path), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_what_the_server_replaces() {
+        for text in ["href=\"./\"", "content=\"../api\"", "./assets/index.js", "./assets/index.css"]
+        {
+            assert!(INDEX.contains(text), "{text}");
+        }
+        assert!(!INDEX.contains("<style"), "the policy refuses inline styles");
+    }
+}

@@ -1,0 +1,174 @@
+//! Documents and approvals over HTTP: each request is on behalf of the person in its header.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use axum::http::request::Parts;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use windlass::Engine;
+use windlass::contracts::language::approvers::{Directory, Person};
+use windlass::contracts::language::templates;
+use windlass::contracts::{ActionOutcome, Contracts};
+use windlass::kernel::{BoxFuture, Namespace, Subject};
+use windlass_server::auth::{Auth, Authorize, Caller, Denied, Scope};
+use windlass_server::{Options, ServeOptions};
+
+use crate::harness::{http_client, with_timeout};
+
+struct ByPerson;
+
+impl Authorize for ByPerson {
+    fn request<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Option<Caller>, Denied>> {
+        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        let scopes = header("x-scopes").unwrap_or("admin").split(',');
+        let caller = Caller {
+            namespace: Namespace::new(header("x-namespace").unwrap_or("default")).unwrap(),
+            scopes: scopes.filter_map(Scope::parse).collect(),
+            actor: None,
+            subject: header("x-person").map(|text| Subject::parse(text).unwrap()),
+        };
+        Box::pin(std::future::ready(Ok(Some(caller))))
+    }
+}
+
+struct Client {
+    base: String,
+    http: reqwest::Client,
+}
+
+impl Client {
+    async fn ask(&self, person: &str, method: Method, path: &str, body: Value) -> (u16, Value) {
+        self.ask_with(person, method, path, body, &[]).await
+    }
+
+    async fn ask_with(
+        &self,
+        person: &str,
+        method: Method,
+        path: &str,
+        body: Value,
+        headers: &[(&str, &str)],
+    ) -> (u16, Value) {
+        let mut request = self.http.request(method, format!("{}{path}", self.base)).json(&body);
+        if !person.is_empty() {
+            request = request.header("x-person", person);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap_or(Value::Null))
+    }
+}
+
+#[track_caller]
+fn refused((status, body): (u16, Value), expect: (u16, &str)) {
+    assert_eq!((status, body["code"].as_str().unwrap_or_default()), expect, "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invoice_is_approved_over_http() {
+    with_timeout(flow()).await;
+}
+
+async fn flow() {
+    let engine = Engine::open("memory:").await.unwrap();
+    let builder =
+        Contracts::builder().action("ledger.post", Arc::new(|_| Ok(ActionOutcome::none())));
+    let contracts = builder.open(engine.core()).await.unwrap();
+    let finance = Person { roles: ["finance_manager".to_owned()].into(), ..Person::default() };
+    let people = [("fay".to_owned(), finance)].into();
+    contracts.put_directory(&Directory { people, delegations: Vec::new() }).await.unwrap();
+    let authorize: Option<Arc<dyn Authorize>> = Some(Arc::new(ByPerson));
+    let routes = vec![windlass_server::contracts::routes(&contracts)];
+    let options = Options { auth: Auth::Hooks, authorize, routes, ..Options::default() };
+    let router = windlass_server::router(&engine, options).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}/api", listener.local_addr().unwrap());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let until_stop = async {
+        let _ = stopped.await;
+    };
+    let serving =
+        windlass_server::serve_with(listener, router, ServeOptions::default(), until_stop);
+    let served = tokio::spawn(serving);
+    let client = Client { base, http: http_client() };
+    requests(&client).await;
+    drop(stop);
+    served.await.unwrap().unwrap();
+    engine.stop(Duration::from_secs(5)).await.unwrap();
+}
+
+async fn requests(client: &Client) {
+    let template = templates::all().into_iter().find(|one| one.name == "invoice_approval").unwrap();
+    let content = json!({
+        "id": "i-1", "total": 90, "currency": "EUR", "requester": "rita", "vendor_class": "new",
+        "budget_owner": "bob",
+    });
+    let (get, post, patch) = (Method::GET, Method::POST, Method::PATCH);
+    let contract = json!(template.contract);
+    refused(
+        client.ask("", post.clone(), "/contracts/types", contract.clone()).await,
+        (403, "FORBIDDEN"),
+    );
+    let (status, head) = client.ask("olga", post.clone(), "/contracts/types", contract).await;
+    assert_eq!((status, &head["version"]), (200, &json!(1)), "{head}");
+    let empty = json!({"baseRef": {"entityType": "invoice", "envelopeVersion": 1},
+                       "slots": {"submitted_to_approved": {}}});
+    let checked = client.ask("dana", post.clone(), "/contracts/invoice/check", empty).await;
+    assert_eq!(checked.1["details"]["problems"][0]["code"], "OBLIGATION_BROKEN", "{checked:?}");
+    refused(checked, (400, "CONTRACT_INVALID"));
+    let new = json!({"id": "i-1", "content": content});
+    let (status, made) = client.ask("rita", post.clone(), "/documents/invoice", new.clone()).await;
+    assert_eq!((status, &made["state"]), (201, &json!("draft")), "{made}");
+    refused(
+        client.ask("rita", post.clone(), "/documents/invoice", new).await,
+        (409, "DOCUMENT_EXISTS"),
+    );
+    // An edit names the version that it saw.
+    let at = "/documents/invoice/i-1";
+    let edit = json!({"content": content, "reason": "none"});
+    let bare = client.ask("rita", patch.clone(), at, edit.clone()).await;
+    refused(bare, (428, "PRECONDITION_REQUIRED"));
+    let old = client.ask_with("rita", patch, at, edit, &[("if-match", "\"7\"")]).await;
+    refused(old, (412, "DOCUMENT_CONFLICT"));
+    let submit = format!("{at}/actions/submit");
+    assert_eq!(client.ask("rita", post.clone(), &submit, json!({})).await.0, 202);
+    let request = loop {
+        let (_, inbox) = client.ask("fay", get.clone(), "/approvals", json!({})).await;
+        if let Some(request) = inbox["approvals"].get(0) {
+            break request.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let path = format!("/approvals/{}", request["id"].as_str().unwrap());
+    let decide = format!("{path}/approve");
+    let decision = json!({"digest": request["digest"]});
+    let scoped = [("x-scopes", "records")];
+    let without = client.ask_with("fay", post.clone(), &decide, decision.clone(), &scoped).await;
+    refused(without, (403, "FORBIDDEN"));
+    let other = [("x-namespace", "tenant-b")];
+    let elsewhere = client.ask_with("fay", get.clone(), &path, json!({}), &other).await;
+    refused(elsewhere, (404, "APPROVAL_NOT_FOUND"));
+    refused(
+        client.ask("rita", post.clone(), &decide, decision.clone()).await,
+        (409, "APPROVAL_REFUSED"),
+    );
+    refused(client.ask("fay", post.clone(), &decide, json!({})).await, (400, "INVALID_BODY"));
+    assert_eq!(client.ask("fay", post.clone(), &decide, decision).await.0, 200);
+    loop {
+        let (_, document) = client.ask("rita", get.clone(), at, json!({})).await;
+        if document["state"] == "active" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (_, rebuilt) = client.ask("olga", post, &format!("{at}/rebuild"), json!({})).await;
+    assert_eq!(rebuilt["same"], true, "{rebuilt}");
+    let (_, position) = client.ask("olga", get, &format!("{at}/position"), json!({})).await;
+    assert_eq!(position["state"], "active", "{position}");
+}

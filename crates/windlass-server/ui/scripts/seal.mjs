@@ -1,0 +1,31 @@
+// Records the hash of the sources beside the output, so that `cargo xtask tidy` finds stale output without
+// Node. The hash covers each path and its bytes, in the order of the paths; xtask computes the same.
+import { createHash } from "node:crypto";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const files = [
+  "index.html",
+  "package.json",
+  "package-lock.json",
+  "tsconfig.json",
+  "vite.config.ts",
+  ...below("public"),
+  ...below("src"),
+].sort();
+const hash = createHash("sha256");
+for (const file of files) {
+  const bytes = readFileSync(join(root, file));
+  hash.update(`${file}\n${bytes.length}\n`);
+  hash.update(bytes);
+}
+writeFileSync(join(root, "dist/sources.sha256"), `${hash.digest("hex")}\n`);
+
+function below(folder) {
+  return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
+    const path = `${folder}/${entry.name}`;
+    return entry.isDirectory() ? below(path) : [path];
+  });
+}

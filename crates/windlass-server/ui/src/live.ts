@@ -1,0 +1,68 @@
+// Hints of the server make queries read again. A hidden tab closes its part and asks nothing.
+import type { QueryClient } from "@tanstack/react-query";
+import { apiBase } from "./api/client";
+import { type FromTab, type Pill, Stream, type ToTab } from "./stream";
+
+type Listener = (state: Pill) => void;
+
+export class Live {
+  private followed: string[] = [];
+  private paused = false;
+  private listeners = new Set<Listener>();
+  private post: (message: FromTab) => void;
+  state: Pill = "connecting";
+
+  constructor(private readonly queries: QueryClient) {
+    const receive = (message: ToTab) => this.receive(message);
+    if (typeof SharedWorker === "undefined") {
+      const stream = new Stream(receive);
+      this.post = ({ url, runs }) => stream.follow(url, runs);
+    } else {
+      const worker = new SharedWorker(new URL("./live.worker.ts", import.meta.url), { type: "module" });
+      worker.port.onmessage = ({ data }: MessageEvent<ToTab>) => receive(data);
+      this.post = (message) => worker.port.postMessage(message);
+    }
+    document.addEventListener("visibilitychange", () => this.update());
+    window.addEventListener("pagehide", () => this.post({ url: `${apiBase}/live`, runs: null }));
+  }
+
+  follow(runs: string[]) {
+    this.followed = runs;
+    this.update();
+  }
+
+  pause(paused: boolean) {
+    this.paused = paused;
+    this.update();
+    if (!paused) this.queries.invalidateQueries();
+  }
+
+  subscribe = (listener: Listener) => {
+    this.listeners.add(listener);
+    return () => void this.listeners.delete(listener);
+  };
+
+  private update() {
+    const off = this.paused || document.hidden;
+    this.post({ url: `${apiBase}/live`, runs: off ? null : this.followed });
+    if (this.paused) this.set("paused");
+  }
+
+  private set(state: Pill) {
+    this.state = state;
+    for (const listener of this.listeners) listener(state);
+  }
+
+  private receive(message: ToTab) {
+    if (this.paused || document.hidden) return;
+    if (message.kind === "state") {
+      // Whatever happened while the stream was down has to be read.
+      if (message.state === "live" && this.state !== "live") this.queries.invalidateQueries();
+      this.set(message.state);
+    } else if (message.kind === "run") {
+      for (const run of message.runs) this.queries.invalidateQueries({ queryKey: ["run", run] });
+    } else {
+      this.queries.invalidateQueries({ queryKey: ["lists"] });
+    }
+  }
+}

@@ -1,0 +1,84 @@
+import { QueryClientProvider } from "@tanstack/react-query";
+import { createRootRoute, createRoute, createRouter, RouterProvider } from "@tanstack/react-router";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { basePath } from "./api/client";
+import { queries } from "./app";
+import { NotFound, Shell } from "./shell";
+import "./style.css";
+import { DeadLetters } from "./views/deadletters";
+import { Overview } from "./views/overview";
+import { Records } from "./views/records";
+import { RunView, type Tab, tabs } from "./views/run";
+import { Runs, type RunsSearch, readSearch } from "./views/runs";
+import { Schedules } from "./views/schedules";
+import { Settings } from "./views/settings";
+import { Webhooks } from "./views/webhooks";
+import { Workers } from "./views/workers";
+
+const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
+const page = <P extends string>(path: P, component: () => React.ReactNode) =>
+  createRoute({ getParentRoute: () => root, path, component });
+
+const runs = createRoute({
+  getParentRoute: () => root,
+  path: "runs",
+  component: Runs,
+  validateSearch: (search): RunsSearch => readSearch(search),
+});
+
+export type RunSearch = { tab?: Tab; generation?: number; step?: string };
+const run = createRoute({
+  getParentRoute: () => root,
+  path: "runs/$workflow/$id",
+  component: RunView,
+  validateSearch: (search: Record<string, unknown>): RunSearch => ({
+    tab: tabs.find((tab) => tab === search.tab),
+    generation: typeof search.generation === "number" ? search.generation : undefined,
+    step: typeof search.step === "string" ? search.step : undefined,
+  }),
+});
+
+export type RecordsSearch = { collection?: string; term?: string; id?: string };
+const text = (value: unknown) => (value === undefined || value === "" ? undefined : String(value));
+const records = createRoute({
+  getParentRoute: () => root,
+  path: "records",
+  component: Records,
+  validateSearch: (search: Record<string, unknown>): RecordsSearch => ({
+    collection: text(search.collection),
+    term: text(search.term),
+    id: text(search.id),
+  }),
+});
+
+const routeTree = root.addChildren([
+  page("/", Overview),
+  runs,
+  run,
+  page("workers", Workers),
+  page("dead-letters", DeadLetters),
+  page("schedules", Schedules),
+  page("webhooks", Webhooks),
+  records,
+  page("settings", Settings),
+]);
+
+export const router = createRouter({ routeTree, basepath: basePath || "/", defaultPreload: "intent" });
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}
+
+const element = document.getElementById("root");
+if (element) {
+  createRoot(element).render(
+    <StrictMode>
+      <QueryClientProvider client={queries}>
+        <RouterProvider router={router} />
+      </QueryClientProvider>
+    </StrictMode>,
+  );
+}

@@ -1,0 +1,86 @@
+import { useQuery } from "@tanstack/react-query";
+import { api, ok, type Schemas } from "../api/client";
+import { JsonView } from "../jsonview";
+import { Card, ExactTime, Loaded } from "../parts";
+import type { RunRef } from "./run";
+
+export function DataTab({ run, data }: { run: RunRef; data: Schemas["InstanceView"] }) {
+  const path = { workflowName: run.workflowName, instanceId: run.instanceId };
+  const state = useQuery({
+    queryKey: ["run", run.runKey, "state", run.generation],
+    queryFn: () =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/state", {
+          params: { path, query: { runNumber: run.generation } },
+        }),
+      ),
+  });
+  const history = useQuery({
+    queryKey: ["run", run.runKey, "messages", run.generation],
+    queryFn: () =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          params: { path, query: { runNumber: run.generation, pageSize: 100, order: "desc" } },
+        }),
+      ),
+  });
+  const isNewest = run.generation === undefined;
+  return (
+    <div className="two">
+      <Card title="Input and output">
+        {isNewest ? (
+          <>
+            <JsonView label="Input" value={data.meta.params} />
+            {data.details.output !== undefined && data.details.output !== null ? (
+              <JsonView label="Output" value={data.details.output} />
+            ) : (
+              <p className="dim">No output{run.ended ? "." : " yet."}</p>
+            )}
+          </>
+        ) : (
+          <p className="dim">Choose the newest generation to see its input and output.</p>
+        )}
+        <Loaded query={state}>
+          {(value) => (
+            <>
+              {value.error !== null && value.error !== undefined && (
+                <JsonView label="Error" value={value.error} />
+              )}
+              {value.headers !== null && value.headers !== undefined && (
+                <JsonView label="Headers" value={value.headers} />
+              )}
+              {value.state !== null && value.state !== undefined && (
+                <JsonView label={`State of the model “${value.model}”`} value={value.state} />
+              )}
+            </>
+          )}
+        </Loaded>
+      </Card>
+      <Card title="Received events">
+        <Loaded query={history}>
+          {(value) =>
+            value.events.length === 0 ? (
+              <p className="dim">None. “Send event” in the header sends one.</p>
+            ) : (
+              <ul className="messages">
+                {value.events.map((event) => (
+                  <li key={event.id}>
+                    <strong>{event.type}</strong>{" "}
+                    <span className="dim small">
+                      <ExactTime at={event.createdAt} />{" "}
+                      {event.consumedByStepKey ? `→ ${event.consumedByStepKey}` : "not read yet"}
+                    </span>
+                    {event.payload !== null && event.payload !== undefined && (
+                      <JsonView label="Payload" value={event.payload} />
+                    )}
+                  </li>
+                ))}
+                {value.eventsHasNextPage && <li className="dim">Only the newest 100 are shown.</li>}
+              </ul>
+            )
+          }
+        </Loaded>
+      </Card>
+    </div>
+  );
+}

@@ -1,0 +1,175 @@
+// The ledger of a run as a causal tree, with the verification of its chain.
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { api, ok, type Schemas } from "../api/client";
+import { JsonView } from "../jsonview";
+import { ExactTime, Failed, Loaded } from "../parts";
+import { RunLink, type RunRef } from "./run";
+
+type Event = Schemas["LedgerEvent"];
+
+function causeOf(event: Event): string | undefined {
+  const cause = event.cause as { type: string; event_id?: string; run_id?: string } | null | undefined;
+  return cause?.event_id ?? cause?.run_id;
+}
+
+export function LedgerTab({ run }: { run: RunRef }) {
+  const path = { workflowName: run.workflowName, instanceId: run.instanceId };
+  const [filter, setFilter] = useState("");
+  const [scope, setScope] = useState<"run" | "root">("run");
+  const ledger = useInfiniteQuery({
+    queryKey: ["run", run.runKey, "ledger", run.generation, scope],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam }) =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/ledger", {
+          params: { path, query: { runNumber: run.generation, pageSize: 100, cursor: pageParam, scope } },
+        }),
+      ),
+    getNextPageParam: (page) => page.nextCursor ?? undefined,
+  });
+  const events = ledger.data?.pages.flatMap((page) => page.events) ?? [];
+  // An event that follows its predecessor in the same run is not indented: only branches are.
+  const depth = new Map<string, number>();
+  let before: Event | undefined;
+  for (const event of events) {
+    const cause = causeOf(event);
+    const causeDepth = cause === undefined ? 0 : (depth.get(cause) ?? 0);
+    const isChain = before !== undefined && cause === before.eventId;
+    depth.set(event.eventId, Math.min(isChain || cause === undefined ? causeDepth : causeDepth + 1, 8));
+    before = event;
+  }
+  const shown = events.filter((event) => event.type.includes(filter.trim()));
+  return (
+    <>
+      <div className="fields">
+        <input
+          aria-label="Filter by event type"
+          placeholder="Event type contains"
+          data-filter=""
+          value={filter}
+          onChange={(event) => setFilter(event.target.value)}
+        />
+        <select
+          aria-label="Scope"
+          value={scope}
+          onChange={(event) => setScope(event.target.value === "root" ? "root" : "run")}
+        >
+          <option value="run">this run</option>
+          <option value="root">the whole tree of runs</option>
+        </select>
+        <Verify run={run} />
+      </div>
+      {ledger.error && events.length === 0 && <Failed error={ledger.error} retry={() => ledger.refetch()} />}
+      <ol className="ledger card">
+        {shown.map((event) => (
+          <Line
+            key={event.eventId}
+            event={event}
+            depth={depth.get(event.eventId) ?? 0}
+            known={depth}
+            run={run}
+          />
+        ))}
+        {!ledger.isPending && shown.length === 0 && <li className="dim">No event matches.</li>}
+      </ol>
+      {ledger.hasNextPage && (
+        <button type="button" disabled={ledger.isFetchingNextPage} onClick={() => ledger.fetchNextPage()}>
+          Read more events
+        </button>
+      )}
+    </>
+  );
+}
+
+function Line(props: { event: Event; depth: number; known: Map<string, number>; run: RunRef }) {
+  const { event, depth, known, run } = props;
+  const [open, setOpen] = useState(false);
+  const cause = causeOf(event);
+  const isForeign = event.runKey !== run.runKey;
+  return (
+    <li id={`event-${event.eventId}`} style={{ paddingInlineStart: `${depth * 18}px` }}>
+      <button type="button" className="j-toggle" aria-expanded={open} onClick={() => setOpen(!open)}>
+        <span className="dim ordinal">{event.ordinal}</span>
+        <span className="event-type">{event.type}</span>
+        {isForeign && <span className="tag">{event.runKey.slice(0, 8)}</span>}
+        <span className="dim small event-time">
+          <ExactTime at={event.at} />
+        </span>
+      </button>
+      {open && (
+        <div className="event-detail">
+          <JsonView label="Summary" value={event.summary} />
+          <p className="dim small mono">hash {event.hash}</p>
+          {cause && (
+            <p className="small">
+              Cause:{" "}
+              {known.has(cause) ? (
+                <a href={`#event-${cause}`}>event {cause.slice(0, 13)}</a>
+              ) : (
+                <Cause id={cause} />
+              )}
+            </p>
+          )}
+        </div>
+      )}
+    </li>
+  );
+}
+
+function Cause({ id }: { id: string }) {
+  const found = useQuery({
+    queryKey: ["event", id],
+    retry: false,
+    queryFn: () => ok(api.GET("/events/{eventId}", { params: { path: { eventId: id } } })),
+  });
+  if (found.data) {
+    return (
+      <>
+        {found.data.event.type} of <RunLink run={found.data} />
+      </>
+    );
+  }
+  return <span className="mono">{id}</span>;
+}
+
+function Verify({ run }: { run: RunRef }) {
+  const [asked, setAsked] = useState(false);
+  const path = { workflowName: run.workflowName, instanceId: run.instanceId };
+  const verified = useQuery({
+    queryKey: ["verify", run.runKey, run.generation],
+    enabled: asked,
+    gcTime: 0,
+    queryFn: () =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/verify", {
+          params: { path, query: { runNumber: run.generation } },
+        }),
+      ),
+  });
+  return (
+    <>
+      <button type="button" onClick={() => (asked ? verified.refetch() : setAsked(true))}>
+        Verify the chain
+      </button>
+      {asked && (
+        <span role="status">
+          <Loaded query={verified}>
+            {(data) =>
+              data.ok ? (
+                <span className="good">
+                  {String(data.events)} events match their hashes; head {data.head.slice(0, 12)}
+                </span>
+              ) : (
+                <span className="bad">
+                  {data.ordinal !== null && data.ordinal !== undefined && `Event ${data.ordinal}: `}
+                  {data.problem}
+                </span>
+              )
+            }
+          </Loaded>
+        </span>
+      )}
+    </>
+  );
+}

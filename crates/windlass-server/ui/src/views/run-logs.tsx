@@ -1,0 +1,100 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useSearch } from "@tanstack/react-router";
+import { useState } from "react";
+import { api, ok } from "../api/client";
+import { compactJson } from "../json";
+import { Empty, ExactTime, Failed } from "../parts";
+import type { RunRef } from "./run";
+
+const levels = ["debug", "info", "warn", "error"] as const;
+
+export function LogsTab({ run }: { run: RunRef }) {
+  const search = useSearch({ from: "/runs/$workflow/$id" });
+  const path = { workflowName: run.workflowName, instanceId: run.instanceId };
+  const [level, setLevel] = useState<string>("debug");
+  const [text, setText] = useState("");
+  const [step, setStep] = useState(search.step ?? "");
+  const logs = useInfiniteQuery({
+    queryKey: ["run", run.runKey, "logs", run.generation, level],
+    initialPageParam: undefined as string | undefined,
+    queryFn: ({ pageParam }) =>
+      ok(
+        api.GET("/workflows/{workflowName}/instances/{instanceId}/history", {
+          params: {
+            path,
+            query: {
+              runNumber: run.generation,
+              includeLogs: true,
+              logLevel: level,
+              pageSize: 100,
+              logsCursor: pageParam,
+              order: "desc",
+            },
+          },
+        }),
+      ),
+    getNextPageParam: (page) => page.logsCursor ?? undefined,
+  });
+  const lines = logs.data?.pages.flatMap((page) => page.logs ?? []) ?? [];
+  const low = text.trim().toLowerCase();
+  const shown = lines.filter(
+    (line) =>
+      (step === "" || line.stepKey === step) && (low === "" || line.message.toLowerCase().includes(low)),
+  );
+  return (
+    <>
+      <div className="fields">
+        <select aria-label="Lowest level" value={level} onChange={(event) => setLevel(event.target.value)}>
+          {levels.map((word) => (
+            <option key={word}>{word}</option>
+          ))}
+        </select>
+        <input
+          aria-label="Message contains"
+          placeholder="Message contains"
+          data-filter=""
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
+        <input
+          aria-label="Step key"
+          placeholder="Step key"
+          value={step}
+          onChange={(event) => setStep(event.target.value)}
+        />
+      </div>
+      {logs.error && lines.length === 0 && <Failed error={logs.error} retry={() => logs.refetch()} />}
+      {!logs.isPending && shown.length === 0 ? (
+        <Empty title="No log line">
+          <p>
+            Code writes lines with <code>ctx.log().info("…")</code>. A lower level or an empty filter shows
+            more.
+          </p>
+        </Empty>
+      ) : (
+        <ol className="logs card">
+          {shown.map((line) => (
+            <li key={line.id} className={`l-${line.level}`}>
+              <span className="dim small">
+                <ExactTime at={line.createdAt} />
+              </span>
+              <span className="level">{line.level}</span>
+              <span>
+                {line.message}
+                {line.data !== null && line.data !== undefined && (
+                  <span className="dim mono"> {compactJson(line.data)}</span>
+                )}
+                {line.stepKey && <span className="tag">{line.stepKey}</span>}
+              </span>
+            </li>
+          ))}
+        </ol>
+      )}
+      {logs.hasNextPage && (
+        <button type="button" onClick={() => logs.fetchNextPage()}>
+          Read older lines
+        </button>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,279 @@
+import { useQuery } from "@tanstack/react-query";
+import { ApiError, api, ok } from "../api/client";
+import { queries, useMay, useMe } from "../app";
+import { formatCount, formatDuration } from "../format";
+import { Act, Card, Empty, Loaded, Page, Time } from "../parts";
+
+export function Workers() {
+  const me = useMe();
+  const queues = useQuery({
+    queryKey: ["lists", "queues"],
+    queryFn: () => ok(api.GET("/queues", { params: { query: { pageSize: 100 } } })),
+  });
+  const stats = useQuery({
+    queryKey: ["lists", "stats"],
+    queryFn: () => ok(api.GET("/durable/tasks/stats")),
+  });
+  return (
+    <Page title="Workers & queues">
+      {me.operator ? (
+        <WorkerList />
+      ) : (
+        <p className="notice">
+          The workers of all namespaces are shown to admins of the server's own namespace.
+        </p>
+      )}
+      <Loaded query={queues}>
+        {(data) => (
+          <>
+            {data.turns && data.tasks && (
+              <div className="figures">
+                {(["turns", "tasks"] as const).map((name) => {
+                  const waiting = data[name];
+                  return (
+                    <div className="figure" key={name}>
+                      <span className="dim small">{name === "turns" ? "Turns of runs" : "Tasks"}</span>
+                      <strong>{formatCount(waiting?.ready)} ready</strong>
+                      <span className="dim small">
+                        {formatCount(waiting?.held)} in progress · {formatCount(waiting?.scheduled)} later
+                        {waiting?.readyOldestAt && (
+                          <>
+                            {" "}
+                            · oldest <Time at={waiting.readyOldestAt} />
+                          </>
+                        )}
+                      </span>
+                    </div>
+                  );
+                })}
+              </div>
+            )}
+            <Card title="Concurrency limits">
+              {data.limits.length === 0 ? (
+                <p className="dim">
+                  None. A program sets one with <code>engine.limit_workflow(…)</code> or{" "}
+                  <code>engine.set_limit(…)</code>.
+                </p>
+              ) : (
+                <table>
+                  <thead>
+                    <tr>
+                      <th>Key</th>
+                      <th className="number">Held</th>
+                      <th className="number">Slots</th>
+                      <th className="number">Waiting</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {data.limits.map((limit) => (
+                      <tr key={limit.key}>
+                        <td>{limit.key}</td>
+                        <td className="number">{limit.held}</td>
+                        <td className="number">{limit.slots}</td>
+                        <td className="number">{formatCount(limit.waiting)}</td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              )}
+            </Card>
+          </>
+        )}
+      </Loaded>
+      <Breakers />
+      <Card title="Activities, last hour">
+        <Loaded query={stats}>
+          {(data) =>
+            Object.keys(data.by_activity_type).length === 0 ? (
+              <p className="dim">No activity was tried in the last hour.</p>
+            ) : (
+              // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
+              <section className="scroll" tabIndex={0} aria-label="Activities">
+                <table>
+                  <thead>
+                    <tr>
+                      <th>Activity</th>
+                      {["Waiting", "In progress", "Completed", "Failed", "Average", "p99"].map((head) => (
+                        <th key={head} className="number">
+                          {head}
+                        </th>
+                      ))}
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {Object.entries(data.by_activity_type).map(([name, row]) => (
+                      <tr key={name}>
+                        <td>{name}</td>
+                        <td className="number">{String(row.pending)}</td>
+                        <td className="number">{String(row.claimed)}</td>
+                        <td className="number">{String(row.completed_last_hour)}</td>
+                        <td className="number">{String(row.failed_last_hour)}</td>
+                        <td className="number">{formatDuration(Number(row.avg_duration_ms))}</td>
+                        <td className="number">{formatDuration(Number(row.p99_duration_ms))}</td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </section>
+            )
+          }
+        </Loaded>
+      </Card>
+    </Page>
+  );
+}
+
+function WorkerList() {
+  const may = useMay();
+  const workers = useQuery({
+    queryKey: ["lists", "workers"],
+    queryFn: () => ok(api.GET("/durable/workers", { params: { query: { limit: 100 } } })),
+    retry: (count, error) => count < 1 && !(error instanceof ApiError && error.status === 403),
+  });
+  return (
+    <Card title="Workers">
+      <Loaded query={workers}>
+        {(data) =>
+          data.workers.length === 0 ? (
+            <Empty title="No worker">
+              <p>
+                A program that opens this store and registers workflows is a worker. <code>windlass dev</code>{" "}
+                starts one with samples.
+              </p>
+            </Empty>
+          ) : (
+            // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard.
+            <section className="scroll" tabIndex={0} aria-label="Workers">
+              <table>
+                <thead>
+                  <tr>
+                    <th>Worker</th>
+                    <th>Status</th>
+                    <th className="number">Load</th>
+                    <th>Activities</th>
+                    <th>Started</th>
+                    <th>Seen</th>
+                    <th>
+                      <span className="visually-hidden">Acts</span>
+                    </th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {data.workers.map((worker) => (
+                    <tr key={worker.id}>
+                      <td>
+                        {worker.worker_group} <span className="dim small">{worker.hostname}</span>
+                        <div className="dim small mono">
+                          {worker.id.slice(0, 13)} {worker.version && `· ${worker.version}`}
+                        </div>
+                      </td>
+                      <td>
+                        <span className={worker.accepting_tasks ? "good" : "warn"}>{worker.status}</span>
+                        {worker.backpressure_reason && (
+                          <div className="small warn">{worker.backpressure_reason}</div>
+                        )}
+                      </td>
+                      <td className="number">
+                        {worker.current_load}/{worker.max_concurrency}
+                      </td>
+                      <td className="small">{worker.activity_types.slice(0, 6).join(", ") || "–"}</td>
+                      <td>
+                        <Time at={worker.started_at} />
+                      </td>
+                      <td>
+                        <Time at={worker.last_heartbeat_at} />
+                      </td>
+                      <td>
+                        {may("admin") && worker.status === "active" && (
+                          <Act
+                            label="Drain"
+                            danger
+                            ask={
+                              <p>
+                                The worker finishes what it holds and takes nothing new, until it is
+                                restarted.
+                              </p>
+                            }
+                            act={() =>
+                              ok(
+                                api.POST("/durable/workers/{id}/drain", {
+                                  params: { path: { id: worker.id } },
+                                }),
+                              )
+                            }
+                            done={() => workers.refetch()}
+                          />
+                        )}
+                      </td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </section>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
+
+function Breakers() {
+  const may = useMay();
+  const breakers = useQuery({
+    queryKey: ["lists", "breakers"],
+    queryFn: () => ok(api.GET("/durable/circuit-breakers", { params: { query: { limit: 100 } } })),
+  });
+  return (
+    <Card title="Circuit breakers">
+      <Loaded query={breakers}>
+        {(data) =>
+          data.circuit_breakers.length === 0 ? (
+            <p className="dim">None. An activity gets one with its options.</p>
+          ) : (
+            <table>
+              <thead>
+                <tr>
+                  <th>Key</th>
+                  <th>State</th>
+                  <th className="number">Failures</th>
+                  <th>Tries again</th>
+                  <th>
+                    <span className="visually-hidden">Acts</span>
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {data.circuit_breakers.map((breaker) => (
+                  <tr key={breaker.key}>
+                    <td>{breaker.key}</td>
+                    <td className={breaker.state === "closed" ? "good" : "bad"}>{breaker.state}</td>
+                    <td className="number">{String(breaker.failure_count)}</td>
+                    <td>
+                      <Time at={breaker.retry_at} />
+                    </td>
+                    <td>
+                      {may("manage") && breaker.state !== "closed" && (
+                        <Act
+                          label="Reset"
+                          ask={<p>The breaker closes, and all waiting activities are tried at once.</p>}
+                          act={() =>
+                            ok(
+                              api.POST("/durable/circuit-breakers/{key}/reset", {
+                                params: { path: { key: breaker.key } },
+                              }),
+                            )
+                          }
+                          done={() => queries.invalidateQueries({ queryKey: ["lists"] })}
+                        />
+                      )}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
