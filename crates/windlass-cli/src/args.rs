@@ -3,7 +3,9 @@
 mod admin;
 mod contracts;
 mod engine;
+mod events;
 mod http;
+mod inbox;
 mod records;
 mod runs;
 mod schedules;
@@ -21,7 +23,9 @@ pub(crate) use admin::{
 };
 pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
 pub(crate) use engine::EngineArgs;
+pub(crate) use events::{EventsCommand, KeyEventsArgs, SendByKeyArgs};
 pub(crate) use http::HttpArgs;
+pub(crate) use inbox::{InboxArgs, InboxCommand};
 pub(crate) use records::{PutRecordArgs, RecordsArgs, RecordsCommand, StateArgs};
 pub(crate) use runs::{
     BulkArgs, CancelArgs, ControlArgs, CreateArgs, EventsArgs, FilterArgs, GetArgs, HistoryArgs,
@@ -89,8 +93,12 @@ Examples:
     Why(WhyArgs),
     /// Manage schedules, which start runs at recurring times.
     Schedules(SchedulesArgs),
+    /// Send events to keys, for all runs that wait for a key.
+    Events(KeyEventsArgs),
     /// Read and write records: documents outside any run.
     Records(RecordsArgs),
+    /// List requests to people, and decide about them.
+    Inbox(InboxArgs),
     /// Manage the API keys of a server.
     Keys(KeysArgs),
     /// List, inspect and drain workers, the processes that execute runs and tasks.
@@ -169,7 +177,8 @@ Examples:
   windlass dev --ephemeral                     keep the state in memory
   windlass dev --port 9000 --store sqlite:/tmp/try.db
   windlass dev --relay greet=http://127.0.0.1:9000/
-  windlass dev --as ann:cfo,lead               act as a person with roles";
+  windlass dev --as ann:cfo,lead               act as a person with roles
+  windlass dev --scripted-llm script.json      answers of language models from a script";
 
 #[derive(Args, Clone, Default)]
 pub(crate) struct DevArgs {
@@ -192,6 +201,10 @@ pub(crate) struct DevArgs {
     /// The person that all requests to this server act for, with their roles.
     #[arg(long = "as", value_name = "ID[:ROLE,…]")]
     pub(crate) subject: Option<String>,
+    /// Start a provider of language models that follows a script (JSON), on loopback. Without a file it
+    /// answers with what it was sent.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub(crate) scripted_llm: Option<Option<PathBuf>>,
 }
 
 const SERVER_EXAMPLES: &str = "\

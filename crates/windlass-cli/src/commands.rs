@@ -4,6 +4,8 @@ mod admin;
 mod config;
 mod contracts;
 mod dev;
+mod events;
+mod inbox;
 mod keys;
 mod records;
 mod reference;
@@ -35,7 +37,9 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
+        Command::Events(args) => events::run(Api::new(&args.remote)?, args.command).await,
         Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,
+        Command::Inbox(args) => inbox::run(Api::new(&args.remote)?, args.command).await,
         Command::Keys(args) => keys::run(Api::new(&args.remote)?, args.command).await,
         Command::Workers(args) => admin::workers(Api::new(&args.remote)?, args.command).await,
         Command::Tasks(args) => admin::tasks(Api::new(&args.remote)?, args.command).await,

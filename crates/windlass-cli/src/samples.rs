@@ -1,21 +1,27 @@
 //! The sample workflows of `windlass dev`.
 
+mod ask;
+
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass::machines::{Activity, ActivityContext, ActivityError, Workflow, WorkflowAction};
+use windlass::requests::Request;
 use windlass::{AnyError, Ctx, Engine, Result};
 
-pub(crate) fn register(engine: &Engine) -> Result<(), windlass::Error> {
+pub(crate) use ask::Llm;
+
+pub(crate) fn register(engine: &Engine, llm: &Llm) -> Result<(), windlass::Error> {
     engine.workflow("hello", hello)?;
     engine.workflow("order", order)?;
     engine.workflow("flaky", flaky)?;
     engine.workflow("fan-out", fan_out)?;
+    engine.workflow("expense", expense)?;
     engine.machine_activity(Weigh)?;
     engine.machine::<Parcel>()?;
-    Ok(())
+    ask::register(engine, llm)
 }
 
 /// Two steps with a short sleep between them.
@@ -25,6 +31,38 @@ async fn hello(ctx: Ctx, name: Option<String>) -> Result<String> {
     let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
     ctx.sleep("pause for effect", "2 seconds").await?;
     Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(default)]
+struct Expense {
+    amount: u32,
+    purpose: String,
+    by: Option<String>,
+}
+
+impl Default for Expense {
+    fn default() -> Self {
+        Self { amount: 120, purpose: "train tickets".to_owned(), by: None }
+    }
+}
+
+/// Asks somebody with the role `approver` and pays if they approve.
+async fn expense(ctx: Ctx, expense: Option<Expense>) -> Result<String> {
+    let expense = expense.unwrap_or_default();
+    let mut request = Request::to("role:approver")
+        .title(format!("Pay {} for {}", expense.amount, expense.purpose))
+        .about_snapshot(&expense)
+        .due("3 days");
+    if let Some(by) = &expense.by {
+        request = request.requester(by);
+    }
+    let outcome = ctx.request("approval", request).await?;
+    if !outcome.is_approved() {
+        return Ok(format!("not paid: the request is {}", outcome.status));
+    }
+    let amount = expense.amount;
+    Ok(ctx.step("pay", async || Ok(format!("paid {amount}"))).await?)
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -29,6 +29,17 @@ pub(crate) struct EngineArgs {
     /// How many processes may die with a turn or task before it is given up. [default: 3]
     #[arg(long, value_name = "N")]
     pub(crate) reclaims_max: Option<String>,
+    /// How long an event that is sent to a key is kept for runs that begin to wait later. [default: 1
+    /// day]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) event_ttl: Option<String>,
+    /// The maximum size of a record's document, up to 16777216. [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) record_bytes_max: Option<String>,
+    /// The maximum size of an input, an output, a result of a step or a message, at most 16 MiB.
+    /// Raise `body_bytes_max` too if they come over HTTP. [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) value_bytes_max: Option<String>,
     /// Refuse new runs at this ratio of ready work to free capacity, or `off`. [default: off]
     #[arg(long, value_name = "RATIO")]
     pub(crate) admission: Option<String>,
@@ -69,6 +80,9 @@ impl EngineArgs {
             ("renew_every", self.renew_every.clone()),
             ("scan_every", self.scan_every.clone()),
             ("reclaims_max", self.reclaims_max.clone()),
+            ("event_ttl", self.event_ttl.clone()),
+            ("record_bytes_max", self.record_bytes_max.clone()),
+            ("value_bytes_max", self.value_bytes_max.clone()),
             ("admission", self.admission.clone()),
             ("backpressure", self.backpressure.clone()),
             ("backpressure_low", self.backpressure_low.clone()),

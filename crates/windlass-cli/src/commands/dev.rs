@@ -15,7 +15,7 @@ use crate::args::{DevArgs, Format};
 use crate::exit::{Failure, Outcome};
 use crate::output::{Out, note};
 use crate::redact::without_password;
-use crate::samples;
+use crate::samples::{self, Llm};
 use crate::settings::{Tables, local_relay, read_tables};
 
 const STORE: &str = "sqlite:.windlass/windlass.db";
@@ -28,6 +28,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) async fn run(args: DevArgs) -> Outcome {
     let subject = args.subject.as_deref().map(|text| parse_subject("--as", text)).transpose()?;
     let tables = tables(&args)?;
+    let llm = Llm::choose(args.scripted_llm.as_ref().map(Option::as_deref))?;
     let listener = listen(args.port).await?;
     let address = listener.local_addr()?;
     let store = match (args.ephemeral, args.store) {
@@ -42,17 +43,24 @@ pub(super) async fn run(args: DevArgs) -> Outcome {
         .open(&store)
         .await
         .map_err(|error| open_failure(&store, error))?;
-    samples::register(&engine)?;
+    samples::register(&engine, &llm)?;
     relays::register(&engine, &tables)?;
     let auth = match subject {
         Some(subject) => Auth::LoopbackAs(subject),
         None => Auth::Loopback,
     };
-    let options = Options { auth, metrics_open: true, ..Options::default() };
-    banner(address, &store, &unused_order_id(&engine).await?)?;
+    let options = Options { auth, metrics_open: true, dashboard: true, ..Options::default() };
+    banner(address, &store, &unused_order_id(&engine).await?, &llm)?;
     let serving = ServeOptions { shutdown_timeout: DRAIN, ..ServeOptions::default() };
     let outcome = serve::until_stopped(&engine, options, listener, serving).await;
     telemetry.stop();
+    if let Llm::Scripted(scripted) = llm {
+        let report = scripted.report();
+        note(&format!(
+            "The scripted provider answered with {} messages, which would have cost {}.",
+            report.messages, report.money
+        ));
+    }
     outcome
 }
 
@@ -105,7 +113,7 @@ async fn unused_order_id(engine: &Engine) -> Result<String, Failure> {
 }
 
 // The printed commands work in any terminal, for any port and any location of this program.
-fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> {
+fn banner(address: SocketAddr, store: &str, order: &str, llm: &Llm) -> Result<(), Failure> {
     let out = Out::new(Format::Text);
     let (kept, end) = match store {
         "memory:" => ("in memory, lost at exit".to_owned(), "Press Ctrl-C to stop."),
@@ -118,11 +126,13 @@ fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> 
     };
     out.line(&out.bold(&format!("windlass {}", env!("CARGO_PKG_VERSION"))))?;
     for (name, value) in [
+        ("ui", format!("http://{address}/")),
         ("api", format!("http://{address}/api")),
         ("docs", format!("http://{address}/api/docs")),
         ("metrics", format!("http://{address}/metrics")),
         ("state", kept),
-        ("samples", "hello, order, flaky, fan-out, parcel".to_owned()),
+        ("llm", llm.describe()),
+        ("samples", "hello, order, flaky, fan-out, expense, parcel, ask".to_owned()),
     ] {
         out.line(&format!("  {} {value}", out.dim(&format!("{name:<8}"))))?;
     }
@@ -130,6 +140,9 @@ fn banner(address: SocketAddr, store: &str, order: &str) -> Result<(), Failure> 
     out.line("Try in another terminal:")?;
     for command in [
         format!("{windlass} runs create hello --params '\"world\"' --wait{url}"),
+        format!(
+            "{windlass} runs create ask --params '{{\"question\":\"Who are you?\"}}' --wait{url}"
+        ),
         format!("{windlass} runs create order/{order}{url}"),
         format!(
             "{windlass} runs send-event order/{order} --type approval --payload '{{\"approved\":true}}'{url}"

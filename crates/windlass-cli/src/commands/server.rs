@@ -14,7 +14,7 @@ use crate::args::ServerArgs;
 use crate::exit::{Failure, Outcome};
 use crate::output::note;
 use crate::redact::without_password;
-use crate::samples;
+use crate::samples::{self, Llm};
 use crate::settings::{AuthSettings, Settings};
 
 pub(super) async fn run(args: ServerArgs) -> Outcome {
@@ -30,8 +30,9 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
         .open(&settings.store)
         .await
         .map_err(|error| open_failure(&settings.store, error))?;
-    if settings.samples {
-        samples::register(&engine)?;
+    let llm = settings.samples.then(|| Llm::choose(None)).transpose()?;
+    if let Some(llm) = &llm {
+        samples::register(&engine, llm)?;
     }
     relays::register(&engine, &settings.tables)?;
     let options = options(&settings, &engine);

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use windlass::Limits;
 use windlass::admin::{Admission, BackpressureConfig, Connections, Options};
 
 use super::{Setting, invalid};
@@ -9,7 +10,7 @@ use crate::args::duration;
 use crate::exit::Failure;
 
 /// Every setting of the engine with its default. They equal the defaults of the library.
-pub(super) const KNOWN: [(&str, &str); 15] = [
+pub(super) const KNOWN: [(&str, &str); 18] = [
     ("worker_group", "default"),
     ("turns_max", "10000"),
     ("tasks_max", "256"),
@@ -17,6 +18,9 @@ pub(super) const KNOWN: [(&str, &str); 15] = [
     ("renew_every", "5 seconds"),
     ("scan_every", "10 seconds"),
     ("reclaims_max", "3"),
+    ("event_ttl", "1 day"),
+    ("record_bytes_max", "1048576"),
+    ("value_bytes_max", "1048576"),
     ("admission", "off"),
     ("backpressure", "off"),
     ("backpressure_low", "0.7"),
@@ -48,6 +52,11 @@ impl EngineSettings {
             renew_every: duration_of("renew_every")?,
             scan_every: duration_of("scan_every")?,
             reclaims_max: number(get("reclaims_max"))?,
+            event_ttl: duration_of("event_ttl")?,
+            limits: Limits {
+                record_bytes_max: number(get("record_bytes_max"))?,
+                ..Limits::DEFAULT.with_body_bytes_max(at_least_one(get("value_bytes_max"))?)
+            },
             admission: or_off(get("admission"))?.map(|ratio| Admission { max_queue_ratio: ratio }),
             backpressure: backpressure(&get)?,
             ..Options::default()
@@ -140,6 +149,7 @@ mod tests {
             (options.lease, options.renew_every, options.scan_every),
             (library.lease, library.renew_every, library.scan_every)
         );
+        assert_eq!((options.event_ttl, &options.limits), (library.event_ttl, &library.limits));
         assert!(options.admission.is_none() && options.backpressure.is_none());
         assert_eq!(connections, Connections::default());
         assert_eq!(connections.total(), 13);
@@ -155,6 +165,9 @@ mod tests {
             ("renew_every", "2 seconds"),
             ("scan_every", "3 seconds"),
             ("reclaims_max", "9"),
+            ("event_ttl", "2 hours"),
+            ("record_bytes_max", "4_194_304"),
+            ("value_bytes_max", "16_777_216"),
             ("admission", "2.5"),
             ("backpressure", "0.9"),
             ("backpressure_low", "0.5"),
@@ -167,9 +180,14 @@ mod tests {
         .unwrap();
         assert_eq!(options.worker_group, "gpu");
         assert_eq!((options.turns_max, options.tasks_max), (1_000, 4));
+        let limits = &options.limits;
+        for bytes in [limits.input_bytes_max, limits.step_bytes_max] {
+            assert_eq!(bytes, Limits::BODY_BYTES_MAX);
+        }
         let seconds = Duration::from_secs;
         assert_eq!((options.lease, options.renew_every), (seconds(6), seconds(2)));
         assert_eq!((options.scan_every, options.reclaims_max), (seconds(3), 9));
+        assert_eq!((options.event_ttl, options.limits.record_bytes_max), (seconds(7_200), 4 << 20));
         assert_eq!(options.admission, Some(Admission { max_queue_ratio: 2.5 }));
         let expect = BackpressureConfig {
             high_watermark: 0.9,
@@ -187,9 +205,13 @@ mod tests {
             (&[("tasks_max", "many")][..], "tasks_max"),
             (&[("renew_every", "20 seconds")], "renew_every"),
             (&[("admission", "0")], "max_queue_ratio"),
+            (&[("event_ttl", "1 ms")], "event_ttl"),
+            (&[("record_bytes_max", "100_000_000")], "record_bytes_max"),
             (&[("backpressure", "1.5")], "backpressure"),
             (&[("backpressure_cpu", "50")], "needs `backpressure`"),
             (&[("committers", "0")], "committers"),
+            (&[("value_bytes_max", "0")], "value_bytes_max"),
+            (&[("value_bytes_max", "16_777_217")], "use at most 16777216"),
         ] {
             let failure = read(change).err().unwrap();
             assert!(failure.message.contains(expect), "{expect}: {failure}");

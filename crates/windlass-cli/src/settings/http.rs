@@ -116,6 +116,7 @@ impl HttpSettings {
     /// Converts to API options, except authentication.
     pub(crate) fn options(&self) -> Options {
         Options {
+            dashboard: true,
             tick: self.tick,
             metrics_open: self.metrics_open,
             body_bytes_max: self.body_bytes_max,

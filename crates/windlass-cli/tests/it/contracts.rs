@@ -72,6 +72,97 @@ fn files_are_checked_and_problems_have_a_place() {
     files.run("check", &["text.json"], &[]).expect(1);
 }
 
+/// A definition whose one patch has these nodes and edges; names get the prefix of the slot.
+fn patch(nodes: &[Value], edges: &[Value]) -> Value {
+    json!({"baseRef": {"entityType": "invoice", "envelopeVersion": 1},
+           "slots": {"submitted_to_approved":
+               {"nodes": nodes, "edges": edges, "exitEdgeMode": "join"}}})
+}
+
+fn usr(name: &str) -> String {
+    format!("usr:submitted_to_approved:{name}")
+}
+
+fn approval(name: &str) -> Value {
+    json!({"id": usr(name), "type": "approval",
+           "config": {"approvers": {"strategy": "role", "role": "finance_manager"}}})
+}
+
+fn wait_event(key: &str) -> Value {
+    json!({"id": usr("wait"), "type": "wait_event", "config": {"eventKey": key}})
+}
+
+fn edge(id: &str, from: &str, to: &str) -> Value {
+    json!({"id": id, "source": usr(from), "target": usr(to)})
+}
+
+/// A condition with two ways to an approval, of which the first has this expression.
+fn condition(expression: &str) -> Value {
+    let mut first = edge("e1", "if", "a");
+    first["condition"] = expression.into();
+    let mut other = edge("e2", "if", "b");
+    other["priority"] = 1.into();
+    let branch = json!({"id": usr("if"), "type": "condition"});
+    patch(&[branch, approval("a"), approval("b")], &[first, other])
+}
+
+#[test]
+fn each_mistake_of_a_definition_has_a_code_and_a_place() {
+    let slot = "/slots/submitted_to_approved";
+    let with = |place: &str, value: Value| {
+        let mut definition = patch(&[approval("a")], &[]);
+        *definition.pointer_mut(place).unwrap() = value;
+        definition
+    };
+    let waits = |key: &str| patch(&[approval("a"), wait_event(key)], &[edge("e", "a", "wait")]);
+    let mut open = patch(&[approval("a")], &[]);
+    open["slots"]["submitted_to_approved"]["editWindowOverride"] = "editable".into();
+    let join = json!({"id": usr("join"), "type": "parallel_join", "config": {"mode": "all"}});
+    let cases = [
+        (patch(&[approval("a"), approval("a")], &[]), "CONTRACT_DUPLICATE", "/nodes/1/id"),
+        (with("/slots", json!({"nowhere": {}})), "CONTRACT_UNKNOWN", "/slots/nowhere"),
+        (
+            with("/baseRef/envelopeVersion", 7.into()),
+            "CONTRACT_BASE_REF",
+            "/baseRef/envelopeVersion",
+        ),
+        (with("/baseRef/entityType", "bill".into()), "CONTRACT_BASE_REF", "/baseRef/entityType"),
+        (waits(&"k".repeat(300)), "NODE_CONFIG", "/nodes/1/config/eventKey"),
+        (waits("pod:{entity.nope}"), "EXPRESSION_UNKNOWN_NAME", "/nodes/1/config/eventKey"),
+        (condition("entity.totl > 5"), "EXPRESSION_UNKNOWN_NAME", "/edges/0/condition"),
+        (condition("entity.total > 'x'"), "EXPRESSION_TYPE", "/edges/0/condition"),
+        (condition("entity.total >"), "EXPRESSION_SYNTAX", "/edges/0/condition"),
+        (
+            patch(&[approval("a"), approval("b")], &[edge("1", "a", "b"), edge("2", "b", "a")]),
+            "GRAPH_CYCLE",
+            "/edges",
+        ),
+        (patch(&[], &[]), "OBLIGATION_BROKEN", slot),
+        (open, "PATCH_EDIT_WINDOW", "/editWindowOverride"),
+        (patch(&[approval("a"), join], &[edge("e", "a", "join")]), "GRAPH_REGION", "/nodes/1"),
+        (
+            patch(
+                &[
+                    json!({"id": usr("g"), "type": "lifecycle_gate", "config": {"gate": "approve", "trigger": "arrival"}}),
+                ],
+                &[],
+            ),
+            "PATCH_SYSTEM_NODE",
+            "/nodes/0/type",
+        ),
+    ];
+    let files = Files::new();
+    for (definition, code, place) in cases {
+        files.write("mistake.json", &definition);
+        let refused = files.run("check", &["invoice.json", "mistake.json"], &["-o", "json"]);
+        let refused: Value = serde_json::from_str(&refused.expect(1).stdout).unwrap();
+        let problem = &refused["files"][1]["problems"][0];
+        assert_eq!(problem["code"], code, "{problem}");
+        assert!(problem["pointer"].as_str().unwrap().ends_with(place), "{place}: {problem}");
+        assert!(!problem["message"].as_str().unwrap().is_empty(), "{problem}");
+    }
+}
+
 #[test]
 fn an_artefact_that_was_changed_is_refused() {
     let files = Files::new();

@@ -18,7 +18,7 @@ fn the_printed_commands_work_in_an_empty_directory() {
         .map(|line| line.trim())
         .filter(|line| line.contains(" runs "))
         .collect();
-    assert_eq!(commands.len(), 3, "{:#?}", server.banner);
+    assert_eq!(commands.len(), 4, "{:#?}", server.banner);
     let mut output = Vec::new();
     for command in commands {
         // Like a user who pastes the command into a shell in another directory.
@@ -27,7 +27,8 @@ fn the_printed_commands_work_in_an_empty_directory() {
         output.push(run(shell).expect(0));
     }
     assert_eq!(output[0].stdout.trim(), "\"HELLO, WORLD!\"");
-    assert_eq!(output[1].stdout.trim(), "order/order-1");
+    assert_eq!(output[1].stdout.trim(), "\"You said: Who are you?\"");
+    assert_eq!(output[2].stdout.trim(), "order/order-1");
     wait_until("the order is shipped", || {
         let received = server.run(&["runs", "get", "order/order-1", "-o", "json"]).expect(0).json();
         received["details"]["output"] == "shipped 1 lamp"
@@ -58,7 +59,7 @@ fn dev_is_the_default_command_and_accepts_its_options() {
         .iter()
         .filter_map(|row| row["name"].as_str())
         .collect();
-    for name in ["hello", "order", "flaky", "fan-out", "parcel"] {
+    for name in ["hello", "order", "flaky", "fan-out", "expense", "parcel", "ask"] {
         assert!(names.contains(&name), "{names:?}");
     }
     drop(server);
@@ -99,4 +100,24 @@ fn dev_uses_the_given_store() {
     let mut both = windlass();
     both.args(["dev", "--ephemeral", "--store", &store]);
     run(both).expect(2);
+}
+
+#[test]
+fn dev_starts_a_scripted_provider_of_language_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script.json");
+    std::fs::write(&script, r#"{ "rules": [{ "answer": { "text": "from the script" } }] }"#)
+        .unwrap();
+    let mut dev = windlass();
+    dev.args(["dev", "--ephemeral", "--port", "0", "--scripted-llm"]).arg(&script);
+    let server = Server::spawn(dev);
+    assert!(server.banner.iter().any(|line| line.contains("(scripted, ")), "{:#?}", server.banner);
+    let output = server.run(&["runs", "create", "ask", "--params", "{}", "--wait"]).expect(0);
+    assert_eq!(output.stdout.trim(), "\"from the script\"");
+    drop(server);
+    std::fs::write(&script, r#"{ "rules": [{}] }"#).unwrap();
+    let mut dev = windlass();
+    dev.args(["dev", "--ephemeral", "--port", "0", "--scripted-llm"]).arg(&script);
+    let output = run(dev).expect(1);
+    assert!(output.stderr.contains("rule 0"), "{output:?}");
 }

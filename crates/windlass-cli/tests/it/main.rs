@@ -6,6 +6,7 @@ mod admin;
 mod contracts;
 mod dev;
 mod errors;
+mod events;
 mod fake_server;
 mod generations;
 mod help;
