@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::{deny, features, process, publish, test, tidy, torture, workspace};
+use crate::{deny, features, process, publish, test, tidy, torture, ui, workspace};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] =
@@ -20,7 +20,7 @@ const DENY_DOC_WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 /// Runs every stage, even after a failure, so that one run shows all problems. Fast stages come
 /// first. The doc tests are part of `test`.
 pub(crate) fn run(root: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
-    let stages: [(&str, &dyn Fn() -> Result<ExitCode>); 9] = [
+    let stages: [(&str, &dyn Fn() -> Result<ExitCode>); 10] = [
         ("format", &|| cargo(root, FORMAT, None, interrupt)),
         ("tidy", &|| tidy::run(root)),
         ("deny", &|| deny::run(root)),
@@ -28,6 +28,7 @@ pub(crate) fn run(root: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
         ("package", &|| publish::run(root, interrupt)),
         ("features", &|| features::run(root, interrupt)),
         ("doc", &|| cargo(root, DOC, Some(DENY_DOC_WARNINGS), interrupt)),
+        ("ui", &|| ui::run(root, interrupt)),
         ("test", &|| test::run(root, &[], interrupt)),
         ("torture", &|| torture::run(root, &torture::TortureArgs::short(root), interrupt)),
     ];

@@ -19,6 +19,7 @@ mod publish;
 mod test;
 mod tidy;
 mod torture;
+mod ui;
 mod workspace;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Ci,
     /// Check the rules of this repository that the compiler does not check.
     Tidy,
+    /// Check the sources of the dashboard, build it again, and open every view in a browser.
+    Ui,
     /// Check licences, bans, duplicate versions and sources of all dependencies against `deny.toml`.
     Deny,
     /// Compile crates with features: each feature alone, in pairs, and omitted.
@@ -87,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pg { command } => pg::run(&root, &command, &interrupt),
         Command::Ci => ci::run(&root, &interrupt),
         Command::Tidy => tidy::run(&root),
+        Command::Ui => ui::run(&root, &interrupt),
         Command::Deny => deny::run(&root),
         Command::Features => features::run(&root, &interrupt),
         Command::Torture(args) => torture::run(&root, &args, &interrupt),

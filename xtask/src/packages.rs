@@ -11,6 +11,8 @@ use crate::process;
 const PYTHON: &str = "Debian, Ubuntu: apt-get install python3; Fedora: dnf install python3; macOS: \
                       brew install python3.";
 
+const CHROMIUM: &str = "Debian, Ubuntu: apt-get install chromium; Fedora: dnf install chromium.";
+
 /// Makes sure that Python is installed. It runs the example of a relay in another language.
 pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
     let found = || process::capture(Command::new("python3").arg("--version")).is_ok();
@@ -18,6 +20,15 @@ pub(crate) fn python(interrupt: &Interrupt) -> Result<()> {
         return Ok(());
     }
     bail!("the tests need python3, and none was found. {PYTHON}")
+}
+
+/// Makes sure that Chromium is installed. It opens the views of the dashboard.
+pub(crate) fn chromium(interrupt: &Interrupt) -> Result<()> {
+    let found = || process::capture(Command::new("chromium").arg("--version")).is_ok();
+    if found() || (install("chromium", CHROMIUM, interrupt)? && found()) {
+        return Ok(());
+    }
+    bail!("the dashboard is tested with chromium, and none was found. {CHROMIUM}")
 }
 
 /// Installs a package as root on Debian and returns whether that was possible. `how` is the hint in

@@ -9,6 +9,7 @@ mod files;
 mod models;
 mod tree;
 mod twins;
+mod ui;
 
 use std::fmt;
 use std::path::Path;
@@ -28,6 +29,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("every source file says what it is for", files::openings),
     ("no source file is too long to read", files::lengths),
     ("no file names a directory of one machine", files::private_paths),
+    ("the committed dashboard was built from its sources", ui::check),
     ("what is banned is absent", bans::check),
     ("every error code has a page", errors::check),
     ("every path that docs and comments name is there", docs::check),

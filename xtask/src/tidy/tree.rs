@@ -98,7 +98,9 @@ fn read_directory(
 }
 
 fn is_ours(directory: &str) -> bool {
-    DOT_DIRECTORIES.contains(&directory) || !(directory.starts_with('.') || directory == "target")
+    let is_of_tools =
+        directory.starts_with('.') || directory == "target" || directory == "node_modules";
+    DOT_DIRECTORIES.contains(&directory) || !is_of_tools
 }
 
 #[cfg(test)]
@@ -108,7 +110,9 @@ mod tests {
     #[test]
     fn reads_what_is_ours() {
         let root = tempfile::tempdir().unwrap();
-        for path in ["a/b.rs", "target/c.rs", ".git/d", ".ci/run", "a/target/e.rs"] {
+        for path in
+            ["a/b.rs", "target/c.rs", ".git/d", ".ci/run", "a/target/e.rs", "a/node_modules/f.js"]
+        {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "text").unwrap();
