@@ -24,6 +24,7 @@
     clippy::disallowed_types,
     reason = "a server for clients that use real sockets lives in real time"
 )]
+#![allow(clippy::result_large_err, reason = "scripted errors are values that the script owns")]
 
 mod anthropic;
 mod batches;

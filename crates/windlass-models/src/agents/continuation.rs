@@ -47,7 +47,7 @@ pub(crate) enum Next {
     Halt,
     Call(String),
     Llm(LlmRequest, String),
-    Human(HumanRequest, String),
+    Human(Box<HumanRequest>, String),
     Tools(Vec<ToolUse>, String),
     ForkJoin(Vec<ForkBranch>, String),
     Refused(Error),
@@ -96,7 +96,7 @@ impl Continuation {
         output_key: impl Into<String>,
         next: impl Into<String>,
     ) -> Choice {
-        self.defer(next).choose(Next::Human(request, output_key.into()))
+        self.defer(next).choose(Next::Human(Box::new(request), output_key.into()))
     }
 
     /// Calls tools, all at once. The results are in the env at `output_key` when `next` runs.

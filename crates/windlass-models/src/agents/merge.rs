@@ -41,14 +41,14 @@ pub(crate) fn merge(
 }
 
 // The changed keys with their new values; `None` if a branch removed the key.
-fn changes<'a, T: Clone + PartialEq + 'a>(
+fn changes<'a, T>(
     branches: &'a [(String, BranchEnd)],
     side: fn(&BranchEnd) -> &BTreeMap<String, T>,
     base: impl Fn(&str) -> Option<&'a T>,
     base_keys: impl Iterator<Item = &'a str>,
 ) -> Result<BTreeMap<String, Option<T>>, Error>
 where
-    T: 'static,
+    T: Clone + PartialEq + 'static,
 {
     let mut keys: std::collections::BTreeSet<&str> = base_keys.collect();
     for (_, end) in branches {

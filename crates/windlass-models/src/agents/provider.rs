@@ -182,7 +182,7 @@ pub struct ProviderError {
     status: Option<u16>,
     retry_after: Option<Duration>,
     request_id: Option<String>,
-    rate_limits: RateLimits,
+    rate_limits: Box<RateLimits>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -244,7 +244,7 @@ impl ProviderError {
             status: None,
             retry_after: None,
             request_id: None,
-            rate_limits: RateLimits::default(),
+            rate_limits: Box::default(),
             source: None,
         }
     }
@@ -280,7 +280,7 @@ impl ProviderError {
     /// The same with what the headers say about rate limits.
     #[must_use]
     pub fn with_rate_limits(mut self, limits: RateLimits) -> Self {
-        self.rate_limits = limits;
+        self.rate_limits = Box::new(limits);
         self
     }
 

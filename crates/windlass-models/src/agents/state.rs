@@ -1,5 +1,6 @@
 //! The snapshot of a run in its row, and the rows of its items and large values.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -127,9 +128,9 @@ pub(crate) fn flush(
     }
     for text in texts {
         let digest = Sha256Digest::of(&text);
-        if !stored.0.contains_key(&digest) {
+        if let Entry::Vacant(missing) = stored.0.entry(digest) {
             put(value_key(&digest), VALUE, Body::json(text), None)?;
-            stored.0.insert(digest, run);
+            missing.insert(run);
         }
     }
     Ok(rows)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use windlass_kernel::request::Request as HumanRequest;
 use windlass_kernel::summary::MapDiff;
 use windlass_kernel::{
@@ -64,7 +64,7 @@ pub(crate) enum Step {
     #[serde(rename = "llm")]
     Llm { request: LlmRequest, output_key: String },
     #[serde(rename = "human")]
-    Human { request: HumanRequest, output_key: String },
+    Human { request: Box<HumanRequest>, output_key: String },
     #[serde(rename = "tools")]
     Tools { uses: Vec<ToolUse>, output_key: String },
     #[serde(rename = "fork_join")]
@@ -508,6 +508,6 @@ impl ResponseAt {
 
 impl ResponseValue {
     pub(crate) fn to_value(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_else(|_| json!(null))
+        serde_json::to_value(self).unwrap_or(Value::Null)
     }
 }

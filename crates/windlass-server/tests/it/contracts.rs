@@ -29,6 +29,7 @@ impl Authorize for ByPerson {
             scopes: scopes.filter_map(Scope::parse).collect(),
             actor: None,
             subject: header("x-person").map(|text| Subject::parse(text).unwrap()),
+            key: None,
         };
         Box::pin(std::future::ready(Ok(Some(caller))))
     }

@@ -13,6 +13,7 @@ mod dashboard;
 mod dashboard_data;
 mod durable;
 mod harness;
+mod hooks;
 mod inbox;
 mod instances;
 mod keyed_events;

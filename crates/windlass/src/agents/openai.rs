@@ -101,7 +101,7 @@ impl OpenaiClient {
         let path = format!("/v1/responses/{id}");
         let (body, headers) = self.http.json(Method::GET, &path, None).await?;
         match self.read_response(body, &headers)? {
-            Finished::Yes(response) => Ok(Some(response)),
+            Finished::Yes(response) => Ok(Some(*response)),
             Finished::NotYet(_) => Ok(None),
         }
     }
@@ -136,7 +136,7 @@ impl OpenaiClient {
             false => self.http.read(response).await?,
         };
         match self.read_response(body, &headers)? {
-            Finished::Yes(response) => Ok(response),
+            Finished::Yes(response) => Ok(*response),
             Finished::NotYet(id) => self.wait_for(&id).await,
         }
     }
@@ -200,7 +200,9 @@ impl OpenaiClient {
         let message = WireResponse::read(&body).map_err(|why| unreadable(http, why))?;
         match (message.status.as_str(), message.id.as_deref()) {
             ("queued" | "in_progress", Some(id)) => Ok(Finished::NotYet(id.to_owned())),
-            ("completed" | "incomplete", _) => Ok(Finished::Yes(message.response(body, headers))),
+            ("completed" | "incomplete", _) => {
+                Ok(Finished::Yes(Box::new(message.response(body, headers))))
+            }
             (status, _) => {
                 let status: String = status.chars().take(100).collect();
                 Err(unreadable(http, format!("the status of the response is {status:?}")))
@@ -210,7 +212,7 @@ impl OpenaiClient {
 }
 
 enum Finished {
-    Yes(ProviderResponse),
+    Yes(Box<ProviderResponse>),
     NotYet(String),
 }
 

@@ -193,7 +193,7 @@ async fn a_batch_whose_creation_got_no_answer_is_found_again() {
     let page = clients.anthropic.batches(100, None).await.unwrap();
     assert_eq!(page.batches[0].counts.total(), 3);
     let file = clients.openai.upload_batch("intent-7.jsonl", &openai_requests(3)).await.unwrap();
-    assert_eq!(clients.openai.batch_files().await.unwrap(), [file.clone()]);
+    assert_eq!(clients.openai.batch_files().await.unwrap(), std::slice::from_ref(&file));
     let notes = BTreeMap::from([("windlass_intent".to_owned(), "7".to_owned())]);
     let error = clients.openai.create_batch(&file.id, &notes).await.unwrap_err();
     assert_eq!(error.kind(), Kind::UnknownOutcome);

@@ -1,4 +1,4 @@
-//! Large bodies.
+//! Large bodies of the memory store: bytes by owner and digest, stored once.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

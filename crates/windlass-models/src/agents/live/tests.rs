@@ -1,3 +1,5 @@
+//! Tests of the live executor, with providers and tools in memory.
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 use schemars::JsonSchema;

@@ -1,3 +1,5 @@
+//! Tests of the trampoline: order of events, causes, and local calls that fail.
+
 use serde_json::json;
 use windlass_kernel::{CausalRef, RunKey};
 
