@@ -10,6 +10,9 @@ import { Dialog, Failed, Page } from "./parts";
 export const pages = [
   { to: "/", label: "Overview", key: "o" },
   { to: "/runs", label: "Runs", key: "r" },
+  { to: "/inbox", label: "Inbox", key: "i" },
+  { to: "/documents", label: "Documents", key: "t" },
+  { to: "/definitions", label: "Definitions", key: "f" },
   { to: "/workers", label: "Workers & queues", key: "w" },
   { to: "/dead-letters", label: "Dead letters", key: "d" },
   { to: "/schedules", label: "Schedules", key: "s" },

@@ -21,23 +21,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/_runner/tick": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Processes ready turns and tasks, and responds when they are done. */
-        post: operations["tick"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/attention": {
         parameters: {
             query?: never;
@@ -389,6 +372,128 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/events/{eventType}/{eventKey}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sends an event to a key instead of a run. Every run that waits for this type and key gets it once: runs
+         *     that wait now, and runs that begin to wait before it expires.
+         */
+        post: operations["sendEventByKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists requests to people. */
+        get: operations["listInbox"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Reads a request with its decisions. */
+        get: operations["getRequest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/comment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Adds a comment to a request. */
+        post: operations["commentRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/decide": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Decides about a request. The same decision again changes nothing. */
+        post: operations["decideRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/delegate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Gives the caller's right to decide to another person until a time. */
+        post: operations["delegateRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox/{id}/withdraw": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Takes a request back. Its requester can, and everybody with the scope `manage`. */
+        post: operations["withdrawRequest"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/keys": {
         parameters: {
             query?: never;
@@ -457,6 +562,23 @@ export interface paths {
          *     queues of all namespaces.
          */
         get: operations["getQueues"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/receipts/{taskId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the receipt of an effect that asked for one. */
+        get: operations["getReceipt"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1322,6 +1444,27 @@ export interface components {
             /** @description Its workflow. */
             workflowName: string;
         };
+        /** @description A choice of a request. */
+        ChoiceView: {
+            /** @description The name, which a decision states. */
+            name: string;
+            /** @description `approve` or `reject`. */
+            verdict: string;
+        };
+        /** @description A comment to add. */
+        CommentBody: {
+            /** @description The text, at most 4 KiB. */
+            text: string;
+        };
+        /** @description A comment. */
+        CommentView: {
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description The person. */
+            by: string;
+            /** @description The text. */
+            text: string;
+        };
         /** @description A count up to 10,000. */
         Count: {
             /**
@@ -1391,6 +1534,55 @@ export interface components {
         CreatedKey: components["schemas"]["KeyView"] & {
             /** @description The key itself. The server does not show it again. */
             key: string;
+        };
+        /** @description A decision to make. */
+        DecideBody: {
+            /**
+             * @description The digest of what the person has seen (`about.digest`). Another digest than that of the request is
+             *     refused.
+             */
+            about?: string | null;
+            /** @description The answer. It must fit the schema of the request. */
+            answer?: unknown;
+            /** @description The name of a choice of the request, such as `approve`. */
+            choice: string;
+            /** @description A comment. */
+            comment?: string | null;
+        };
+        /** @description A decision. */
+        DecisionView: {
+            /** @description The answer. */
+            answer?: unknown;
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description The person. */
+            by: string;
+            /** @description The choice. */
+            choice: string;
+            /** @description The comment. */
+            comment?: string | null;
+            /** @description The API key that the person used. */
+            keyId?: string | null;
+            /** @description The person who delegated the decision. */
+            onBehalfOf?: string | null;
+            /** @description `approve` or `reject`. */
+            verdict: string;
+        };
+        /** @description A delegation to make. */
+        DelegateBody: {
+            /** @description The person who decides for the caller. */
+            to: string;
+            /** @description When it ends, RFC 3339. */
+            until: string;
+        };
+        /** @description A delegation. */
+        DelegationView: {
+            /** @description The person who is asked. */
+            from: string;
+            /** @description The person who decides for them. */
+            to: string;
+            /** @description When it ends. */
+            until: components["schemas"]["Time"];
         };
         /** @description The result of a deletion. */
         Deleted: {
@@ -1809,6 +2001,17 @@ export interface components {
             /** @description The status of the run. */
             status: components["schemas"]["InstanceStatus"];
         };
+        /** @description An event that was sent to a key. */
+        EventSentByKey: {
+            /** @description How many runs got the event with this request. Others get it when they begin to wait. */
+            delivered: number;
+            /** @description Until when runs that begin to wait get the event. */
+            expiresAt: components["schemas"]["Time"];
+            /** @description The id of the event. */
+            id: string;
+            /** @description Whether the key had the event already. */
+            repeated: boolean;
+        };
         /** @description An event with the run that it belongs to. */
         EventView: {
             /** @description The event. */
@@ -1876,6 +2079,17 @@ export interface components {
             stepsCursor?: string | null;
             /** @description Whether there is a next page of steps. */
             stepsHasNextPage: boolean;
+        };
+        /** @description A page of requests. */
+        InboxList: {
+            /** @description The cursor of the next page, if there is one. */
+            cursor?: string | null;
+            /** @description Whether there is a next page. */
+            hasNextPage: boolean;
+            /** @description Same as `cursor`. */
+            nextCursor?: string | null;
+            /** @description The requests. */
+            requests: components["schemas"]["RequestView"][];
         };
         /** @description The server and its main routes. */
         Index: {
@@ -1983,6 +2197,13 @@ export interface components {
             /** @description Same as `cursor`. */
             nextCursor?: string | null;
         };
+        /** @description The credential that created a key. */
+        KeyCreatorView: {
+            /** @description The API key that was used. */
+            keyId?: string | null;
+            /** @description The person that the credential stood for. */
+            subject?: string | null;
+        };
         /** @description A page of keys. */
         KeyList: {
             /** @description The cursor of the next page, if there is one. */
@@ -2001,6 +2222,7 @@ export interface components {
         KeyView: {
             /** @description When the key was created. */
             createdAt: components["schemas"]["Time"];
+            createdBy?: components["schemas"]["KeyCreatorView"] | null;
             expiresAt?: components["schemas"]["Time"] | null;
             /** @description The id. */
             id: string;
@@ -2175,6 +2397,39 @@ export interface components {
             text: string;
             until?: components["schemas"]["Time"] | null;
         };
+        /** @description The error of an attempt. */
+        ReceiptErrorView: {
+            /** @description Its message. */
+            message: string;
+            /** @description Its name. */
+            name: string;
+        };
+        /** @description What became of an effect. */
+        ReceiptView: {
+            /**
+             * Format: int32
+             * @description The number of attempts, those before a requeue included.
+             */
+            attempts: number;
+            /** @description When it was enqueued. */
+            enqueuedAt: components["schemas"]["Time"];
+            error?: components["schemas"]["ReceiptErrorView"] | null;
+            /** @description The type of the effect. */
+            name: string;
+            /** @description `delivered`, `dead`, or `requeued` (given up, and tried again). */
+            outcome: string;
+            /**
+             * Format: int32
+             * @description How often it was requeued.
+             */
+            requeues: number;
+            /** @description The key of the run that enqueued it. */
+            runKey?: string | null;
+            /** @description When the outcome was written. */
+            settledAt: components["schemas"]["Time"];
+            /** @description The id of the effect's task. */
+            taskId: string;
+        };
         /** @description A page of records. */
         RecordList: {
             /** @description The cursor of the next page, if there is one. */
@@ -2215,6 +2470,62 @@ export interface components {
              * @description The new revision.
              */
             revision: number;
+        };
+        /** @description A request to people. */
+        RequestView: {
+            /** @description What it is about: a record, or a snapshot, with its digest. */
+            about?: unknown;
+            /**
+             * Format: int32
+             * @description How many it has.
+             */
+            approvals: number;
+            /** @description Those who are asked: people, or `role:<role>`. */
+            assignees: string[];
+            /** @description The choices. */
+            choices: components["schemas"]["ChoiceView"][];
+            closedAt?: components["schemas"]["Time"] | null;
+            /** @description Comments. */
+            comments: components["schemas"]["CommentView"][];
+            /** @description The decisions. Lists leave them out. */
+            decisions?: components["schemas"]["DecisionView"][] | null;
+            /** @description Delegations. */
+            delegations: components["schemas"]["DelegationView"][];
+            dueAt?: components["schemas"]["Time"] | null;
+            /** @description The id. */
+            id: string;
+            /** @description The run that waits. */
+            instanceId: string;
+            /** @description Labels. */
+            labels: unknown;
+            /** @description When it was opened. */
+            openedAt: components["schemas"]["Time"];
+            /**
+             * Format: int32
+             * @description How many approvals it needs.
+             */
+            quorum: number;
+            /** @description Why it ended, if decisions did not end it. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description How many rejections it has.
+             */
+            rejections: number;
+            /** @description The person on whose behalf the run asks. */
+            requester?: string | null;
+            /** @description The JSON schema of an answer. */
+            schema?: unknown;
+            /** @description `open`, `approved`, `rejected`, `expired`, `withdrawn` or `stale`. */
+            status: string;
+            /** @description The step that waits. */
+            step: string;
+            /** @description The question in full. */
+            text: string;
+            /** @description One line. */
+            title: string;
+            /** @description The workflow that asks. */
+            workflow: string;
         };
         /** @description A workflow or activity that a worker serves. */
         RouteView: {
@@ -2330,6 +2641,23 @@ export interface components {
             payload?: unknown;
             /** @description The type of the event. A run waits for events by type. */
             type: string;
+        };
+        /** @description An event to send to a key. */
+        SendEventByKey: {
+            /**
+             * @description An id for deduplication. While the key keeps the event, a second event with the same id is
+             *     ignored if its payload is the same, and is rejected otherwise.
+             * @default null
+             */
+            id: string | null;
+            /** @description The payload. */
+            payload?: unknown;
+            /**
+             * @description How long the key keeps the event for runs that begin to wait later, such as `2 days`.
+             *     Default: the setting `event_ttl` of the server.
+             * @default null
+             */
+            ttl: string | null;
         };
         /** @description A signal to send. */
         SendSignal: {
@@ -2591,27 +2919,6 @@ export interface components {
             /** @description The reason, which the ledger records. At most 1,000 characters. */
             reason?: string | null;
         };
-        /** @description The limits of a tick. */
-        Tick: {
-            /**
-             * Format: int32
-             * @description The maximum number of runs that get a turn: 1 to 1,000. Default 100.
-             */
-            maxInstances?: number | null;
-            /**
-             * Format: int32
-             * @description The maximum number of steps that are started. Default: unlimited.
-             */
-            maxSteps?: number | null;
-        };
-        /** @description The result of a tick. */
-        Ticked: {
-            /**
-             * Format: int32
-             * @description The number of processed turns and tasks.
-             */
-            processed: number;
-        };
         /**
          * Format: date-time
          * @description A time in UTC with milliseconds.
@@ -2810,6 +3117,11 @@ export interface components {
             /** @description The status of the run. */
             status: string;
         };
+        /** @description A withdrawal. */
+        WithdrawBody: {
+            /** @description Why. */
+            reason?: string | null;
+        };
         /** @description A worker: one start of one process. */
         WorkerView: {
             /** @description The activities that it serves. */
@@ -2911,37 +3223,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Index"];
-                };
-            };
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Failure"];
-                };
-            };
-        };
-    };
-    tick: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["Tick"] | null;
-            };
-        };
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Ticked"];
                 };
             };
             default: {
@@ -3589,6 +3870,251 @@ export interface operations {
             };
         };
     };
+    sendEventByKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The type of the event */
+                eventType: string;
+                /** @description The key */
+                eventKey: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SendEventByKey"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventSentByKey"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listInbox: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Whose requests: `mine` (default), `role:<role>`, `person:<id>` or `all`. Requests of others need the
+                 *     scope `manage`.
+                 */
+                of?: string;
+                /** @description With `of=all`: `open` (default), `approved`, `rejected`, `expired`, `withdrawn` or `stale`. */
+                status?: string;
+                /** @description With `of=all`: the day on which open requests are due, such as `2026-11-18` (UTC). */
+                due?: string;
+                /** @description `opened` (default): the oldest first. `due`: those that are due next first. */
+                order?: string;
+                /** @description The number of rows: 1 to 100. Default 25. */
+                limit?: number;
+                /** @description `nextCursor` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InboxList"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    commentRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommentBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    decideRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecideBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    delegateRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DelegateBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    withdrawRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the request */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithdrawBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     listKeys: {
         parameters: {
             query?: {
@@ -3732,6 +4258,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Queues"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getReceipt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the effect's task */
+                taskId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReceiptView"];
                 };
             };
             default: {

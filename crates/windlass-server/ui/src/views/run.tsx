@@ -7,11 +7,13 @@ import { compactJson } from "../json";
 import { Act, Copy, ExactTime, Loaded, Page, Status, Time } from "../parts";
 import { SendEvent } from "../sendevent";
 import { DataTab } from "./run-data";
+import { GraphTab } from "./run-graph";
 import { LedgerTab } from "./run-ledger";
 import { LogsTab } from "./run-logs";
+import { WaitsForPeople } from "./run-people";
 import { TimelineTab } from "./run-timeline";
 
-export const tabs = ["timeline", "ledger", "data", "logs"] as const;
+export const tabs = ["timeline", "graph", "ledger", "data", "logs"] as const;
 export type Tab = (typeof tabs)[number];
 
 export type RunRef = {
@@ -59,6 +61,7 @@ export function RunView() {
                 ))}
               </nav>
               {(search.tab ?? "timeline") === "timeline" && <TimelineTab run={run} data={data} />}
+              {search.tab === "graph" && <GraphTab run={run} data={data} />}
               {search.tab === "ledger" && <LedgerTab run={run} />}
               {search.tab === "data" && <DataTab run={run} data={data} />}
               {search.tab === "logs" && <LogsTab run={run} />}
@@ -106,6 +109,7 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
           ))}
         </ul>
       )}
+      <WaitsForPeople data={data} />
       {data.meta.blocked && (
         <p className="notice error">
           <strong>{data.meta.blocked.code}</strong> {data.meta.blocked.message}
