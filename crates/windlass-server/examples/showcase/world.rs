@@ -16,7 +16,7 @@ use windlass::kernel::Subject;
 use windlass::machines::{ActivityError, Workflow, WorkflowAction, WorkflowError};
 use windlass::relays::{NoopTerminalHook, RelayError, RelayStep, StepOutcome, StepRunner};
 use windlass::requests::Request;
-use windlass::{AnyError, Ctx, Engine, RetryPolicy};
+use windlass::{AnyError, Ctx, Engine, Limits, RetryPolicy};
 use windlass_server::Options;
 use windlass_testkit::scripted_llm::{Script, ScriptedLlm};
 
@@ -38,7 +38,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn open() -> windlass::Result<Self> {
-        let engine = Engine::builder().worker_name("showcase").open("memory:").await?;
+        let limits = Limits { steps_per_run_max: 10_000, ..Limits::default() };
+        let builder = Engine::builder().worker_name("showcase").limits(limits);
+        let engine = builder.open("memory:").await?;
         steps(&engine)?;
         engine.machine::<Parcel>()?;
         engine.activity("weigh", async |_, input: Value| match input["broken"] == true {
@@ -92,13 +94,16 @@ impl World {
 }
 
 fn steps(engine: &Engine) -> windlass::Result<()> {
-    engine.workflow("hello", async |ctx: Ctx, name: Option<String>| -> windlass::Result<String> {
-        let name = name.unwrap_or_else(|| "world".into());
-        ctx.log().info(format!("greeting {name}"))?;
-        let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
-        ctx.sleep("pause for effect", "20 ms").await?;
-        Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
-    })?;
+    engine.workflow(
+        "hello",
+        async |ctx: Ctx, name: Option<String>| -> windlass::Result<String> {
+            let name = name.unwrap_or_else(|| "world".into());
+            ctx.log().info(format!("greeting {name}"))?;
+            let text = ctx.step("compose", async || Ok(format!("Hello, {name}!"))).await?;
+            ctx.sleep("pause for effect", "20 ms").await?;
+            Ok(ctx.step("shout", async || Ok(text.to_uppercase())).await?)
+        },
+    )?;
     engine.workflow("order", async |ctx: Ctx, order: Value| -> windlass::Result<Value> {
         ctx.step("charge", async || Ok(order.clone())).await?;
         Ok(ctx.event("approval", "approval").timeout("1 day").await?)
@@ -107,13 +112,19 @@ fn steps(engine: &Engine) -> windlass::Result<()> {
         let call = ctx.step("call", async || Err::<(), _>(AnyError::msg("connection refused")));
         Ok(call.retries(1).delay("10 ms").await?)
     })?;
-    engine.workflow("fan-out", async |ctx: Ctx, width: Option<u32>| -> windlass::Result<usize> {
-        let steps = (0..width.unwrap_or(20)).map(|n| {
-            ctx.step(format!("square-{n}"), move || async move { Ok(u64::from(n) * u64::from(n)) })
-        });
-        let squares: Vec<u64> = futures::future::try_join_all(steps).await?;
-        Ok(squares.len())
-    })?;
+    engine.workflow(
+        "fan-out",
+        async |ctx: Ctx, width: Option<u32>| -> windlass::Result<usize> {
+            let steps = (0..width.unwrap_or(20)).map(|n| {
+                ctx.step(
+                    format!("square-{n}"),
+                    move || async move { Ok(u64::from(n) * u64::from(n)) },
+                )
+            });
+            let squares: Vec<u64> = futures::future::try_join_all(steps).await?;
+            Ok(squares.len())
+        },
+    )?;
     engine.workflow("expense", async |ctx: Ctx, expense: Value| -> windlass::Result<String> {
         let request = Request::to("role:approver")
             .title(format!("Pay {}", expense["purpose"].as_str().unwrap_or("it")))

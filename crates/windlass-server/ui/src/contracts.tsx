@@ -1,9 +1,18 @@
 // The routes of documents and definitions. A program mounts them; the OpenAPI document has no types for them.
 import { useQuery } from "@tanstack/react-query";
-import { at, call, isNotMounted } from "./api/raw";
-import { Empty, Failed } from "./parts";
+import type { ReactNode } from "react";
+import { at, call } from "./api/raw";
+import { useMe } from "./app";
+import { Empty, Page } from "./parts";
 
-export type TypeHead = { type: string; version: number; hash: string; archived?: boolean };
+/** Microseconds since 1970, as the routes of documents have times. */
+export type Micros = number;
+
+export function isoOf(at: Micros): string {
+  return new Date(Number(at) / 1000).toISOString();
+}
+
+export type TypeHead = { entityType: string; version: number; hash: string; archived?: boolean };
 export type NodeType = string;
 export type FlowNode = { id: string; type: NodeType; label?: string; editWindow?: unknown; config: unknown };
 export type FlowEdge = {
@@ -59,7 +68,7 @@ export type DefinitionHead = {
   published?: PublishedRef | null;
   lastVersion: number;
 };
-export type Note = { who: string; what: string; when: string; why?: string | null };
+export type Note = { who: string; what: string; when: Micros; why?: string | null };
 export type Document = {
   revision: number;
   type: string;
@@ -73,11 +82,11 @@ export type Document = {
   requester: string;
   editors: string[];
   gates?: string[];
-  pending?: { gate: string; by: { id: string }; at: string }[];
+  pending?: { gate: string; by: { id: string }; at: Micros }[];
   amendedFrom?: { id: string; version: number } | null;
   note: Note;
-  createdAt: string;
-  updatedAt: string;
+  createdAt: Micros;
+  updatedAt: Micros;
 };
 export type Position = {
   run: string;
@@ -104,8 +113,10 @@ export function windowName(window: unknown): string {
 }
 
 export function useTypes() {
+  const { routeSets } = useMe();
   return useQuery({
     queryKey: ["lists", "types"],
+    enabled: routeSets.includes("contracts"),
     retry: false,
     queryFn: () => call<{ types: TypeHead[] }>("/contracts/types"),
   });
@@ -121,23 +132,28 @@ export function useContract(type: string) {
 }
 
 export function useCompiled(type: string) {
+  const { routeSets } = useMe();
   return useQuery({
     queryKey: ["lists", "effective", type],
+    enabled: routeSets.includes("contracts"),
     retry: false,
     queryFn: () => call<Compiled>(at("contracts", type, "effective")),
   });
 }
 
-/** The error of these routes: a page that explains, if the server has none of them. */
-export function NoContracts({ error, retry }: { error: unknown; retry: () => void }) {
-  if (!isNotMounted(error)) return <Failed error={error} retry={retry} />;
+/** The view of a server with documents, or how to add them. */
+export function WithContracts({ title, children }: { title: string; children: ReactNode }) {
+  const { routeSets } = useMe();
+  if (routeSets.includes("contracts")) return <Page title={title}>{children}</Page>;
   return (
-    <Empty title="This server has no documents">
-      <p>
-        A program that serves documents opens <code>Contracts::builder().open(engine.core())</code> and adds{" "}
-        <code>windlass_server::contracts::routes(&amp;contracts)</code> to <code>Options::routes</code>.
-      </p>
-    </Empty>
+    <Page title={title}>
+      <Empty title="This server has no documents">
+        <p>
+          A program that serves documents opens <code>Contracts::builder().open(engine.core())</code> and adds{" "}
+          <code>windlass_server::contracts::routes(&amp;contracts)</code> to <code>Options::routes</code>.
+        </p>
+      </Empty>
+    </Page>
   );
 }
 

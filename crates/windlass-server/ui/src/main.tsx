@@ -10,6 +10,7 @@ import "./views.css";
 import { DeadLetters } from "./views/deadletters";
 import { Definitions, type DefinitionsSearch, definitionParts } from "./views/definitions";
 import { Documents, type DocumentsSearch } from "./views/documents";
+import { Health } from "./views/health";
 import { Inbox, type InboxSearch, requestStates } from "./views/inbox";
 import { Overview } from "./views/overview";
 import { Records } from "./views/records";
@@ -96,6 +97,7 @@ const routeTree = root.addChildren([
   inbox,
   documents,
   definitions,
+  page("health", Health),
   page("workers", Workers),
   page("dead-letters", DeadLetters),
   page("schedules", Schedules),

@@ -34,8 +34,3 @@ function read(text: string): unknown {
     return text;
   }
 }
-
-/** Whether the server does not have the route, because its program mounts no such set. */
-export function isNotMounted(error: unknown): boolean {
-  return error instanceof ApiError && error.code === "ROUTE_NOT_FOUND";
-}

@@ -21,6 +21,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/_runner/tick": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Processes ready turns and tasks, and responds when they are done, or after half the request timeout
+         *     with the number of those that go on.
+         */
+        post: operations["tick"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/attention": {
         parameters: {
             query?: never;
@@ -30,6 +50,43 @@ export interface paths {
         };
         /** Lists what needs an operator. The cost does not depend on the number of ended or sleeping runs. */
         get: operations["attention"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/config": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the configuration of the process with the origin of each setting. */
+        get: operations["getConfig"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/cron/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns the next firings of a timing, without a schedule. It is not below `/schedules`, where it would
+         *     hide a schedule with its name.
+         */
+        get: operations["previewSchedule"];
         put?: never;
         post?: never;
         delete?: never;
@@ -100,6 +157,23 @@ export interface paths {
         put?: never;
         /** Deletes all dead letters that are older than a given time, requeued or not. */
         post: operations["durablePurge"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/durable/dlq/requeue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Retries all dead letters that match a filter, or counts them. */
+        post: operations["durableRequeueMany"];
         delete?: never;
         options?: never;
         head?: never;
@@ -529,6 +603,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/limits/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Sets a concurrency limit of the caller's namespace, or removes it. */
+        put: operations["setLimit"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/live": {
         parameters: {
             query?: never;
@@ -542,6 +633,23 @@ export interface paths {
          * @description Commits of this process are reported at once, those of other processes within a second.
          */
         get: operations["liveUpdates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/namespaces": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the namespaces that have runs. */
+        get: operations["listNamespaces"];
         put?: never;
         post?: never;
         delete?: never;
@@ -779,6 +887,43 @@ export interface paths {
         put?: never;
         /** Resumes a paused schedule. */
         post: operations["resumeSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/schedules/{name}/run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Starts a run of a schedule now, with its input and labels. The schedule itself does not change: its next
+         *     firing stays, and its policy for overlaps does not apply.
+         */
+        post: operations["runSchedule"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Finds workflows, runs, schedules and events by a text. */
+        get: operations["search"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1269,7 +1414,7 @@ export interface components {
          * @description An action on runs.
          * @enum {string}
          */
-        Action: "pause" | "resume" | "terminate" | "retry";
+        Action: "pause" | "resume" | "terminate" | "retry" | "cancel" | "restart";
         /** @description Statistics of one activity type. */
         ActivityTypeStats: {
             /**
@@ -1397,7 +1542,7 @@ export interface components {
              *     runs.
              */
             limit?: number | null;
-            /** @description The reason, for `terminate`. */
+            /** @description The reason, for `terminate` and `cancel`. */
             reason?: string | null;
         };
         /** @description The result of a bulk action. */
@@ -1423,7 +1568,8 @@ export interface components {
             matched: number;
             /**
              * @description Whether further runs may match because the limit or the time limit was reached. Send the
-             *     request again to continue.
+             *     request again to continue. To continue a `restart`, send `createdBefore` with it: a restarted run
+             *     can end and match again.
              */
             more: boolean;
         };
@@ -1464,6 +1610,19 @@ export interface components {
             by: string;
             /** @description The text. */
             text: string;
+        };
+        /** @description The configuration of the process. */
+        Config: {
+            /** @description The path below which the API is. */
+            base: string;
+            /** @description The namespace of the server. */
+            namespace: string;
+            /** @description The names of the sets of routes that the program has added. */
+            routeSets: string[];
+            /** @description The settings that the program shows, with their origins. */
+            settings: components["schemas"]["SettingView"][];
+            /** @description The version of the server. */
+            version: string;
         };
         /** @description A count up to 10,000. */
         Count: {
@@ -1737,9 +1896,11 @@ export interface components {
             cursor?: string | null;
             /** @description The dead letters, oldest task first. A requeued entry stays until it is deleted. */
             entries: components["schemas"]["DurableLetter"][];
+            /** @description The open entries of this page by activity type and error, the largest group first. */
+            groups?: components["schemas"]["LetterGroup"][] | null;
             /**
              * Format: int64
-             * @description The number of matching entries on all pages, at most 10,000.
+             * @description The number of matching entries on all pages, at most 10,000. The filter by run does not count.
              */
             total: number;
         };
@@ -1977,6 +2138,20 @@ export interface components {
             /** @description The name of the error. */
             name: string;
         };
+        /** @description An event of a run. */
+        EventHit: {
+            /** @description The id of its run. */
+            id: string;
+            /**
+             * Format: int32
+             * @description The generation.
+             */
+            runNumber: number;
+            /** @description The type. */
+            type: string;
+            /** @description The workflow of its run. */
+            workflowName: string;
+        };
         /** @description An event that a run received. */
         EventRecord: {
             /** @description The step that consumed it. */
@@ -2079,6 +2254,21 @@ export interface components {
             stepsCursor?: string | null;
             /** @description Whether there is a next page of steps. */
             stepsHasNextPage: boolean;
+        };
+        /** @description What was found, at most ten of each kind. */
+        Hits: {
+            event?: components["schemas"]["EventHit"] | null;
+            /** @description Whether there may be further runs. */
+            more: boolean;
+            /**
+             * @description Runs, newest first. Ids have no index: with many runs the search covers the newest ones, and `more`
+             *     is true.
+             */
+            runs: components["schemas"]["RunSummary"][];
+            /** @description Names of schedules. */
+            schedules: string[];
+            /** @description Names of workflows. */
+            workflows: string[];
         };
         /** @description A page of requests. */
         InboxList: {
@@ -2276,6 +2466,15 @@ export interface components {
             /** @description Same as `cursor`. */
             nextCursor?: string | null;
         };
+        /** @description Dead letters with the same error. */
+        LetterGroup: {
+            /** @description The activity or effect type. */
+            activity_type: string;
+            /** @description The number of entries. */
+            count: number;
+            /** @description The error, with `#` for numbers. `POST /durable/dlq/requeue` takes it. */
+            error: string;
+        };
         /** @description A concurrency limit of the caller's namespace. */
         LimitView: {
             /**
@@ -2327,6 +2526,20 @@ export interface components {
          * @enum {string}
          */
         MissedWord: "last" | "all" | "skip";
+        /** @description A tenant with its runs. */
+        NamespaceView: {
+            /** @description The number of runs in each status. */
+            counts: {
+                [key: string]: number;
+            };
+            /** @description The name. */
+            name: string;
+        };
+        /** @description All tenants that have runs. */
+        Namespaces: {
+            /** @description The tenants, by name. */
+            namespaces: components["schemas"]["NamespaceView"][];
+        };
         /** @description The result of a run, if it has ended. */
         Outcome: {
             /** @description The status. */
@@ -2347,6 +2560,11 @@ export interface components {
             id: string;
             /** @description The roles. */
             roles: string[];
+        };
+        /** @description The next firings of a timing. */
+        Preview: {
+            /** @description The firings, the next one first. */
+            firings: components["schemas"]["Time"][];
         };
         /** @description Selects dead letters to delete. */
         Purge: {
@@ -2527,6 +2745,60 @@ export interface components {
             /** @description The workflow that asks. */
             workflow: string;
         };
+        /** @description An entry that could not be requeued. */
+        RequeueFailure: {
+            /** @description A stable code. */
+            code: string;
+            /**
+             * Format: uuid
+             * @description The id of the dead letter.
+             */
+            id: string;
+            /** @description The reason. */
+            message: string;
+        };
+        /** @description Selects dead letters to requeue. */
+        RequeueFilter: {
+            /** @description Only entries of this activity type. */
+            activity_type?: string | null;
+            /** @description Only entries with this error, as a group of the listing has it: with `#` for numbers. */
+            error?: string | null;
+            /** @description Only entries of this queue. */
+            queue?: string | null;
+            /** @description Only entries of the run with this run key. */
+            workflow_id?: string | null;
+        };
+        /** @description A requeue of many dead letters. */
+        RequeueMany: {
+            /** @description Only count the entries. */
+            dry_run?: boolean;
+            /** @description The entries. Those that were requeued already are left out. */
+            filter: components["schemas"]["RequeueFilter"];
+            /**
+             * Format: int32
+             * @description The maximum number of entries: 1 to 1,000. Default 1,000.
+             */
+            limit?: number | null;
+        };
+        /** @description The result of a requeue of many dead letters. */
+        RequeuedMany: {
+            /**
+             * Format: int64
+             * @description The number of requeued entries.
+             */
+            done: number;
+            /** @description Whether the entries were only counted. */
+            dry_run: boolean;
+            /** @description The entries that could not be requeued. A run that failed with several tasks is retried once. */
+            failed: components["schemas"]["RequeueFailure"][];
+            /**
+             * Format: int64
+             * @description The number of matching entries, up to the limit.
+             */
+            matched: number;
+            /** @description Whether further entries may match because a limit was reached. Send the request again to continue. */
+            more: boolean;
+        };
         /** @description A workflow or activity that a worker serves. */
         RouteView: {
             /** @description The name of the workflow or activity. */
@@ -2686,6 +2958,14 @@ export interface components {
             /** @description The worker whose figures these are. */
             worker: string;
         };
+        /** @description A limit to set. */
+        SetLimit: {
+            /**
+             * Format: int32
+             * @description The maximum number of concurrent holders: 1 to 1,000,000. `null` removes the limit.
+             */
+            slots: number | null;
+        };
         /** @description A schedule to create or update. */
         SetSchedule: {
             /** @description A cron expression: five fields, or six with seconds first. */
@@ -2710,10 +2990,26 @@ export interface components {
             /** @description The workflow to run. */
             workflow: string;
         };
+        /** @description A setting of the program that serves the API. */
+        SettingView: {
+            /** @description Where the value comes from, such as a file or an environment variable. */
+            from: string;
+            /** @description The name. */
+            name: string;
+            /** @description The value. The program leaves secrets out. */
+            value: string;
+        };
         /** @description A credential to sign in with. */
         SignIn: {
             /** @description An API key, or a token that this server accepts. */
             key: string;
+        };
+        /** @description The run that was started. */
+        Started: {
+            /** @description The id of the run. */
+            id: string;
+            /** @description The workflow. */
+            workflowName: string;
         };
         /** @description The snapshot of a run. */
         StateView: {
@@ -2919,6 +3215,32 @@ export interface components {
             /** @description The reason, which the ledger records. At most 1,000 characters. */
             reason?: string | null;
         };
+        /** @description The limits of a tick. */
+        Tick: {
+            /**
+             * Format: int32
+             * @description The maximum number of runs that get a turn: 1 to 1,000. Default 100.
+             */
+            maxInstances?: number | null;
+            /**
+             * Format: int32
+             * @description The maximum number of steps that are started. Default: unlimited.
+             */
+            maxSteps?: number | null;
+        };
+        /** @description The result of a tick. */
+        Ticked: {
+            /**
+             * Format: int32
+             * @description How many of them the server still works on: they take longer than half the request timeout.
+             */
+            inProgress: number;
+            /**
+             * Format: int32
+             * @description The number of processed turns and tasks.
+             */
+            processed: number;
+        };
         /**
          * Format: date-time
          * @description A time in UTC with milliseconds.
@@ -3098,6 +3420,8 @@ export interface components {
             namespace: string;
             /** @description Whether the caller may see all namespaces. */
             operator: boolean;
+            /** @description The names of the sets of routes that the program has added, such as `contracts`. */
+            routeSets: string[];
             /** @description The scopes that the credential has. `admin` includes all others. */
             scopes: components["schemas"]["Scope"][];
             /** @description Whether this server requires a credential. Without it, there is nothing to sign out of. */
@@ -3235,6 +3559,37 @@ export interface operations {
             };
         };
     };
+    tick: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Tick"] | null;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Ticked"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     attention: {
         parameters: {
             query?: never;
@@ -3250,6 +3605,69 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Attention"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getConfig: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Config"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    previewSchedule: {
+        parameters: {
+            query?: {
+                /** @description A cron expression: five fields, or six with seconds first. */
+                cron?: string;
+                /** @description The interval in milliseconds, instead of `cron`. */
+                everyMs?: number;
+                /** @description The time zone of the cron expression. Default `UTC`. */
+                timezone?: string;
+                /** @description The number of firings: 1 to 50. Default 5. */
+                count?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Preview"];
                 };
             };
             default: {
@@ -3331,6 +3749,13 @@ export interface operations {
                 activity_type?: string;
                 /** @description Only entries of this queue. */
                 queue?: string;
+                /** @description Only entries of the run with this run key. */
+                workflow_id?: string;
+                /**
+                 * @description `error`: the response also has the entries of this page by activity type and error. Numbers in the
+                 *     errors do not count.
+                 */
+                group?: string;
                 /** @description The number of rows: 1 to 100. Default 25. */
                 limit?: number;
                 /** @description `cursor` of the previous page. */
@@ -3379,6 +3804,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DurablePurged"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    durableRequeueMany: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequeueMany"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequeuedMany"];
                 };
             };
             default: {
@@ -4208,6 +4664,40 @@ export interface operations {
             };
         };
     };
+    setLimit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The key of the limit */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetLimit"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LimitView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     liveUpdates: {
         parameters: {
             query?: {
@@ -4226,6 +4716,33 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": string;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listNamespaces: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Namespaces"];
                 };
             };
             default: {
@@ -4844,6 +5361,69 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ScheduleView"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    runSchedule: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name of the schedule */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Started"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    search: {
+        parameters: {
+            query: {
+                /**
+                 * @description The beginning of a run's id, a run key, the id of an event, or a part of the name of a workflow or
+                 *     schedule. `workflow/id` finds runs of one workflow.
+                 */
+                q: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Hits"];
                 };
             };
             default: {

@@ -2,8 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
-import { at, call, isNotMounted } from "../api/raw";
+import { at, call } from "../api/raw";
 import { queries, useMay, useMe } from "../app";
+import { isoOf } from "../contracts";
 import { DiffView } from "../diffview";
 import { JsonView } from "../jsonview";
 import { Act, Card, ExactTime, Loaded, Status, Time } from "../parts";
@@ -17,22 +18,23 @@ export type Approval = {
   node: string;
   label?: string | null;
   asked: { person: string; onBehalfOf?: string | null; reason: string }[];
-  decisions: Record<string, { verdict: string; at: string; why?: string | null }>;
+  decisions: Record<string, { verdict: string; at: number; why?: string | null }>;
   status: string;
-  dueAt?: string | null;
-  createdAt: string;
+  dueAt?: number | null;
+  createdAt: number;
 };
 
 /** The approvals that ask the caller. Nothing is shown if the server has no documents. */
 export function DocumentApprovals() {
-  const { subject } = useMe();
+  const { subject, routeSets } = useMe();
+  const has = subject !== null && subject !== undefined && routeSets.includes("contracts");
   const approvals = useQuery({
     queryKey: ["lists", "approvals"],
-    enabled: subject !== null && subject !== undefined,
+    enabled: has,
     retry: false,
     queryFn: () => call<{ approvals: Approval[] }>("/approvals?limit=100"),
   });
-  if (!subject || isNotMounted(approvals.error)) return null;
+  if (!has) return null;
   return (
     <Card title="Approvals of documents">
       <Loaded query={approvals}>
@@ -67,7 +69,7 @@ export function ApprovalRow({ approval }: { approval: Approval }) {
         {approval.dueAt && (
           <>
             {" "}
-            · due <Time at={approval.dueAt} />
+            · due <Time at={isoOf(approval.dueAt)} />
           </>
         )}
       </span>
@@ -91,7 +93,7 @@ function Detail({ approval }: { approval: Approval }) {
         <p key={person}>
           <strong>{person}</strong> {one.verdict}{" "}
           <span className="dim small">
-            <ExactTime at={one.at} />
+            <ExactTime at={isoOf(one.at)} />
           </span>{" "}
           {one.why}
         </p>

@@ -10,17 +10,18 @@ import {
   type DefinitionHead,
   type FlowEdge,
   type FlowNode,
-  NoContracts,
+  isoOf,
   NoTypes,
   type Problem,
   useCompiled,
   useTypes,
+  WithContracts,
   windowName,
 } from "../contracts";
 import { GraphView } from "../graph/view";
 import { parseJson } from "../json";
 import { JsonView } from "../jsonview";
-import { Act, Card, Empty, ExactTime, Failed, Loaded, Page } from "../parts";
+import { Act, Card, Empty, ExactTime, Failed, Loaded } from "../parts";
 import { definitionGraph } from "./document-graph";
 import { SlotEditor, type Template } from "./slot-editor";
 
@@ -30,23 +31,16 @@ export type DefinitionsSearch = { type?: string; part?: (typeof definitionParts)
 export function Definitions() {
   const types = useTypes();
   const search = useSearch({ from: "/definitions" });
-  if (types.error) {
-    return (
-      <Page title="Definitions">
-        <NoContracts error={types.error} retry={() => types.refetch()} />
-      </Page>
-    );
-  }
   return (
-    <Page title="Definitions">
+    <WithContracts title="Definitions">
       <Loaded query={types}>
         {(data) => {
-          const names = data.types.map((one) => one.type);
+          const names = data.types.map((one) => one.entityType);
           const type = search.type ?? names[0];
           return type === undefined ? <FirstType /> : <OfType type={type} names={names} search={search} />;
         }}
       </Loaded>
-    </Page>
+    </WithContracts>
   );
 }
 
@@ -249,7 +243,7 @@ type DefinitionVersion = {
   definition: Definition;
   hash: string;
   by: string;
-  at: string;
+  at: number;
   rolledBackTo?: number | null;
 };
 const done = () => queries.invalidateQueries();
@@ -313,7 +307,8 @@ function Versions({ type, head }: { type: string; head: DefinitionHead }) {
                   {head.published?.version === row.number && <span className="tag">published</span>} by{" "}
                   {row.by}{" "}
                   <span className="dim small">
-                    <ExactTime at={row.at} /> · contract version {row.definition.baseRef.envelopeVersion}
+                    <ExactTime at={isoOf(row.at)} /> · contract version{" "}
+                    {row.definition.baseRef.envelopeVersion}
                     {row.rolledBackTo && ` · the same as version ${row.rolledBackTo}`}
                   </span>
                   <details>

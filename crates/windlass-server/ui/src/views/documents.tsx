@@ -6,17 +6,18 @@ import { at, call } from "../api/raw";
 import { queries, useMay, useMe } from "../app";
 import {
   type Document,
-  NoContracts,
+  isoOf,
   NoTypes,
   type Note,
   useContract,
   useTypes,
+  WithContracts,
   windowName,
 } from "../contracts";
 import { DiffView } from "../diffview";
 import { formatJson, parseJson } from "../json";
 import { JsonView } from "../jsonview";
-import { Act, Card, Dialog, Empty, ExactTime, Failed, Loaded, Page, Time } from "../parts";
+import { Act, Card, Dialog, Empty, ExactTime, Failed, Loaded, Time } from "../parts";
 import { type Approval, ApprovalRow } from "./approvals";
 import { RunLink } from "./run";
 
@@ -27,15 +28,8 @@ export function Documents() {
   const may = useMay();
   const types = useTypes();
   const search = useSearch({ from: "/documents" });
-  if (types.error) {
-    return (
-      <Page title="Documents">
-        <NoContracts error={types.error} retry={() => types.refetch()} />
-      </Page>
-    );
-  }
   return (
-    <Page title="Documents">
+    <WithContracts title="Documents">
       {!may("records") ? (
         <Empty title="You may not read documents">
           <p>
@@ -45,13 +39,13 @@ export function Documents() {
       ) : (
         <Loaded query={types}>
           {(data) => {
-            const names = data.types.map((one) => one.type);
+            const names = data.types.map((one) => one.entityType);
             const type = search.type ?? names[0];
             return type === undefined ? <NoTypes /> : <OfType type={type} names={names} search={search} />;
           }}
         </Loaded>
       )}
-    </Page>
+    </WithContracts>
   );
 }
 
@@ -147,7 +141,7 @@ function List({ type, search }: { type: string; search: DocumentsSearch }) {
                   <td className="number">{String(row.version)}</td>
                   <td>{windowName(row.editWindow)}</td>
                   <td>
-                    <Time at={row.updatedAt} />
+                    <Time at={isoOf(row.updatedAt)} />
                   </td>
                 </tr>
               ))}
@@ -200,7 +194,7 @@ function Detail({ type, id }: { type: string; id: string }) {
           <Acts document={data} />
           {(data.pending ?? []).map((one) => (
             <p key={`${one.gate} ${one.at}`} className="notice">
-              “{one.gate}” of {one.by.id} waits for the run since <ExactTime at={one.at} />.
+              “{one.gate}” of {one.by.id} waits for the run since <ExactTime at={isoOf(one.at)} />.
             </p>
           ))}
           <JsonView label={`Content of version ${data.version}`} value={data.content} />
@@ -332,7 +326,7 @@ function Audit({ document }: { document: Document }) {
               <li key={row.version}>
                 Version {row.version}: <strong>{row.note.who}</strong> {row.note.what}{" "}
                 <span className="dim small">
-                  <ExactTime at={row.note.when} />
+                  <ExactTime at={isoOf(row.note.when)} />
                 </span>
                 {row.note.why && <p className="text">{row.note.why}</p>}
                 {row.version > 1 && (

@@ -1,8 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { api, apiBase, ok, type Schemas } from "../api/client";
-import { queries, useFollow, useMay } from "../app";
-import { shellQuote } from "../format";
+import { queries, useFollow, useMay, useZone } from "../app";
+import { shellQuote, withTimes } from "../format";
 import { compactJson } from "../json";
 import { Act, Copy, ExactTime, Loaded, Page, Status, Time } from "../parts";
 import { SendEvent } from "../sendevent";
@@ -54,6 +54,7 @@ export function RunView() {
                     to="/runs/$workflow/$id"
                     params={{ workflow, id }}
                     search={{ ...search, tab: tab === "timeline" ? undefined : tab }}
+                    activeOptions={{ includeSearch: true, explicitUndefined: true }}
                     aria-current={(search.tab ?? "timeline") === tab ? "page" : undefined}
                   >
                     {tab}
@@ -75,6 +76,7 @@ export function RunView() {
 
 function Head({ data, generation }: { data: Instance; generation?: number }) {
   const may = useMay();
+  const [zone] = useZone();
   const path = { workflowName: data.workflowName, instanceId: data.id };
   const runKey = data.meta.runKey;
   const why = useQuery({
@@ -93,7 +95,9 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
             {data.details.error.name}: {data.details.error.message}
           </span>
         ) : (
-          <span>{reason?.text ?? (ended ? "The run has ended." : "The run makes progress.")}</span>
+          <span>
+            {reason ? withTimes(reason.text, zone) : ended ? "The run has ended." : "The run makes progress."}
+          </span>
         )}
         {reason?.until && (
           <span className="dim">
@@ -105,7 +109,9 @@ function Head({ data, generation }: { data: Instance; generation?: number }) {
       {(why.data?.reasons.length ?? 0) > 1 && (
         <ul className="reasons">
           {why.data?.reasons.slice(1, 8).map((one) => (
-            <li key={`${one.depth} ${one.code} ${one.step ?? ""} ${one.text}`}>{one.text}</li>
+            <li key={`${one.depth} ${one.code} ${one.step ?? ""} ${one.text}`}>
+              {withTimes(one.text, zone)}
+            </li>
           ))}
         </ul>
       )}
