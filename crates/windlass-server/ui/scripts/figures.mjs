@@ -28,6 +28,7 @@ const proxy = createServer((asked, answer) => {
     },
     (received) => {
       answer.writeHead(received.statusCode, received.headers);
+      answer.flushHeaders();
       received.pipe(answer);
     },
   );
