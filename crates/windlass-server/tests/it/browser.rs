@@ -30,6 +30,7 @@ const VIEWS: &[(&str, &str)] = &[
     ("runs/family/family-1?tab=graph", "greet"),
     ("runs/parcel/parcel-2?tab=graph", "scale"),
     ("runs/shout/shout-1", "shout-1"),
+    ("runs/ask/ask-1?tab=agent", "You said:"),
     ("runs/ask/ask-1?tab=data", "You said:"),
     ("runs/expense/expense-1", "Open in the inbox"),
     ("runs/doc:invoice/i-2?tab=graph", "State submitted"),

@@ -22,6 +22,7 @@ const views = [
   ["graph", "runs/family/family-1?tab=graph", "greet"],
   ["graph-folded", "runs/fan-out/fan-1?tab=graph", "square-#"],
   ["graph-document", "runs/doc:invoice/i-2?tab=graph", "State submitted"],
+  ["agent", "runs/ask/ask-1?tab=agent", "You said:"],
   ["ledger", "runs/hello/hello-1?tab=ledger", "workflow.completed"],
   ["data", "runs/hello/hello-xss?tab=data", "<img src=x"],
   ["logs", "runs/hello/hello-1?tab=logs", "greeting Ada"],

@@ -6,6 +6,7 @@ import { shellQuote, withTimes } from "../format";
 import { compactJson } from "../json";
 import { Act, Copy, ExactTime, Loaded, Page, Status, Time } from "../parts";
 import { SendEvent } from "../sendevent";
+import { AgentTab } from "./run-agent";
 import { DataTab } from "./run-data";
 import { GraphTab } from "./run-graph";
 import { LedgerTab } from "./run-ledger";
@@ -13,7 +14,7 @@ import { LogsTab } from "./run-logs";
 import { WaitsForPeople } from "./run-people";
 import { TimelineTab } from "./run-timeline";
 
-export const tabs = ["timeline", "graph", "ledger", "data", "logs"] as const;
+export const tabs = ["timeline", "graph", "agent", "ledger", "data", "logs"] as const;
 export type Tab = (typeof tabs)[number];
 
 export type RunRef = {
@@ -48,21 +49,24 @@ export function RunView() {
             <>
               <Head data={data} generation={search.generation} />
               <nav className="tabs" aria-label="Parts of the run">
-                {tabs.map((tab) => (
-                  <Link
-                    key={tab}
-                    to="/runs/$workflow/$id"
-                    params={{ workflow, id }}
-                    search={{ ...search, tab: tab === "timeline" ? undefined : tab }}
-                    activeOptions={{ includeSearch: true, explicitUndefined: true }}
-                    aria-current={(search.tab ?? "timeline") === tab ? "page" : undefined}
-                  >
-                    {tab}
-                  </Link>
-                ))}
+                {tabs
+                  .filter((tab) => tab !== "agent" || data.meta.model === "agents")
+                  .map((tab) => (
+                    <Link
+                      key={tab}
+                      to="/runs/$workflow/$id"
+                      params={{ workflow, id }}
+                      search={{ ...search, tab: tab === "timeline" ? undefined : tab }}
+                      activeOptions={{ includeSearch: true, explicitUndefined: true }}
+                      aria-current={(search.tab ?? "timeline") === tab ? "page" : undefined}
+                    >
+                      {tab}
+                    </Link>
+                  ))}
               </nav>
               {(search.tab ?? "timeline") === "timeline" && <TimelineTab run={run} data={data} />}
               {search.tab === "graph" && <GraphTab run={run} data={data} />}
+              {search.tab === "agent" && <AgentTab run={run} />}
               {search.tab === "ledger" && <LedgerTab run={run} />}
               {search.tab === "data" && <DataTab run={run} data={data} />}
               {search.tab === "logs" && <LogsTab run={run} />}
