@@ -9,8 +9,9 @@ use crate::settings::{RelaySettings, Tables};
 pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> {
     let webhooks = Webhooks::new(engine, tables.webhooks.clone())?;
     // A process without secrets leaves delivery to processes that have them.
-    if !tables.webhooks.secrets.is_empty() || !tables.webhooks.namespaces.is_empty() {
+    if tables.has_webhooks() {
         webhooks.serve(engine)?;
+        webhooks.serve_contracts(engine)?;
     }
     for relay in &tables.relays {
         serve(engine, relay, &webhooks).map_err(|error| {

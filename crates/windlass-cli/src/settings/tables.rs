@@ -43,6 +43,13 @@ pub(crate) struct Tables {
     pub(crate) webhooks: WebhookOptions,
 }
 
+impl Tables {
+    /// Whether there are secrets that sign webhooks.
+    pub(crate) fn has_webhooks(&self) -> bool {
+        !self.webhooks.secrets.is_empty() || !self.webhooks.namespaces.is_empty()
+    }
+}
+
 /// The names of the tables.
 pub(super) const TABLES: [&str; 2] = ["relays", "webhooks"];
 
