@@ -1,6 +1,7 @@
-//! Registers the relays and webhooks of the config file.
+//! Registers the relays, the webhooks and the mail server of the config file.
 
 use windlass::Engine;
+use windlass::mail::Mailer;
 use windlass::webhooks::{WebhookTerminalHook, Webhooks};
 
 use crate::exit::Failure;
@@ -12,6 +13,9 @@ pub(super) fn register(engine: &Engine, tables: &Tables) -> Result<(), Failure> 
     if tables.has_webhooks() {
         webhooks.serve(engine)?;
         webhooks.serve_contracts(engine)?;
+    }
+    if let Some(smtp) = &tables.smtp {
+        Mailer::new(smtp.clone())?.serve(engine)?;
     }
     for relay in &tables.relays {
         serve(engine, relay, &webhooks).map_err(|error| {

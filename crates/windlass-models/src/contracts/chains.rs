@@ -68,7 +68,19 @@ impl ChainProgress {
         counted: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
     ) -> StageResult {
-        let Some(stage) = self.stages.get(self.stage) else { return StageResult::Decided };
+        match self.stage_verdict(counted, decisions) {
+            None => StageResult::Open,
+            Some(Verdict::Approved) if self.stage + 1 < self.stages.len() => StageResult::Next,
+            Some(_) => StageResult::Decided,
+        }
+    }
+
+    fn stage_verdict(
+        &self,
+        counted: &BTreeSet<String>,
+        decisions: &BTreeMap<String, Verdict>,
+    ) -> Option<Verdict> {
+        let stage = self.stages.get(self.stage)?;
         let config = ApprovalConfig {
             approvers: Some(stage.approvers.clone()),
             chain: None,
@@ -77,27 +89,24 @@ impl ChainProgress {
             due: None,
         };
         let people = self.people.intersection(counted).cloned().collect();
-        match count(&config, &people, decisions).verdict {
-            None => StageResult::Open,
-            Some(Verdict::Approved) if self.stage + 1 < self.stages.len() => StageResult::Next,
-            Some(_) => StageResult::Decided,
-        }
+        count(&config, &people, decisions).verdict
     }
 
-    /// The decisions as the node counts them: a chain that was rejected is a rejection, also if people of
-    /// earlier stages have approved.
-    pub(crate) fn verdicts(
+    /// The people and decisions that the node counts after the last stage: those who approved, or those of
+    /// the last stage who did not.
+    pub(crate) fn final_votes(
         &self,
         counted: &BTreeSet<String>,
         decisions: &BTreeMap<String, Verdict>,
-    ) -> BTreeMap<String, Verdict> {
-        let last = decisions.iter().filter(|(person, _)| self.people.contains(*person));
-        let last: BTreeMap<String, Verdict> =
-            last.map(|(person, verdict)| (person.clone(), *verdict)).collect();
-        let is_rejected = last.values().any(|verdict| *verdict == Verdict::Rejected)
-            && self.result(counted, decisions) == StageResult::Decided
-            && !last.values().any(|verdict| *verdict == Verdict::Approved);
-        if is_rejected { last } else { decisions.clone() }
+    ) -> (BTreeSet<String>, BTreeMap<String, Verdict>) {
+        let is_approved = self.stage_verdict(counted, decisions) == Some(Verdict::Approved);
+        let votes = decisions.iter().filter(|(person, verdict)| match is_approved {
+            true => **verdict == Verdict::Approved,
+            false => **verdict != Verdict::Approved && self.people.contains(*person),
+        });
+        let votes: BTreeMap<String, Verdict> =
+            votes.map(|(person, verdict)| (person.clone(), *verdict)).collect();
+        (votes.keys().cloned().collect(), votes)
     }
 }
 

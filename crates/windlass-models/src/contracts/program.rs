@@ -211,12 +211,12 @@ impl DocumentProgram {
                 .filter(|(person, _)| asked.contains(*person))
                 .map(|(person, note)| (person.clone(), note.verdict))
                 .collect();
-            let decisions = match &approval.chain {
-                None => decisions,
+            let (asked, decisions) = match &approval.chain {
+                None => (asked, decisions),
                 Some(chain) => match chain.result(&asked, &decisions) {
                     StageResult::Open => return None,
                     StageResult::Next => return Some(Next::Stage(step.key.clone())),
-                    StageResult::Decided => chain.verdicts(&asked, &decisions),
+                    StageResult::Decided => chain.final_votes(&asked, &decisions),
                 },
             };
             if decisions.is_empty()

@@ -12,6 +12,8 @@ mod carried;
 mod changes;
 mod children;
 mod contracts;
+mod contracts_crashes;
+mod contracts_nodes;
 mod control;
 mod crashes;
 mod delayed_start;

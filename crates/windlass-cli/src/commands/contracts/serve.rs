@@ -17,5 +17,8 @@ pub(crate) async fn open(engine: &Engine, tables: &Tables) -> Result<Contracts, 
     if tables.has_webhooks() {
         builder = builder.webhooks();
     }
+    if tables.smtp.is_some() {
+        builder = builder.mail();
+    }
     Ok(builder.open(engine.core()).await?)
 }
