@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use windlass::kernel::{Namespace, WorkflowName};
+use windlass::mail::{SmtpOptions, SmtpTls};
 use windlass::outbound::{Cidr, Policy};
 use windlass::relays::{HttpRunner, HttpRunnerOptions};
-use windlass::mail::{SmtpOptions, SmtpTls};
 use windlass::webhooks::{DEFAULT_SECRETS, Secret, WebhookOptions};
 
 use crate::exit::Failure;
@@ -241,10 +241,7 @@ fn webhooks(
     })
 }
 
-fn smtp(
-    table: SmtpTable,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<SmtpOptions, Failure> {
+fn smtp(table: SmtpTable, env: &dyn Fn(&str) -> Option<String>) -> Result<SmtpOptions, Failure> {
     let invalid = |why: &str| Failure::usage(format!("[smtp]: {why}"));
     let defaults = SmtpOptions::new(table.host, table.from);
     let login = match (table.user, table.password) {

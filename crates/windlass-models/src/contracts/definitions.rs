@@ -14,7 +14,9 @@ use windlass_kernel::{
 
 use super::error::{conflict, invalid, no_type, not_compiled, not_found};
 use super::handle::Contracts;
-use super::names::{ARTEFACTS, CHAINS, DEFINITIONS, TYPES, VERSIONS_MAX, check_type_name, key, version_id};
+use super::names::{
+    ARTEFACTS, CHAINS, DEFINITIONS, TYPES, VERSIONS_MAX, check_type_name, key, version_id,
+};
 use super::shared::Shared;
 
 /// A document type: the head of its published contracts.

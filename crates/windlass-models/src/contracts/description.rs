@@ -5,9 +5,7 @@ use windlass_contracts::tokens::{StepRow, StepStatus as RowStatus};
 use windlass_engine::description::{EventDescription, EventMeaning, StepDescription, StepRole};
 use windlass_engine::explain::StepContext;
 use windlass_engine::{ModelDescription, Why};
-use windlass_kernel::{
-    EventType, LoadSteps, MessageKind, ModelName, Step, StepKind, StepStatus,
-};
+use windlass_kernel::{EventType, LoadSteps, MessageKind, ModelName, Step, StepKind, StepStatus};
 
 pub(crate) const NAME: ModelName = ModelName::from_static("contracts");
 

@@ -177,7 +177,13 @@ impl ContractsBuilder {
             let message = "the time between two looks for stuck documents is 0";
             return Err(invalid(ErrorCode::InvalidOption, message));
         }
-        let shared = Arc::new(Shared::new(engine, actions, policy, steps_max, (serves_webhooks, serves_mail)));
+        let shared = Arc::new(Shared::new(
+            engine,
+            actions,
+            policy,
+            steps_max,
+            (serves_webhooks, serves_mail),
+        ));
         let contracts = Contracts { engine: engine.clone(), shared };
         for head in contracts.types().await? {
             contracts.serve(&head.entity_type)?;

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::Timestamp as Time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use windlass_contracts::approvers::{
-    self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution,
-};
+use windlass_contracts::approvers::{self, APPROVER_NONE, APPROVER_UNKNOWN, Directory, Resolution};
 use windlass_contracts::codes::WORKFLOW_STEP_LIMIT;
 use windlass_contracts::diagnostic::Diagnostic;
 use windlass_contracts::dsl::Scope;

@@ -98,7 +98,9 @@ async fn nobody_empties_or_changes_what_is_kept() {
     let owner = connect().await;
     owner.batch_execute(&format!("SET search_path TO {}", schema.name)).await.unwrap();
     owner.batch_execute(&format!("{RUNS}; {ROWS}")).await.unwrap();
-    for table in ["runs", "steps", "events", "events_default", "records", "record_versions", "bodies"] {
+    for table in
+        ["runs", "steps", "events", "events_default", "records", "record_versions", "bodies"]
+    {
         refused(&owner, &format!("TRUNCATE {table} CASCADE")).await;
     }
     refused(&owner, "UPDATE record_versions SET body = 'x'").await;

@@ -117,7 +117,11 @@ pub(crate) async fn open_request(contracts: &Contracts, id: &str, version: u64) 
     find().await.unwrap()
 }
 
-pub(crate) async fn approve(contracts: &Contracts, request: &Approval, by: &str) -> Result<Approval, Error> {
+pub(crate) async fn approve(
+    contracts: &Contracts,
+    request: &Approval,
+    by: &str,
+) -> Result<Approval, Error> {
     let (id, digest) = (&request.id, request.digest);
     contracts.decide_approval(id, Verdict::Approved, digest, &person(by), None).await
 }

@@ -116,7 +116,13 @@ impl Script {
             for request in inbox.map_err(|error| error.to_string())? {
                 let decided = self
                     .contracts
-                    .decide_approval(&request.id, Verdict::Approved, request.digest, &person(by), None)
+                    .decide_approval(
+                        &request.id,
+                        Verdict::Approved,
+                        request.digest,
+                        &person(by),
+                        None,
+                    )
                     .await;
                 let late = [
                     ErrorCode::ApprovalWithdrawn,
@@ -159,7 +165,8 @@ impl Script {
 }
 
 fn post() -> Value {
-    let mutation = json!({"actionType": "ledger.post", "payloadTemplate": {"total": "entity.total"}});
+    let mutation =
+        json!({"actionType": "ledger.post", "payloadTemplate": {"total": "entity.total"}});
     let config = json!({"mutation": mutation});
     json!({"nodes": [{"id": "usr:approved_to_active:post", "type": "action", "config": config}]})
 }
@@ -176,10 +183,13 @@ fn case_19_use_case_a_ends_in_the_same_way_after_every_crash() {
                 node("both", "parallel_join", json!({"mode": "all"})),
             ]);
             let edges = json!([
-                edge("f1", "fork", "one"), edge("f2", "fork", "two"),
-                edge("j1", "one", "both"), edge("j2", "two", "both"),
+                edge("f1", "fork", "one"),
+                edge("f2", "fork", "two"),
+                edge("j1", "one", "both"),
+                edge("j2", "two", "both"),
             ]);
-            let slots = json!({SLOT: {"nodes": nodes, "edges": edges}, "approved_to_active": post()});
+            let slots =
+                json!({SLOT: {"nodes": nodes, "edges": edges}, "approved_to_active": post()});
             let script = Script::open(engine, &probe, slots).await;
             let script = script.map_err(|error| error.to_string())?;
             script.submit(900).await?;
@@ -214,10 +224,14 @@ fn case_19_use_case_b_ends_in_the_same_way_after_every_crash() {
             let mut unpaid = edge("no", "join", "pay");
             unpaid["label"] = json!("exhausted");
             let edges = json!([
-                edge("s1", "split", "notify"), edge("s2", "split", "credit"),
-                edge("s3", "split", "late"), edge("j1", "notify", "join"),
-                edge("j2", "credit", "join"), edge("j3", "late", "join"),
-                edge("go", "join", "done"), unpaid,
+                edge("s1", "split", "notify"),
+                edge("s2", "split", "credit"),
+                edge("s3", "split", "late"),
+                edge("j1", "notify", "join"),
+                edge("j2", "credit", "join"),
+                edge("j3", "late", "join"),
+                edge("go", "join", "done"),
+                unpaid,
             ]);
             let slots = json!({SLOT: {"nodes": nodes, "edges": edges, "exitEdgeMode": "join"}});
             let script = Script::open(engine, &probe, slots).await;
@@ -252,7 +266,11 @@ fn use_case_c_asks_again_after_every_crash() {
             let script = script.map_err(|error| error.to_string())?;
             script.submit(900).await?;
             // The document changes while people are asked.
-            while script.contracts.inbox(&person("fay"), None, 10).await.is_ok_and(|all| all.is_empty())
+            while script
+                .contracts
+                .inbox(&person("fay"), None, 10)
+                .await
+                .is_ok_and(|all| all.is_empty())
                 && script.state().await? == ("submitted".to_owned(), 1)
             {
                 script.pause().await;
@@ -274,7 +292,10 @@ fn use_case_c_asks_again_after_every_crash() {
     });
     let found = &report.output;
     assert_eq!((&found["state"], &found["version"]), (&json!("active"), &json!(2)), "{found}");
-    assert_eq!((&found["open"], &found["ledger"], &found["rebuilt"]), (&json!(0), &json!([1]), &json!(true)));
+    assert_eq!(
+        (&found["open"], &found["ledger"], &found["rebuilt"]),
+        (&json!(0), &json!([1]), &json!(true))
+    );
 }
 
 #[test]
@@ -295,7 +316,8 @@ fn use_case_e_waits_for_its_month_and_its_delivery_after_every_crash() {
                 node("fine", "script", json!({"writes": {"checked": "true"}})),
             ]);
             let edges = json!([edge("e1", "month", "size"), large, small]);
-            let send = json!({"id": "usr:approved_to_active:send", "type": "webhook_out", "config": hook});
+            let send =
+                json!({"id": "usr:approved_to_active:send", "type": "webhook_out", "config": hook});
             let slots = json!({
                 SLOT: {"nodes": nodes, "edges": edges, "exitEdgeMode": "join"},
                 "approved_to_active": {"nodes": [send]},

@@ -143,8 +143,11 @@ async fn a_retry_waits_for_the_same_event(h: Arc<Harness>) {
         node("both", "parallel_join", json!({"mode": "all"})),
     ]);
     let edges = json!([
-        edge("f1", "fork", "wait"), edge("f2", "fork", "none"), only_large,
-        edge("j1", "wait", "both"), edge("j2", "more", "both"),
+        edge("f1", "fork", "wait"),
+        edge("f2", "fork", "none"),
+        only_large,
+        edge("j1", "wait", "both"),
+        edge("j2", "more", "both"),
     ]);
     publish(&contracts, slot(nodes, edges)).await;
     submitted(&contracts, "e", 10).await;
@@ -178,9 +181,14 @@ async fn case_25_a_notification_does_not_win_and_use_case_b_is_fulfilled(h: Arc<
         node("done", "script", json!({"writes": {"reserved": "true"}})),
     ]);
     let edges = json!([
-        edge("s1", "split", "notify"), edge("s2", "split", "credit"), edge("s3", "split", "other"),
-        edge("j1", "notify", "join"), edge("j2", "credit", "join"), edge("j3", "other", "join"),
-        edge("go", "join", "done"), labelled("no", "join", "pay", "exhausted"),
+        edge("s1", "split", "notify"),
+        edge("s2", "split", "credit"),
+        edge("s3", "split", "other"),
+        edge("j1", "notify", "join"),
+        edge("j2", "credit", "join"),
+        edge("j3", "other", "join"),
+        edge("go", "join", "done"),
+        labelled("no", "join", "pay", "exhausted"),
     ]);
     publish(&contracts, slot(nodes, edges)).await;
     submitted(&contracts, "f", 10).await;
@@ -220,11 +228,7 @@ struct Sink {
 }
 
 impl TaskHandler for Sink {
-    fn run(
-        &self,
-        _: TaskContext,
-        input: Body,
-    ) -> BoxFuture<'static, Result<Body, TaskFailure>> {
+    fn run(&self, _: TaskContext, input: Body) -> BoxFuture<'static, Result<Body, TaskFailure>> {
         let this = self.clone();
         Box::pin(async move {
             if let Some(failure) = this.failures.lock().pop() {
@@ -237,7 +241,8 @@ impl TaskHandler for Sink {
 }
 
 fn hook(awaits: bool) -> Value {
-    let mut config = json!({"url": "https://example.org/hook", "payloadTemplate": {"n": "entity.total"}});
+    let mut config =
+        json!({"url": "https://example.org/hook", "payloadTemplate": {"n": "entity.total"}});
     if awaits {
         config["await"] = json!("delivered");
     }
@@ -253,18 +258,14 @@ async fn case_30_a_webhook_that_fails_is_dead_and_delivered_by_a_requeue(h: Arc<
     submitted(&contracts, "h", 10).await;
     until_run(&contracts, "h", RunStatus::Complete).await;
     let run = contracts.run(TYPE, "h").await.unwrap();
-    let receipts = || async {
-        contracts.engine().receipts(run.run_key, None, 10).await.unwrap()
-    };
+    let receipts = || async { contracts.engine().receipts(run.run_key, None, 10).await.unwrap() };
     until("the webhook is dead", || async { !receipts().await.is_empty() }).await;
     let dead = receipts().await.remove(0);
     assert_eq!((dead.outcome, dead.attempts), (ReceiptOutcome::Dead, 1));
     assert_eq!(contracts.health().await.unwrap().dead_effects, 1);
     contracts.engine().requeue(dead.task_id, None).await.unwrap();
-    until("it is delivered", || async {
-        receipts().await[0].outcome == ReceiptOutcome::Delivered
-    })
-    .await;
+    until("it is delivered", || async { receipts().await[0].outcome == ReceiptOutcome::Delivered })
+        .await;
     let got = sink.got.lock().clone();
     assert_eq!((got.len(), &got[0].body["n"], &*got[0].document), (1, &json!(10), "h"));
 }
@@ -404,7 +405,10 @@ async fn mails_go_to_the_addresses_of_people(h: Arc<Harness>) {
     until_state(&contracts, "m", "active").await;
     until("the mail is sent", || async { !mails.lock().is_empty() }).await;
     let text = mails.lock()[0].clone();
-    assert!(text.contains("To: Cleo <cleo@example.org>") || text.contains("To: \"Cleo\""), "{text}");
+    assert!(
+        text.contains("To: Cleo <cleo@example.org>") || text.contains("To: \"Cleo\""),
+        "{text}"
+    );
     assert!(text.contains("Total 10"), "{text}");
     assert!(!text.lines().any(|line| line.starts_with("Bcc:")), "{text}");
     assert!(text.contains("@windlass>"), "{text}");
@@ -434,7 +438,10 @@ async fn stuck_documents_are_found_and_advance_again(h: Arc<Harness>) {
     contracts.force_fail(TYPE, "n", &person("olga"), "wrong approver").await.unwrap();
     refused(approve(&contracts, &request, "ned").await, ErrorCode::ApprovalWithdrawn);
     let stuck = contracts.stuck().await.unwrap();
-    assert_eq!((stuck.len(), &*stuck[0].run_status, &*stuck[0].state), (1, "terminated", "submitted"));
+    assert_eq!(
+        (stuck.len(), &*stuck[0].run_status, &*stuck[0].state),
+        (1, "terminated", "submitted")
+    );
     contracts.advance_again(TYPE, "n").await.unwrap();
     until("it asks again", || async {
         let all = contracts.approvals_of(TYPE, "n", None, 10).await.unwrap();

@@ -14,6 +14,7 @@ mod children;
 mod contracts;
 mod contracts_crashes;
 mod contracts_nodes;
+mod contracts_races;
 mod control;
 mod crashes;
 mod delayed_start;
