@@ -133,6 +133,10 @@ pub struct TaskBody {
     /// Whether the commit that settles an effect writes a receipt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
+    /// Whether the commit that settles a delivered effect wakes the run that enqueued it, with the message
+    /// [`crate::EFFECT_DELIVERED`]. Its receipt says what became of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wakes_run: bool,
 }
 
 pub(crate) fn failure(name: &str, message: String, retryable: bool) -> TaskFailure {

@@ -499,6 +499,7 @@ fn new_activity(
         close_by: options.schedule_to_close_timeout.map(|span| at.plus(span).as_micros()),
         breaker: options.breaker(&spec.type_name, limits)?,
         receipt: false,
+        wakes_run: false,
     };
     let route = Route {
         queue: QueueName::with_limits(&options.queue, limits)?,
