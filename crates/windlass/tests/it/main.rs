@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agent_budgets;
+mod agent_loops;
 mod agents;
 mod agents_crashes;
 mod agents_fixtures;
