@@ -13,6 +13,7 @@ mod flips;
 mod generator;
 mod idle;
 mod load;
+mod records;
 mod report;
 
 use anyhow::Context as _;
@@ -44,6 +45,8 @@ struct Cli {
 enum Workload {
     /// Runs of a few steps, written by many concurrent callers directly to the store.
     Store(load::Args),
+    /// Writes of records, writers of one record, and the cost of records in a full store.
+    Records(records::Args),
     /// The cost of claims on an empty, a full and a crowded store.
     Claim(claim::Args),
     /// The activity of an idle store and engine.
@@ -119,6 +122,7 @@ fn main() -> anyhow::Result<()> {
 async fn run(workload: Workload) -> anyhow::Result<Report> {
     match workload {
         Workload::Store(args) => load::run(&args).await,
+        Workload::Records(args) => records::run(&args).await,
         Workload::Claim(args) => claim::run(&args).await,
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,

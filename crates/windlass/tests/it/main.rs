@@ -67,6 +67,7 @@ mod relays_memos;
 mod relays_shared;
 mod replay;
 mod requests;
+mod requests_of_models;
 mod retention;
 mod retries;
 mod schedules;
