@@ -4,6 +4,7 @@ mod admin;
 mod config;
 mod contracts;
 mod dev;
+mod documents;
 mod events;
 mod inbox;
 mod keys;
@@ -53,7 +54,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Migrate(args) => store::migrate(args).await,
         Command::Export(args) => store::export(args).await,
         Command::Import(args) => store::import(args).await,
-        Command::Contracts(args) => contracts::run(args.command),
+        Command::Contracts(args) => contracts::run(args.command).await,
+        Command::Documents(args) => documents::run(Api::new(&args.remote)?, args.command).await,
+        Command::Approvals(args) => {
+            documents::approvals(Api::new(&args.remote)?, args.command).await
+        }
         Command::Config(args) => match args.command {
             ConfigCommand::Show(args) => config::show(&args),
         },

@@ -5,6 +5,7 @@
 mod admin;
 mod contracts;
 mod dev;
+mod documents;
 mod errors;
 mod events;
 mod fake_server;

@@ -7,6 +7,8 @@ mod after_commit;
 mod auth;
 mod bad_requests;
 #[cfg(feature = "contracts")]
+mod browser;
+#[cfg(feature = "contracts")]
 mod contracts;
 mod control;
 mod dashboard;
@@ -19,6 +21,7 @@ mod instances;
 mod keyed_events;
 mod limits;
 mod live;
+mod lookups;
 mod operations;
 mod outage;
 mod pages;
@@ -29,7 +32,12 @@ mod server;
 mod session;
 mod step_types;
 mod store_status;
+#[cfg(feature = "contracts")]
+mod webdriver;
 mod why;
+#[cfg(feature = "contracts")]
+#[path = "../../examples/showcase/world.rs"]
+mod world;
 
 #[path = "../../../windlass-postgres/tests/it/support.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of the store")]
