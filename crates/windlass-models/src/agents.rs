@@ -38,7 +38,8 @@ mod workflow;
 pub use agent::{Agent, LLM_TIMEOUT, STEPS_MAX};
 pub use agent_loop::{AgentLoop, LOOP_DEPTH_MAX, LOOP_TURNS_MAX, Overflow, SubAgent};
 pub use budget::{
-    Account, Amount, BUDGETS, Budget, Limits as BudgetLimits, OUTPUT_TOKENS_ASSUMED, RESERVATIONS_MAX,
+    Account, Amount, BUDGETS, Budget, Limits as BudgetLimits, OUTPUT_TOKENS_ASSUMED,
+    RESERVATIONS_MAX,
 };
 pub use continuation::{Choice, Continuation};
 pub use description::DESCRIPTION;

@@ -184,8 +184,10 @@ impl Accounts<'_> {
         };
         for (_, Row { key, found, value, changed }) in self.budgets {
             if changed {
-                let change = RecordChange::put_own(BUDGETS, key.id.as_str(), &value, expect(found))?;
-                let change = change.term("workflow", &value.workflow)?.term("run", &short(&value.run))?;
+                let change =
+                    RecordChange::put_own(BUDGETS, key.id.as_str(), &value, expect(found))?;
+                let change =
+                    change.term("workflow", &value.workflow)?.term("run", &short(&value.run))?;
                 put(&key, change.term("root", &root.to_string())?);
             }
         }

@@ -57,7 +57,11 @@ pub(crate) enum Fact {
     },
     Signal(Message),
     /// People have decided, or the request has ended in another way.
-    Request { message: Message, row: Step, closed: ClosedRequest },
+    Request {
+        message: Message,
+        row: Step,
+        closed: ClosedRequest,
+    },
 }
 
 impl MachineProgram {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::kit::REQUEST_STEP;
 use serde_json::json;
 use windlass_engine::ModelDescription;
 use windlass_engine::description::{
     DeadLetterRoute, EventDescription, EventMeaning, StepDescription, StepRole,
 };
-use crate::kit::REQUEST_STEP;
 use windlass_kernel::{EventType, LoadSteps, ModelName, RetryLimit, RetryPolicy, StepKind};
 
 /// The name of this model, as runs carry it.
@@ -38,10 +38,12 @@ static STEP_RETRY: RetryPolicy = RETRY;
 static LOAD: LoadSteps = LoadSteps::OpenAndFromLast(RELAY);
 
 static STEPS: [StepDescription; 3] = [
-    StepDescription::new(RELAY, StepRole::Work).explained_by(super::request::explain).on_cancelled(|step| {
-        let number: u32 = step.step_key.as_str().parse().ok()?;
-        Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
-    }),
+    StepDescription::new(RELAY, StepRole::Work).explained_by(super::request::explain).on_cancelled(
+        |step| {
+            let number: u32 = step.step_key.as_str().parse().ok()?;
+            Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
+        },
+    ),
     StepDescription::new(MEMO, StepRole::Record),
     REQUEST_STEP,
 ];

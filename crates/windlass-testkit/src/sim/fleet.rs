@@ -389,8 +389,7 @@ impl Fleet {
             let view = Arc::new(Mutex::new(view));
             locked(orders).push(view.clone());
             let (sim, engine, accepted) = (self.sim.clone(), engine.clone(), self.accepted.clone());
-            let client =
-                request::run_to_end(sim, node, engine, (view, accepted), rng.fork());
+            let client = request::run_to_end(sim, node, engine, (view, accepted), rng.fork());
             self.sim.spawn(node, client);
         }
     }
