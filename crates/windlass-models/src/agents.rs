@@ -21,6 +21,7 @@ mod program;
 mod provider;
 mod request;
 mod state;
+mod stream;
 mod tool;
 mod trampoline;
 mod transcript;
@@ -31,8 +32,11 @@ pub use agent::{Agent, LLM_TIMEOUT, STEPS_MAX};
 pub use continuation::{Choice, Continuation};
 pub use description::DESCRIPTION;
 pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
-pub use inspect::{Unfit, check, transcripts};
-pub use model::{register, remote};
+pub use inspect::{
+    CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,
+    transcripts,
+};
+pub use model::{register, remote, served, watch};
 pub use observe::{
     CausalRef, EnvChangeSetSummary, EnvChangeSummary, EventId, FlowSummary, ObservabilityConfig,
     ObservabilityContext, PendingCause, PendingWorkflowEvent, StepSummary, WorkflowNext,
@@ -45,6 +49,7 @@ pub use request::{
     BRANCHES_MAX, ForkBranch, LlmRequest, Response, ResponseInfo, TOOL_USES_MAX, ToolResult,
     ToolUse,
 };
+pub use stream::{CallParts, CallWatch, Part, STREAM_BYTES_MAX};
 pub use tool::{
     Probe, TOOL_TIMEOUT, Tool, ToolCallId, ToolContext, ToolOutput, ToolSet, dispatch_tool_uses,
 };

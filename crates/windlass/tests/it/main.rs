@@ -4,8 +4,11 @@
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
 mod agents;
+mod agents_cost;
 mod agents_crashes;
+mod agents_examples;
 mod agents_fixtures;
+mod agents_flaws;
 mod agents_forks;
 mod api;
 mod carried;
