@@ -3,6 +3,7 @@
 pub(crate) mod agents;
 pub(crate) mod cancel_latency;
 pub(crate) mod claim_latency;
+pub(crate) mod contracts;
 pub(crate) mod fairness;
 pub(crate) mod fanout;
 pub(crate) mod machines;

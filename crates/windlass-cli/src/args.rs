@@ -3,6 +3,7 @@
 mod admin;
 mod agents;
 mod contracts;
+mod documents;
 mod engine;
 mod events;
 mod http;
@@ -23,7 +24,13 @@ pub(crate) use admin::{
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
 pub(crate) use agents::{AgentsArgs, AgentsCommand, LedgerArgs, TranscriptArgs};
-pub(crate) use contracts::{ContractsArgs, ContractsCommand, FilesArgs};
+pub(crate) use contracts::{
+    ContractsArgs, ContractsCommand, FilesArgs, OnlineCommand, SettingsArgs, TypeArgs,
+};
+pub(crate) use documents::{
+    AfterArgs, ApprovalsArgs, ApprovalsCommand, DocumentRef, DocumentsArgs, DocumentsCommand,
+    VerdictArgs,
+};
 pub(crate) use engine::EngineArgs;
 pub(crate) use events::{EventsCommand, KeyEventsArgs, SendByKeyArgs};
 pub(crate) use http::HttpArgs;
@@ -161,8 +168,12 @@ Examples:
     Export(ExportArgs),
     /// Import exported runs. Runs that already exist are skipped.
     Import(ImportArgs),
-    /// Check, compile and simulate contracts and workflow definitions offline.
+    /// Check and compile contracts offline, and publish them on a server.
     Contracts(ContractsArgs),
+    /// Create, edit and inspect documents.
+    Documents(DocumentsArgs),
+    /// List requests for approval of documents, and decide about them.
+    Approvals(ApprovalsArgs),
     /// Inspect the settings of `windlass server`.
     Config(ConfigArgs),
     /// Print a shell completion script.
@@ -323,6 +334,16 @@ pub(crate) struct Remote {
         help_heading = "Server"
     )]
     pub(crate) key: Option<String>,
+    /// The person to act for, with their roles. Only `windlass dev` accepts it: elsewhere the credential
+    /// names the person.
+    #[arg(
+        long = "as",
+        global = true,
+        value_name = "ID[:ROLE,…]",
+        env = "WINDLASS_AS",
+        help_heading = "Server"
+    )]
+    pub(crate) person: Option<String>,
     /// The output format: text, json (one document) or jsonl (one line per item).
     #[arg(
         short,

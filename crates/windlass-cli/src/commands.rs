@@ -5,6 +5,7 @@ mod agents;
 mod config;
 mod contracts;
 mod dev;
+mod documents;
 mod events;
 mod inbox;
 mod keys;
@@ -59,7 +60,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Migrate(args) => store::migrate(args).await,
         Command::Export(args) => store::export(args).await,
         Command::Import(args) => store::import(args).await,
-        Command::Contracts(args) => contracts::run(args.command),
+        Command::Contracts(args) => contracts::run(args.command).await,
+        Command::Documents(args) => documents::run(Api::new(&args.remote)?, args.command).await,
+        Command::Approvals(args) => {
+            documents::approvals(Api::new(&args.remote)?, args.command).await
+        }
         Command::Config(args) => match args.command {
             ConfigCommand::Show(args) => config::show(&args),
         },

@@ -443,6 +443,7 @@ impl Engine {
             close_by: None,
             breaker: None,
             receipt: false,
+            wakes_run: false,
         };
         let (id, now) = (self.clock().task_id(), self.clock().now());
         Ok(Task {

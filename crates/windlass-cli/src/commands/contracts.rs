@@ -1,4 +1,7 @@
-//! `windlass contracts`: works on files, without a server or a store.
+//! `windlass contracts`: works on files, without a server or a store; `online` calls a server.
+
+mod online;
+pub(crate) mod serve;
 
 use std::path::Path;
 
@@ -18,13 +21,14 @@ use crate::args::{ContractsCommand, FilesArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Out, sanitize};
 
-pub(super) fn run(command: ContractsCommand) -> Outcome {
+pub(super) async fn run(command: ContractsCommand) -> Outcome {
     match command {
         ContractsCommand::Check(args) => check(&args),
         ContractsCommand::Compile(args) => print_artefacts(&args),
         ContractsCommand::Diff { args, mermaid } => print_diffs(&args, mermaid),
         ContractsCommand::Simulate(args) => print_simulations(&args, false),
         ContractsCommand::Explain(args) => print_simulations(&args, true),
+        ContractsCommand::Online(command) => online::run(command).await,
     }
 }
 

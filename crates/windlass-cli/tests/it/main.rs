@@ -6,6 +6,7 @@ mod admin;
 mod agents;
 mod contracts;
 mod dev;
+mod documents;
 mod errors;
 mod events;
 mod fake_server;

@@ -5,8 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use windlass_kernel::{Decision, Error, ErrorCode, ErrorKind, RetryLimit, RetryPolicy};
 
+use super::agent_loop::Registered;
+use super::budget::Budget;
+use super::prices::PriceTable;
 use super::provider::{Provider, ProviderError};
 use super::request::{ForkBranch, LlmRequest};
 use super::tool::{Tool, ToolSet};
@@ -36,6 +40,10 @@ pub struct Agent {
     pub(crate) timeout: Duration,
     pub(crate) steps_max: u64,
     pub(crate) output_key: Option<String>,
+    pub(crate) loops: Vec<Arc<Registered>>,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) budget_input: Option<String>,
+    pub(crate) prices: Option<Arc<PriceTable>>,
 }
 
 impl fmt::Debug for Agent {
@@ -57,6 +65,10 @@ impl Agent {
             timeout: LLM_TIMEOUT,
             steps_max: STEPS_MAX,
             output_key: None,
+            loops: Vec::new(),
+            budget: None,
+            budget_input: None,
+            prices: None,
         }
     }
 
@@ -127,6 +139,53 @@ impl Agent {
     pub fn output(mut self, key: impl Into<String>) -> Self {
         self.output_key = Some(key.into());
         self
+    }
+
+    /// What each run may use, with all its branches and retries.
+    #[must_use]
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Lets the input of a run set its budget: the member with this name, an object with `usd`, `tokens`, `calls`
+    /// and `ask`, replaces the budget of the agent. It does not become part of the env.
+    #[must_use]
+    pub fn budget_input(mut self, member: impl Into<String>) -> Self {
+        self.budget_input = Some(member.into());
+        self
+    }
+
+    /// The prices by which budgets and figures count money. Default: the table of this build.
+    #[must_use]
+    pub fn price_table(mut self, prices: PriceTable) -> Self {
+        self.prices = Some(Arc::new(prices));
+        self
+    }
+
+    pub(crate) fn prices(&self) -> &PriceTable {
+        self.prices.as_deref().unwrap_or_else(|| PriceTable::built_in())
+    }
+
+    /// The budget of a run with this input.
+    pub(crate) fn budget_of(&self, input: &Value) -> Result<Option<Budget>, Error> {
+        let member = self.budget_input.as_ref().and_then(|member| input.get(member));
+        match member {
+            Some(Value::Null) | None => Ok(self.budget.clone()),
+            Some(member) => Budget::from_input(member).map(Some),
+        }
+    }
+
+    /// Refuses a budget of money if a loop of the agent calls a model without a price.
+    pub(crate) fn check_budget(&self, budget: Option<&Budget>) -> Result<(), Error> {
+        let Some(budget) = budget else { return Ok(()) };
+        budget.check()?;
+        let models = self.loops.iter().map(|registered| &registered.spec.model);
+        let mut models = models.filter(|model| self.prices().of(model).is_none());
+        match models.next().filter(|_| budget.counts_money()) {
+            Some(model) => Err(super::budget::no_price(model, self.prices())),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn provider_named(&self, name: &str) -> Result<Arc<dyn Provider>, Error> {

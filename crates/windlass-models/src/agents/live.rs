@@ -80,6 +80,10 @@ pub struct Run {
 impl Executor {
     /// An executor of an agent. Timeouts and delays come from `env`.
     pub fn new(agent: Agent, env: Arc<dyn Env>) -> Self {
+        // A loop that cannot be resolved fails when it runs, with the same error as any missing function.
+        if let Err(error) = agent.resolve_loops() {
+            tracing::warn!(%error, agent = %agent.name, "failed to prepare the loops of an agent");
+        }
         Self { agent: Arc::new(agent), env, sink: None }
     }
 
@@ -192,7 +196,8 @@ impl Executor {
             })?;
             events.extend(recorded);
             let env = ended.env().into_iter().collect();
-            merged.push((branch.name.clone(), BranchEnd { env, transcripts: ended.transcripts }));
+            let (transcripts, only) = (ended.transcripts, branch.only.clone());
+            merged.push((branch.name.clone(), BranchEnd { env, transcripts, only }));
         }
         merge(workflow, &merged).map_err(|error| failed(error.into()))
     }

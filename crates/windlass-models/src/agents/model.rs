@@ -4,8 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass_engine::{Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program};
-use windlass_kernel::{Error, RunKey, WorkflowName};
+use windlass_engine::{
+    Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun,
+};
+use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
 use super::agent::Agent;
 use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
@@ -37,6 +39,19 @@ impl Model for Agents {
         Ok(Box::new(program))
     }
 
+    // A budget that cannot be kept refuses the start.
+    fn prepare(&self, start: &mut StartRun) -> Result<(), Error> {
+        if start.headers.is_some() {
+            let message = format!("runs of {:?} take no headers", start.workflow);
+            return Err(super::env::invalid(ErrorCode::InvalidHeaders, message));
+        }
+        if self.agent.budget_input.is_none() {
+            return Ok(());
+        }
+        let input: Value = start.input.read()?;
+        self.agent.check_budget(self.agent.budget_of(&input)?.as_ref())
+    }
+
     // The first function's event rides in the commit that creates the run. A snapshot with large values needs
     // rows, which the first turn writes.
     fn begin(&self, creating: &mut Creating<'_>) -> Result<(), Error> {
@@ -47,7 +62,8 @@ impl Model for Agents {
         let workflow = first_workflow(&self.agent, run)?;
         let Step::Call { function, version } = &workflow.step else { return Ok(()) };
         let payload = serde_json::json!({ "function": function, "version": version, "depth": 0 });
-        let progress = Progress { begun: true, ..Progress::default() };
+        let budget = self.agent.budget_of(&run.input.read()?)?;
+        let progress = Progress { begun: true, ..Progress::first(run, budget.as_ref()) };
         let body = state::save(&workflow, &progress, &StoredValues::default())?;
         let stamp = creating.stamp();
         creating.draft.event(CALL_STARTED, &payload, stamp)?;
@@ -65,6 +81,8 @@ impl Model for Agents {
 /// The name is not valid, or a workflow with this name is registered; or the entry function is missing.
 pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Value>, Error> {
     agent.trampoline.version_of(&agent.entry)?;
+    agent.resolve_loops()?;
+    agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
     let model = Agents { agent: Arc::new(agent), engine: engine.parts(), streams: Arc::default() };
     engine.register(workflow.name.clone(), Arc::new(model))?;

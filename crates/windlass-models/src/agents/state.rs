@@ -14,9 +14,12 @@ use windlass_kernel::{
     StepStatus, Store, Timestamp,
 };
 
+use super::accounts::BudgetRef;
+use super::budget::Budget;
 use super::description::{COMPACTION, ITEMS, RESPONSE, VALUE};
 use super::env::{Env, VALUE_MEMBER, invalid};
 use super::fork::ForkState;
+use super::lane::BatchedCall;
 use super::provider::WireFormat;
 use super::transcript::{Piece, Transcript};
 use super::workflow::{ResponseAt, Snapshot, Step, Workflow};
@@ -51,6 +54,26 @@ pub(crate) struct Progress {
     /// Further generations before `retried` that may have receipts of the current dispatch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) receipts: Vec<RunKey>,
+    /// The budgets that its calls count for, the outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) budgets: Vec<BudgetRef>,
+    /// How often the run has asked a person for more budget.
+    #[serde(default)]
+    pub(crate) asked: u32,
+    /// The batch lane that has the current call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batched: Option<BatchedCall>,
+    /// The call that begins now has been reserved.
+    #[serde(skip)]
+    pub(crate) admitted: bool,
+}
+
+impl Progress {
+    /// The progress of a run that begins.
+    pub(crate) fn first(run: &Run, budget: Option<&Budget>) -> Self {
+        let budgets = budget.map(|own| BudgetRef::new(run.run_key, run.id.as_str(), own));
+        Self { budgets: budgets.into_iter().collect(), ..Self::default() }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

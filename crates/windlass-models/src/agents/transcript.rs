@@ -187,6 +187,29 @@ impl Transcript {
         Ok(())
     }
 
+    /// Keeps only the first `len` items in the requests that follow.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let mut left = len;
+        for piece in &mut self.pieces {
+            match piece {
+                Piece::Stored(stored) => {
+                    let kept = left.min((stored.to - stored.from) as usize);
+                    stored.to = stored.from + kept as u64;
+                    stored.items.truncate(kept);
+                    left -= kept;
+                }
+                Piece::Inline(items) => {
+                    items.truncate(left);
+                    left -= items.len();
+                }
+            }
+        }
+        self.pieces.retain(|piece| match piece {
+            Piece::Stored(stored) => stored.to > stored.from,
+            Piece::Inline(items) => !items.is_empty(),
+        });
+    }
+
     /// Fixes the format of the items, or refuses another one.
     pub(crate) fn set_format(&mut self, name: &str, format: WireFormat) -> Result<(), Error> {
         self.check_format(name, format)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::kit::REQUEST_STEP;
 use serde_json::json;
 use windlass_engine::ModelDescription;
 use windlass_engine::description::{
@@ -36,12 +37,15 @@ static STEP_RETRY: RetryPolicy = RETRY;
 // The last payload and the memos of the next step, which are recorded after it.
 static LOAD: LoadSteps = LoadSteps::OpenAndFromLast(RELAY);
 
-static STEPS: [StepDescription; 2] = [
-    StepDescription::new(RELAY, StepRole::Work).on_cancelled(|step| {
-        let number: u32 = step.step_key.as_str().parse().ok()?;
-        Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
-    }),
+static STEPS: [StepDescription; 3] = [
+    StepDescription::new(RELAY, StepRole::Work).explained_by(super::request::explain).on_cancelled(
+        |step| {
+            let number: u32 = step.step_key.as_str().parse().ok()?;
+            Some((STEP_CANCELLED, json!({ "step": number, "attempt": step.attempt })))
+        },
+    ),
     StepDescription::new(MEMO, StepRole::Record),
+    REQUEST_STEP,
 ];
 
 static EVENTS: [EventDescription; 6] = [

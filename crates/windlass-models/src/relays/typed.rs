@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use windlass_kernel::IntoDuration;
+use windlass_kernel::request::Request;
 
 use super::outcome::{RelayError, StepOutcome, StepRunner, duration_of};
 use super::step::RelayStep;
@@ -46,6 +47,8 @@ pub enum TypedOutcome<P, O> {
         /// How long it waits at most.
         timeout: Option<Duration>,
     },
+    /// The next step runs when a request to people has ended.
+    ContinueOnRequest(P, Box<Request>),
     /// The run goes on as its next generation.
     ContinueAsNew(P),
     /// The run ends with a result.
@@ -109,6 +112,9 @@ impl<R: TypedRunner> StepRunner for Typed<R> {
             }
             TypedOutcome::ContinueOnSignal { payload, signal, timeout } => {
                 StepOutcome::ContinueOnSignal { payload: written(&payload)?, signal, timeout }
+            }
+            TypedOutcome::ContinueOnRequest(payload, request) => {
+                StepOutcome::ContinueOnRequest { payload: written(&payload)?, request }
             }
             TypedOutcome::ContinueAsNew(payload) => {
                 StepOutcome::ContinueAsNew { payload: written(&payload)? }

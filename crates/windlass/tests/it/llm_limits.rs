@@ -23,6 +23,7 @@ on_every_store!(
 );
 
 async fn engines(h: &Harness) -> (Engine, Engine) {
+    h.expect_no_runs();
     let first = h.engine().await;
     // A file of SQLite has one process, so both providers share its engine.
     let second = match h.kind {
@@ -81,6 +82,7 @@ async fn an_exhausted_limit_of_an_answer_closes_the_account(h: Arc<Harness>) {
     let usage = Tokens { input: 30, output: 30, ..Tokens::default() };
     let mut rule = Rule::any().text("x");
     rule.answer.as_mut().unwrap().usage = Some(usage);
+    let (first, second) = engines(&h).await;
     for (plan, calls, kind) in [
         (
             RatePlan { requests: 2, tokens: 10_000, window_ms: 3_600_000 },
@@ -90,7 +92,6 @@ async fn an_exhausted_limit_of_an_answer_closes_the_account(h: Arc<Harness>) {
         (RatePlan { requests: 99, tokens: 80, window_ms: 3_600_000 }, 1, Kind::TokenRateLimited),
     ] {
         let server = ScriptedLlm::start(Script::new().rule(rule.clone()).rate(plan)).unwrap();
-        let (first, second) = engines(&h).await;
         let key = format!("{kind:?}");
         let (one, two) = (provider(&first, &server, &key), provider(&second, &server, &key));
         for _ in 0..calls {
