@@ -55,6 +55,8 @@ enum Workload {
     Steps(engine::steps::Args),
     /// Runs of a relay with a few steps, compared with the same load of `steps`.
     Relays(engine::relays::Args),
+    /// Runs of an agent with a few local calls, compared with the same load of `steps`.
+    Agents(engine::agents::Args),
     /// Documents that are created, submitted and approved, compared with the same load of `steps`.
     Contracts(engine::contracts::Args),
     /// Runs of a machine with a few activities, from many concurrent callers.
@@ -127,6 +129,7 @@ async fn run(workload: Workload) -> anyhow::Result<Report> {
         Workload::Idle(args) => idle::run(&args).await,
         Workload::Steps(args) => engine::steps::run(&args).await,
         Workload::Relays(args) => engine::relays::run(&args).await,
+        Workload::Agents(args) => engine::agents::run(&args).await,
         Workload::Contracts(args) => engine::contracts::run(&args).await,
         Workload::Machines(args) => engine::machines::run(&args).await,
         Workload::Tasks(args) => engine::tasks::run(&args).await,

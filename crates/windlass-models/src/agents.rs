@@ -29,6 +29,7 @@ mod provider;
 mod request;
 mod spend;
 mod state;
+mod stream;
 mod tool;
 mod trampoline;
 mod transcript;
@@ -47,9 +48,12 @@ pub use env::{ENV_KEY_BYTES_MAX, ENV_KEYS_MAX};
 pub use figures::{
     NamedAccount, RootSpend, SpendQuery, budget, budgets, raise_budget, root_spend, spend,
 };
-pub use inspect::{Unfit, check, transcripts};
+pub use inspect::{
+    CheckPosition, CheckedPage, Conversation, Unfit, check, check_page, conversations, response_at,
+    transcripts,
+};
 pub use lane::Lane;
-pub use model::{register, remote};
+pub use model::{register, remote, served, watch};
 pub use observe::{
     CausalRef, EnvChangeSetSummary, EnvChangeSummary, EventId, FlowSummary, ObservabilityConfig,
     ObservabilityContext, PendingCause, PendingWorkflowEvent, StepSummary, WorkflowNext,
@@ -63,6 +67,7 @@ pub use request::{
     ToolUse,
 };
 pub use spend::{SPEND, Spend};
+pub use stream::{CallParts, CallWatch, Part, STREAM_BYTES_MAX};
 pub use tool::{
     Probe, TOOL_TIMEOUT, Tool, ToolCallId, ToolContext, ToolOutput, ToolSet, dispatch_tool_uses,
 };

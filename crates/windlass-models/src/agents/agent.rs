@@ -96,6 +96,11 @@ impl Agent {
         self
     }
 
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The tools, for the definitions in requests.
     pub fn tools(&self) -> &ToolSet {
         &self.tools

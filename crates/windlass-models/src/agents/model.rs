@@ -1,23 +1,26 @@
 //! Agents as the engine serves them.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use serde_json::Value;
 use windlass_engine::{
     Creating, Engine, EngineParts, Model, ModelDescription, Opened, Program, StartRun,
 };
-use windlass_kernel::{Error, ErrorCode};
+use windlass_kernel::{Error, ErrorCode, RunKey, WorkflowName};
 
 use super::agent::Agent;
 use super::description::{CALL_STARTED, DESCRIPTION, MODEL};
 use super::program::{AgentProgram, first_workflow};
 use super::state::{self, Progress, StoredValues};
+use super::stream::{CallWatch, Streams};
 use super::workflow::Step;
 use crate::workflow_ref::{Format, WorkflowRef};
 
 struct Agents {
     agent: Arc<Agent>,
     engine: EngineParts,
+    streams: Arc<Streams>,
 }
 
 impl Model for Agents {
@@ -26,7 +29,13 @@ impl Model for Agents {
     }
 
     fn open(&self, opened: Opened<'_>) -> Result<Box<dyn Program>, Error> {
-        let program = AgentProgram::open(&self.agent, &self.engine, opened.run(), opened.steps());
+        let program = AgentProgram::open(
+            &self.agent,
+            &self.engine,
+            &self.streams,
+            opened.run(),
+            opened.steps(),
+        );
         Ok(Box::new(program))
     }
 
@@ -75,9 +84,25 @@ pub fn register(engine: &Engine, agent: Agent) -> Result<WorkflowRef<Value, Valu
     agent.resolve_loops()?;
     agent.check_budget(agent.budget.as_ref())?;
     let workflow = remote(engine, &agent.name)?;
-    let model = Agents { agent: Arc::new(agent), engine: engine.parts() };
+    let model = Agents { agent: Arc::new(agent), engine: engine.parts(), streams: Arc::default() };
     engine.register(workflow.name.clone(), Arc::new(model))?;
     Ok(workflow)
+}
+
+fn agents_of(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agents>> {
+    let model: Arc<dyn Any + Send + Sync> = engine.served(workflow)?;
+    model.downcast().ok()
+}
+
+/// The agent that this process serves under a name.
+pub fn served(engine: &Engine, workflow: &WorkflowName) -> Option<Arc<Agent>> {
+    agents_of(engine, workflow).map(|agents| Arc::clone(&agents.agent))
+}
+
+/// Watches the provider calls of a run while they run in this process; none if this process does not serve
+/// the agent.
+pub fn watch(engine: &Engine, workflow: &WorkflowName, run: RunKey) -> Option<CallWatch> {
+    Some(CallWatch::new(&agents_of(engine, workflow)?.streams, run))
 }
 
 /// An agent that another process serves: this process can start its runs and find them.

@@ -18,6 +18,7 @@ use super::description::{CALL_COMPLETED, CALL_FAILED, CALL_STARTED, SAVED};
 use super::live::step_limit;
 use super::observe::{ObservabilityContext, PendingCause, PendingWorkflowEvent};
 use super::state::{self, Progress, StoredValues};
+use super::stream::Streams;
 use super::trampoline::{WorkflowError, WorkflowStepOutcome};
 use super::workflow::{Step, Workflow};
 use crate::any_error::AnyError;
@@ -29,6 +30,7 @@ const ERROR_CHARS_MAX: usize = 2_000;
 pub(crate) struct AgentProgram {
     pub(crate) agent: Arc<Agent>,
     pub(crate) engine: EngineParts,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) live: Option<Live>,
     // The snapshot and the open steps of a run that is not loaded yet.
     first: Option<Body>,
@@ -107,12 +109,14 @@ impl AgentProgram {
     pub(crate) fn open(
         agent: &Arc<Agent>,
         engine: &EngineParts,
+        streams: &Arc<Streams>,
         run: &Run,
         rows: &[StepRow],
     ) -> Self {
         Self {
             agent: Arc::clone(agent),
             engine: engine.clone(),
+            streams: Arc::clone(streams),
             live: None,
             first: run.state.clone(),
             rows: rows.to_vec(),

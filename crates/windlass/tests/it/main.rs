@@ -6,8 +6,11 @@
 mod agent_budgets;
 mod agent_loops;
 mod agents;
+mod agents_cost;
 mod agents_crashes;
+mod agents_examples;
 mod agents_fixtures;
+mod agents_flaws;
 mod agents_forks;
 mod api;
 mod carried;
