@@ -34,3 +34,11 @@ function read(text: string): unknown {
     return text;
   }
 }
+
+let paths: Promise<Record<string, unknown>> | undefined;
+
+/** Whether this server has a route, from its OpenAPI document. An unknown route would be an error of the console. */
+export async function hasRoute(path: string): Promise<boolean> {
+  paths ??= call<{ paths: Record<string, unknown> }>("/openapi.json").then((document) => document.paths);
+  return path in (await paths);
+}
