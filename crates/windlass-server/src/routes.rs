@@ -8,6 +8,8 @@ use crate::options::Options;
 use crate::table::{Access, Routes};
 use crate::{dashboard, docs};
 
+#[cfg(feature = "agents")]
+pub(crate) mod agents;
 pub(crate) mod attention;
 pub(crate) mod control;
 pub(crate) mod durable;
@@ -59,7 +61,10 @@ pub(crate) const SETS: &[AddRoutes] = &[
 ];
 
 /// The sets of models, by the name that the description of the model has for them.
-pub(crate) const MODEL_SETS: &[(&str, AddRoutes)] = &[];
+pub(crate) const MODEL_SETS: &[(&str, AddRoutes)] = &[
+    #[cfg(feature = "agents")]
+    ("agents", agents::routes),
+];
 
 pub(crate) const READ: Access = Access::Scope(Scope::Read);
 pub(crate) const CREATE: Access = Access::Scope(Scope::Create);

@@ -8,6 +8,7 @@ use windlass::{Builder, Engine};
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
 use windlass_server::{Options, SettingView};
 
+use super::contracts::serve as documents;
 use super::store::open_failure;
 use super::{relays, serve};
 use crate::args::ServerArgs;
@@ -35,7 +36,12 @@ pub(super) async fn run(args: ServerArgs) -> Outcome {
         samples::register(&engine, llm)?;
     }
     relays::register(&engine, &settings.tables)?;
-    let options = options(&settings, &engine);
+    let contracts = documents::open(&engine, &settings.tables).await?;
+    if settings.samples {
+        samples::documents::register(&contracts).await?;
+    }
+    let mut options = options(&settings, &engine);
+    options.routes.push(windlass_server::contracts::routes(&contracts));
     let address = listener.local_addr()?;
     let shown = without_password(&settings.store);
     note(&format!("windlass {} serves the store {shown}", env!("CARGO_PKG_VERSION")));

@@ -4,6 +4,8 @@
 
 mod access;
 mod after_commit;
+#[cfg(feature = "agents")]
+mod agents;
 mod auth;
 mod bad_requests;
 #[cfg(feature = "contracts")]
