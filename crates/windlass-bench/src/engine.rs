@@ -1,5 +1,6 @@
 //! Workloads that use the engine through the public API.
 
+pub(crate) mod agents;
 pub(crate) mod cancel_latency;
 pub(crate) mod claim_latency;
 pub(crate) mod contracts;

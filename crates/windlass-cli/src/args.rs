@@ -1,6 +1,7 @@
 //! The clap definition of the command line: commands, options, help and examples.
 
 mod admin;
+mod agents;
 mod contracts;
 mod documents;
 mod engine;
@@ -22,6 +23,7 @@ pub(crate) use admin::{
     BreakersArgs, BreakersCommand, DlqArgs, DlqCommand, HealthArgs, PageArgs, TasksArgs,
     TasksCommand, WebhooksArgs, WebhooksCommand, WorkersArgs, WorkersCommand,
 };
+pub(crate) use agents::{AgentsArgs, AgentsCommand, LedgerArgs, TranscriptArgs};
 pub(crate) use contracts::{
     ContractsArgs, ContractsCommand, FilesArgs, OnlineCommand, SettingsArgs, TypeArgs,
 };
@@ -98,6 +100,22 @@ Examples:
   windlass why order order-42
   windlass why 0199a3c2-7a4e-7c11-9c55-2f1b8f6f2d10")]
     Why(WhyArgs),
+    /// Show the ledger of a run, or of its whole tree: all events with their causes.
+    #[command(after_help = "\
+Examples:
+  windlass ledger order/order-42
+  windlass ledger support/run-7 --tree
+  windlass ledger support/run-7 --html ledger.html")]
+    Ledger(LedgerArgs),
+    /// Show the conversations of an agent with its language models.
+    #[command(after_help = "\
+Examples:
+  windlass transcript support/run-7
+  windlass transcript support/run-7 --name chat -o json
+  windlass transcript support/run-7 --follow      the text of calls as it arrives")]
+    Transcript(TranscriptArgs),
+    /// Check live runs of agents against the build of the server.
+    Agents(AgentsArgs),
     /// Manage schedules, which start runs at recurring times.
     Schedules(SchedulesArgs),
     /// Send events to keys, for all runs that wait for a key.

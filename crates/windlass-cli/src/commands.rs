@@ -1,6 +1,7 @@
 //! The implementation of the commands.
 
 mod admin;
+mod agents;
 mod config;
 mod contracts;
 mod dev;
@@ -8,6 +9,7 @@ mod documents;
 mod events;
 mod inbox;
 mod keys;
+mod ledger;
 mod records;
 mod reference;
 mod relays;
@@ -16,6 +18,7 @@ mod schedules;
 mod serve;
 mod server;
 mod store;
+mod transcript;
 mod webhooks;
 mod why;
 mod workflows;
@@ -37,6 +40,9 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Workflows(args) => workflows::run(Api::new(&args.remote)?, args.command).await,
         Command::Runs(args) => runs::run(Api::new(&args.remote)?, args.command).await,
         Command::Why(args) => why::run(Api::new(&args.remote)?, args.run).await,
+        Command::Ledger(args) => ledger::run(Api::new(&args.remote)?, args).await,
+        Command::Transcript(args) => transcript::run(Api::new(&args.remote)?, args).await,
+        Command::Agents(args) => agents::run(Api::new(&args.remote)?, args.command).await,
         Command::Schedules(args) => schedules::run(Api::new(&args.remote)?, args.command).await,
         Command::Events(args) => events::run(Api::new(&args.remote)?, args.command).await,
         Command::Records(args) => records::run(Api::new(&args.remote)?, args.command).await,

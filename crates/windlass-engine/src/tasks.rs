@@ -17,8 +17,8 @@ use crate::breakers::TaskBreaker;
 pub use self::context::TaskContext;
 pub(crate) use self::internal::{
     AWAIT_KEY, CANCEL_LATE, CANCEL_RUN, CANCEL_TREE, CARRY_OVER, CARRY_STEPS, DELIVER_KEY,
-    FORGET_KEY, FORGET_RECEIPT, REQUEST_DUE, TIDY_KEY, WITHDRAW_REQUEST, internal_queue,
-    internal_routes,
+    FORGET_KEY, FORGET_RECEIPT, FORGET_REQUEST, REQUEST_DUE, TIDY_KEY, WITHDRAW_REQUEST,
+    internal_queue, internal_routes,
 };
 pub(crate) use self::runner::TaskRunner;
 pub(crate) use self::table::{Claim, TaskReservation, Tasks};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use windlass::kernel::{Actor, BoxFuture};
 use windlass::{Builder, Engine};
-use windlass_server::Options;
 use windlass_server::auth::{Auth, Authorize, Caller, Denied};
+use windlass_server::{Options, SettingView};
 
 use super::contracts::serve as documents;
 use super::store::open_failure;
@@ -69,7 +69,12 @@ fn options(settings: &Settings, engine: &Engine) -> Options {
         AuthSettings::Keys { .. } => Auth::Keys,
         AuthSettings::Jwt(jwt) => Auth::Credentials { keys: None, jwt: Some(jwt.clone()) },
     };
-    let mut options = Options { auth, ..settings.http.options() };
+    let shown = settings.all.iter().map(|setting| SettingView {
+        name: setting.name.to_owned(),
+        value: setting.display(),
+        from: setting.origin.to_string(),
+    });
+    let mut options = Options { auth, settings: shown.collect(), ..settings.http.options() };
     if let AuthSettings::Keys { admin_key: Some(key) } = &settings.auth {
         let namespace = engine.admin().options().namespace.clone();
         options.authorize = Some(Arc::new(AdminKey::new(key, Caller::everything(namespace))));

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the tests run real processes")]
 
 mod admin;
+mod agents;
 mod contracts;
 mod dev;
 mod documents;

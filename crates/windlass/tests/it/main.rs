@@ -3,9 +3,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "the tests live in the real world")]
 
+mod agent_budgets;
+mod agent_loops;
 mod agents;
+mod agents_cost;
 mod agents_crashes;
+mod agents_examples;
 mod agents_fixtures;
+mod agents_flaws;
 mod agents_forks;
 mod api;
 mod carried;
@@ -65,6 +70,7 @@ mod relays_memos;
 mod relays_shared;
 mod replay;
 mod requests;
+mod requests_of_models;
 mod retention;
 mod retries;
 mod schedules;
