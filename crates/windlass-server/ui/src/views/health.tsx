@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ok, type Schemas } from "../api/client";
-import { at, call, hasRoute } from "../api/raw";
+import { at, call, useRoute } from "../api/raw";
 import { queries, useMay, useMe } from "../app";
 import { NoTypes, useTypes, WithContracts } from "../contracts";
 import { formatCount, formatDuration } from "../format";
@@ -47,14 +47,6 @@ type Figures = {
   nodes: { nodeType: string; count: number; p50Ms: number; p95Ms: number }[];
 };
 type Stuck = { type?: string; entityType?: string; id: string; state: string; reason: string };
-
-function useRoute(path: string) {
-  return useQuery({
-    queryKey: ["route", path],
-    staleTime: Number.POSITIVE_INFINITY,
-    queryFn: () => hasRoute(path),
-  });
-}
 
 // The figures that the server computes, if it has them.
 function Figures() {
