@@ -10,6 +10,7 @@ mod events;
 mod fake_server;
 mod generations;
 mod help;
+mod inbox;
 mod jwt;
 mod kill;
 mod manage;
