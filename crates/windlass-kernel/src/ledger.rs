@@ -9,7 +9,7 @@ mod seal;
 mod writer;
 
 pub use actor::{Actor, ErrorSummary, StorageRef};
-pub(crate) use chain::hash_event;
+pub(crate) use chain::{genesis_of, verify_events};
 pub use chain::{Head, genesis};
 pub use event::{CausalRef, Event};
 pub use name::{EventType, RESERVED_PREFIXES};
